@@ -45,67 +45,73 @@ const char *mfl_msg_name(enum mfl_msg_kind kind)
         return (unsigned)kind < MFL_MSG_COUNT_ ? names[kind] : "unknown";
 }
 
-/* The one array that messages of some kinds own. */
+/* The arrays that messages of some kinds own. */
 struct array {
         void **data;
         size_t n, item_bytes;
 };
+#define ARRAYS_MAX 3
+#define ARRAY(pointer, count) ((struct array){(void **)&(pointer), count, sizeof *(pointer)})
 
-static struct array array_of(struct mfl_msg *msg)
+/* Returns how many there are. */
+static unsigned arrays_of(struct mfl_msg *msg, struct array ret_arrays[ARRAYS_MAX])
 {
         switch (msg->kind) {
         case MFL_MSG_HELLO:
-                return (struct array){
-                        (void **)&msg->hello.data_sets, msg->hello.n_data_sets, sizeof *msg->hello.data_sets};
+                ret_arrays[0] = ARRAY(msg->hello.data_sets, msg->hello.n_data_sets);
+                return 1;
         case MFL_MSG_TASK:
-                return (struct array){(void **)&msg->task.items, msg->task.n_items, sizeof *msg->task.items};
+                ret_arrays[0] = ARRAY(msg->task.items, msg->task.n_items);
+                ret_arrays[1] = ARRAY(msg->task.grid, msg->task.n_grid);
+                ret_arrays[2] = ARRAY(msg->task.team.peers, msg->task.team.n_members);
+                return 3;
         case MFL_MSG_ANNOUNCE:
-                return (struct array){(void **)&msg->announce.rejected, msg->announce.n_rejected,
-                        sizeof *msg->announce.rejected};
+                ret_arrays[0] = ARRAY(msg->announce.rejected, msg->announce.n_rejected);
+                ret_arrays[1] = ARRAY(msg->announce.losses, msg->announce.n_losses);
+                return 2;
         case MFL_MSG_GRANT:
-                return (struct array){
-                        (void **)&msg->update.ranges, msg->update.n_ranges, sizeof *msg->update.ranges};
+                ret_arrays[0] = ARRAY(msg->update.ranges, msg->update.n_ranges);
+                return 1;
         case MFL_MSG_EVAL_RESULT:
-                return (struct array){(void **)&msg->eval.items, msg->eval.n_items, sizeof *msg->eval.items};
+                ret_arrays[0] = ARRAY(msg->eval.items, msg->eval.n_items);
+                ret_arrays[1] = ARRAY(msg->eval.tally, msg->eval.n_tally);
+                return 2;
         default:
-                return (struct array){0};
+                return 0;
         }
 }
 
 void mfl_msg_deinit(struct mfl_msg *msg)
 {
+        struct array arrays[ARRAYS_MAX];
         if (!msg)
                 return;
-        struct array a = array_of(msg);
-        if (a.data)
-                free(*a.data);
-        if (msg->kind == MFL_MSG_EVAL_RESULT)
-                free(msg->eval.tally);
+        for (unsigned i = 0, n = arrays_of(msg, arrays); i < n; i++)
+                free(*arrays[i].data);
         memset(msg, 0, sizeof *msg);
 }
 
 int mfl_msg_copy(const struct mfl_msg *msg, struct mfl_msg *ret_copy)
 {
         struct mfl_msg copy = *msg;
-        struct array a = array_of(&copy);
-        if (a.data && *a.data) {
-                void *data = mfl_calloc(a.n, a.item_bytes);
-                if (!data)
-                        return -ENOMEM;
-                memcpy(data, *a.data, a.n * a.item_bytes);
-                *a.data = data;
+        struct array arrays[ARRAYS_MAX];
+        unsigned n = arrays_of(&copy, arrays), i = 0;
+        for (; i < n; i++) {
+                const void *from = *arrays[i].data;
+                void *own = from ? mfl_calloc(arrays[i].n, arrays[i].item_bytes) : NULL;
+                if (from && !own)
+                        break;
+                if (from)
+                        memcpy(own, from, arrays[i].n * arrays[i].item_bytes);
+                *arrays[i].data = own;
         }
-        if (msg->kind == MFL_MSG_EVAL_RESULT && msg->eval.n_tally) {
-                size_t n = msg->eval.n_tally, bytes = n * sizeof *msg->eval.tally;
-                copy.eval.tally = mfl_calloc(n, sizeof *msg->eval.tally);
-                if (!copy.eval.tally) {
-                        free(copy.eval.items);
-                        return -ENOMEM;
-                }
-                memcpy(copy.eval.tally, msg->eval.tally, bytes);
+        if (i == n) {
+                *ret_copy = copy;
+                return 0;
         }
-        *ret_copy = copy;
-        return 0;
+        while (i--)
+                free(*arrays[i].data);
+        return -ENOMEM;
 }
 
 static const char *refused_name(enum mfl_refused code)

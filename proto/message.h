@@ -21,6 +21,7 @@
 #define MFL_NODE_BYTES (2 * MFL_NAME_BYTES) /* a node's name: an id, "/", a daemon's name */
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
+#define MFL_LOSSES_MAX 32768    /* items whose losses an Announce tells */
 #define MFL_TALLY_MAX (1 << 20) /* numbers of one evaluation result */
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
@@ -38,6 +39,9 @@
 #define MFL_GROUP_MAX 64       /* members */
 #define MFL_TEAM_RANKS_MAX 64u /* of all members together */
 #define MFL_COMMUNICATOR_ID_BYTES 128
+#define MFL_PEER_BYTES 128 /* "host:port" of a daemon that others reach */
+#define MFL_PEER_NONCE_BYTES 16
+#define MFL_TEAM_KEY_BYTES 32
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];
@@ -64,6 +68,7 @@ struct mfl_daemon_info {
         char site[MFL_NAME_BYTES];         /* "": it is one by itself */
         char tags[MFL_TAGS_BYTES];         /* "gpu=h100,region=eu", or "" */
         bool alone;                        /* it never trains a client together with others */
+        char peer[MFL_PEER_BYTES];         /* where daemons of other nodes reach it; "": they don't */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;
         uint32_t workers;
@@ -153,6 +158,9 @@ struct mfl_task_team {
         uint32_t n_members;
         uint64_t members[MFL_GROUP_MAX]; /* instances */
         uint32_t widths[MFL_GROUP_MAX];  /* ranks of each */
+        uint8_t key[MFL_TEAM_KEY_BYTES]; /* with peers */
+        /* n_members addresses; owned by the message. NULL: the members meet in shared memory. */
+        char (*peers)[MFL_PEER_BYTES];
 };
 
 /* What a site says of a job. */
@@ -164,6 +172,7 @@ enum mfl_site_word {
 };
 
 #define MFL_TASK_METHOD_MAX 4
+#define MFL_GRID_MAX 65536 /* tensors */
 #define MFL_ANNOUNCE_SCALARS_MAX 4
 
 struct mfl_task {
@@ -189,6 +198,8 @@ struct mfl_task {
         uint32_t n_method; /* what the job's strategy keeps from round to round */
         double method[MFL_TASK_METHOD_MAX];
         uint32_t participants; /* clients of the round; 0: not told */
+        uint32_t n_grid;       /* tensors that move, or 0 */
+        int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
 };
 
 struct mfl_rejected {
@@ -206,6 +217,7 @@ struct mfl_task_times {
 struct mfl_team_totals {
         uint32_t formed, broken, taken;
         struct mfl_task_times times;
+        char last[MFL_REASON_BYTES]; /* why the last one that ended badly did */
 };
 
 struct mfl_announce {
@@ -223,6 +235,9 @@ struct mfl_announce {
         struct mfl_task_times team;
         uint32_t n_scalars; /* sums that the job's strategy adds beside the deltas */
         int64_t scalars[MFL_ANNOUNCE_SCALARS_MAX];
+        uint64_t clamped;  /* elements beyond the grid */
+        uint32_t n_losses; /* 0, or item_count */
+        struct mfl_client_loss *losses;
 };
 
 struct mfl_range {

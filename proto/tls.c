@@ -11,6 +11,8 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "proto/tls_internal.h"
@@ -21,8 +23,9 @@
 struct mfl_tls_context {
         SSL_CTX *ctx;
         BIO_METHOD *method;
-        bool server;
-        uint32_t refs, rekey_records;
+        bool server, among_peers;
+        _Atomic uint32_t refs;
+        uint32_t rekey_records;
         struct mfl_tls_identity own;
 };
 
@@ -105,12 +108,18 @@ static BIO_METHOD *make_method(void)
 
 /* ---- context ---- */
 
+static int index_of_ours = -1; /* SSL objects point back to ours */
+
+static void make_index(void)
+{
+        index_of_ours = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
+}
+
 static int tls_index(void)
 {
-        static int index = -1; /* SSL objects point back to ours */
-        if (index < 0)
-                index = SSL_get_ex_new_index(0, NULL, NULL, NULL, NULL);
-        return index;
+        static pthread_once_t once = PTHREAD_ONCE_INIT;
+        pthread_once(&once, make_index);
+        return index_of_ours;
 }
 
 /* Describes what is wrong with which certificate. OpenSSL decides, with one exception: a list of revoked certificates
@@ -173,16 +182,19 @@ static int fill_context(struct mfl_tls_context *c, const struct mfl_tls_files *f
         else
                 r = mfl_tls_identity_of(own.cert, &c->own, err);
         mfl_tls_own_deinit(&own);
+        if (!r && c->among_peers && !SSL_CTX_set_purpose(c->ctx, X509_PURPOSE_SSL_CLIENT))
+                r = mfl_tls_fail(err, "TLS");
         return r ? r : mfl_tls_trust_read(files, SSL_CTX_get_cert_store(c->ctx), err);
 }
 
-int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct mfl_tls_context **ret_context,
-        struct mfl_error *err)
+static int new_context(const struct mfl_tls_files *files, bool server, bool among_peers,
+        struct mfl_tls_context **ret_context, struct mfl_error *err)
 {
         struct mfl_tls_context *c = mfl_calloc(1, sizeof *c);
         if (!c)
                 return mfl_fail_memory(err, sizeof *c, "a TLS context");
         c->server = server;
+        c->among_peers = among_peers;
         c->refs = 1;
         c->rekey_records = MFL_TLS_REKEY_RECORDS;
         int r = fill_context(c, files, err);
@@ -191,6 +203,18 @@ int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct m
         else
                 *ret_context = c;
         return r;
+}
+
+int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct mfl_tls_context **ret_context,
+        struct mfl_error *err)
+{
+        return new_context(files, server, false, ret_context, err);
+}
+
+int mfl_tls_context_new_peer(const struct mfl_tls_files *files, bool server,
+        struct mfl_tls_context **ret_context, struct mfl_error *err)
+{
+        return new_context(files, server, true, ret_context, err);
 }
 
 struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *c)
@@ -249,7 +273,7 @@ int mfl_tls_new(
         tls->ssl = SSL_new(context->ctx);
         BIO *bio = BIO_new(context->method);
         if (!tls->ssl || !bio || !SSL_set_ex_data(tls->ssl, tls_index(), tls) ||
-                (!context->server && !set_host(tls, host))) {
+                (!context->server && !context->among_peers && !set_host(tls, host))) {
                 BIO_free(bio);
                 mfl_tls_free(tls);
                 return mfl_tls_fail(err, "TLS: open a connection");

@@ -9,7 +9,8 @@
  * server keeps nothing of a connection that has ended. TLS 1.3 has no renegotiation. Idle connections hold no buffers
  * inside OpenSSL.
  *
- * Errors: MFL_INVALID with a line for people; -ENOMEM. Loop thread only (a context, too).
+ * Errors: MFL_INVALID with a line for people; -ENOMEM. One thread at a time per connection; a context may be shared by
+ * threads, and its references counted by any.
  */
 #ifndef MFL_PROTO_TLS_H
 #define MFL_PROTO_TLS_H
@@ -49,6 +50,10 @@ struct mfl_tls_context;
  * reference. */
 int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct mfl_tls_context **ret_context,
         struct mfl_error *err);
+/* For connections between daemons: whichever side this is, the peer shows a client's certificate, and is not looked for
+ * under a host name. Otherwise as mfl_tls_context_new. */
+int mfl_tls_context_new_peer(const struct mfl_tls_files *files, bool server,
+        struct mfl_tls_context **ret_context, struct mfl_error *err);
 struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *context);
 void mfl_tls_context_unref(struct mfl_tls_context *context); /* NULL is fine */
 bool mfl_tls_context_is_server(const struct mfl_tls_context *context);
@@ -76,7 +81,7 @@ enum {
 };
 
 struct mfl_tls;
-/* host: the host that a client intends to reach; a server ignores it. Takes a reference to the context. */
+/* host: the host that a client intends to reach; a server, and between daemons both, ignore it. Takes a reference to the context. */
 int mfl_tls_new(
         struct mfl_tls_context *context, const char *host, struct mfl_tls **ret_tls, struct mfl_error *err);
 void mfl_tls_free(struct mfl_tls *tls); /* NULL is fine */

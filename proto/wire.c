@@ -62,5 +62,6 @@ bool mfl_wire_has_payload(const Mfl__Envelope *envelope)
 {
         return envelope->body_case == MFL__ENVELOPE__BODY_PARAMS ||
                envelope->body_case == MFL__ENVELOPE__BODY_CHUNK ||
-               envelope->body_case == MFL__ENVELOPE__BODY_INITIAL;
+               envelope->body_case == MFL__ENVELOPE__BODY_INITIAL ||
+               envelope->body_case == MFL__ENVELOPE__BODY_PEER_PIECE;
 }

@@ -35,6 +35,8 @@ struct mfl_wire_extra {
         const void *
                 data; /* TASK: the params; ANNOUNCE: the update; NULL: they travel in messages of their own */
         size_t n;     /* bytes of data, at most MFL_INLINE_MAX */
+        const int32_t *grid; /* TASK: of the params; NULL: none */
+        uint32_t n_grid;
 };
 
 /* extra may be NULL. Welcome and Hello get this program's protocol version. The reasons of Announce are cut further
@@ -50,9 +52,9 @@ void mfl_wire_from_activity(const struct mfl_activity_figures *figures, Mfl__Act
 /* The share of one state. */
 double mfl_wire_activity_share(const Mfl__Activity *activity, enum mfl_activity_state state);
 
-/* True for Params, Chunk and Initial: the only ones with a payload. */
+/* True for Params, Chunk, Initial and PeerPiece: the only ones with a payload. */
 bool mfl_wire_has_payload(const Mfl__Envelope *envelope);
-/* Whether that payload may come with that (valid) envelope: only with those three, whole floats, Params
+/* Whether that payload may come with that (valid) envelope: only with those, whole floats (PeerPiece: any), Params
  * within its total. MFL_INVALID. */
 int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err);
 

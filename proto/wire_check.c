@@ -211,7 +211,13 @@ int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, 
                 return 0;
         if (!mfl_wire_has_payload(envelope))
                 return INVALID("frame: a payload of %zu bytes with a message that takes none", payload_bytes);
-        if (payload_bytes % 4)
+        if (envelope->body_case == MFL__ENVELOPE__BODY_CHUNK && envelope->chunk->bytes) {
+                if (payload_bytes < envelope->chunk->bytes)
+                        return 0;
+                return INVALID("Chunk.bytes: %u, packed in %zu bytes: expected fewer", envelope->chunk->bytes,
+                        payload_bytes);
+        }
+        if (payload_bytes % 4 && envelope->body_case != MFL__ENVELOPE__BODY_PEER_PIECE)
                 return INVALID("frame: a payload of %zu bytes, expected a multiple of 4", payload_bytes);
         uint64_t floats = payload_bytes / 4;
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS &&

@@ -44,6 +44,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.site, h->site);
         COPY(m->hello.tags, h->tags);
         m->hello.alone = h->alone;
+        COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;
         m->hello.workers = h->workers;
@@ -74,13 +75,22 @@ static void group_to_msg(const Mfl__Group *g, struct mfl_group *ret_group)
         memcpy(ret_group->members, g->members, g->n_members * sizeof *g->members);
 }
 
-/* The check has bounded n_members, and n_widths is the same. */
-static void team_to_msg(const Mfl__Team *t, struct mfl_task_team *ret_team)
+/* The check has bounded n_members; n_widths is the same, and n_peers if there are any. */
+static int team_to_msg(const Mfl__Team *t, struct mfl_task_team *ret_team)
 {
         *ret_team = (struct mfl_task_team){
                 .team = t->team, .member = t->member, .n_members = (uint32_t)t->n_members};
         memcpy(ret_team->members, t->members, t->n_members * sizeof *t->members);
         memcpy(ret_team->widths, t->widths, t->n_members * sizeof *t->widths);
+        if (!t->n_peers)
+                return 0;
+        ret_team->peers = mfl_calloc(t->n_peers, sizeof *ret_team->peers);
+        if (!ret_team->peers)
+                return -ENOMEM;
+        for (size_t i = 0; i < t->n_peers; i++)
+                COPY(ret_team->peers[i], t->peers[i]->address);
+        memcpy(ret_team->key, t->key.data, MFL_TEAM_KEY_BYTES);
+        return 0;
 }
 
 static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
@@ -109,12 +119,21 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         };
         if (t->group)
                 group_to_msg(t->group, &m->task.group);
-        if (t->team)
-                team_to_msg(t->team, &m->task.team);
+        if (t->team && team_to_msg(t->team, &m->task.team)) {
+                free(items);
+                return -ENOMEM;
+        }
         m->task.n_method = (uint32_t)t->n_method;
         if (t->n_method)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
+        if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
+                free(items);
+                return -ENOMEM;
+        }
+        m->task.n_grid = (uint32_t)t->n_grid;
+        if (t->n_grid)
+                memcpy(m->task.grid, t->grid, t->n_grid * sizeof *t->grid);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -125,8 +144,15 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
 static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
 {
         struct mfl_rejected *rejected = mfl_calloc(a->n_rejected, sizeof *rejected);
-        if (!rejected)
+        struct mfl_client_loss *losses = mfl_calloc(a->n_losses, sizeof *losses);
+        if (!rejected || !losses) {
+                free(rejected);
+                free(losses);
                 return -ENOMEM;
+        }
+        for (size_t i = 0; i < a->n_losses; i++)
+                losses[i] = (struct mfl_client_loss){
+                        a->losses[i]->samples, a->losses[i]->loss_sum, a->losses[i]->square_sum};
         for (size_t i = 0; i < a->n_rejected; i++) {
                 rejected[i].item = a->rejected[i]->item;
                 COPY(rejected[i].reason, a->rejected[i]->reason);
@@ -138,6 +164,8 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 .item_count = a->item_count,
                 .n_rejected = (uint32_t)a->n_rejected,
                 .rejected = rejected,
+                .n_losses = (uint32_t)a->n_losses,
+                .losses = losses,
                 .encoding = (enum mfl_encoding)a->encoding,
                 .bytes = a->bytes,
                 .weight = a->weight,
@@ -154,6 +182,7 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .exchange_us = a->team->exchange_us,
                         .apply_us = a->team->apply_us,
                         .repeats = a->team->repeats};
+        m->announce.clamped = a->clamped;
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
                 memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);

@@ -84,6 +84,9 @@ static int check_task(const void *message, struct mfl_error *err)
         for (size_t i = 0; i < m->n_method; i++)
                 if (!isfinite(m->method[i]))
                         return INVALID("Task.method: number %zu is not finite", i);
+        for (size_t i = 0; i < m->n_grid; i++)
+                if ((m->grid[i] < -126 || m->grid[i] > 127) && m->grid[i] != 200)
+                        return INVALID("Task.grid: %d is not in -126..127, nor 200", m->grid[i]);
         if (!m->weight_max)
                 return INVALID("Task.weight_max: 0, expected at least 1");
         if (ldexp((double)m->weight_max * (double)m->delta_max, m->scale_bits) > 0x1p62)
@@ -128,6 +131,18 @@ static int check_team(const void *message, struct mfl_error *err)
         }
         if (ranks > MFL_TEAM_RANKS_MAX)
                 return INVALID("Team.widths: %" PRIu64 " ranks, at most %u", ranks, MFL_TEAM_RANKS_MAX);
+        if (m->n_peers && m->n_peers != m->n_members)
+                return INVALID("Team.peers: %zu of %zu members", m->n_peers, m->n_members);
+        if (m->key.len != (m->n_peers ? MFL_TEAM_KEY_BYTES : 0))
+                return INVALID("Team.key: %zu bytes, with %zu peers", m->key.len, m->n_peers);
+        return 0;
+}
+
+static int check_peer_hello(const void *message, struct mfl_error *err)
+{
+        const Mfl__PeerHello *m = message;
+        if (m->rank >= m->n_ranks || m->to >= m->n_ranks || m->rank == m->to)
+                return INVALID("PeerHello.rank: from %u to %u of %u", m->rank, m->to, m->n_ranks);
         return 0;
 }
 
@@ -173,6 +188,8 @@ static int check_announce(const void *message, struct mfl_error *err)
         for (size_t i = 0; i < m->n_scalars; i++)
                 if (m->scalars[i] < 0)
                         return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
+        if (m->n_losses && m->n_losses != m->item_count)
+                return INVALID("Announce.losses: %zu of %u items", m->n_losses, m->item_count);
         return 0;
 }
 
@@ -310,7 +327,8 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1}),
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1},
+                {"peer", 0, MFL_PEER_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},
@@ -331,9 +349,19 @@ static const struct mfl_wire_message messages[] = {
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
                 {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL},
-                {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}),
+                {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}, {"grid", 0, MFL_GRID_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
-                {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}),
+                {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}, {"peers", 0, MFL_GROUP_MAX},
+                {"key", 0, MFL_TEAM_KEY_BYTES}),
+        MESSAGE(peer, NULL, {"address", 1, MFL_PEER_BYTES - 1}),
+        MESSAGE(peer_hello, check_peer_hello, {"team", 1, INT64_MAX}, {"epoch", ANY},
+                {"rank", 0, MFL_TEAM_RANKS_MAX - 1}, {"to", 0, MFL_TEAM_RANKS_MAX - 1},
+                {"n_ranks", 2, MFL_TEAM_RANKS_MAX}, {"nonce", PEER_NONCE}, {"proof", 0, MFL_TEAM_KEY_BYTES}),
+        MESSAGE(peer_proof, NULL, {"proof", MFL_TEAM_KEY_BYTES, MFL_TEAM_KEY_BYTES}),
+        MESSAGE(peer_piece, NULL, {"team", 1, INT64_MAX}, {"epoch", ANY}, {"step", ANY}, {"sequence", ANY},
+                {"kind", 0, 7}, {"type", 0, 3}, {"reduction", 0, 1}, {"root", 0, MFL_TEAM_RANKS_MAX - 1},
+                {"n", NOT_NEGATIVE}, {"edge", ANY}, {"offset", NOT_NEGATIVE}, {"result", BOOL}),
+        MESSAGE(peer_end, NULL, {"reason", REASON}, {"broken", BOOL}, {"accused", 0, MFL_TEAM_RANKS_MAX}),
         MESSAGE(group, check_group, {"group", 1, INT64_MAX}, {"collective", ENUM},
                 {"rank", 0, MFL_GROUP_MAX - 1}, {"members", 2, MFL_GROUP_MAX},
                 {"workers", 1, MFL_GROUP_MAX *MFL_ITEMS_MAX}, {"communicator", ANY}),
@@ -357,13 +385,17 @@ static const struct mfl_wire_message messages[] = {
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}),
+                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"losses", 0, MFL_LOSSES_MAX},
+                {"clamped", COUNTER}),
+        MESSAGE(client_loss, NULL, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
+                {"square_sum", NOT_NEGATIVE}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},
                 {"repeats", ANY}),
         MESSAGE(rejected, NULL, {"item", ANY}, {"reason", REASON}),
         MESSAGE(grant, check_grant, {"task", ANY}, {"update", ANY}, {"ranges", 0, MFL_RANGES_MAX}),
         MESSAGE(range, NULL, {"offset", 0, BYTES_MAX}, {"bytes", 1, BYTES_MAX}),
-        MESSAGE(chunk, check_chunk, {"task", ANY}, {"update", ANY}, {"offset", 0, BYTES_MAX}),
+        MESSAGE(chunk, check_chunk, {"task", ANY}, {"update", ANY}, {"offset", 0, BYTES_MAX},
+                {"bytes", 0, MFL_PAYLOAD_MAX}),
         MESSAGE(accepted, NULL, {"task", ANY}, {"update", ANY}),
         MESSAGE(refused, NULL, {"task", ANY}, {"update", ANY}, {"code", ENUM}, {"reason", REASON}),
         MESSAGE(eval_item, check_eval_item, {"item", ANY}, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},

@@ -42,6 +42,7 @@ struct mfl_wire_rule {
 #define PARAMS_OFFSET 0, (int64_t)MFL_PARAMS_MAX
 #define BYTES_MAX ((int64_t)MFL_PARAMS_MAX * 8)
 #define WEIGHT_MAX ((int64_t)1 << 50) /* common/base/fixed.h, of a round */
+#define PEER_NONCE MFL_PEER_NONCE_BYTES, MFL_PEER_NONCE_BYTES
 #define DAY_MS (24 * 3600 * 1000)
 #define NOT_NEGATIVE 0, INT64_MAX
 #define PATTERN 1, MFL_ACCESS_PATTERN_BYTES - 1

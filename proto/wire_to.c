@@ -67,6 +67,7 @@ static int pack_hello(
         hello.site = TEXT(h->site);
         hello.tags = TEXT(h->tags);
         hello.alone = h->alone;
+        hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;
         hello.data_sets = (Mfl__DataSet **)sets;
@@ -84,6 +85,24 @@ static int pack_hello(
         e.body_case = MFL__ENVELOPE__BODY_HELLO;
         e.hello = &hello;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
+}
+
+/* Addresses as the wire has them. */
+struct peers {
+        Mfl__Peer v[MFL_GROUP_MAX], *pointers[MFL_GROUP_MAX];
+};
+
+static void point_to_peers(const struct mfl_task_team *team, struct peers *peers, Mfl__Team *ret_wire)
+{
+        for (uint32_t i = 0; team->peers && i < team->n_members; i++) {
+                mfl__peer__init(&peers->v[i]);
+                peers->v[i].address = team->peers[i];
+                peers->pointers[i] = &peers->v[i];
+        }
+        ret_wire->n_peers = team->peers ? team->n_members : 0;
+        ret_wire->peers = peers->pointers;
+        if (team->peers)
+                ret_wire->key = (ProtobufCBinaryData){MFL_TEAM_KEY_BYTES, (uint8_t *)(uintptr_t)team->key};
 }
 
 static ProtobufCBinaryData inside(const struct mfl_wire_extra *extra)
@@ -128,15 +147,19 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         group.communicator = t->group.communicator;
         task.group = t->group.group ? &group : NULL;
         Mfl__Team team = MFL__TEAM__INIT;
+        struct peers peers;
         team.team = t->team.team;
         team.member = t->team.member;
         team.n_members = team.n_widths = t->team.n_members;
         team.members = (uint64_t *)(uintptr_t)t->team.members;
         team.widths = (uint32_t *)(uintptr_t)t->team.widths;
+        point_to_peers(&t->team, &peers, &team);
         task.team = t->team.team ? &team : NULL;
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;
         task.participants = t->participants;
+        task.n_grid = extra->grid ? extra->n_grid : 0;
+        task.grid = (int32_t *)(uintptr_t)extra->grid;
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -192,8 +215,21 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.apply_us = a->team.apply_us;
         team.repeats = a->team.repeats;
         announce.team = a->has_team ? &team : NULL;
+        announce.clamped = a->clamped;
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
+        MFL_CLEANUP_FREE void **losses = pointers_new(a->n_losses, sizeof(Mfl__ClientLoss));
+        if (!losses)
+                return mfl_fail_memory(err, a->n_losses * sizeof(Mfl__ClientLoss), "Announce");
+        for (uint32_t i = 0; i < a->n_losses; i++) {
+                Mfl__ClientLoss *loss = losses[i];
+                mfl__client_loss__init(loss);
+                loss->samples = a->losses[i].samples;
+                loss->loss_sum = a->losses[i].loss_sum;
+                loss->square_sum = a->losses[i].square_sum;
+        }
+        announce.n_losses = a->n_losses;
+        announce.losses = (Mfl__ClientLoss **)losses;
         e.body_case = MFL__ENVELOPE__BODY_ANNOUNCE;
         e.announce = &announce;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

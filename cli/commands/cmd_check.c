@@ -51,13 +51,15 @@ static void print_check(
         if (facts)
                 print_facts(facts);
         printf("  strategy  %s\n", mfl_strategy_name(j->aggregation.strategy));
+        static const char *const within[] = {"one daemon", "one node", "any nodes"}; /* by enum mfl_within */
         if (!j->parallel.grain)
                 return;
         printf("  parallel  grains of %u samples, ", j->parallel.grain);
         if (j->parallel.members)
-                printf("at most %u workers of a daemon for a client\n", j->parallel.members);
+                printf("at most %u workers for a client", j->parallel.members);
         else
-                puts("all workers of a daemon for a client");
+                printf("as many workers as there are for a client");
+        printf(", within %s\n", within[j->parallel.within]);
 }
 
 static json_t *facts_json(const struct mfl_data_facts *f)

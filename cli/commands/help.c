@@ -23,7 +23,9 @@ static bool print_file(FILE *out, const char *name)
 static bool print_topic(FILE *out, const char *name)
 {
         const char *text = mfl_help_topic_text(name);
-        if (text)
+        if (!strcmp(name, "job"))
+                mfl_manual_print_reference(out);
+        else if (text)
                 fputs(text, out);
         return text || print_file(out, name);
 }

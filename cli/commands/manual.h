@@ -15,6 +15,8 @@ void mfl_manual_print(FILE *out);
 /* Every key of a job file with its limits and its comment in the reference file; as mfl-job.5 or as a chapter
  * of docs/configuration.md. */
 void mfl_manual_print_job(FILE *out, enum mfl_page_form form);
+/* The reference file, and behind it, as comments, the combinations that are refused. */
+void mfl_manual_print_reference(FILE *out);
 /* The completion of `mfl` for bash. */
 void mfl_completion_print(FILE *out);
 

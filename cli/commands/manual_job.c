@@ -3,6 +3,7 @@
 #include <ctype.h>
 
 #include "cli/commands/manual.h"
+#include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 
 #define TEXT_BYTES 2048
@@ -125,9 +126,29 @@ static void print_fields(struct mfl_page *page, const struct mfl_yaml_field *fie
                 bool is_model = !*above && !strcmp(f->key, "model");
                 mfl_snprintf(path, sizeof path, "%s%s%s", above, *above ? "." : "", f->key);
                 print_key(page, f, path);
-                if (is_model || f->kind == MFL_YAML_FIELDS)
+                if (is_model || f->fields)
                         print_fields(page, is_model ? mfl_job_model_tables[0] : f->fields, path);
         }
+}
+
+static void print_goes(struct mfl_page *page, enum mfl_page_form form)
+{
+        char text[600];
+        mfl_page_section(page, form == MFL_PAGE_MAN ? "COMBINATIONS" : "What does not go together");
+        mfl_page_text(page, "'mfl check' refuses these combinations, each with the reason.");
+        for (size_t i = 0; i < mfl_job_goes_count(); i++) {
+                const struct mfl_job_goes *goes = mfl_job_goes_at(i);
+                mfl_snprintf(text, sizeof text, "'%s' and '%s': %s.", goes->one, goes->other, goes->why);
+                mfl_page_text(page, text);
+        }
+}
+
+void mfl_manual_print_reference(FILE *out)
+{
+        fputs(mfl_job_reference, out);
+        fputs("\n# What does not go together ('mfl check' says why):\n", out);
+        for (size_t i = 0; i < mfl_job_goes_count(); i++)
+                fprintf(out, "#   %-28s %s\n", mfl_job_goes_at(i)->one, mfl_job_goes_at(i)->other);
 }
 
 void mfl_manual_print_job(FILE *out, enum mfl_page_form form)
@@ -146,6 +167,7 @@ void mfl_manual_print_job(FILE *out, enum mfl_page_form form)
         mfl_page_section(&page, form == MFL_PAGE_MAN ? "KEYS" : "Keys of a job");
         print_fields(&page, mfl_job_tables[0], "");
         mfl_page_items_end(&page);
+        print_goes(&page, form);
         mfl_page_section(&page, form == MFL_PAGE_MAN ? "EXAMPLE" : "A job with every key");
         mfl_page_verbatim(&page, mfl_job_reference);
         if (form == MFL_PAGE_MAN) {

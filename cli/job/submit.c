@@ -6,6 +6,7 @@
 
 #include "cli/job/pretrained.h"
 #include "cli/job/proof.h"
+#include "cli/job/trace_file.h"
 #include "cli/onnx/open/job.h"
 #include "common/base/fs.h"
 
@@ -147,7 +148,15 @@ static void note_softmax(struct mfl_submission *s)
 static int parse(struct mfl_submission *s, const char *prover, struct mfl_error *err)
 {
         struct mfl_onnx_job onnx = {.text = NULL};
-        int r = mfl_onnx_job_read(s->text, s->text_bytes, s->path, &onnx, err);
+        char *traced;
+        int r = mfl_trace_file_read(s->text, s->text_bytes, s->path, &traced, err);
+        if (!r && traced) {
+                free(s->text);
+                s->text = traced;
+                s->text_bytes = strlen(traced);
+        }
+        if (!r)
+                r = mfl_onnx_job_read(s->text, s->text_bytes, s->path, &onnx, err);
         if (!r && onnx.text) {
                 free(s->text);
                 s->text = onnx.text;

@@ -204,6 +204,8 @@ static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
                                 put(s, mfl_measure_infos[k].tag, m.v[k]);
         }
         put(s, "round/seconds", r->seconds);
+        if (r->has_virtual_end_case)
+                put(s, "round/virtual_end", r->virtual_end);
         put(s, "round/attempt", r->attempt);
         put(s, "round/samples", (double)r->samples);
         put(s, "round/daemons", r->daemons);

@@ -5,7 +5,8 @@
 /* In the order of mfl_json_round, which has the measures and the last two after these; a test compares the two. */
 static const char *const own_columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy",
         "samples", "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest",
-        "attempt", "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou"};
+        "attempt", "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
+        "virtual_start", "virtual_end", "clamped"};
 
 static const char *const last_columns[] = {"clients_evaluated", "client_bins"};
 #define N_OWN MFL_ARRAY_SIZE(own_columns)

@@ -106,7 +106,8 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
         char hex[MFL_SHA256_HEX_BYTES];
         fputs("round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_rejected,bytes_up,bytes_"
               "down,"
-              "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou",
+              "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,virtual_"
+              "end,clamped",
                 f);
         for (int k = 0; k < MFL_MEASURES; k++)
                 fprintf(f, ",%s", mfl_measure_infos[k].name);
@@ -124,6 +125,11 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                         r->attempt, r->daemons, hex, r->bytes_up_alone, r->bytes_down_alone);
                 if (r->has_mean_iou_case)
                         fputs(mfl_double_text(r->mean_iou, (char[MFL_DOUBLE_BYTES]){0}), f);
+                fputc(',', f);
+                put_number(f, r->has_virtual_end_case, r->virtual_start);
+                if (r->has_virtual_end_case)
+                        fputs(mfl_double_text(r->virtual_end, (char[MFL_DOUBLE_BYTES]){0}), f);
+                fprintf(f, ",%" PRIu64, r->clamped);
                 put_measures(f, &w->all[i].measures);
                 fputc('\n', f);
         }

@@ -69,13 +69,15 @@ char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)
 {
         static const struct mfl_table_column columns_of[] = {{"ROUND", true, 0}, {"ACCURACY", true, 0},
                 {"MEAN IOU", true, 2}, {"LOSS", true, 0}, {"TRAIN LOSS", true, 3}, {"CLIENTS", true, 1},
-                {"UP", true, 4}, {"DOWN", true, 5}, {"SECONDS", true, 2}, {"MODEL", false, 0}};
+                {"UP", true, 4}, {"DOWN", true, 5}, {"SECONDS", true, 2}, {"VIRTUAL", true, 1},
+                {"MODEL", false, 0}};
         struct mfl_table table = {.columns = columns_of, .n_columns = MFL_ARRAY_SIZE(columns_of)};
         for (size_t i = 0; i < n; i++) {
                 const Mfl__RoundInfo *r = rounds[i];
                 char number[16], accuracy[16], iou[16], loss[24] = "-", train_loss[24] = "-", clients[16],
                                                         up[24], down[24];
-                char seconds[24], digest[MFL_SHA256_HEX_BYTES] = "", model[MFL_SHA256_HEX_BYTES + 16];
+                char seconds[24], virtual[24] = "", digest[MFL_SHA256_HEX_BYTES] = "",
+                                  model[MFL_SHA256_HEX_BYTES + 16];
                 snprintf(number, sizeof number, "%u", r->round);
                 if (r->evaluated)
                         snprintf(loss, sizeof loss, "%.4f", r->loss);
@@ -84,13 +86,15 @@ char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)
                         snprintf(train_loss, sizeof train_loss, "%.4f", r->train_loss);
                 snprintf(clients, sizeof clients, "%u", r->clients);
                 snprintf(seconds, sizeof seconds, "%.1f", r->seconds);
+                if (r->has_virtual_end_case)
+                        snprintf(virtual, sizeof virtual, "%.1f", r->virtual_end);
                 if (r->digest.len == MFL_SHA256_BYTES)
                         mfl_hex(r->digest.data, DIGEST_BYTES_SHOWN, digest);
                 snprintf(model, sizeof model, "%s%s", digest, r->kept ? "" : " (not kept)");
                 const char *cells[] = {number, mfl_view_accuracy(r, accuracy, sizeof accuracy),
                         r->has_mean_iou_case ? iou : "", loss, train_loss, clients,
                         mfl_display_bytes((double)r->bytes_up, up, sizeof up),
-                        mfl_display_bytes((double)r->bytes_down, down, sizeof down), seconds, model};
+                        mfl_display_bytes((double)r->bytes_down, down, sizeof down), seconds, virtual, model};
                 mfl_table_add(&table, cells);
         }
         char *text = mfl_table_render(&table, columns);

@@ -6,10 +6,11 @@
 #include "cli/base/table.h"
 #include "cli/view/views.h"
 
-enum column { LEADER, RANKS, HELPERS, COLUMNS_ };
+enum column { LEADER, RANKS, OVER, HELPERS, COLUMNS_ };
 static const struct mfl_table_column columns_of[COLUMNS_] = {
         [LEADER] = {"LEADER", false, 0},
         [RANKS] = {"RANKS", true, 0},
+        [OVER] = {"OVER", false, 0},
         [HELPERS] = {"HELPERS", false, 1},
 };
 
@@ -28,6 +29,7 @@ static void add_team(struct mfl_table *table, const Mfl__JobTeam *team)
         mfl_table_add(table,
                 (const char *const[COLUMNS_]){[LEADER] = team->n_members ? team->members[0]->daemon : "",
                         [RANKS] = text,
+                        [OVER] = team->wide ? "tcp" : "memory",
                         [HELPERS] = helpers});
 }
 
@@ -54,10 +56,12 @@ char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns)
         for (size_t i = 0; at_work && i < teams->n_at_work; i++)
                 add_team(&table, teams->at_work[i]);
         MFL_CLEANUP_FREE char *rows = mfl_table_render(&table, columns);
-        char *text = !rows ? NULL
-                           : mfl_asprintf("teams: %u formed, %u lost a member, %u were taken back%s\n%s",
-                                     teams->formed, teams->broken, teams->taken, times,
-                                     at_work && teams->n_at_work ? rows : "");
+        char *text =
+                !rows ? NULL
+                      : mfl_asprintf("teams: %u formed, %u lost a member, %u were taken back%s\n%s%s%s%s",
+                                teams->formed, teams->broken, teams->taken, times,
+                                at_work && *teams->last ? "last lost: " : "", at_work ? teams->last : "",
+                                at_work && *teams->last ? "\n" : "", at_work && teams->n_at_work ? rows : "");
         mfl_table_deinit(&table);
         return text;
 }

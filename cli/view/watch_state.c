@@ -235,6 +235,8 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
         if (r->clients_rejected)
                 printf(" (%u rejected)", r->clients_rejected);
         printf("  %.1f s", r->seconds);
+        if (r->has_virtual_end_case)
+                printf("  virtual %.1f s", r->virtual_end);
         if (mfl_crew_sum(&w->crew, &sum))
                 printf("  %s", mfl_crew_line(&sum, crew, sizeof crew));
         putchar('\n');

@@ -106,12 +106,16 @@ struct agent_task *mfl_agent_find_number(struct mfl_agent *agent, uint64_t numbe
 
 static void free_task(struct agent_task *task)
 {
-        for (uint32_t i = 0; i < task->n_updates; i++)
+        for (uint32_t i = 0; i < task->n_updates; i++) {
                 free(task->updates[i].announce.rejected);
+                free(task->updates[i].announce.losses);
+        }
         free(task->updates);
         free(task->eval);
         free(task->tally);
         free(task->task.items);
+        free(task->task.grid);
+        free(task->task.team.peers);
         free(task);
 }
 

@@ -2,6 +2,8 @@
 /* Sends results to the server: chunks straight from the result's buffer, or from a group's sum. */
 #include "client/link/link_internal.h"
 
+#include "common/codec/pack.h"
+
 static void free_upload(struct link_upload *upload)
 {
         struct link_result *result = upload->result;
@@ -140,6 +142,37 @@ static uint64_t sendable(const struct link_upload *upload)
         return range->offset + upload->at + bytes <= ready_bytes(upload) ? bytes : 0;
 }
 
+/* A packed piece of an update, until it is sent. */
+struct packed {
+        struct link_upload *upload;
+        uint8_t bytes[];
+};
+
+static void on_packed_sent(struct mfl_stream *stream, int status, void *arg)
+{
+        struct packed *packed = arg;
+        struct link_upload *upload = packed->upload;
+        free(packed);
+        on_chunk_sent(stream, status, upload);
+}
+
+/* The chunk's payload in fewer bytes. NULL: it goes as it is. */
+static struct packed *pack_chunk(
+        struct link_upload *upload, const void *data, uint64_t bytes, uint64_t *ret_bytes)
+{
+        const struct mfl_train_result *result = upload->result->result;
+        bool floats = !upload->combine && result->updates[upload->update].encoding == MFL_ENCODING_F32;
+        struct packed *packed = result->packed ? mfl_malloc(sizeof *packed + mfl_pack_room(bytes)) : NULL;
+        if (!packed)
+                return NULL;
+        packed->upload = upload;
+        *ret_bytes = mfl_pack(floats, data, bytes, packed->bytes);
+        if (*ret_bytes)
+                return packed;
+        free(packed);
+        return NULL;
+}
+
 static int send_chunk(
         struct mfl_link *link, struct link_upload *upload, uint64_t bytes, struct mfl_error *err)
 {
@@ -153,10 +186,17 @@ static int send_chunk(
         chunk.offset = range->offset + upload->at;
         envelope.body_case = MFL__ENVELOPE__BODY_CHUNK;
         envelope.chunk = &chunk;
-        int r = mfl_stream_send(
-                &link->stream, &envelope, data + chunk.offset, bytes, NULL, on_chunk_sent, upload, err);
-        if (r)
+        uint64_t payload_bytes = bytes;
+        struct packed *packed = pack_chunk(upload, data + chunk.offset, bytes, &payload_bytes);
+        chunk.bytes = packed ? (uint32_t)bytes : 0;
+        int r = packed ? mfl_stream_send(&link->stream, &envelope, packed->bytes, payload_bytes, NULL,
+                                 on_packed_sent, packed, err)
+                       : mfl_stream_send(&link->stream, &envelope, data + chunk.offset, bytes, NULL,
+                                 on_chunk_sent, upload, err);
+        if (r) {
+                free(packed);
                 return r;
+        }
         link->chunks_in_flight++;
         upload->in_flight++;
         upload->at += bytes;

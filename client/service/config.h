@@ -30,6 +30,8 @@ struct mfl_client_config {
         char site[MFL_NAME_BYTES]; /* "": this daemon is a site by itself */
         char tags[MFL_TAGS_BYTES]; /* "gpu=h100,region=eu" */
         int team;                  /* 0: auto, 1: off */
+        char peer_listen[256];     /* "": no teams with daemons of other nodes */
+        char peer_address[MFL_PEER_BYTES];
         char backend[16];
         char gpu[MFL_CLIENT_GPU_BYTES]; /* as written; empty: not set */
         bool share_gpu;

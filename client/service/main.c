@@ -30,6 +30,7 @@
 #include "client/service/report.h"
 #include "client/service/service.h"
 #include "client/service/supervise.h"
+#include "client/service/tell.h"
 #include "common/base/budget.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -53,6 +54,7 @@ struct client {
         uint32_t workers;
         uint64_t instance; /* of this process */
         struct mfl_client_node node;
+        struct mfl_peer_port *peers; /* NULL: no teams over several nodes */
         struct mfl_budget budget;
         struct mfl_trainer *trainer;
         uv_loop_t loop;
@@ -156,6 +158,21 @@ static int open_node(struct client *c, struct mfl_error *err)
         return mfl_client_node_open(&c->node, &options, err);
 }
 
+static struct mfl_tls_files tls_files(const struct client *c)
+{
+        if (!*c->config.tls_ca)
+                return (struct mfl_tls_files){0};
+        return (struct mfl_tls_files){
+                .ca = c->config.tls_ca, .cert = c->config.tls_cert, .key = c->config.tls_key};
+}
+
+static int open_peers(struct client *c, struct mfl_error *err)
+{
+        const struct mfl_peer_port_options options = {
+                .listen = c->config.peer_listen, .address = c->config.peer_address, .tls = tls_files(c)};
+        return *c->config.peer_listen ? mfl_peer_port_open(&options, &c->peers, err) : 0;
+}
+
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         uint64_t limit = c->config.memory_bytes;
@@ -182,6 +199,7 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .share = c->node.share,
                 .shm = c->node.shm,
                 .nccl = c->node.nccl,
+                .peers = c->peers,
                 .activity = &c->activity};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
@@ -220,6 +238,9 @@ static void log_start(const struct client *c)
                         *c->pin.gpu.pci ? " at " : "", c->pin.gpu.pci, c->pin.nvml ? ", driver " : "",
                         c->pin.nvml ? mfl_nvml_driver(c->pin.nvml) : "");
         mfl_log(MFL_LOG_INFO, "collectives: %s", c->node.text);
+        if (c->peers)
+                mfl_log(MFL_LOG_INFO, "peers: daemons of other nodes reach this one at %s",
+                        mfl_peer_port_address(c->peers));
         for (uint32_t i = 0; i < c->n_data; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
@@ -231,11 +252,10 @@ static void log_start(const struct client *c)
 /* Errors in the files are reported at start, instead of a connection that never succeeds. */
 static int check_tls(const struct client *c, struct mfl_error *err)
 {
-        struct mfl_tls_files files = {
-                .ca = c->config.tls_ca, .cert = c->config.tls_cert, .key = c->config.tls_key};
+        const struct mfl_tls_files files = tls_files(c);
         struct mfl_tls_context *context;
         char roles[64];
-        if (!*files.ca)
+        if (!files.ca)
                 return 0;
         int r = mfl_tls_context_new(&files, false, &context, err);
         if (r)
@@ -259,6 +279,8 @@ static int prepare(struct client *c, struct mfl_error *err)
                 r = open_backend(c, err);
         if (!r)
                 r = open_node(c, err);
+        if (!r)
+                r = open_peers(c, err);
         return r ? r : open_trainer(c, err);
 }
 
@@ -413,19 +435,19 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .share = c->node.share,
                 .activity = &c->activity,
                 .gate = c->gate,
+                .tls = tls_files(c),
                 .user = c,
                 .on_exit = on_exit_wanted,
                 .on_online = on_online,
                 .on_trace = on_trace};
-        if (*c->config.tls_ca)
-                options.tls = (struct mfl_tls_files){
-                        .ca = c->config.tls_ca, .cert = c->config.tls_cert, .key = c->config.tls_key};
         struct mfl_daemon_info *info = &options.agent.info;
         mfl_strcpy(info->name, sizeof(info->name), c->config.name);
         mfl_strcpy(info->node, sizeof(info->node), c->config.node);
         mfl_strcpy(info->site, sizeof(info->site), c->config.site);
         mfl_strcpy(info->tags, sizeof(info->tags), c->config.tags);
         info->alone = c->config.team != 0;
+        if (c->peers)
+                mfl_strcpy(info->peer, sizeof(info->peer), mfl_peer_port_address(c->peers));
         mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
         device_text(c, info->device, sizeof(info->device));
         numerics_text(c, info->numerics, sizeof(info->numerics));
@@ -493,6 +515,8 @@ static void close_node(struct client *c)
 {
         mfl_trainer_free(c->trainer);
         c->trainer = NULL;
+        mfl_peer_port_close(c->peers);
+        c->peers = NULL;
         mfl_client_node_close(&c->node);
 }
 
@@ -511,36 +535,6 @@ static int fail(int r, const struct mfl_error *err)
 {
         mfl_log(MFL_LOG_ERROR, "%s", err->text);
         return r == MFL_CONFIG_USAGE ? 2 : r > 0 ? EXIT_CONFIG : 1;
-}
-
-/* "mfl-client approve JOB --config FILE": -1 if it is none of these. */
-static int tell_daemons(int argc, char **argv)
-{
-        bool jobs = argc > 1 && !strcmp(argv[1], "jobs");
-        bool decides = argc > 1 && (!strcmp(argv[1], "approve") || !strcmp(argv[1], "deny"));
-        struct mfl_client_config config;
-        struct mfl_error err = {{0}};
-        char line[64];
-        if (!jobs && !decides)
-                return -1;
-        int n = jobs ? 1 : 2;
-        if (decides && (argc < 3 || argv[2][0] == '-' || strlen(argv[2]) >= MFL_JOB_ID_BYTES)) {
-                fprintf(stderr, "mfl-client %s: expected the job's number, such as j-000001\n", argv[1]);
-                return 2;
-        }
-        snprintf(line, sizeof(line), "%s%s%s", argv[1], decides ? " " : "", decides ? argv[2] : "");
-        argv[n] = argv[0];
-        int r = mfl_client_config_init(&config, argc - n, argv + n, &err);
-        int status = r == MFL_SETTINGS_SHOWN ? 0 : 2;
-        if (!r && config.policy.set)
-                status = mfl_control_tell(config.policy.dir, line);
-        else if (!r)
-                fprintf(stderr,
-                        "mfl-client: no policy in the configuration: name the daemon's file by --config\n");
-        else if (r != MFL_SETTINGS_SHOWN)
-                fprintf(stderr, "mfl-client: %s\n", err.text);
-        mfl_client_config_deinit(&config);
-        return status;
 }
 
 static int run(struct client *c, int argc, char **argv)
@@ -587,7 +581,7 @@ int main(int argc, char **argv)
          * network uses. */
         setenv("OMP_WAIT_POLICY", "passive", 0);
         setenv("OMP_NUM_THREADS", "1", 0);
-        int told = tell_daemons(argc, argv);
+        int told = mfl_client_tell(argc, argv);
         if (told >= 0)
                 return told;
         static struct client c;

@@ -281,8 +281,16 @@ static const struct mfl_setting rows[] = {
                         "added, and params are not shared)"},
         {.field = {KEY("team", ENUM, team), .names = team_names},
                 .option = "team", .argument = "NAME", .value = "auto", .expected = "auto or off",
-                .help = "whether this daemon may train a client together with the same host's other daemons, step by step, "
-                        "if the job says how (parallel) and has fewer clients than daemons: auto, or off"},
+                .help = "whether this daemon may train a client together with other daemons, step by step, if the job says "
+                        "how (parallel) and has fewer clients than daemons: auto, or off"},
+        {.field = {KEY("peer_listen", STRING, peer_listen)}, .option = "peer-listen", .argument = "HOST:PORT",
+                .note = "off", .example = "10.0.0.7:7434",
+                .help = "the address where daemons of other nodes reach this one, to train a client together, if the job says "
+                        "'parallel: {within: any}'; port 0: any free port. Only members of the same team get in. An address other "
+                        "than loopback needs TLS. Each daemon of a host needs a port of its own"},
+        {.field = {KEY("peer_address", STRING, peer_address)}, .option = "peer-address", .argument = "HOST[:PORT]",
+                .note = "as in peer_listen", .example = "node7.example.org",
+                .help = "what other daemons connect to, if that is not peer_listen, as with 0.0.0.0 or [::]"},
         {.field = {KEY("share_dir", STRING, share_dir)}, .option = "share-dir", .argument = "DIR",
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},
@@ -443,6 +451,14 @@ static int check_tls(const struct mfl_client_config *config, struct mfl_error *e
         return 0;
 }
 
+static int check_peers(const struct mfl_client_config *config, struct mfl_error *err)
+{
+        if (*config->peer_address && !*config->peer_listen)
+                return mfl_fail(
+                        err, MFL_INVALID, "peer_address: this daemon does not listen; set peer_listen, too");
+        return 0;
+}
+
 static bool has_data_set(const void *user, const char *name)
 {
         const struct mfl_client_config *config = user;
@@ -462,6 +478,8 @@ int mfl_client_config_init(
                 r = apply_instance(config, err);
         if (!r)
                 r = check_tls(config, err);
+        if (!r)
+                r = check_peers(config, err);
         if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
         if (!r)

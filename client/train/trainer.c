@@ -28,6 +28,7 @@ static int fill_trainer(
         trainer->share = options->share;
         trainer->shm = options->shm;
         trainer->nccl = options->nccl;
+        trainer->peers = options->peers;
         trainer->activity = options->activity;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
@@ -111,6 +112,7 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         for (uint32_t i = 0; i < result->n_updates; i++) {
                 mfl_trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, result->n));
                 free(result->updates[i].rejected);
+                free(result->updates[i].losses);
         }
         free(result->data);
         free(result->updates);
@@ -125,6 +127,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
         result->n = run->job->graph->n_moving;
+        result->packed = run->job->spec->compression.up;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)
@@ -221,7 +224,7 @@ static int order_clients(struct trainer_run *run, struct mfl_error *err)
                 int r = mfl_trainer_job_client(run->trainer, run->job, task->items[i], &samples, &n, err);
                 if (r)
                         return r;
-                run->clients.v[i] = (struct trainer_client){mfl_trainer_steps(run->job->spec, n), i};
+                run->clients.v[i] = (struct trainer_client){mfl_job_steps(run->job->spec, n), i};
         }
         /* If each client has its own network, the task's order leaves the most to be given back. */
         if (run->trainer->ops->fuse || run->job->spec->training.fuse > 1)

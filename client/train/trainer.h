@@ -46,6 +46,7 @@
 
 #include "client/train/activity.h"
 #include "client/node/collective.h"
+#include "client/peer/peer.h"
 #include "client/train/population.h"
 #include "common/base/base.h"
 #include "common/base/budget.h"
@@ -78,6 +79,7 @@ struct mfl_trainer_options {
          * ones. */
         struct mfl_share *share;
         struct mfl_collective *shm, *nccl;
+        struct mfl_peer_port *peers;   /* outlives the trainer; NULL: no teams over several nodes */
         struct mfl_activity *activity; /* of `workers` workers; outlives the trainer; NULL: no figures are
                                           kept */
 };
@@ -122,6 +124,7 @@ struct mfl_train_request {
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
+        bool packed;  /* compression.up: they travel packed (common/codec/pack.h) */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */

@@ -179,6 +179,7 @@ struct mfl_trainer {
         struct trainer_pool pool;
         struct mfl_share *share;           /* NULL: none */
         struct mfl_collective *shm, *nccl; /* NULL: none */
+        struct mfl_peer_port *peers;       /* NULL: none */
         struct mfl_activity *activity;     /* NULL: none */
         _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
         struct trainer_job *jobs;          /* last used first */
@@ -204,8 +205,6 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 }
 
 struct trainer_run;
-/* Steps of a client of n samples. */
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n);
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
@@ -255,8 +254,8 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
 #define STRIPES 64u
 
 struct trainer_item {
-        uint64_t weight, samples, correct, train_us;
-        int64_t loss_sum;
+        uint64_t weight, samples, correct, train_us, clamped;
+        int64_t loss_sum, square_sum;            /* squares: where the job's selection needs them */
         int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
         char *rejected;                          /* reason; NULL: counted */
 };
@@ -329,10 +328,11 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
         uint64_t now_ns, uint64_t *told_ns);
 
 /* Whether networks add updates to sums of their own. Real weights are folded in on the host, where all of a client's delta is at
- * hand. */
+ * hand, and deltas are rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs;
+        bool rounds = run->job->spec->compression.bits > 0;
+        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs && !rounds;
 }
 
 /* Keeps the first failure and tells the other threads to stop. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs that the trainer keeps ready: the parsed file, graph, partition and, per worker, networks and
  * scratch. */
+#include "common/codec/grid.h"
 #include "client/train/trainer_internal.h"
 #include "common/base/log.h"
 #include "kernels/check.h"
@@ -260,6 +261,10 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
         if (request->task->n_method != (uint32_t)n_method)
                 return mfl_fail(err, MFL_INVALID, "the server sends %u numbers of its strategy, not %d",
                         request->task->n_method, n_method);
+        uint32_t n_grid = job->spec->compression.bits ? mfl_grid_tensors(job->graph) : 0;
+        if (request->task->n_grid && request->task->n_grid != n_grid)
+                return mfl_fail(err, MFL_INVALID, "the server sends a grid for %u tensors, not %u",
+                        request->task->n_grid, n_grid);
         *ret_job = job;
         return 0;
 }
@@ -302,15 +307,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         return r > 0 ? mfl_fail(err, r, "backend %s: %.480s", trainer->ops->name, why.text)
                : r   ? mfl_fail(err, r, "%s", why.text)
                      : 0;
-}
-
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
-{
-        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
-        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
-        if (n && !epoch)
-                return 0;
-        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
 }
 
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)

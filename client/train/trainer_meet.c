@@ -60,23 +60,49 @@ int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, 
         return mfl_fail(err, MFL_TEAM_BROKEN, "%s", broken->err.text);
 }
 
+/* In shared memory where all are of one node, else over the network. */
+static int open_mesh(struct trainer_run *run, uint32_t i, struct trainer_rank *rank, struct mfl_error *err)
+{
+        const struct mfl_task_team *team = team_of(run);
+        const struct mfl_share *share = run->trainer->share;
+        const char *address[MFL_MESH_RANKS_MAX];
+        uint32_t first = ranks_before(team, team->member), n_ranks = ranks_before(team, team->n_members);
+        if (!team->peers) {
+                const struct mfl_mesh_shm_options meeting = {.dir = share ? mfl_share_dir(share) : NULL,
+                        .team = team->team,
+                        .rank = first + i,
+                        .n_ranks = n_ranks,
+                        .deadline_ms = MEET_MS,
+                        .cancel = &run->request->control->cancel,
+                        .accused = &rank->accused};
+                return mfl_mesh_shm_open(&meeting, &rank->mesh, err);
+        }
+        if (!run->trainer->peers)
+                return mfl_fail(err, MFL_TEAM_BROKEN, "this daemon has no peer_listen");
+        struct mfl_mesh_tcp_options meeting = {.port = run->trainer->peers,
+                .team = team->team,
+                .rank = first + i,
+                .n_ranks = n_ranks,
+                .local_first = first,
+                .n_local = team->widths[team->member],
+                .address = address,
+                .deadline_ms = MEET_MS,
+                .cancel = &run->request->control->cancel,
+                .accused = &rank->accused};
+        for (uint32_t r = 0; r < n_ranks; r++)
+                address[r] = team->peers[member_of(team, r)];
+        memcpy(meeting.key, team->key, sizeof(meeting.key));
+        return mfl_mesh_tcp_open(&meeting, &rank->mesh, err);
+}
+
 /* Ranks of one team are started by one order, so they open their meshes at the same time. */
 static void meet_rank(void *arg, uint32_t i)
 {
         const struct order *order = arg;
         struct trainer_run *run = order->run;
         const struct trainer_job *job = run->job;
-        const struct mfl_task_team *team = team_of(run);
         const struct mfl_backend_ops *ops = run->trainer->ops;
         struct trainer_rank *rank = &order->slot->team->ranks[i];
-        const struct mfl_share *share = run->trainer->share;
-        const struct mfl_mesh_shm_options meeting = {.dir = share ? mfl_share_dir(share) : NULL,
-                .team = team->team,
-                .rank = ranks_before(team, team->member) + i,
-                .n_ranks = ranks_before(team, team->n_members),
-                .deadline_ms = MEET_MS,
-                .cancel = &run->request->control->cancel,
-                .accused = &rank->accused};
         const struct mfl_team_options how = {.grain = job->spec->parallel.grain,
                 .step_rows = trainer_step_rows(job->spec),
                 .overlap = job->spec->parallel.overlap,
@@ -84,7 +110,7 @@ static void meet_rank(void *arg, uint32_t i)
                 .deadline_ms = FIRST_MS};
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
-        rank->code = mfl_mesh_shm_open(&meeting, &rank->mesh, &rank->err);
+        rank->code = open_mesh(run, i, rank, &rank->err);
         if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
                 rank->code = MFL_TEAM_BROKEN;
         if (!rank->code && i && ops->params_base)

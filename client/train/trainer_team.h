@@ -5,7 +5,7 @@
  * as long as its slot (trainer_team.c).
  *
  * Of several daemons ("apart"): this process has some of the ranks, each with params of its own. Networks are kept, and for
- * each task the ranks of all members meet in shared memory, under the task's team number (trainer_meet.c). The leader says
+ * each task the ranks of all members meet under the task's team number, in shared memory or over the network (trainer_meet.c). The leader says
  * to all which item begins, how many steps to take, and when all is done; everything else follows from the task, which all
  * members have. So the leader alone knows clocks and recalls. */
 #ifndef MFL_CLIENT_TRAIN_TRAINER_TEAM_H

@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+#include "common/codec/grid.h"
+#include "common/cohort/memory.h"
+
 /* A cancel should take effect within 100 ms, but each call of the backend has a cost. */
 #define CHUNK_NS_SHORT 10000000u
 #define CHUNK_NS_LONG 40000000u
@@ -15,7 +18,7 @@ static void begin_local(struct trainer_local *local, const struct mfl_job *spec,
                 .samples = samples,
                 .n = n,
                 .n_epoch = trainer_epoch_rows(spec, n),
-                .n_steps = mfl_trainer_steps(spec, n)};
+                .n_steps = mfl_job_steps(spec, n)};
         local->at = local->n_epoch;
 }
 
@@ -92,7 +95,8 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         struct mfl_train_control *control = run->request->control;
         struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
         uint64_t start_ns = mfl_now_ns();
-        uint32_t n = steps_of_chunk(run, slot), n_active = 0;
+        bool by_batch = mfl_memory_needs_squares(run->job->spec); /* the loss of each */
+        uint32_t n = by_batch ? 1 : steps_of_chunk(run, slot), n_active = 0;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
                 fill_lane(run, slot, i, n);
                 n_active += slot->lanes[i].active;
@@ -113,6 +117,9 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                         continue;
                 struct trainer_item *item = &run->items[lane->item];
                 item->loss_sum = mfl_fixed_loss_add(item->loss_sum, group->score.loss_sum);
+                if (by_batch)
+                        item->square_sum = mfl_memory_add_square(
+                                item->square_sum, group->score.loss_sum, group->score.n_scored);
                 item->correct += group->score.n_correct;
                 item->samples += group->score.n_scored;
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
@@ -168,6 +175,16 @@ static int take_delta(
                                    : "aggregation.delta_max; a smaller training.lr may help",
                         (double)params[i], graph->params[t].name),
                 err);
+}
+
+/* The first round has no grid. */
+static void round_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item)
+{
+        const struct mfl_task *task = run->request->task;
+        const struct mfl_job *spec = run->job->spec;
+        if (task->grid)
+                item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
+                        spec->seed, client, task->round, delta);
 }
 
 /* Workers start at different stripes, so they rarely wait for each other. */
@@ -300,6 +317,8 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
+        if (!r && !item->rejected)
+                round_delta(run, lane->local.client, delta, item);
         double real = 0;
         if (!r && !item->rejected)
                 r = weigh(run, lane, item, delta, &real, err);
@@ -503,10 +522,21 @@ static int announce(
                 update->correct += item->correct;
                 update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
                 update->train_us += item->train_us;
+                update->clamped += item->clamped;
                 for (uint32_t k = 0; k < update->n_scalars; k++)
                         update->scalars[k] += item->scalars[k];
         }
         update->bytes = update->n_rejected < count ? run->job->graph->n_moving * element : 0;
+        if (mfl_memory_is_needed(run->job->spec)) {
+                update->losses = mfl_calloc(count, sizeof(*update->losses));
+                if (!update->losses)
+                        return mfl_fail_memory(err, count * sizeof(*update->losses), "clients' losses");
+                update->n_losses = count;
+        }
+        for (uint32_t i = 0; i < update->n_losses; i++) {
+                const struct trainer_item *item = &run->items[first + i];
+                update->losses[i] = (struct mfl_client_loss){item->samples, item->loss_sum, item->square_sum};
+        }
         if (!update->n_rejected)
                 return 0;
         update->rejected = mfl_calloc(update->n_rejected, sizeof(*update->rejected));

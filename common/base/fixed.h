@@ -153,4 +153,13 @@ static inline double mfl_fixed_loss_to_double(int64_t sum)
         return (double)sum * 0x1p-32;
 }
 
+#define MFL_SQUARE_BITS 24 /* a sum of squares of losses is in units of 2^-24 */
+
+/* One client's losses in one local training, exactly as its daemon added them. */
+struct mfl_client_loss {
+        uint64_t samples;   /* scored predictions */
+        int64_t loss_sum;   /* units of 2^-32, as above */
+        int64_t square_sum; /* over batches: predictions * square of their mean loss; 0 where nobody needs it */
+};
+
 #endif

@@ -31,6 +31,8 @@ enum mfl_rng_domain {
         MFL_RNG_JITTER = 8,   /* back-off in agents; never touches a model */
         MFL_RNG_DATA = 9,     /* synthetic data sets: a: what, b: class, split, sample */
         MFL_RNG_AUGMENT = 10, /* a: client, b: round; then one stream per step: mfl_rng_augment_key */
+        MFL_RNG_GRID = 11,    /* rounding of updates: a: client, b: round; number e is element e's */
+        MFL_RNG_TRACE = 12,   /* virtual time: a: client, b: 0 its speed, 1 when it is on */
 };
 
 struct mfl_philox {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
+#include "common/job/job_compression.h"
 #include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
+#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 #include "common/base/plain.h"
 #include "common/settings/yaml.h"
@@ -17,7 +19,8 @@ static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", 
         "fedprox", "median", "fednova", "qfedavg", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
-static const char *const selection_names[] = {"uniform", "separated", "poisson", NULL};
+static const char *const selection_names[] = {
+        "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
 
 const char *mfl_strategy_name(enum mfl_strategy_kind kind)
@@ -175,10 +178,23 @@ static const struct mfl_yaml_field aggregation_fields[] = {
 static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
+static const struct mfl_yaml_field oort_fields[] = {
+        {.key = "exploration", AT(F64, selection.oort.exploration), .min = 0, .max = 1},
+        {.key = "decay", AT(F64, selection.oort.decay), .min = 0, .max = 1, .min_open = true},
+        {.key = "floor", AT(F64, selection.oort.floor), .min = 0, .max = 1},
+        {.key = "penalty", AT(F64, selection.oort.penalty), .min = 0, .max = 100},
+        {.key = "cut_off", AT(F64, selection.oort.cut_off), .min = 0, .max = 1},
+        {.key = "clip", AT(F64, selection.oort.clip), .min = 0, .max = 1},
+        {.key = "pacer_step", AT(U32, selection.oort.pacer_step), .min = 1, .max = 1000000},
+        {.key = "pacer_delta", AT(U32, selection.oort.pacer_delta), .min = 1, .max = 100},
+        {.key = "threshold", AT(U32, selection.oort.threshold), .min = 1, .max = 100},
+        {.key = "window", AT(U32, selection.oort.window), .min = 1, .max = 1000000}, {0}};
 static const struct mfl_yaml_field selection_fields[] = {
         {.key = "kind", AT(ENUM, selection.kind), .names = selection_names},
         {.key = "separation", AT(U32, selection.separation), .min = 2, .max = 10000000},
         {.key = "rate", AT(F64, selection.rate), .min = 1e-6, .max = 1},
+        {.key = "candidates", AT(U32, selection.candidates), .min = 1, .max = 1048576},
+        {.key = "over", AT(F64, selection.over), .min = 1, .max = 100}, {.key = "oort", FIELDS(oort_fields)},
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names},
@@ -186,7 +202,12 @@ static const struct mfl_yaml_field selection_fields[] = {
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
-        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000}, {0}};
+        {.key = "retries", AT(U32, limits.retries), .min = 0, .max = 1000},
+        {.key = "virtual_deadline",
+                AT(DURATION, limits.virtual_deadline_ms),
+                .min = 1,
+                .max = 365.0 * 86400000},
+        {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
@@ -196,13 +217,17 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
+        {.key = "compression", FIELDS(mfl_job_compression_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
+        {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
-        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, aggregation_fields,
-        selection_fields, daemons_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
+        aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
+        limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -311,10 +336,12 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
-        {"rate", BIT(MFL_SELECT_POISSON)}, {"clients", ~BIT(MFL_SELECT_POISSON)}};
+        {"rate", BIT(MFL_SELECT_POISSON)}, {"clients", ~BIT(MFL_SELECT_POISSON)},
+        {"candidates", BIT(MFL_SELECT_POWER_OF_CHOICE)}, {"oort", BIT(MFL_SELECT_OORT)},
+        {"over", ~BIT(MFL_SELECT_POISSON)}};
 
 static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *selection,
-        const struct mfl_job *job, struct mfl_error *err)
+        struct mfl_job *job, struct mfl_error *err)
 {
         enum mfl_selection kind = job->selection.kind;
         uint32_t separation = job->selection.separation, population = job->data.clients;
@@ -323,12 +350,10 @@ static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml
         const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
         if (!r && kind == MFL_SELECT_POISSON && job->selection.rate == 0)
                 return mfl_yaml_fail(doc, node, err, "poisson needs rate, the probability of each client");
+        if (!r)
+                r = mfl_job_check_time(doc, job, err);
         if (r || kind != MFL_SELECT_SEPARATED)
                 return r;
-        if (job->data.partition == MFL_PARTITION_LOCAL)
-                return mfl_yaml_fail(doc, node, err,
-                        "separated needs a population that is known beforehand; with partition local, write "
-                        "uniform");
         if (!separation)
                 return mfl_yaml_fail(doc, node, err,
                         "separated needs separation, the rounds from one turn of a client to its next");
@@ -354,10 +379,10 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
-        r = check_selection(doc, selection, job, err);
+        r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
-        r = mfl_job_check_goes(doc, job, err);
+        r = check_selection(doc, selection, job, err);
         if (r)
                 return r;
         if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
@@ -398,6 +423,7 @@ static void set_defaults(struct mfl_job *job)
         job->limits.deadline_ms = 3600000;
         job->limits.quorum = 1;
         job->limits.retries = 3;
+        mfl_job_time_defaults(job);
         job->evaluation.every = 1;
         job->evaluation.batch = 50;
         job->checkpoints.keep = 3;
@@ -475,6 +501,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->training.class_weights.v);
         free(job->training.auxiliary.v);
         free(job->data.distribution);
+        mfl_trace_deinit(&job->trace);
         free(job);
 }
 
@@ -490,8 +517,21 @@ uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 
+/* Whether a partition may leave a client without samples. */
+static bool may_be_empty(const struct mfl_job *job)
+{
+        enum mfl_partition_kind kind = job->data.partition;
+        return kind == MFL_PARTITION_LINEAR || kind == MFL_PARTITION_SQUARE ||
+               kind == MFL_PARTITION_EXPONENTIAL || kind == MFL_PARTITION_PATHOLOGICAL ||
+               kind == MFL_PARTITION_DISTRIBUTION;
+}
+
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
 {
+        if (job->time == MFL_TIME_VIRTUAL && job->selection.kind != MFL_SELECT_POISSON)
+                return (uint32_t)ceil(job->limits.quorum * mfl_job_cohort_size(job, population));
+        if (job->selection.kind >= MFL_SELECT_WEIGHTED && may_be_empty(job))
+                return 1;
         if (job->selection.kind == MFL_SELECT_POISSON)
                 return job->selection.rate < 1 ? 0 : population;
         if (job->selection.kind == MFL_SELECT_SEPARATED) {

@@ -16,10 +16,17 @@
 #include "common/job/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
+#include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
 /* Clients of one round. Within this limit, server work over all of them takes milliseconds. */
 #define MFL_COHORT_MAX 250000u
+/* Clients of a population of which the server knows each one: virtual time, and selections by samples or losses. */
+#define MFL_COHORT_POPULATION_MAX (1u << 20)
+#define MFL_COHORT_OORT_MAX                                                                                  \
+        (1u << 17) /* oort sorts the durations and scores of all in each round: 60 ms for 100,000 */
+/* Clients of one round, if daemons tell the losses of each. */
+#define MFL_COHORT_LOSSES_MAX 32768u
 
 /* How the training samples are cut into clients; the same as flwr-datasets' partitioners of these names,
  * whose documentation has the algorithms. common/partition/partition.h says which need labels or owners. */
@@ -68,7 +75,15 @@ enum mfl_selection {
         MFL_SELECT_UNIFORM, /* drawn without replacement from all, each round anew */
         MFL_SELECT_SEPARATED, /* the same from those whose turn it is: client k in rounds r with (r - 1) mod separation = k
                                  mod separation */
-        MFL_SELECT_POISSON, /* each by itself with probability `rate`, to 2^-32; a round may have nobody */
+        MFL_SELECT_POISSON,  /* each by itself with probability `rate`, to 2^-32; a round may have nobody */
+        MFL_SELECT_WEIGHTED, /* without replacement, in proportion to their samples */
+        MFL_SELECT_POWER_OF_CHOICE, /* of `candidates` drawn so, those with the largest loss */
+        MFL_SELECT_OORT,            /* by loss and duration; virtual time only */
+};
+/* What decides how long clients take, and when they are there (common/cohort/cohort.h). */
+enum mfl_time {
+        MFL_TIME_REAL,    /* the machines that train them */
+        MFL_TIME_VIRTUAL, /* the job's trace */
 };
 /* How a round's clients are divided over its daemons. The model does not depend on it. */
 enum mfl_assign {
@@ -119,7 +134,7 @@ struct mfl_job_floats {
 enum mfl_within {
         MFL_WITHIN_DAEMON, /* threads of one daemon */
         MFL_WITHIN_NODE,   /* and daemons of its node */
-        MFL_WITHIN_ANY,
+        MFL_WITHIN_ANY,    /* and of all nodes, where daemons listen for each other */
 };
 
 struct mfl_job {
@@ -129,6 +144,8 @@ struct mfl_job {
         /* Not part of the file: whether all params, the frozen ones too, are stored in the order of layers and sent,
          * as in version 1 of the protocol (mfl_graph_by_layers). Set before a graph is made. */
         bool by_layers;
+        enum mfl_time time;
+        struct mfl_trace trace; /* virtual time */
         /* The arithmetic that the job began with; mfl_job_parse sets MFL_ARITHMETIC_VERSION. */
         uint32_t arithmetic;
 
@@ -223,6 +240,12 @@ struct mfl_job {
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;
+        /* How updates travel. */
+        struct {
+                bool up; /* packed (common/codec/pack.h), without loss */
+                uint32_t
+                        bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
+        } compression;
         struct {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
@@ -243,7 +266,15 @@ struct mfl_job {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
                 double rate;         /* poisson: (0, 1] */
-                uint32_t clients;    /* per round; 0: all, or all whose turn it is */
+                uint32_t candidates; /* power-of-choice: at least `clients` */
+                double over;         /* virtual time: `over` times `clients` are drawn; default 1 */
+                struct {             /* common/cohort/cohort_oort.c says what each is */
+                        double exploration, decay, floor; /* 0.9, 0.98, 0.3 */
+                        double penalty, cut_off, clip;    /* 2, 0.95, 0.9 */
+                        uint32_t pacer_step, pacer_delta; /* 20, 5 */
+                        uint32_t threshold, window;       /* 30, 5 */
+                } oort;
+                uint32_t clients;                  /* per round; 0: all, or all whose turn it is */
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
                 char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
@@ -252,6 +283,7 @@ struct mfl_job {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
+                uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
         } limits;
         struct {
                 uint32_t
@@ -296,6 +328,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* Local steps of a client of n samples; 0 if drop_last leaves it none. */
+uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
 /* The fewest that a round draws. */
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */

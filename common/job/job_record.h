@@ -31,7 +31,10 @@ struct mfl_round_record {
         double mean_iou;
         struct mfl_measures measures;
         uint64_t eval_samples, samples, weight;
+        uint64_t clamped; /* elements of its clients' deltas beyond the grid (common/codec/grid.h) */
         uint32_t clients, clients_rejected, daemons;
+        bool has_virtual; /* virtual time, since the job's beginning */
+        uint64_t virtual_start_us, virtual_end_us;
         uint64_t started_ms, ended_ms; /* the core's clock, up to the order to commit; rounds may overlap */
         uint8_t digest[MFL_SHA256_BYTES];
 };

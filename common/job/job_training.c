@@ -328,10 +328,6 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 {
         const struct mfl_yaml_node *grain = mfl_job_find_key(parallel, "grain");
         uint32_t batch = job->training.batch;
-        if (job->parallel.within == MFL_WITHIN_ANY)
-                return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "within"), err,
-                        "teams over several nodes are not supported yet; write node: the daemons of one "
-                        "node");
         if (!job->parallel.exact)
                 return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "exact"), err,
                         "sums of floats are not supported; leave it out, or write true");
@@ -374,4 +370,13 @@ int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
 bool mfl_job_has_accuracy(const struct mfl_job *job)
 {
         return mfl_loss_decides(job->training.loss);
+}
+
+uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n)
+{
+        uint64_t rows = (uint64_t)job->training.batch * job->training.accumulate;
+        uint32_t epoch = job->training.drop_last ? n - n % job->training.batch : n;
+        if (n && !epoch)
+                return 0;
+        return job->training.steps ? job->training.steps : (epoch + rows - 1) / rows * job->training.epochs;
 }

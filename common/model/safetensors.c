@@ -363,6 +363,19 @@ const struct mfl_st_tensor *mfl_st_find(const struct mfl_st_file *file, const ch
         return entry && entry->tensor.data ? &entry->tensor : NULL;
 }
 
+int mfl_st_words(const struct mfl_st_file *file, const char *name, uint64_t count, int64_t *to)
+{
+        for (int i = 0; i < file->n; i++) {
+                const struct entry *entry = &file->entries[i];
+                if (strcmp(entry->dtype, "I64") || strcmp(entry->tensor.name, name) ||
+                        entry->tensor.count != count)
+                        continue;
+                memcpy(to, file->data + entry->begin, count * sizeof *to);
+                return 0;
+        }
+        return MFL_NOT_FOUND;
+}
+
 const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key)
 {
         return json_string_value(json_object_get(file->meta, key));

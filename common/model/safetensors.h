@@ -14,6 +14,7 @@ struct mfl_st_tensor {
         struct mfl_shape shape;
         const float *data; /* count floats */
         uint64_t count;
+        const int64_t *words; /* to be written as I64 instead: count of them; NULL in files that are read */
 };
 struct mfl_st_meta {
         const char *key, *value;
@@ -37,7 +38,9 @@ int mfl_st_parse(const void *bytes, size_t n_bytes, const char *path, struct mfl
 int mfl_st_count(const struct mfl_st_file *file);
 const struct mfl_st_tensor *mfl_st_tensor_at(const struct mfl_st_file *file, int i);
 const struct mfl_st_tensor *mfl_st_find(const struct mfl_st_file *file, const char *name); /* NULL: none */
-const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key);              /* NULL: none */
+/* Copies an I64 tensor of exactly that many elements. MFL_NOT_FOUND: there is none. */
+int mfl_st_words(const struct mfl_st_file *file, const char *name, uint64_t count, int64_t *to);
+const char *mfl_st_meta_get(const struct mfl_st_file *file, const char *key); /* NULL: none */
 
 /* Tensors of all types, i in [0, mfl_st_count_all). *ret_dtype: "F32", "BF16", ... data is NULL unless F32; shapes of
  * other types with more than 4 dimensions are one dimension. */

@@ -61,10 +61,15 @@ static void text_put_quoted(struct text *text, const char *s)
         text_put(text, "\"");
 }
 
+static uint64_t bytes_of(const struct mfl_st_tensor *tensor)
+{
+        return tensor->count * (tensor->words ? sizeof *tensor->words : sizeof *tensor->data);
+}
+
 static void put_tensor(struct text *text, const struct mfl_st_tensor *tensor, uint64_t begin)
 {
         text_put_quoted(text, tensor->name);
-        text_put(text, ":{\"dtype\":\"F32\",\"shape\":[");
+        text_put(text, tensor->words ? ":{\"dtype\":\"I64\",\"shape\":[" : ":{\"dtype\":\"F32\",\"shape\":[");
         for (int i = 0; i < tensor->shape.rank; i++) {
                 text_put(text, i ? "," : "");
                 text_put_u64(text, (uint64_t)tensor->shape.dim[i]);
@@ -72,7 +77,7 @@ static void put_tensor(struct text *text, const struct mfl_st_tensor *tensor, ui
         text_put(text, "],\"data_offsets\":[");
         text_put_u64(text, begin);
         text_put(text, ",");
-        text_put_u64(text, begin + tensor->count * sizeof(float));
+        text_put_u64(text, begin + bytes_of(tensor));
         text_put(text, "]}");
 }
 
@@ -93,7 +98,7 @@ static void put_header(struct text *text, const struct mfl_st_tensor *tensors, i
                 mfl_assert(tensors[i].count == (uint64_t)mfl_shape_count(&tensors[i].shape));
                 text_put(text, i || n_meta ? "," : "");
                 put_tensor(text, &tensors[i], begin);
-                begin += tensors[i].count * sizeof(float);
+                begin += bytes_of(&tensors[i]);
         }
         text_put(text, "}");
         while (text->len % 8 && !text->failed)
@@ -133,7 +138,8 @@ int mfl_st_write(int fd, const char *path, const struct mfl_st_tensor *tensors, 
         else
                 r = write_all(fd, path, header.s, header.len, err);
         for (int i = 0; i < n_tensors && !r; i++)
-                r = write_all(fd, path, tensors[i].data, tensors[i].count * sizeof(float), err);
+                r = write_all(fd, path, tensors[i].words ? (const void *)tensors[i].words : tensors[i].data,
+                        bytes_of(&tensors[i]), err);
         free(header.s);
         return r;
 }

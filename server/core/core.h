@@ -137,7 +137,7 @@ int mfl_core_job_crew(
 int mfl_core_job_teams(const struct mfl_core *core, const char *job, struct mfl_team_totals *ret_totals);
 /* The i-th team at work; member 0 leads. MFL_NOT_FOUND: no such job, team or member. */
 int mfl_core_job_team(const struct mfl_core *core, const char *job, uint32_t i, uint32_t member,
-        const char **ret_daemon, uint32_t *ret_ranks);
+        const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide);
 
 /* All jobs together: slots, and those that are in use. */
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What lists and watchers see of the core. */
+#include "common/cohort/cohort.h"
 #include "server/core/core_progress.h"
 #include "server/core/core_view_node.h"
 #include "server/core/core_wait.h"
@@ -141,7 +142,7 @@ int mfl_core_job_teams(const struct mfl_core *core, const char *id, struct mfl_t
 }
 
 int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, uint32_t member,
-        const char **ret_daemon, uint32_t *ret_ranks)
+        const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide)
 {
         const struct core_job *job = mfl_core_job(core, id);
         const struct core_team *team = job ? job->teams : NULL;
@@ -151,6 +152,7 @@ int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, u
                 return MFL_NOT_FOUND;
         *ret_daemon = team->member[member].task->daemon->info.name;
         *ret_ranks = team->member[member].width;
+        *ret_wide = team->wide;
         return 0;
 }
 
@@ -171,7 +173,14 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
         if (mfl_job_needs_single_updates(spec))
                 each += sizeof(struct core_update);
         uint64_t counts = population <= MFL_CUT_CLIENTS_MAX ? sizeof(uint32_t) * (uint64_t)population : 0;
-        return cohort * each + CORE_CUTS_MAX * counts;
+        uint64_t known = 0; /* and what its selection knows of each */
+        if (mfl_cohort_needs_samples(spec))
+                known = sizeof(uint32_t) * (uint64_t)population;
+        if (mfl_memory_is_needed(spec)) { /* in the core, and as it was read at the start */
+                known += 2 * sizeof(union mfl_memory_row) * (uint64_t)population;
+                each += sizeof(struct mfl_client_loss) + sizeof(struct mfl_seen_client);
+        }
+        return cohort * each + CORE_CUTS_MAX * counts + known;
 }
 
 bool mfl_core_cut_holds(const struct mfl_core *core, uint32_t conn, const char *id)

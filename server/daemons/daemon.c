@@ -151,8 +151,7 @@ static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, 
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_CHUNK:
-                mfl_chunk_arrived(session, &peer->chunk, payload_bytes);
-                return 0;
+                return mfl_chunk_arrived(session, &peer->chunk, payload_bytes, err);
         case MFL__ENVELOPE__BODY_PARTITION:
                 mfl_job_partition_take(daemons->jobs, session, peer->name, peer->site, envelope->partition);
                 return 0;
@@ -200,22 +199,30 @@ void mfl_daemons_beat(struct mfl_daemons *daemons)
                         mfl_chunk_beat(s, &mfl_daemon_of(s)->chunk);
 }
 
-/* Small params that this connection has not been sent yet travel with the task. NULL: the daemon has them, or
- * asks for them. */
-static struct mfl_params *params_for(
-        struct mfl_daemons *daemons, struct mfl_session *session, const struct mfl_task *task)
+/* What belongs to a task's params and travels with it: their grid, and small params themselves, if this connection has
+ * not been sent them yet. Other params the daemon has, or asks for. The caller gives the reference back. */
+static struct mfl_params *params_for(struct mfl_daemons *daemons, struct mfl_session *session,
+        const struct mfl_task *task, struct mfl_wire_extra *ret_extra)
 {
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, task->job);
         uint64_t bytes = (task->n_params - task->n_frozen) * sizeof(float);
-        if (!job || !job->runtime || bytes > peer->inline_max ||
-                !memcmp(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES))
-                return NULL;
-        struct mfl_params *params = mfl_runtime_params(job->runtime, task->params_digest);
+        bool inside = bytes <= peer->inline_max &&
+                      memcmp(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
+        struct mfl_params *params =
+                job && job->runtime ? mfl_runtime_params(job->runtime, task->params_digest) : NULL;
         if (!params)
                 return NULL;
-        memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
-        mfl_server_job_cost_bytes(job, session->conn, 0, bytes);
+        if (task->kind == MFL_TASK_TRAIN) {
+                ret_extra->grid = params->grid;
+                ret_extra->n_grid = params->n_grid;
+        }
+        if (inside) {
+                memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
+                mfl_server_job_cost_bytes(job, session->conn, 0, bytes);
+                ret_extra->data = params->v;
+                ret_extra->n = bytes;
+        }
         return params;
 }
 
@@ -248,11 +255,7 @@ void mfl_daemons_send(struct mfl_daemons *daemons, uint32_t conn, const struct m
                 extra.job_owner = job->owner;
         }
         if (msg->kind == MFL_MSG_TASK)
-                params = params_for(daemons, session, &msg->task);
-        if (params) {
-                extra.data = params->v;
-                extra.n = params->n * sizeof(float);
-        }
+                params = params_for(daemons, session, &msg->task, &extra);
         if (msg->kind == MFL_MSG_WELCOME) { /* versions are the session's business */
                 welcome = *msg;
                 welcome.welcome.protocol = session->protocol;

@@ -35,10 +35,15 @@ struct job_operation {
                         struct mfl_graph *graph;
                         struct mfl_runtime *runtime;
                         uint32_t population;
+                        uint64_t virtual_us;
                 } prepare;
                 uint32_t slot;                  /* add, ahead */
                 struct mfl_round_totals totals; /* apply */
-                uint32_t round;                 /* checkpoint */
+                struct {
+                        uint32_t round; /* checkpoint */
+                        const int64_t *memory;
+                        uint64_t n_memory;
+                };
                 struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prepares a job: graph, last committed round, memory, params; and stores what is known about its data. */
+#include "common/cohort/memory.h"
 #include "common/partition/partition.h"
 #include "common/job/method.h"
 #include "common/base/log.h"
@@ -46,6 +47,7 @@ static void run_prepare(struct mfl_work *work)
                 .n_slots = job->jobs->slots,
                 .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
                                                  : 4096,
+                .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1 : 0,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
@@ -74,6 +76,7 @@ static void run_prepare(struct mfl_work *work)
         options.frozen_path = resume.frozen_path[0] ? resume.frozen_path : NULL;
         options.initial_path = resume.initial_path[0] ? resume.initial_path : NULL;
         options.round = resume.round;
+        op->prepare.virtual_us = resume.virtual_us;
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
         if (op->status)
                 return;
@@ -127,6 +130,8 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
+        op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
+        op->event.job_ready.virtual_us = op->prepare.virtual_us;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);

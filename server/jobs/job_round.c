@@ -56,6 +56,8 @@ static void run_checkpoint(struct mfl_work *work)
         struct job_operation *op = job_operation_of(work);
         struct mfl_checkpoint checkpoint;
         mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
+        checkpoint.memory = op->memory;
+        checkpoint.n_memory = op->n_memory;
         op->status = mfl_store_checkpoint(
                 op->job->jobs->store, op->job->id, op->round, &checkpoint, &op->file, &op->frozen, &op->err);
 }
@@ -79,6 +81,8 @@ void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core
         if (!op)
                 return;
         op->round = action->round;
+        op->memory = action->memory.v;
+        op->n_memory = action->memory.n;
         mfl_job_operation_start(op, &job->jobs->loop->disk);
 }
 

@@ -3,6 +3,7 @@
 #include "server/round/round.h"
 #include "common/job/method.h"
 
+#include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
 #include "server/round/round_phase.h"
 #include "server/round/round_store.h"
@@ -36,7 +37,26 @@ static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const s
                 mfl_round_job_fail(core, job, MFL_JOB_FAILED, err.text);
                 return false;
         }
+        if (mfl_round_lacks_samples(job) && !job->data.test_samples) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED,
+                        "the selection needs the samples of each client, which daemons tell with an "
+                        "evaluation, and the data "
+                        "set has no test samples; use partition: iid, or a data set with some");
+                return false;
+        }
         return true;
+}
+
+/* What is known of clients, as it was stored with the newest params. */
+static int recall_clients(struct core_job *job, const int64_t *words)
+{
+        uint32_t population = job->spec->data.clients;
+        if (!mfl_memory_is_needed(job->spec))
+                return 0;
+        job->memory = mfl_memory_new(job->spec, population);
+        if (job->memory && words)
+                memcpy(job->memory, words, ((size_t)population + 1) * sizeof *job->memory);
+        return job->memory ? 0 : -ENOMEM;
 }
 
 void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
@@ -68,7 +88,8 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         memcpy(job->digest, event->job_ready.digest, MFL_DIGEST_BYTES);
         memcpy(job->method, event->method, sizeof job->method);
         job->slots = mfl_calloc(job->n_slots, sizeof *job->slots);
-        if (!job->slots) {
+        job->virtual_us = event->job_ready.virtual_us;
+        if (!job->slots || recall_clients(job, event->job_ready.memory)) {
                 core->error = -ENOMEM;
                 return;
         }
@@ -135,11 +156,25 @@ static const char *why_over(const struct mfl_core *core, const struct core_job *
         return impossible(core, job) ? "no daemon can do the rest" : NULL;
 }
 
+/* The daemon has answered, but not yet told everything: the rest comes while it is connected. */
+static void progress_census(struct mfl_core *core, struct core_job *job)
+{
+        bool answered = !job->count[ITEM_OPEN] && !job->count[ITEM_ASSIGNED];
+        if (!mfl_round_lacks_samples(job) || (answered ? !job->n_leased_up : why_over(core, job) != NULL))
+                mfl_round_finish_census(core, job);
+        else if (job->count[ITEM_OPEN])
+                core->sched_dirty = true;
+}
+
 static void progress_work(struct mfl_core *core, struct core_job *job)
 {
         mfl_round_watch_clock(core, job);
         mfl_core_slots_grant(core, job);
-        const char *why = job->spoilt ? "a counted update proved false" : why_over(core, job);
+        if (job->phase == PHASE_EVAL && job->census) {
+                progress_census(core, job);
+                return;
+        }
+        const char *why = job->spoilt ? "what was told of clients proved false" : why_over(core, job);
         if (why && job->phase == PHASE_TRAIN)
                 mfl_round_close_train(core, job, why);
         else if (why && job->eval_tries < job->spec->limits.retries && impossible(core, job)) {
@@ -156,8 +191,10 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
 void mfl_round_progress(struct mfl_core *core, struct core_job *job)
 {
         mfl_round_store_progress(core, job);
-        if (job->cuts_dirty && job->phase != PHASE_OVER)
+        if (job->cuts_dirty && job->phase != PHASE_OVER) {
                 mfl_core_votes_settle(core, job);
+                job->spoilt |= job->phase == PHASE_TRAIN && mfl_round_samples_differ(job);
+        }
         switch (job->phase) {
         case PHASE_DATA:
                 find_data(core, job);

@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which clients or shards a phase has.
+/* Which clients or shards a phase has. common/cohort/cohort.h says how clients of a population are drawn; the sites of a
+ * `local` job are drawn in the same way from those whose daemons are leased, in the order of their numbers.
  *
- * The cohort of (round, attempt), attempt counting from 0, is the first n of a partial Fisher-Yates
- * shuffle of 0 .. population - 1 with stream (seed, MFL_RNG_SELECT, round, attempt), sorted ascending. If
- * the cohort is the whole population, nothing is drawn. With `selection.kind: separated` the population is those
- * clients whose turn it is, in ascending order. With `poisson` client k takes part if the k-th number of that stream is
- * below rate * 2^32; at most mfl_job_cohort_size of them.
+ * Where the draw needs the samples of each client, and those do not follow from the job alone, the first round is preceded by a
+ * census: one daemon evaluates one shard, because a daemon reports its cut of the population with its first result. The score
+ * is dropped. After a restart of the server there is another. If the samples prove false while a round that was drawn from them is
+ * under way, it is drawn again. One daemon that nobody contradicts is believed.
  */
 #ifndef MFL_SERVER_ROUND_ROUND_COHORT_H
 #define MFL_SERVER_ROUND_ROUND_COHORT_H
 
-#include "common/base/rng.h"
 #include "server/state/state.h"
 
-/* These replace job->items: all OPEN, sorted. -ENOMEM. */
-int mfl_round_items_train(struct core_job *job);
+/* These replace job->items: all OPEN, sorted. -ENOMEM. MFL_INVALID: there will never be enough clients. */
+int mfl_round_items_train(struct core_job *job, struct mfl_error *err);
 int mfl_round_items_eval(struct core_job *job);
-/* The first n of a Fisher-Yates shuffle of 0 .. population - 1, sorted; n is at most population. Time and
- * memory depend on n alone. -ENOMEM. */
-int mfl_round_draw(struct mfl_rng *rng, uint32_t population, uint32_t n, uint32_t *ret_v);
+int mfl_round_items_census(struct core_job *job);
+/* The round was drawn from other samples than those that are known now: a daemon has lied. */
+bool mfl_round_samples_differ(const struct core_job *job);
+/* A census has to come before the next round. */
+bool mfl_round_lacks_samples(const struct core_job *job);
 
 #endif

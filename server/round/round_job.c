@@ -66,6 +66,10 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
         for (int i = 0; i < method->n_scalars; i++)
                 totals.scalar[i] = __builtin_ldexp(
                         (double)job->scalars[i], -mfl_method_scalar_bits(job->spec, &job->fixed, i));
+        if (job->memory)
+                mfl_memory_learn(job->memory, job->spec, job->spec->data.clients, job->round, job->samples,
+                        job->seen, job->n_seen);
+        job->virtual_us = job->record.virtual_end_us;
         mfl_core_act(core, MFL_ACT_APPLY, job)->totals = totals;
         mfl_core_trace(core, job, "round %u: the updates of weight %llu are applied", job->round,
                 (unsigned long long)job->weight_counted);
@@ -180,5 +184,8 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->tally);
         mfl_round_scores_clear(job);
         mfl_core_items_clear(job);
+        free(job->samples);
+        free(job->seen);
+        free(job->memory);
         free(job);
 }

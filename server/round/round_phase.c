@@ -50,8 +50,15 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
                 memset(job->tally, 0, job->n_tally * sizeof *job->tally);
         job->weight_claimed = job->weight_counted = 0;
         job->spoilt = job->turned_away = false;
-        if (mfl_round_items_train(job)) {
-                core->error = -ENOMEM;
+        struct mfl_error err;
+        int r = mfl_round_items_train(job, &err);
+        if (r == -ENOMEM) {
+                core->error = r;
+                return;
+        }
+        if (r) {
+                err.text[MFL_REASON_BYTES - 1] = '\0';
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, err.text);
                 return;
         }
         mfl_core_job_move(job, PHASE_TRAIN);
@@ -67,8 +74,22 @@ static const char *shards_of(const struct core_job *job)
         return job->spec->evaluation.on == MFL_EVALUATE_CLIENTS ? "clients" : "shards";
 }
 
+/* An evaluation whose score nobody needs (round_cohort.h). */
+static void begin_census(struct mfl_core *core, struct core_job *job)
+{
+        if (mfl_round_items_census(job)) {
+                core->error = -ENOMEM;
+                return;
+        }
+        job->census = true;
+        job->eval_tries = 0;
+        mfl_core_job_move(job, PHASE_EVAL);
+        mfl_core_trace(core, job, "round %u: a daemon is asked for the samples of each client", job->round);
+}
+
 static void begin_eval(struct mfl_core *core, struct core_job *job)
 {
+        job->census = false;
         if (mfl_round_items_eval(job)) {
                 core->error = -ENOMEM;
                 return;
@@ -85,10 +106,14 @@ static void begin_eval(struct mfl_core *core, struct core_job *job)
 
 void mfl_round_begin(struct mfl_core *core, struct core_job *job)
 {
-        if (job->phase == PHASE_TRAIN_WAIT)
-                begin_train(core, job);
-        else
+        if (job->phase != PHASE_TRAIN_WAIT)
                 begin_eval(core, job);
+        else if (mfl_round_lacks_samples(job))
+                begin_census(core, job);
+        else
+                begin_train(core, job);
+        if (core->error || job->phase == PHASE_OVER)
+                return;
         job->began_ms = core->now_ms;
         job->claim = job->wait_ms = job->wait_turn = 0;
         start_clock(job);
@@ -131,7 +156,7 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
 
 static uint32_t quorum_need(const struct core_job *job)
 {
-        double need = ceil(job->spec->limits.quorum * job->n_items);
+        double need = ceil(job->spec->limits.quorum * job->n_wanted);
         /* A Poisson sample may be empty: the params stay what they are. */
         return need < 1 && job->n_items ? 1 : (uint32_t)need;
 }
@@ -190,6 +215,24 @@ static void measure(const struct core_job *job, struct mfl_round_record *record)
                 positions && mfl_tally_iou(job->tally_kind, job->tally, job->answers, &record->mean_iou);
 }
 
+/* The losses of the clients that count wait until the round is applied. */
+static int keep_losses(struct core_job *job)
+{
+        free(job->seen);
+        job->seen = NULL;
+        job->n_seen = 0;
+        if (!job->memory)
+                return 0;
+        job->seen = mfl_malloc(MFL_MAX(job->n_items, 1u) * sizeof *job->seen);
+        if (!job->seen)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < job->n_items; i++)
+                if (job->items[i].state == ITEM_COUNTED)
+                        job->seen[job->n_seen++] =
+                                (struct mfl_seen_client){job->items[i].item, job->losses[i]};
+        return 0;
+}
+
 void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
 {
         uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items, need = quorum_need(job);
@@ -199,13 +242,17 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
         record->weight = job->weight_counted;
         record->train_loss = ratio(mfl_core_loss(job->train_loss), record->samples);
         record->train_accuracy = accuracy_of(job, job->train_correct, record->samples);
+        if (keep_losses(job)) {
+                core->error = -ENOMEM;
+                return;
+        }
         drop_work(core, job, "the round is over");
         if (job->spoilt) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);
                 core->sched_dirty = true;
-                mfl_core_trace(core, job,
-                        "round %u begins again, with the same clients: a counted update proved false",
-                        job->round);
+                mfl_core_trace(core, job, "round %u begins again, %s", job->round,
+                        job->samples ? "drawn anew: what was told of its clients proved false"
+                                     : "with the same clients: a counted update proved false");
                 return;
         }
         if (counted < need) {
@@ -226,6 +273,21 @@ static void complete_record(struct mfl_core *core, struct core_job *job)
         job->store.record = job->record;
         job->store.complete = true;
         mfl_core_job_move(job, PHASE_STORE);
+        mfl_core_dirty(core, job);
+}
+
+void mfl_round_finish_census(struct mfl_core *core, struct core_job *job)
+{
+        drop_work(core, job, "the samples are known");
+        job->census = false;
+        job->census_tries = job->cut_exact ? 0 : job->census_tries + 1;
+        if (job->census_tries > job->spec->limits.retries) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED,
+                        "no daemon has told the samples of each client, which the selection needs");
+                return;
+        }
+        mfl_core_job_move(job, PHASE_TRAIN_WAIT);
+        core->sched_dirty = true;
         mfl_core_dirty(core, job);
 }
 

@@ -22,6 +22,8 @@ void mfl_round_close_train(struct mfl_core *core, struct core_job *job, const ch
 void mfl_round_finish_train(struct mfl_core *core, struct core_job *job);
 void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event);
 void mfl_round_finish_eval(struct mfl_core *core, struct core_job *job);
+/* The samples of each client are known, or this daemon will not tell them. */
+void mfl_round_finish_census(struct mfl_core *core, struct core_job *job);
 /* The job waits for daemons, and each connected one has said that it can't do the job. */
 void mfl_round_hopeless(struct mfl_core *core, struct core_job *job);
 

@@ -22,7 +22,7 @@ int mfl_round_scores_begin(struct core_job *job)
 
 void mfl_round_scores_take(struct core_job *job, uint32_t i, const struct mfl_eval_item *item)
 {
-        if (job->scores.v)
+        if (job->scores.v && !job->census)
                 job->scores.v[i] =
                         (struct mfl_client_score){item->item, item->samples, item->correct, item->loss_sum};
 }

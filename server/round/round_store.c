@@ -30,7 +30,10 @@ static void order_checkpoint(struct mfl_core *core, struct core_job *job)
 {
         move(&job->store, STORE_CHECKPOINT);
         job->n_pending++;
-        mfl_core_act(core, MFL_ACT_CHECKPOINT, job)->round = job->store.round;
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_CHECKPOINT, job);
+        action->round = job->store.round;
+        action->memory.v = job->memory ? job->memory->word : NULL;
+        action->memory.n = job->memory ? (uint64_t)job->spec->data.clients + 1 : 0;
 }
 
 static void order_commit(struct mfl_core *core, struct core_job *job)

@@ -41,30 +41,41 @@ static bool is_idle(const struct core_daemon *daemon)
         return true;
 }
 
-static bool may_join(const struct core_daemon *daemon)
+/* Whom a daemon can join. */
+enum reach { REACHES_ANY, REACHES_NODE, REACHES_NOBODY };
+
+static enum reach reach_of(const struct core_daemon *daemon, const struct core_job *job)
 {
-        return daemon->info.protocol >= MFL_PROTOCOL_TEAMS && !daemon->info.alone && daemon->info.instance &&
-               daemon->node->n > 1;
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        bool rests = relation && job->round < relation->wide_round;
+        if (daemon->info.protocol < MFL_PROTOCOL_TEAMS || daemon->info.alone || !daemon->info.instance)
+                return REACHES_NOBODY;
+        if (job->spec->parallel.within == MFL_WITHIN_ANY && daemon->info.peer[0] && !rests &&
+                daemon->info.protocol >= MFL_PROTOCOL_PEERS)
+                return REACHES_ANY;
+        return daemon->node->n > 1 ? REACHES_NODE : REACHES_NOBODY;
 }
 
-/* Daemons of one class stand together, and those that join nobody come last. Nodes are told apart by their first
- * daemon's name, since that is the same after a restart. */
+/* Daemons of one class stand together, in it those of one node, and those that join nobody come last. Nodes are told apart
+ * by their first daemon's name, since that is the same after a restart. */
 static int compare(const void *a, const void *b)
 {
         const struct core_daemon *x = *(struct core_daemon *const *)a, *y = *(struct core_daemon *const *)b;
-        bool x_joins = may_join(x), y_joins = may_join(y);
-        if (x_joins != y_joins)
-                return x_joins ? -1 : 1;
+        if (x->team_reach != y->team_reach)
+                return x->team_reach < y->team_reach ? -1 : 1;
+        int numerics = strcmp(x->info.numerics, y->info.numerics);
+        if (numerics && x->team_reach == REACHES_ANY)
+                return numerics;
         int r = strcmp(x->node->first->info.name, y->node->first->info.name);
         if (!r)
-                r = strcmp(x->info.numerics, y->info.numerics);
+                r = numerics;
         return r ? r : strcmp(x->info.name, y->info.name);
 }
 
 static bool are_one_class(const struct core_daemon *a, const struct core_daemon *b)
 {
-        return may_join(a) && may_join(b) && a->node == b->node &&
-               !strcmp(a->info.numerics, b->info.numerics);
+        bool reach = a->team_reach == REACHES_ANY || (a->team_reach == REACHES_NODE && a->node == b->node);
+        return reach && a->team_reach == b->team_reach && !strcmp(a->info.numerics, b->info.numerics);
 }
 
 static uint32_t make_classes(struct core_daemon *const *v, uint32_t n, struct class *classes)
@@ -163,9 +174,11 @@ bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct cor
                 core->error = -ENOMEM;
                 goto out;
         }
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n; i++) {
+                v[i]->team_reach = reach_of(v[i], job);
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
+        }
         if (n_idle <= n_open)
                 goto out;
         qsort(idle, n_idle, sizeof(struct core_daemon *), compare);

@@ -2,7 +2,8 @@
 /* Sharing out idle daemons among few clients: which of them form teams (server/work/core_team.h).
  *
  * Teams are for rounds with more idle daemons than clients; otherwise each daemon has clients of its own, which is
- * faster. Members can reach each other (today: one node), compute with the same last bit (Hello.numerics), and together
+ * faster. Members can reach each other (they are of one node; or the job says `within: any`, and they listen for each
+ * other), compute with the same last bit (Hello.numerics), and together
  * have no more ranks than a step has grains, nor than the job allows. Which daemons train a client changes nothing in the
  * result. The same daemons form the same teams again after a restart. */
 #ifndef MFL_SERVER_ROUND_ROUND_TEAM_H

@@ -301,7 +301,7 @@ static void set_off(struct mfl_core *core, struct core_job *job)
                 job->served = ++core->turn;
                 mfl_round_begin(core, job);
         }
-        if (core->error)
+        if (core->error || job->phase == PHASE_OVER)
                 return;
         mfl_round_deal(core, job);
         if (begins)

@@ -16,6 +16,7 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
+#include "common/codec/grid.h"
 #include "common/model/safetensors.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
@@ -89,7 +90,9 @@ static int alloc_memory(
                 return r;
         rt->slots = mfl_calloc(rt->n_slots, sizeof *rt->slots);
         rt->d = mfl_calloc(RANGE_ELEMENTS, sizeof *rt->d);
-        bool failed = !rt->slots || !rt->d;
+        if (rt->spec->compression.bits)
+                rt->largest = mfl_calloc(mfl_grid_tensors(rt->graph), sizeof *rt->largest);
+        bool failed = !rt->slots || !rt->d || (rt->spec->compression.bits && !rt->largest);
         for (int i = 0; i < rt->strategy->n_state && !failed; i++) {
                 rt->state[i] = alloc_touched(rt->n * sizeof(float));
                 failed = !rt->state[i];
@@ -196,6 +199,54 @@ static int load_numbers(
         return 0;
 }
 
+/* Of the checkpoint that the params came from; a job without one, or at its start, has none. */
+static int load_grid(
+        struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err)
+{
+        struct mfl_st_file *file = NULL;
+        uint32_t n = mfl_grid_tensors(rt->graph), i = 0;
+        int r = mfl_st_open(path, &file, err);
+        const char *text = r ? NULL : mfl_st_meta_get(file, MFL_CHECKPOINT_GRID);
+        int32_t *grid = text ? mfl_calloc(n, sizeof *grid) : NULL;
+        if (text && !grid)
+                r = mfl_fail_memory(err, n * sizeof *grid, "a grid");
+        for (char *end; !r && text && i < n; i++, text = end) {
+                long v = strtol(text, &end, 10);
+                if (end == text || ((v < MFL_GRID_LEAST || v > 127) && v != MFL_GRID_EXACT))
+                        break;
+                grid[i] = (int32_t)v;
+        }
+        if (!r && text && (i < n || *text))
+                r = mfl_fail(err, MFL_INVALID,
+                        "%s: metadata " MFL_CHECKPOINT_GRID ": number %u is missing or wrong", path, i + 1);
+        if (!r && text) {
+                params->grid = grid;
+                params->n_grid = n;
+        } else {
+                free(grid);
+        }
+        mfl_st_close(file);
+        return r == MFL_NOT_FOUND ? MFL_INVALID : r;
+}
+
+static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
+        const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        uint64_t count = 4 * options->n_memory;
+        rt->memory = mfl_calloc(count, sizeof *rt->memory);
+        if (!rt->memory)
+                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
+        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
+                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
+                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
+                       : 0;
+}
+
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
+{
+        return rt->memory;
+}
+
 static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         float *moving, struct mfl_error *err)
 {
@@ -209,6 +260,8 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
                 r = load_state(rt, file, i, options->checkpoint_path, err);
         if (!r)
                 r = load_numbers(rt, file, options->checkpoint_path, err);
+        if (!r && options->n_memory)
+                r = load_memory(rt, file, options, err);
         mfl_st_close(rest);
         mfl_st_close(file);
         return r == MFL_NOT_FOUND ? MFL_INVALID : r;
@@ -294,6 +347,8 @@ static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
                 return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
         }
         r = digest_params(rt, params->v, params->digest, err);
+        if (!r && rt->largest && options->checkpoint_path)
+                r = load_grid(rt, options->checkpoint_path, params, err);
         if (r)
                 mfl_params_unref(params);
         else
@@ -352,8 +407,10 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->slots);
         free(rt->sums);
         free(rt->d);
+        free(rt->largest);
         free(rt->rows);
         free(rt->scratch);
+        free(rt->memory);
         free(rt);
 }
 
@@ -408,6 +465,23 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
         }
 }
 
+/* The steps of the next round's grid. A round of nobody leaves them as they were. */
+static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *params, struct mfl_error *err)
+{
+        const struct mfl_params *before = rt->pool->current;
+        uint32_t n = mfl_grid_tensors(rt->graph);
+        if (!rt->largest || (nobody && !before->grid))
+                return 0;
+        params->grid = mfl_calloc(n, sizeof *params->grid);
+        if (!params->grid)
+                return mfl_fail_memory(err, n * sizeof *params->grid, "a grid");
+        params->n_grid = n;
+        for (uint32_t t = 0; t < n; t++)
+                params->grid[t] = nobody ? before->grid[t]
+                                         : mfl_grid_exponent((int)rt->spec->compression.bits, rt->largest[t]);
+        return 0;
+}
+
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
@@ -415,12 +489,16 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        for (uint32_t t = 0; rt->largest && t < mfl_grid_tensors(rt->graph); t++)
+                rt->largest[t] = 0;
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
                 size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
                 float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, totals->weight);
+                if (rt->largest)
+                        mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
                 if (!r)
@@ -452,6 +530,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
         int r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        if (!r)
+                r = make_grid(rt, !weight, params, err);
         if (r) {
                 mfl_params_unref(params);
                 return r;
@@ -480,6 +560,8 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 .params = rt->pool->current->v,
                 .digest = rt->pool->current->digest,
                 .n_state = rt->strategy->n_state,
+                .grid = rt->pool->current->grid,
+                .n_grid = rt->pool->current->n_grid,
         };
         checkpoint.n_numbers = rt->method->n_state;
         for (int i = 0; i < rt->method->n_state; i++) {

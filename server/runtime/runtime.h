@@ -53,6 +53,10 @@ struct mfl_params {
         uint8_t digest[MFL_DIGEST_BYTES]; /* SHA-256 of v, after the frozen params where v are what moves
                                              beside some */
         atomic_bool retired;              /* newer params took their place twice: stop sending */
+        /* Exponents of the steps to which daemons round the deltas that start here (common/codec/grid.h), one for each
+         * tensor that moves; NULL: they do not. On the heap, freed with the params. */
+        int32_t *grid;
+        uint32_t n_grid;
         struct mfl_block *block;
         atomic_uint_least64_t *crc; /* per chunk: 0 unknown, else 2^32 | CRC-32C */
 };
@@ -77,6 +81,7 @@ struct mfl_runtime_options {
         struct mfl_fixed fixed;        /* mfl_job_fixed */
         uint32_t n_slots;       /* at most so many; fewer, but one at least, when the budget is short. 0: 2 */
         uint32_t cohort;        /* single updates: rows of the spill file (most clients in a round) */
+        uint64_t n_memory;      /* rows that the job remembers of clients; 0: it has no such memory */
         uint64_t clients_bytes; /* what the core keeps of the clients: charged to the budget, too */
         const char *state_dir;
         /* Where the params come from. Checkpoint: safetensors with params and strategy state; those that the
@@ -141,6 +146,7 @@ struct mfl_slot_write {
         uint32_t slot;
         uint64_t grant;
         uint64_t offset, bytes;
+        bool floats; /* of an update of float32 */
         void *dst;
 };
 /* Where the chunk belongs; MFL_INVALID when outside, empty or unaligned (offset and bytes multiples of 8,
@@ -177,6 +183,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         struct mfl_error *err);
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
+
+/* What is remembered of clients, rows of 4, as the checkpoint told that the job resumed from; NULL: nothing. Valid until the
+ * runtime is closed. */
+const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
 
 /* Worker. Borrowed: valid until the next apply or close. */
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);

@@ -76,6 +76,8 @@ struct mfl_runtime {
         const struct mfl_strategy_ops *strategy;
         const struct mfl_method_ops *method;
         double numbers[MFL_METHOD_STATES_MAX]; /* what the method keeps from round to round */
+        int64_t *
+                memory; /* what the checkpoint that the job resumed from remembers of clients; NULL: nothing */
         struct mfl_fixed fixed;
         struct mfl_budget *budget;
         uint64_t n, budget_bytes;  /* n: params that move; budget_bytes: sums and state */
@@ -91,6 +93,7 @@ struct mfl_runtime {
         uint64_t weight_added;   /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */
+        double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
         const float **rows; /* cohort */
         float *scratch;     /* cohort */
 };

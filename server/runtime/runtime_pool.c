@@ -229,6 +229,7 @@ void mfl_params_unref(struct mfl_params *params)
         pthread_mutex_unlock(&pool->mutex);
         if (gone) {
                 free(params->crc);
+                free(params->grid);
                 free(params);
         }
         if (last)

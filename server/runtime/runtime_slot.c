@@ -92,6 +92,7 @@ int mfl_slot_write_begin(struct mfl_runtime *rt, uint32_t slot, uint64_t offset,
                         .grant = s->upload.grant,
                         .offset = offset,
                         .bytes = bytes,
+                        .floats = s->upload.encoding == MFL_ENCODING_F32,
                         .dst = (char *)s->block->memory + offset};
         }
         mfl_slots_unlock(rt);

@@ -249,7 +249,8 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
                 .reconnect_grace_ms = (uint32_t)config->reconnect_grace_ms,
                 .upload_stall_ms = (uint32_t)config->upload_stall_ms,
         };
-        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0)
+        if (getrandom(&options.server_instance, sizeof options.server_instance, 0) < 0 ||
+                getrandom(options.secret, sizeof options.secret, 0) != sizeof options.secret)
                 return mfl_fail_errno(err, "getrandom");
         int r = mfl_core_new(&options, &core, err);
         if (!r)

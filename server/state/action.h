@@ -70,6 +70,11 @@ struct mfl_core_action {
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */
+                struct {
+                        const int64_t *
+                                v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */
+                        uint64_t n; /* rows of 4 */
+                } memory;
                 struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
                 struct {
                         struct mfl_round_record record; /* COMMIT */

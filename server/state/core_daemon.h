@@ -28,6 +28,8 @@ struct core_relation {
         bool excused;        /* its site's word has excused an attempt; it does so once */
         bool asks;           /* its site's administrator has not decided about this job */
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
+        uint32_t wide_fails; /* teams over several nodes in a row that have lost it */
+        uint32_t wide_round; /* before this round it joins no such team */
         struct core_speed train, eval;
         /* The newest result from an earlier boot that it announced: round, number of clients, task. */
         uint32_t held_round, held_items;
@@ -68,7 +70,8 @@ struct core_daemon {
         uint64_t free_ms; /* when its last task ended */
         struct core_node *node;
         struct core_daemon *node_next;
-        uint64_t deal; /* the last deal in which it got tasks */
+        int team_reach; /* while teams are formed: enum reach of round_team.c */
+        uint64_t deal;  /* the last deal in which it got tasks */
         uint32_t n_dealt;
         /* The last process that was refused because it came under the same name. */
         uint64_t rival_instance, rival_ms;

@@ -40,6 +40,15 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation on clients", ""};
         if (job->spec->evaluation.detailed)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
+        if (job->spec->compression.up)
+                return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
+        if (job->spec->time == MFL_TIME_VIRTUAL)
+                return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};
+        if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)
+                return (struct core_demand){
+                        MFL_PROTOCOL_COHORTS, mfl_selection_name(job->spec->selection.kind), " selection"};
+        if (job->spec->parallel.grain && job->spec->parallel.within == MFL_WITHIN_ANY)
+                return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

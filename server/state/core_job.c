@@ -13,13 +13,13 @@ static const struct mfl_states phases = {.thing = "phase of a job",
                 [PHASE_DATA] = {"DATA", TO(PREPARE) | TO(OVER)},
                 [PHASE_PREPARE] = {"PREPARE", TO(DATA) | TO(SETTLE) | TO(OVER)},
                 [PHASE_SETTLE] = {"SETTLE", TO(TRAIN_WAIT) | TO(OVER)},
-                [PHASE_TRAIN_WAIT] = {"TRAIN_WAIT", TO(TRAIN) | TO(OVER)},
+                [PHASE_TRAIN_WAIT] = {"TRAIN_WAIT", TO(TRAIN) | TO(EVAL) | TO(OVER)},
                 [PHASE_TRAIN] = {"TRAIN", TO(CLOSING) | TO(OVER)},
                 [PHASE_CLOSING] = {"CLOSING", TO(TRAIN_WAIT) | TO(TRAINED) | TO(APPLY) | TO(OVER)},
                 [PHASE_TRAINED] = {"TRAINED", TO(APPLY) | TO(OVER)},
                 [PHASE_APPLY] = {"APPLY", TO(EVAL_WAIT) | TO(STORE) | TO(OVER)},
                 [PHASE_EVAL_WAIT] = {"EVAL_WAIT", TO(EVAL) | TO(STORE) | TO(OVER)},
-                [PHASE_EVAL] = {"EVAL", TO(STORE) | TO(OVER)},
+                [PHASE_EVAL] = {"EVAL", TO(STORE) | TO(TRAIN_WAIT) | TO(OVER)},
                 [PHASE_STORE] = {"STORE", TO(TRAIN_WAIT) | TO(OVER)},
                 [PHASE_OVER] = {"OVER", 0},
         }};
@@ -70,7 +70,9 @@ void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, 
 void mfl_core_items_clear(struct core_job *job)
 {
         free(job->items);
+        free(job->losses);
         job->items = NULL;
+        job->losses = NULL;
         job->n_items = 0;
         memset(job->count, 0, sizeof job->count);
 }

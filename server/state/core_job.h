@@ -4,6 +4,7 @@
 #define MFL_SERVER_STATE_CORE_JOB_H
 
 #include "common/base/fixed.h"
+#include "common/cohort/memory.h"
 #include "common/job/job_record.h"
 #include "common/job/method.h"
 #include "common/measure/tally.h"
@@ -129,7 +130,18 @@ struct core_job {
         enum mfl_tally tally_kind;
         uint32_t answers, n_tally; /* as in JOB_READY; numbers of a tally */
 
-        struct core_item *items; /* sorted by item */
+        uint32_t *
+                samples; /* of each client of the population, when the newest round was drawn; NULL: it needs none */
+        bool census; /* the evaluation at hand only makes a daemon tell the clients' samples */
+        uint32_t census_tries;
+
+        struct core_item *items;        /* sorted by item */
+        struct mfl_client_loss *losses; /* of each item that counts, if the job remembers them; else NULL */
+        uint32_t n_wanted;              /* what the quorum is a share of: n_items, or more in virtual time */
+        struct mfl_seen_client *seen;   /* of the round that is counted and not yet applied */
+        uint32_t n_seen;
+        union mfl_memory_row *memory; /* of all clients, with the newest params; NULL: the job needs none */
+        uint64_t virtual_us;          /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
         struct core_group *groups;

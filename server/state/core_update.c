@@ -28,5 +28,6 @@ void mfl_core_update_free(struct core_update *update)
         if (!update)
                 return;
         free(update->announce.rejected);
+        free(update->announce.losses);
         free(update);
 }

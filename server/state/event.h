@@ -13,6 +13,7 @@ struct mfl_core_options {
          * starts at the upper half of server_instance, in case the directory was lost and created again
          * within the same second. */
         uint32_t boot;
+        uint8_t secret[MFL_TEAM_KEY_BYTES]; /* random; the keys of teams over several nodes follow from it */
         uint32_t heartbeat_ms, dead_ms, reconnect_grace_ms;
         uint32_t upload_stall_ms; /* an upload that is silent for this long loses its slot; 0: never */
 };
@@ -100,6 +101,9 @@ struct mfl_core_event {
                         uint32_t answers;     /* the model's classes, or target values */
                         uint8_t frozen_digest[MFL_DIGEST_BYTES]; /* of the frozen params, if n_frozen > 0 */
                         uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
+                        uint64_t virtual_us;                     /* when that round ended in virtual time */
+                        const int64_t *
+                                memory; /* common/cohort/memory.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */

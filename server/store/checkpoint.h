@@ -7,6 +7,8 @@
 
 #define MFL_CHECKPOINT_STATES_MAX 4
 #define MFL_CHECKPOINT_NUMBERS_MAX 4
+#define MFL_CHECKPOINT_GRID "grid" /* key of the metadata with the grid's exponents, separated by blanks */
+#define MFL_CHECKPOINT_MEMORY "selection/clients"
 #define MFL_CHECKPOINT_NUMBER "strategy_" /* and the number's name: the key of its metadata */
 
 struct mfl_checkpoint {
@@ -19,6 +21,13 @@ struct mfl_checkpoint {
         int n_numbers;
         const char *number_name[MFL_CHECKPOINT_NUMBERS_MAX];
         double number[MFL_CHECKPOINT_NUMBERS_MAX];
+        const int32_t
+                *grid; /* of the deltas that start from these params (common/codec/grid.h); NULL: none */
+        uint32_t n_grid;
+        /* What is remembered of clients (common/cohort/memory.h), as the tensor MFL_CHECKPOINT_MEMORY of n_memory rows of 4
+         * int64; 0: nothing. */
+        const int64_t *memory;
+        uint64_t n_memory;
 };
 
 #endif

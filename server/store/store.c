@@ -116,6 +116,10 @@ static const char *const schema_steps[] = {
         "ALTER TABLE rounds ADD COLUMN mean_iou REAL;"
         "PRAGMA user_version = 9;",
 
+        "ALTER TABLE rounds ADD COLUMN clamped INTEGER NOT NULL DEFAULT 0;"
+        /* Microseconds of virtual time; NULL: the job has none. */
+        "ALTER TABLE rounds ADD COLUMN virtual_start_us INTEGER;"
+        "ALTER TABLE rounds ADD COLUMN virtual_end_us INTEGER;"
         /* NULL: no measures beside the loss and the accuracy. */
         "ALTER TABLE rounds ADD COLUMN measures BLOB;"
         "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"

@@ -224,6 +224,7 @@ struct mfl_store_resume {
         char initial_path[MFL_STORE_PATH_BYTES];    /* round 0 with uploaded params, else "" */
         uint8_t digest[MFL_DIGEST_BYTES];           /* of the params; zero for round 0 */
         uint32_t passed_over;                       /* damaged rounds */
+        uint64_t virtual_us;                        /* when the round ended in virtual time; 0: in none */
 };
 int mfl_store_resume(
         struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);

@@ -311,6 +311,11 @@ int64_t mfl_db_last_id(const struct mfl_db *db)
         return sqlite3_last_insert_rowid(db->sqlite);
 }
 
+bool mfl_db_is_null(struct mfl_db_row *row, int column)
+{
+        return sqlite3_column_type(row->stmt, column) == SQLITE_NULL;
+}
+
 int64_t mfl_db_int(struct mfl_db_row *row, int column)
 {
         return sqlite3_column_int64(row->stmt, column);

@@ -41,6 +41,7 @@ int64_t mfl_db_last_id(const struct mfl_db *db);
 /* Columns from 0. text: valid during the callback, never NULL. blob: exactly `bytes`, zeros when it has
  * another size. double: NaN for NULL. */
 int64_t mfl_db_int(struct mfl_db_row *row, int column);
+bool mfl_db_is_null(struct mfl_db_row *row, int column);
 double mfl_db_double(struct mfl_db_row *row, int column);
 const char *mfl_db_text(struct mfl_db_row *row, int column);
 size_t mfl_db_bytes(struct mfl_db_row *row, int column); /* of a blob */

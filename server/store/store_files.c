@@ -128,7 +128,8 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         const struct mfl_st_meta *meta, int n_meta, struct mfl_error *err)
 {
         int n = checkpoint->graph->n_params, n_moving = n - checkpoint->graph->i_moving, r = 0;
-        int n_all = n + checkpoint->n_state * n_moving, first = n - n_moving;
+        int n_states = n + checkpoint->n_state * n_moving, first = n - n_moving;
+        int n_all = n_states + (checkpoint->n_memory > 0);
         struct mfl_st_tensor *tensors = mfl_calloc((size_t)n_all, sizeof *tensors);
         char **names = mfl_calloc((size_t)n_all, sizeof *names);
         if (!tensors || !names)
@@ -138,6 +139,11 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         for (int i = 0; i < checkpoint->n_state && !r; i++)
                 r = name_state(checkpoint->graph, checkpoint->state_name[i], checkpoint->state[i],
                         tensors + n + n_moving * i, names + n + n_moving * i);
+        if (!r && checkpoint->n_memory)
+                tensors[n_states] = (struct mfl_st_tensor){.name = MFL_CHECKPOINT_MEMORY,
+                        .shape = {.rank = 2, .dim = {(int64_t)checkpoint->n_memory, 4}},
+                        .words = checkpoint->memory,
+                        .count = 4 * checkpoint->n_memory};
         if (r)
                 mfl_fail_memory(err, (size_t)n_all * sizeof *tensors, "a checkpoint's table");
         else
@@ -151,6 +157,17 @@ static int write_params(int fd, const char *path, enum part part, const struct m
         return r;
 }
 
+#define GRID_TEXT 5 /* "-126 " */
+
+static char *grid_text(const struct mfl_checkpoint *checkpoint)
+{
+        size_t room = (size_t)GRID_TEXT * checkpoint->n_grid + 1, at = 0;
+        char *text = mfl_malloc(room);
+        for (uint32_t i = 0; text && i < checkpoint->n_grid; i++)
+                at += (size_t)snprintf(text + at, room - at, i ? " %d" : "%d", (int)checkpoint->grid[i]);
+        return text;
+}
+
 /* The frozen params are the same in every round. */
 static int write_tensors(int fd, const char *path, enum part part, const char *id, uint32_t round,
         const struct mfl_checkpoint *checkpoint, struct mfl_error *err)
@@ -161,7 +178,7 @@ static int write_tensors(int fd, const char *path, enum part part, const char *i
         struct {
                 char key[64], value[32];
         } number[MFL_CHECKPOINT_NUMBERS_MAX];
-        struct mfl_st_meta meta[5 + MFL_CHECKPOINT_NUMBERS_MAX] = {{"format", "pt"}, {"job", id},
+        struct mfl_st_meta meta[6 + MFL_CHECKPOINT_NUMBERS_MAX] = {{"format", "pt"}, {"job", id},
                 {"software", "mfl " MFL_VERSION}, {"round", round_text}, {"digest", digest_text}};
         int n = part == PART_FROZEN ? 3 : 5;
         for (int i = 0; i < checkpoint->n_numbers && part != PART_FROZEN; i++) {
@@ -169,6 +186,13 @@ static int write_tensors(int fd, const char *path, enum part part, const char *i
                         checkpoint->number_name[i]);
                 snprintf(number[i].value, sizeof number[i].value, "%.17g", checkpoint->number[i]);
                 meta[n++] = (struct mfl_st_meta){number[i].key, number[i].value};
+        }
+        MFL_CLEANUP_FREE char *grid = NULL;
+        if (checkpoint->n_grid && part != PART_FROZEN) {
+                grid = grid_text(checkpoint);
+                if (!grid)
+                        return mfl_fail_memory(err, GRID_TEXT * checkpoint->n_grid, "a grid");
+                meta[n++] = (struct mfl_st_meta){MFL_CHECKPOINT_GRID, grid};
         }
         return write_params(fd, path, part, checkpoint, meta, n, err);
 }

@@ -11,7 +11,7 @@
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
         "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
-        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, measures"
+        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, measures"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
 
@@ -74,11 +74,15 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
                 .bytes_down_alone = (uint64_t)mfl_db_int(row, 24),
                 .frozen.bytes = (uint64_t)mfl_db_int(row, 27),
         };
+        round->record.clamped = (uint64_t)mfl_db_int(row, 31);
         round->record.mean_iou = mfl_db_double(row, 28);
         round->record.has_mean_iou = !isnan(round->record.mean_iou);
         if (!round->record.has_mean_iou)
                 round->record.mean_iou = 0;
-        read_measures(row, 29, &round->record.measures);
+        round->record.has_virtual = !mfl_db_is_null(row, 30);
+        round->record.virtual_start_us = (uint64_t)mfl_db_int(row, 29);
+        round->record.virtual_end_us = (uint64_t)mfl_db_int(row, 30);
+        read_measures(row, 32, &round->record.measures);
         mfl_db_blob(row, 15, round->record.digest, MFL_DIGEST_BYTES);
         mfl_strcpy(round->file.name, sizeof round->file.name, mfl_db_text(row, 19));
         mfl_db_blob(row, 20, round->file.sha256, sizeof round->file.sha256);
@@ -96,8 +100,8 @@ static int insert_round(
                 "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
                 "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
-                "?27, ?28, ?29, ?30)",
-                "tiiiddddiiiiiiiibiiitbiiitbidb", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34)",
+                "tiiiddddiiiiiiiibiiitbiiitbidiiiib", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
@@ -107,7 +111,8 @@ static int insert_round(
                 sizeof round->file.sha256, (int64_t)round->file.bytes, (int64_t)round->bytes_up_alone,
                 (int64_t)round->bytes_down_alone, round->frozen.name, (const void *)round->frozen.sha256,
                 sizeof round->frozen.sha256, (int64_t)round->frozen.bytes,
-                rec->has_mean_iou ? rec->mean_iou : (double)NAN,
+                rec->has_mean_iou ? rec->mean_iou : (double)NAN, (int64_t)rec->virtual_start_us,
+                (int64_t)rec->virtual_end_us, (int64_t)rec->has_virtual, (int64_t)rec->clamped,
                 rec->measures.known ? (const void *)measures : NULL, measures_bytes);
 }
 
@@ -371,6 +376,7 @@ int mfl_store_resume(
                 if (r || !good)
                         continue;
                 resume.round = round->record.round;
+                resume.virtual_us = round->record.virtual_end_us;
                 memcpy(resume.digest, round->record.digest, MFL_DIGEST_BYTES);
                 mfl_store_path(store, id, round->file.name, resume.checkpoint_path);
                 if (round->frozen.name[0])

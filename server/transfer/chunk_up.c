@@ -2,6 +2,7 @@
 /* Chunks of updates, from their connections into slots. */
 #include "server/transfer/chunk_up.h"
 
+#include "common/codec/pack.h"
 #include "server/loop/states.h"
 
 static const unsigned edges[] = {
@@ -24,24 +25,29 @@ static struct mfl_server_job *find_slot(const struct mfl_session *session, const
 int mfl_chunk_begin(struct mfl_session *session, struct mfl_chunk *chunk, struct mfl_jobs *jobs,
         const Mfl__Envelope *envelope, size_t payload_bytes, void **ret_dst, struct mfl_error *err)
 {
+        const Mfl__Chunk *body = envelope->chunk;
+        uint64_t bytes = body->bytes ? body->bytes : payload_bytes;
         uint32_t slot;
-        struct mfl_server_job *job = find_slot(session, jobs, envelope->chunk, &slot);
+        struct mfl_server_job *job = find_slot(session, jobs, body, &slot);
         mfl_state_move(chunk->state, edges, MFL_CHUNK_DROPPING);
         *ret_dst = NULL;
         if (!job)
                 return 0;
-        int r = mfl_slot_write_begin(
-                job->runtime, slot, envelope->chunk->offset, payload_bytes, &chunk->write, err);
+        if (body->bytes && !job->spec->compression.up)
+                return mfl_fail(err, MFL_INVALID, "a packed chunk of a job without compression");
+        int r = mfl_slot_write_begin(job->runtime, slot, body->offset, bytes, &chunk->write, err);
         if (r)
                 return r == MFL_NOT_FOUND ? 0 : r;
         mfl_state_move(chunk->state, edges, MFL_CHUNK_LANDING);
         chunk->job = job;
         mfl_server_job_use(job);
-        *ret_dst = chunk->write.dst;
+        chunk->packed = body->bytes ? (uint32_t)payload_bytes : 0;
+        *ret_dst = (char *)chunk->write.dst + (bytes - payload_bytes);
         return 0;
 }
 
-static void end_chunk(struct mfl_session *session, struct mfl_chunk *chunk, bool arrived)
+static void end_chunk(
+        struct mfl_session *session, struct mfl_chunk *chunk, uint64_t payload_bytes, bool arrived)
 {
         struct mfl_server_job *job = chunk->job;
         bool landing = chunk->state == MFL_CHUNK_LANDING;
@@ -56,7 +62,7 @@ static void end_chunk(struct mfl_session *session, struct mfl_chunk *chunk, bool
         mfl_strcpy(whole.job, sizeof whole.job, job->id);
         chunk->job = NULL;
         if (arrived)
-                mfl_server_job_cost_bytes(job, session->conn, chunk->write.bytes, 0);
+                mfl_server_job_cost_bytes(job, session->conn, payload_bytes, 0);
         if (mfl_slot_write_end(job->runtime, &chunk->write, arrived)) {
                 chunk->told = chunk->bytes;
                 mfl_loop_feed(job->jobs->loop, &whole);
@@ -66,15 +72,21 @@ static void end_chunk(struct mfl_session *session, struct mfl_chunk *chunk, bool
         mfl_server_job_unuse(job);
 }
 
-void mfl_chunk_arrived(struct mfl_session *session, struct mfl_chunk *chunk, size_t payload_bytes)
+int mfl_chunk_arrived(
+        struct mfl_session *session, struct mfl_chunk *chunk, size_t payload_bytes, struct mfl_error *err)
 {
+        const struct mfl_slot_write *write = &chunk->write;
+        int r = 0;
+        if (chunk->state == MFL_CHUNK_LANDING && chunk->packed)
+                r = mfl_unpack(write->floats, write->dst, write->bytes, chunk->packed, err);
         chunk->bytes += payload_bytes;
-        end_chunk(session, chunk, true);
+        end_chunk(session, chunk, payload_bytes, !r);
+        return r;
 }
 
 void mfl_chunk_broken(struct mfl_session *session, struct mfl_chunk *chunk)
 {
-        end_chunk(session, chunk, false);
+        end_chunk(session, chunk, 0, false);
 }
 
 /* The core measures silence in seconds: it need not hear of every chunk, only whose uploads move. A chunk of

@@ -19,6 +19,11 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
                 out.has_mean_iou_case = MFL__ROUND_INFO__HAS_MEAN_IOU_MEAN_IOU;
                 out.mean_iou = record->mean_iou;
         }
+        if (record->has_virtual) {
+                out.has_virtual_end_case = MFL__ROUND_INFO__HAS_VIRTUAL_END_VIRTUAL_END;
+                out.virtual_start = (double)record->virtual_start_us / 1e6;
+                out.virtual_end = (double)record->virtual_end_us / 1e6;
+        }
         const struct mfl_measures *measures = &record->measures;
         out.measured = measures->known;
         out.n_measures = measures->known ? MFL_MEASURES : 0;
@@ -30,6 +35,7 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;
         out.weight = record->weight;
+        out.clamped = record->clamped;
         out.bytes_up = round->bytes_up;
         out.bytes_down = round->bytes_down;
         out.bytes_up_alone = round->bytes_up_alone;

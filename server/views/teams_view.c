@@ -6,6 +6,7 @@ struct mfl_teams {
         bool known;
         Mfl__JobTeams wire;
         Mfl__TeamTimes times;
+        char last[MFL_REASON_BYTES];
         Mfl__JobTeam team[MFL_CREW_MAX], *pointers[MFL_CREW_MAX];
         Mfl__TeamMember member[MFL_CREW_MAX][MFL_GROUP_MAX], *members[MFL_CREW_MAX][MFL_GROUP_MAX];
 };
@@ -16,9 +17,11 @@ static bool add_team(struct mfl_teams *teams, const struct mfl_core *core, const
         Mfl__JobTeam *team = teams->pointers[i] = &teams->team[i];
         const char *name;
         uint32_t ranks;
+        bool wide;
         mfl__job_team__init(team);
         team->members = teams->members[i];
-        while (!mfl_core_job_team(core, job, i, (uint32_t)team->n_members, &name, &ranks)) {
+        while (!mfl_core_job_team(core, job, i, (uint32_t)team->n_members, &name, &ranks, &wide)) {
+                team->wide = wide;
                 Mfl__TeamMember *member = &teams->member[i][team->n_members];
                 mfl__team_member__init(member);
                 member->daemon = (char *)name;
@@ -41,6 +44,8 @@ struct mfl_teams *mfl_teams_new(const struct mfl_server_job *job)
         teams->wire.formed = totals.formed;
         teams->wire.broken = totals.broken;
         teams->wire.taken = totals.taken;
+        mfl_strcpy(teams->last, sizeof teams->last, totals.last);
+        teams->wire.last = teams->last;
         teams->wire.times = &teams->times;
         teams->times.compute_us = totals.times.compute_us;
         teams->times.exchange_us = totals.times.exchange_us;

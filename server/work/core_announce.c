@@ -64,6 +64,8 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
         uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 : 8;
         if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
                 return "wrong number of scalars";
+        if (a->n_losses != (job->memory ? a->item_count : 0))
+                return "wrong number of losses";
         if (!n_clients)
                 return a->bytes || a->weight
                                ? "an update without accepted clients must have no bytes and no weight"
@@ -93,10 +95,13 @@ static struct core_update *new_update(struct core_task *task, const struct mfl_a
         update->task = task;
         update->announce = *a;
         update->announce.rejected = mfl_calloc(a->n_rejected, sizeof *a->rejected);
-        if (!update->announce.rejected) {
-                free(update);
+        update->announce.losses = mfl_calloc(a->n_losses, sizeof *a->losses);
+        if (!update->announce.rejected || !update->announce.losses) {
+                mfl_core_update_free(update);
                 return NULL;
         }
+        if (a->n_losses)
+                memcpy(update->announce.losses, a->losses, a->n_losses * sizeof *a->losses);
         if (a->n_rejected)
                 memcpy(update->announce.rejected, a->rejected, a->n_rejected * sizeof *a->rejected);
         return update;
@@ -109,7 +114,9 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
         if (a->item_first != was->item_first || a->item_count != was->item_count || a->bytes != was->bytes ||
                 a->weight != was->weight || a->encoding != was->encoding ||
                 a->n_rejected != was->n_rejected || a->n_scalars != was->n_scalars ||
-                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0) {
+                memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0 || a->n_losses != was->n_losses ||
+                a->clamped != was->clamped ||
+                (a->n_losses && memcmp(a->losses, was->losses, a->n_losses * sizeof *a->losses) != 0)) {
                 mfl_core_daemon_close(core, daemon, true, "it announced an update again with other numbers");
                 return;
         }

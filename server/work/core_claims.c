@@ -137,6 +137,24 @@ static const char *check_scalars(const struct core_job *job, const struct mfl_an
         return NULL;
 }
 
+/* What it says of each client adds up to what it says of all. */
+static const char *check_losses(const struct mfl_announce *a, char *text)
+{
+        uint64_t samples = 0;
+        int64_t loss_sum = 0;
+        for (uint32_t i = 0; i < a->n_losses; i++) {
+                samples = add(samples, a->losses[i].samples);
+                loss_sum = mfl_fixed_loss_add(loss_sum, a->losses[i].loss_sum);
+        }
+        if (!a->n_losses || (samples == a->samples && loss_sum == a->loss_sum))
+                return NULL;
+        mfl_snprintf(text, MFL_REASON_BYTES,
+                "its clients have %" PRIu64 " predictions and a loss of %g, but together %" PRIu64 " and %g",
+                samples, mfl_fixed_loss_to_double(loss_sum), a->samples,
+                mfl_fixed_loss_to_double(a->loss_sum));
+        return text;
+}
+
 const char *mfl_core_claim_update(const struct core_task *task, const struct core_daemon *daemon,
         const struct mfl_announce *a, char text[MFL_REASON_BYTES])
 {
@@ -167,8 +185,17 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
                         a->item_count, scored);
                 lie = text;
         }
+        uint64_t elements = (a->item_count - a->n_rejected) * (job->n_params - job->n_frozen);
+        if (!lie && a->clamped > (job->spec->compression.bits ? elements : 0)) {
+                mfl_snprintf(text, MFL_REASON_BYTES,
+                        "%" PRIu64 " elements beyond the grid, but its clients have at most %" PRIu64,
+                        a->clamped, job->spec->compression.bits ? elements : 0);
+                lie = text;
+        }
         if (!lie)
                 lie = check_scalars(job, a, text);
+        if (!lie)
+                lie = check_losses(a, text);
         return lie ? lie : check_score(job, a->samples, a->correct, a->loss_sum, text);
 }
 

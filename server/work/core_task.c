@@ -93,7 +93,8 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
         if (grouped && task->group)
                 mfl_core_group_describe(task, &t->group);
         if (task->team)
-                mfl_core_team_describe(task, &t->team);
+                if (mfl_core_team_describe(task, &t->team))
+                        core->error = -ENOMEM;
         t->participants = task->kind == MFL_TASK_EVAL ? 0 : job->n_items;
         t->n_method = (uint32_t)mfl_method_get(job->spec)->n_state;
         memcpy(t->method, job->method, t->n_method * sizeof *t->method);

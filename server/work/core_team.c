@@ -2,11 +2,13 @@
 /* The life of a team. */
 #include "server/work/core_team.h"
 
+#include "common/base/digest.h"
 #include "server/work/core_group.h"
 #include "server/work/core_reclaim.h"
 
 #define TEAM_FAILS_MAX 4
 #define TEAM_REST_ROUNDS 16
+#define WIDE_FAILS_MAX 4u /* further ones count as this many */
 
 /* ---- forming ---- */
 
@@ -35,8 +37,17 @@ static void tell(struct mfl_core *core, const struct core_team *team)
                         : i + 1 == team->n_members ? " and "
                                                    : ", ",
                         team->member[i].task->daemon->info.name);
-        mfl_core_trace(core, team->job, "round %u: daemon %s leads a team with %s", team->job->round,
-                team->member[0].task->daemon->info.name, names);
+        mfl_core_trace(core, team->job, "round %u: daemon %s leads a team with %s%s", team->job->round,
+                team->member[0].task->daemon->info.name, names, team->wide ? " over the network" : "");
+}
+
+/* Who knows one team's key learns nothing of another's. */
+static int make_key(const struct mfl_core *core, struct core_team *team)
+{
+        uint8_t text[MFL_TEAM_KEY_BYTES + sizeof team->number];
+        memcpy(text, core->options.secret, MFL_TEAM_KEY_BYTES);
+        memcpy(text + MFL_TEAM_KEY_BYTES, &team->number, sizeof team->number);
+        return mfl_sha256(text, sizeof text, team->key, NULL);
 }
 
 void mfl_core_team_form(
@@ -54,6 +65,10 @@ void mfl_core_team_form(
                 (mfl_core_number(core) * 0x9e3779b97f4a7c15u ^ core->options.server_instance) & INT64_MAX;
         team->number += !team->number;
         team->job = job;
+        for (uint32_t i = 1; i < n; i++)
+                team->wide |= v[i].daemon->node != v[0].daemon->node;
+        if (team->wide && make_key(core, team))
+                core->error = -ENOMEM;
         for (uint32_t i = 0; i < n && !core->error; i++) {
                 struct core_task *own = i ? give(core, job, v[i].daemon) : task;
                 if (!own)
@@ -78,15 +93,22 @@ bool mfl_core_team_wanted(const struct core_job *job)
         return job->round >= job->team_round;
 }
 
-void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
+int mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
 {
         const struct core_team *team = task->team;
+        char(*peers)[MFL_PEER_BYTES] = team->wide ? mfl_calloc(team->n_members, sizeof *peers) : NULL;
+        if (team->wide && !peers)
+                return -ENOMEM;
         *ret_team = (struct mfl_task_team){
-                .team = team->number, .member = task->member, .n_members = team->n_members};
+                .team = team->number, .member = task->member, .n_members = team->n_members, .peers = peers};
+        memcpy(ret_team->key, team->key, sizeof ret_team->key);
         for (uint32_t i = 0; i < team->n_members; i++) {
                 ret_team->members[i] = team->member[i].instance;
                 ret_team->widths[i] = team->member[i].width;
+                if (peers)
+                        mfl_strcpy(peers[i], sizeof peers[i], team->member[i].task->daemon->info.peer);
         }
+        return 0;
 }
 
 const struct core_task *mfl_core_team_lead(const struct core_task *task)
@@ -142,8 +164,15 @@ void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times
 
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
 {
-        if (task->team)
-                end(core, task->team, NULL, "the team's leader has the result");
+        struct core_team *team = task->team;
+        for (uint32_t i = 0; team && team->wide && i < team->n_members; i++) {
+                struct core_relation *relation =
+                        mfl_core_relation_find(team->member[i].task->daemon, team->job);
+                if (relation)
+                        relation->wide_fails = relation->wide_round = 0;
+        }
+        if (team)
+                end(core, team, NULL, "the team's leader has the result");
 }
 
 static void lose(struct mfl_core *core, struct core_task *task, const char *reason)
@@ -153,6 +182,7 @@ static void lose(struct mfl_core *core, struct core_task *task, const char *reas
         struct core_job *job = team->job;
         mfl_core_trace(core, job, "round %u: the team of daemon %s ends: %.180s", job->round,
                 lead->daemon->info.name, reason);
+        mfl_snprintf(job->team_totals.last, sizeof job->team_totals.last, "%.180s", reason);
         if (job->team_stamp != job->stamp) {
                 job->team_stamp = job->stamp;
                 job->team_fails = 0;
@@ -193,6 +223,10 @@ static void accuse(struct mfl_core *core, const struct core_task *by, uint32_t m
         if (!relation)
                 return;
         relation->rest_stamp = task->job->stamp;
+        if (task->team->wide) {
+                relation->wide_fails = MFL_MIN(relation->wide_fails + 1, WIDE_FAILS_MAX);
+                relation->wide_round = task->job->round + (1u << relation->wide_fails) - 2;
+        }
         mfl_snprintf(
                 daemon->note, sizeof daemon->note, "%s: its team lost it: %.150s", task->job->id, reason);
 }

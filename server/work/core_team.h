@@ -8,6 +8,10 @@
  *   - when a member fails, loses another, or its task is taken back: the leader's task is taken back, too, and its items
  *     are dealt again, perhaps to a smaller team. A member that is accused to be gone or late rests until the phase ends.
  *
+ * A team within one node meets in shared memory; one over several nodes, over the network, and its tasks have the members'
+ * addresses and a key. A daemon that such teams have lost twice in a row joins none for some rounds, more each time: it may
+ * stand behind a firewall that lets only one side through.
+ *
  * Teams that end badly are counted: after TEAM_FAILS_MAX in one phase its clients, and those of the next rounds, get no
  * teams, so that rounds end also where daemons can't reach each other.
  */
@@ -23,6 +27,8 @@ struct core_team_member {
 
 struct core_team {
         uint64_t number; /* no other team of the members' hosts has it */
+        bool wide;       /* of several nodes: its members meet over the network, with `key` */
+        uint8_t key[MFL_TEAM_KEY_BYTES];
         struct core_job *job;
         struct core_team *next; /* of its job */
         uint32_t n_members;
@@ -39,7 +45,8 @@ void mfl_core_team_form(
         struct mfl_core *core, struct core_task *task, const struct core_team_member *v, uint32_t n);
 /* Whether the round at hand gets teams. */
 bool mfl_core_team_wanted(const struct core_job *job);
-void mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
+/* *ret_team owns the addresses. -ENOMEM. */
+int mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
 /* Of an assistant's task. */
 const struct core_task *mfl_core_team_lead(const struct core_task *task);
 /* An update of the leader says how long its team took. */

@@ -149,6 +149,8 @@ static void finish_items(struct mfl_core *core, struct core_update *update, bool
                 mfl_assert(item->state == ITEM_ASSIGNED && item->task == task);
                 bool rejected = r < a->n_rejected && a->rejected[r].item == item->item;
                 r += rejected;
+                if (job->losses && ok && !rejected)
+                        job->losses[task->index[i]] = a->losses[i - a->item_first];
                 mfl_core_item_set(job, task->index[i], ok && !rejected ? ITEM_COUNTED : ITEM_REJECTED, NULL);
         }
         mfl_assert(task->n_held >= a->item_count);
@@ -176,6 +178,7 @@ static void count_metrics(struct core_update *update)
         job->train_loss += a->loss_sum;
         for (uint32_t i = 0; i < a->n_scalars; i++)
                 job->scalars[i] += a->scalars[i];
+        job->record.clamped += a->clamped;
         job->train_correct += a->correct;
         if (!daemon)
                 return;

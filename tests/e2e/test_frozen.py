@@ -196,7 +196,7 @@ def as_schema(c, job, schema):
                    (hashlib.sha256(data).digest(), len(data), job, name))
     os.unlink(folder + 'frozen.safetensors')
     mfl_state.drop_sums(db)
-    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'measures'):
+    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'clamped', 'measures'):
         db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
     for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
         db.execute('ALTER TABLE jobs DROP COLUMN ' + column)

@@ -63,7 +63,11 @@ def test_job_keys_are_explained():
     sections = {'model', 'selection', 'limits', 'evaluation', 'checkpoints', 'data', 'training', 'aggregation', 'selection.daemons'}
     assert not [key for key, words in parts if key not in sections and (not words or words.startswith(('Takes', '#')))]
     with open(os.path.join(ROOT, 'examples', 'reference.yaml'), encoding='utf-8') as f:
-        assert ask('mfl', 'help', 'job') == f.read()
+        text, reference = ask('mfl', 'help', 'job'), f.read()
+    assert text.startswith(reference)
+    table = text[len(reference):].splitlines()
+    assert len(table) > 10 and all(line.startswith('#') for line in table if line)
+    assert re.search(r'^# +time: real +selection: oort$', text, re.M)
 
 
 def uncomment(text):

@@ -82,7 +82,7 @@ def test_what_is_shown(cluster):
     c.wait_daemons(3)
     job = c.begin(**FEW)
     wait_until(lambda: c.mfl_json('show', job)['teams']['at_work'], 30, 'a team at work')
-    wait_until(lambda: re.search(r'(?m)^d1 +3 +d2, d3 *$', c.mfl('show', job, '--teams').stdout), 30, 'it in the table')
+    wait_until(lambda: re.search(r'(?m)^d1 +3 +memory +d2, d3 *$', c.mfl('show', job, '--teams').stdout), 30, 'it in the table')
     wait_until(lambda: 'helping' in [d['state'] for d in c.mfl_json('daemons')['daemons']], 30, 'a daemon that helps')
     parts = ['compute_seconds', 'exchange_seconds', 'apply_seconds']
     wait_until(lambda: all(c.mfl_json('show', job)['teams'][part] for part in parts), 30, 'the times of a team')

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Members of a team that are killed, or stopped for a while, again and again: the models are those of one daemon."""
+"""Members of a team that are killed, or stopped for a while, again and again: the models are those of one daemon. Once within a
+node, and once over several."""
 import os
 import signal
 import time
+
+import pytest
 
 import mfl_harness as h
 
 HARMS = int(os.environ.get('MFL_TEAM_HARMS', '12'))  # 100 for a long run
 JOB = {'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 1},
-       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4},
+       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'within': 'any'},
        'evaluation': {'every': 0}}
 
 
-def test_members_are_killed_and_stopped(cluster):
-    c = cluster(3, config={'reconnect_grace': '500ms', 'dead_after': '2s'})
+def start(c, name, nodes):
+    c.start_daemon(name, node='n' + name[1:], more=['--peer-listen', '127.0.0.1:0']) if nodes > 1 else c.start_daemon(name)
+
+
+@pytest.mark.parametrize('nodes', [1, 3])
+def test_members_are_killed_and_stopped(cluster, nodes):
+    c = cluster(0, config={'reconnect_grace': '500ms', 'dead_after': '2s'})
     c.share()
+    for name in ('d1', 'd2', 'd3'):
+        start(c, name, nodes)
     c.wait_daemons(3)
     random = h.seeded('teams')
     job = c.begin(**JOB)
@@ -25,11 +35,12 @@ def test_members_are_killed_and_stopped(cluster):
         time.sleep(random.random() * 0.1)
         if random.random() < 0.7:
             c.daemons[name].kill()
-            c.start_daemon(name)
+            start(c, name, nodes)
         else:  # the others may wait for it, or go on without it
             c.daemons[name].signal(signal.SIGSTOP)
             time.sleep(random.random() * 3)
             c.daemons[name].signal(signal.SIGCONT)
     c.finish(job, **JOB)
     assert c.mfl_json('show', job)['teams']['formed'] > HARMS
+    assert ('over the network' in c.mfl('logs', job).stdout) == (nodes > 1)
     assert not [name for name in c.shared_files() if name.startswith('mfl-mesh')]

@@ -177,7 +177,7 @@ static bool others_false(const struct sim *sim, size_t job)
 static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
 {
         struct sim_daemon *d = &sim->daemon[i];
-        const struct sim_job *job = sim_job(sim, job_id);
+        struct sim_job *job = sim_job(sim, job_id);
         size_t j = (size_t)(job - sim->job);
         const struct mfl_job *spec = &job->spec;
         if (!d->conn || d->told_cut[j] == d->conn || spec->data.partition == MFL_PARTITION_LOCAL)
@@ -185,9 +185,8 @@ static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
         bool made = d->made_cut[j];
         d->told_cut[j] = d->conn;
         d->made_cut[j] = true;
-        if (!made && spec->data.clients > 1 && !others_false(sim, j) && lies(d, SIM_LIE_CUT)) {
-                d->false_cut[j] = true;
-        }
+        if (!made && spec->data.clients > 1 && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
+                d->false_cut[j] = job->misled = true;
         uint32_t n = spec->data.clients, half = n > 3 ? n / 2 : n;
         for (uint32_t first = 0; first < n; first += half) { /* in pieces */
                 struct sim_packet *packet = calloc(1, sizeof *packet);

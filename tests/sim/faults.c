@@ -52,6 +52,11 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->evaluation.clients = local ? 0 : 1 + (uint32_t)(sim->seed % spec->data.clients);
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        if (!sim->scenario && (sim->seed + i) % 11 == 5 && !local &&
+                spec->selection.kind == MFL_SELECT_UNIFORM) {
+                spec->selection.kind = MFL_SELECT_WEIGHTED;
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);
@@ -86,7 +91,14 @@ static void setup_teams(struct sim *sim)
                 give_teams(spec, local ? 0 : 1 + sim->seed / 12 % 3 % spec->data.clients,
                         (sim->seed / 4 + i) % 3 * 2);
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
+                if (sim->seed % 8 == 5)
+                        spec->parallel.within = MFL_WITHIN_ANY;
         }
+        /* Most daemons listen for others. */
+        for (uint32_t i = 0; sim->seed % 8 == 5 && i < sim->n_daemons; i++)
+                if ((sim->seed / 8 + i) % 4 && sim->daemon[i].info.protocol >= MFL_PROTOCOL_PEERS)
+                        snprintf(sim->daemon[i].info.peer, sizeof sim->daemon[i].info.peer, "host%u:7434",
+                                i + 1);
 }
 
 static void setup_daemon(struct sim *sim, uint32_t i, bool second_data)
@@ -244,6 +256,13 @@ static void setup_golden(struct sim *sim)
                 sim->job[i].n_slots = 1;
                 if (sim->scenario == SIM_SWEEP_TEAM)
                         give_teams(spec, 2, 0);
+                if (sim->scenario != SIM_SWEEP_WIDE)
+                        continue;
+                give_teams(spec, 1, 0);
+                spec->parallel.within = MFL_WITHIN_ANY;
+                for (uint32_t k = 0; k < sim->n_daemons; k++)
+                        snprintf(sim->daemon[k].info.peer, sizeof sim->daemon[k].info.peer, "host%u:7434",
+                                k + 1);
         }
         sim->quiet = true;
         sim->faults_end = 1000;

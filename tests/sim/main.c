@@ -71,7 +71,7 @@ static void dump(struct sim *sim)
 struct totals {
         uint64_t events, ahead, returned, groups, nccl, counted, ended, params_read, regrouped, lies, busy,
                 inside;
-        uint64_t params_wrong, params_refused, evicted, teams, teams_broken;
+        uint64_t params_wrong, params_refused, evicted, teams, teams_broken, teams_wide, teams_walled;
 };
 
 static void add_groups(const struct sim *sim, struct totals *totals)
@@ -92,6 +92,8 @@ static void add_groups(const struct sim *sim, struct totals *totals)
         totals->inside += sim->n_inside;
         totals->teams += sim->n_teams;
         totals->teams_broken += sim->n_teams_broken;
+        totals->teams_wide += sim->n_teams_wide;
+        totals->teams_walled += sim->n_teams_walled;
 }
 
 static bool run_sim(struct sim *sim, char **ret_lines, struct totals *ret_totals)
@@ -155,7 +157,9 @@ static int run_seeds(uint64_t from, uint64_t to)
                "early; params read from a neighbour %llu times, with a wrong digest %llu times, without room "
                "%llu times, %llu versions evicted; nodes grouped again after the faults in %llu rounds; %llu "
                "clients went to other daemons; %llu lies found out; %llu slots had to wait for memory; %llu "
-               "updates came in their Announce; %llu teams met, and %llu of their members lost another)\n",
+               "updates came in their Announce; %llu teams met, %llu of them over the network, %llu were "
+               "kept "
+               "apart by firewalls, and %llu of their members lost another)\n",
                 (unsigned long long)(to - from), (unsigned long long)totals.events,
                 (unsigned long long)totals.ahead, (unsigned long long)totals.groups,
                 (unsigned long long)totals.nccl, (unsigned long long)totals.counted,
@@ -164,7 +168,8 @@ static int run_seeds(uint64_t from, uint64_t to)
                 (unsigned long long)totals.evicted, (unsigned long long)totals.regrouped,
                 (unsigned long long)totals.returned, (unsigned long long)totals.lies,
                 (unsigned long long)totals.busy, (unsigned long long)totals.inside,
-                (unsigned long long)totals.teams, (unsigned long long)totals.teams_broken);
+                (unsigned long long)totals.teams, (unsigned long long)totals.teams_wide,
+                (unsigned long long)totals.teams_walled, (unsigned long long)totals.teams_broken);
         return 0;
 }
 
@@ -291,10 +296,11 @@ static int sweep(int scenario)
                 printf("sweep %d: the clean run failed: %s\n", scenario, failure);
                 return 1;
         }
-        static const char *const names[] = {"shm", "nccl", "teams"};
+        static const char *const names[] = {"shm", "nccl", "teams", "teams over nodes"};
         uint32_t rounds = clean->job[0].spec.rounds;
-        bool fine = scenario == SIM_SWEEP_TEAM ? totals.teams == 2 * rounds && !totals.teams_broken
-                                               : totals.counted == 2 * rounds && !totals.ended;
+        bool fine = scenario == SIM_SWEEP_TEAM   ? totals.teams == 2 * rounds && !totals.teams_broken
+                    : scenario == SIM_SWEEP_WIDE ? totals.teams_wide == rounds && !totals.teams_broken
+                                                 : totals.counted == 2 * rounds && !totals.ended;
         if (!fine)
                 printf("sweep %d: the clean run counted %llu groups and %llu teams\n", scenario,
                         (unsigned long long)totals.counted, (unsigned long long)totals.teams);
@@ -347,7 +353,8 @@ int main(int argc, char **argv)
                         return list();
                 else if (strcmp(argv[i], "--sweep") == 0) {
                         mfl_sim_bug = bug;
-                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL) | sweep(SIM_SWEEP_TEAM);
+                        return sweep(SIM_SWEEP) | sweep(SIM_SWEEP_NCCL) | sweep(SIM_SWEEP_TEAM) |
+                               sweep(SIM_SWEEP_WIDE);
                 } else if (strcmp(argv[i], "--golden") == 0 && more)
                         return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
                 else if (strcmp(argv[i], "--trace") == 0)

@@ -138,6 +138,25 @@ uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt
         }
         for (uint32_t i = 0; i < population; i++)
                 v[i] = i;
+        if (spec->selection.kind == MFL_SELECT_WEIGHTED) { /* who is drawn leaves a gap */
+                __extension__ typedef unsigned __int128 wide;
+                for (uint32_t i = 0; i < n; i++) {
+                        uint64_t total = 0;
+                        for (uint32_t k = 0; k < population - i; k++)
+                                total += sim_samples(spec, v[k]);
+                        wide m = (wide)mfl_rng_u64(&rng) * total;
+                        while ((uint64_t)m < -total % total)
+                                m = (wide)mfl_rng_u64(&rng) * total;
+                        uint64_t at = (uint64_t)(m >> 64);
+                        uint32_t k = 0;
+                        for (; at >= sim_samples(spec, v[k]); k++)
+                                at -= sim_samples(spec, v[k]);
+                        ret_items[i] = v[k];
+                        memmove(v + k, v + k + 1, (population - i - 1 - k) * sizeof *v);
+                }
+                qsort(ret_items, n, sizeof *ret_items, compare_items);
+                return n;
+        }
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t j = n < population ? i + mfl_rng_below(&rng, population - i) : i;
                 uint32_t t = v[i];

@@ -295,6 +295,10 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                         record->round, job->n_applied, n_sites);
                 return;
         }
+        if (job->misled && job->spec.selection.kind == MFL_SELECT_WEIGHTED) {
+                job->pure = false;
+                return;
+        }
         uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
         uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
         sim_check(sim, job->n_applied >= need && job->n_applied <= n,

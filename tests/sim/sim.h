@@ -20,6 +20,7 @@
 #define SIM_SWEEP 8
 #define SIM_SWEEP_NCCL 9
 #define SIM_SWEEP_TEAM 10
+#define SIM_SWEEP_WIDE 11 /* teams over two nodes */
 #define SIM_JOBS 3
 #define SIM_DAEMONS 8
 #define SIM_CALM_MS 3000
@@ -152,7 +153,8 @@ struct sim_job {
         float params[SIM_PARAMS];
         uint32_t n_frozen; /* SIM_FROZEN, or 0 */
         float frozen[SIM_FROZEN];
-        bool pure; /* every round so far had all of its first cohort */
+        bool misled; /* a daemon has told false samples, from which clients may have been drawn */
+        bool pure;   /* every round so far had all of its first cohort */
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
         uint32_t opened, applied;
@@ -294,6 +296,7 @@ struct sim {
         uint64_t n_frozen_sent;                               /* of floats, by the server */
         uint64_t n_returned;                                  /* clients that daemons gave back */
         uint64_t n_teams, n_teams_broken;                     /* that met; members that lost another */
+        uint64_t n_teams_wide, n_teams_walled; /* of them over the network; that a firewall kept apart */
         uint64_t n_regrouped; /* rounds after the faults in which nodes were grouped, as they must */
         struct {
                 enum sim_trap_step step;

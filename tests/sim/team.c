@@ -21,6 +21,30 @@ static void computed_soon(struct sim *sim, struct sim_daemon *d)
         e->task = d->computing_task;
 }
 
+/* A firewall that lets only one of the two through, in a third of the seeds. */
+static bool is_walled(const struct sim *sim, const struct sim_daemon *a, const struct sim_daemon *b)
+{
+        uint32_t i = (uint32_t)(a - sim->daemon), k = (uint32_t)(b - sim->daemon);
+        return sim->seed / 8 % 3 == 1 && (i + k + sim->seed / 24) % 3 == 0;
+}
+
+/* The member that can't reach another says so; the others wait on. */
+static bool meets_a_wall(struct sim *sim, const struct mfl_task_team *team)
+{
+        for (uint32_t m = 0; team->peers && m < team->n_members; m++)
+                for (uint32_t k = 0; k < m; k++) {
+                        struct sim_daemon *d = sim_instance(sim, team->members[m]);
+                        if (!is_walled(sim, d, sim_instance(sim, team->members[k])))
+                                continue;
+                        d->team_state = SIM_TEAM_BROKEN;
+                        d->accused = k + 1;
+                        sim->n_teams_walled++;
+                        computed_soon(sim, d);
+                        return true;
+                }
+        return false;
+}
+
 bool sim_team_join(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
@@ -31,6 +55,8 @@ bool sim_team_join(struct sim *sim, uint32_t i)
                 if (!works_on(other, team->team) || other->team_state != SIM_TEAM_WAITS)
                         return false;
         }
+        if (meets_a_wall(sim, team))
+                return false;
         for (uint32_t m = 0; m < team->n_members; m++) {
                 struct sim_daemon *other = sim_instance(sim, team->members[m]);
                 sim_check(sim,
@@ -42,6 +68,7 @@ bool sim_team_join(struct sim *sim, uint32_t i)
                 other->team_state = SIM_TEAM_MET;
         }
         sim->n_teams++;
+        sim->n_teams_wide += team->peers != NULL;
         return true;
 }
 
@@ -99,8 +126,12 @@ void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mf
                 for (uint32_t k = 0; k < m; k++) {
                         struct sim_daemon *a = sim_instance(sim, team->members[m]);
                         struct sim_daemon *b = sim_instance(sim, team->members[k]);
-                        sim_check(sim, !a || !b || (a != b && sim_reaches(&a->info, &b->info, false)),
+                        bool wide = team->peers && a && b && *a->info.peer && *b->info.peer;
+                        sim_check(sim,
+                                !a || !b || (a != b && (wide || sim_reaches(&a->info, &b->info, false))),
                                 "daemons %s and %s are in one team", a->info.name, b->info.name);
+                        sim_check(sim, !a || !team->peers || !strcmp(team->peers[m], a->info.peer),
+                                "daemon %s is not at %s", a->info.name, team->peers[m]);
                         sim_check(sim, !a || a->info.protocol >= MFL_PROTOCOL_TEAMS,
                                 "daemon %s knows no teams", a->info.name);
                 }

@@ -16,9 +16,10 @@ struct bed {
         uint64_t now;
         struct mfl_data_info data;
         struct mfl_daemon_info info[DAEMONS];
-        struct mfl_task task[DAEMONS]; /* the last one of each connection, from 1 on */
-        uint64_t item[DAEMONS];        /* its first item */
-        bool busy[DAEMONS];            /* it has a task, which was not cancelled */
+        struct mfl_task task[DAEMONS];          /* the last one of each connection, from 1 on */
+        uint64_t item[DAEMONS];                 /* its first item */
+        char peers[DAEMONS][3][MFL_PEER_BYTES]; /* addresses of the first members of its team */
+        bool busy[DAEMONS];                     /* it has a task, which was not cancelled */
         uint32_t n_sent, n_cancelled;
         struct mfl_team_totals ended; /* the released job's */
 };
@@ -35,6 +36,9 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
         } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_TASK) {
                 bed->task[a->conn] = a->msg.task;
                 bed->item[a->conn] = a->msg.task.items[0];
+                memset(bed->peers[a->conn], 0, sizeof bed->peers[a->conn]);
+                for (uint32_t m = 0; a->msg.task.team.peers && m < 3 && m < a->msg.task.team.n_members; m++)
+                        strcpy(bed->peers[a->conn][m], a->msg.task.team.peers[m]);
                 bed->busy[a->conn] = true;
                 bed->n_sent++;
         } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_CANCEL) {
@@ -216,6 +220,67 @@ static void only_equals_that_reach_each_other_join(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Two daemons on each of three nodes; all but one listen for others. */
+static void setup_nodes(struct bed *bed)
+{
+        setup(bed, 6, 1);
+        bed->spec.parallel.within = MFL_WITHIN_ANY;
+        for (uint32_t i = 1; i <= 6; i++) {
+                snprintf(bed->info[i].node, sizeof bed->info[i].node, "n%u", (i + 1) / 2);
+                if (i != 4)
+                        snprintf(bed->info[i].peer, sizeof bed->info[i].peer, "host%u:1", i);
+        }
+}
+
+static void teams_reach_over_nodes_where_daemons_listen(void **state)
+{
+        struct bed bed;
+        setup_nodes(&bed);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d5:1");
+        for (uint32_t i = 1; i <= 5; i++) {
+                const struct mfl_task_team *team = &bed.task[i].team;
+                if (i == 4)
+                        continue;
+                assert_string_equal(bed.peers[i][2], "host3:1");
+                assert_memory_equal(team->key, bed.task[1].team.key, sizeof team->key);
+        }
+        mfl_core_free(bed.core);
+        setup_nodes(&bed);
+        bed.spec.parallel.members = 2; /* a team within one node needs no network */
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        assert_string_equal(bed.peers[1][0], "");
+        mfl_core_free(bed.core);
+        setup_nodes(&bed);
+        bed.spec.parallel.within = MFL_WITHIN_NODE;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        mfl_core_free(bed.core);
+        setup_nodes(&bed);
+        bed.info[1].protocol = MFL_PROTOCOL_PEERS - 1; /* knows no such job */
+        bed.spec.selection.daemons_min = 5;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1+d5:1+d6:1");
+        assert_false(bed.busy[1]);
+        mfl_core_free(bed.core);
+}
+
+static void say_failed(struct bed *bed, uint32_t conn, bool broken, uint32_t accused);
+
+static void a_wall_is_remembered(void **state)
+{
+        struct bed bed;
+        setup_nodes(&bed);
+        begin(&bed);
+        say_failed(&bed, 5, true, 1);
+        struct mfl_team_totals totals;
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_string_equal(totals.last, "daemon d5: lost");
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1+d5:1"); /* without d1 in this phase */
+        mfl_core_free(bed.core);
+}
+
 static void a_site_helps_itself(void **state)
 {
         struct bed bed;
@@ -354,6 +419,8 @@ int main(void)
                 cmocka_unit_test(with_enough_clients_nobody_helps),
                 cmocka_unit_test(workers_are_ranks),
                 cmocka_unit_test(only_equals_that_reach_each_other_join),
+                cmocka_unit_test(teams_reach_over_nodes_where_daemons_listen),
+                cmocka_unit_test(a_wall_is_remembered),
                 cmocka_unit_test(a_site_helps_itself),
                 cmocka_unit_test(the_leaders_result_frees_the_others),
                 cmocka_unit_test(who_is_accused_rests),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meshes of threads and of shared memory: each operation with several numbers of ranks; ranks that disagree, leave, are late or cancelled. */
+/* Meshes of threads, of shared memory and over TCP: each operation with several numbers of ranks; ranks that disagree, leave, are late or cancelled. */
 #include "tests/lib/test.h"
+#include "client/peer/peer.h"
 #include "kernels/mesh/mesh_shm.h"
 #include "kernels/team/team.h"
 
@@ -8,6 +9,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
+
+#include "tests/unit/proto/certs.h"
 
 #define RANKS_MAX 8u
 #define LATE_MS 60000
@@ -22,23 +25,56 @@ struct rank {
 };
 
 /* Which kind of mesh the tests run over. */
-static bool over_shm;
+static enum { THREADS, SHM, TCP, TLS, PAIRS } over; /* PAIRS: of sockets, within one process */
+static struct certs certs;
 
 static int use_threads(void **state)
 {
-        over_shm = false;
+        over = THREADS;
         return 0;
 }
 
 static int use_shm(void **state)
 {
-        over_shm = true;
+        over = SHM;
+        return 0;
+}
+
+static int use_tcp(void **state)
+{
+        over = TCP;
+        return 0;
+}
+
+static int use_tls(void **state)
+{
+        over = TLS;
+        return 0;
+}
+
+static int use_pairs(void **state)
+{
+        over = PAIRS;
+        return 0;
+}
+
+static int make_certs(void **state)
+{
+        certs_init(&certs);
+        certs_issue(&certs, &(struct certs_spec){.file = "d1", .cn = "d1", .ou = {"daemon"}, .to_days = 2});
+        return 0;
+}
+
+static int remove_certs(void **state)
+{
+        certs_deinit(&certs);
         return 0;
 }
 
 struct opening {
         pthread_t thread;
         struct mfl_mesh_shm_options options;
+        struct mfl_mesh_tcp_options tcp;
         struct mfl_mesh *mesh;
         struct mfl_error err;
         int code;
@@ -51,14 +87,67 @@ static void *open_shm(void *arg)
         return NULL;
 }
 
+static void *open_tcp(void *arg)
+{
+        struct opening *opening = arg;
+        opening->code = mfl_mesh_tcp_open(&opening->tcp, &opening->mesh, &opening->err);
+        return NULL;
+}
+
+/* All ranks are reached at one port, which is kept. */
+static struct mfl_peer_port *port_of(void)
+{
+        static struct mfl_peer_port *ports[2];
+        struct mfl_peer_port_options options = {.listen = "127.0.0.1:0"};
+        struct certs_files files;
+        struct mfl_error err;
+        struct mfl_peer_port **port = &ports[over == TLS];
+        if (over == TLS)
+                options.tls = *certs_files(&certs, 0, "d1", NULL, &files);
+        if (!*port && mfl_peer_port_open(&options, port, &err))
+                fail_msg("%s", err.text);
+        return *port;
+}
+
+static void open_tcp_meshes(uint32_t n, uint32_t epoch, struct mfl_mesh **ret_meshes)
+{
+        struct opening ranks[RANKS_MAX] = {0};
+        const char *address[RANKS_MAX];
+        for (uint32_t r = 0; r < n; r++)
+                address[r] = mfl_peer_port_address(port_of());
+        for (uint32_t r = 0; r < n; r++) {
+                ranks[r].tcp = (struct mfl_mesh_tcp_options){.port = port_of(),
+                        .team = (uint64_t)getpid(),
+                        .epoch = epoch,
+                        .rank = r,
+                        .n_ranks = n,
+                        .local_first = over == PAIRS ? 0 : r,
+                        .n_local = over == PAIRS ? n : 1,
+                        .address = address,
+                        .key = "secret",
+                        .deadline_ms = LATE_MS};
+                assert_int_equal(pthread_create(&ranks[r].thread, NULL, open_tcp, &ranks[r]), 0);
+        }
+        for (uint32_t r = 0; r < n; r++) {
+                pthread_join(ranks[r].thread, NULL);
+                assert_string_equal(ranks[r].err.text, "");
+                assert_int_equal(ranks[r].code, 0);
+                ret_meshes[r] = ranks[r].mesh;
+        }
+}
+
 /* The smallest ring, so that most vectors are larger than it. */
 static void open_meshes(uint32_t n, struct mfl_mesh **ret_meshes)
 {
         static uint32_t epoch;
         struct opening ranks[RANKS_MAX] = {0};
         epoch++;
-        if (!over_shm) {
+        if (over == THREADS) {
                 assert_int_equal(mfl_mesh_threads_new(n, ret_meshes, NULL), 0);
+                return;
+        }
+        if (over != SHM) {
+                open_tcp_meshes(n, epoch, ret_meshes);
                 return;
         }
         for (uint32_t r = 0; r < n; r++) {
@@ -192,10 +281,14 @@ static void all_operations(struct rank *rank)
 
 static void operations_give_what_they_say(void **state)
 {
-        static const uint64_t counts[] = {0, 1, 3, 4096, 60011};
+        static const uint64_t counts[] = {0, 1, 3, 4096, 60011, 300007};
         struct rank ranks[RANKS_MAX];
         for (uint32_t n = 1; n <= RANKS_MAX; n++)
                 for (size_t i = 0; i < MFL_ARRAY_SIZE(counts); i++) {
+                        if (counts[i] > 100000 && n > 3) /* of several pieces */
+                                continue;
+                        if (over >= TCP && n > 3 && n != 5) /* opening takes its time */
+                                continue;
                         run_ranks(n, counts[i], all_operations, ranks);
                         for (uint32_t r = 0; r < n; r++) {
                                 assert_string_equal(ranks[r].err.text, "");
@@ -335,23 +428,24 @@ static void scales_keep_precision_and_never_overflow(void **state)
         assert_true(mfl_team_fits(0, 0) && mfl_team_fits(0, INFINITY) && mfl_team_fits(0, NAN));
 }
 
+#define OVER(name, test, use)                                                                                \
+        {                                                                                                    \
+                name "_" #test, test, use, NULL, NULL                                                        \
+        }
+#define OVER_ALL(test)                                                                                       \
+        OVER("threads", test, use_threads), OVER("shm", test, use_shm), OVER("tcp", test, use_tcp),          \
+                OVER("tls", test, use_tls), OVER("pairs", test, use_pairs)
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test_setup(operations_give_what_they_say, use_threads),
-                {"shm_operations_give_what_they_say", operations_give_what_they_say, use_shm, NULL, NULL},
-                cmocka_unit_test_setup(pairs_send_and_receive, use_threads),
-                {"shm_pairs_send_and_receive", pairs_send_and_receive, use_shm, NULL, NULL},
-                cmocka_unit_test_setup(ranks_that_disagree_break_the_mesh, use_threads),
-                {"shm_ranks_that_disagree_break_the_mesh", ranks_that_disagree_break_the_mesh, use_shm, NULL,
-                        NULL},
-                cmocka_unit_test_setup(who_leaves_breaks_the_mesh, use_threads),
-                {"shm_who_leaves_breaks_the_mesh", who_leaves_breaks_the_mesh, use_shm, NULL, NULL},
-                cmocka_unit_test_setup(lateness_and_cancelling_end_the_wait, use_threads),
-                {"shm_lateness_and_cancelling_end_the_wait", lateness_and_cancelling_end_the_wait, use_shm,
-                        NULL, NULL},
+                OVER_ALL(operations_give_what_they_say),
+                OVER_ALL(pairs_send_and_receive),
+                OVER_ALL(ranks_that_disagree_break_the_mesh),
+                OVER_ALL(who_leaves_breaks_the_mesh),
+                OVER_ALL(lateness_and_cancelling_end_the_wait),
                 cmocka_unit_test(slices_are_whole_units),
                 cmocka_unit_test(scales_keep_precision_and_never_overflow),
         };
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return cmocka_run_group_tests(tests, make_certs, remove_certs);
 }

@@ -44,6 +44,7 @@ static void the_grain_follows_from_batch_and_members(void **state)
         assert_grain("", "{members: 1}", 1, 32);
         assert_grain("", "{members: 3}", 3, 8);
         assert_grain("", "{members: 4, within: daemon, exact: true}", 4, 8);
+        assert_grain("", "{members: 4, within: any}", 4, 8);
         assert_grain(", batch: 12", "{members: 64}", 64, 3);
         assert_grain(", batch: 10, accumulate: 3", "{members: 2, grain: 2}", 2, 2);
 }
@@ -58,9 +59,8 @@ static void what_cannot_be_done_is_refused(void **state)
                 "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
         assert_refused("", "{grain: 5}",
                 "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
-        assert_refused("", "{grain: 8, within: any}",
-                "j.yaml:6: parallel.within: teams over several nodes are not supported yet; write node: the "
-                "daemons of one node");
+        assert_refused("", "{grain: 8, within: rack}",
+                "j.yaml:6: parallel.within: expected one of 'daemon', 'node', 'any', got 'rack'");
         assert_refused("", "{grain: 8, exact: false}",
                 "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",

@@ -53,6 +53,13 @@ static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
                         m->announce.rejected[i].item = mfl_rng_u64(r);
                         RANDOM_TEXT(r, m->announce.rejected[i].reason);
                 }
+                if (!mfl_rng_below(r, 2))
+                        break;
+                m->announce.n_losses = n + 1;
+                m->announce.losses = calloc(n + 1, sizeof *m->announce.losses);
+                for (uint32_t i = 0; i <= n; i++)
+                        m->announce.losses[i] = (struct mfl_client_loss){mfl_rng_u64(r) >> 4,
+                                (int64_t)(mfl_rng_u64(r) >> 1), (int64_t)(mfl_rng_u64(r) >> 1)};
                 break;
         case MFL_MSG_GRANT:
                 m->update.n_ranges = n;
@@ -98,6 +105,7 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
         switch (kind) {
         case MFL_MSG_HELLO:
                 RANDOM_TEXT(r, m->hello.name);
+                RANDOM_TEXT(r, m->hello.peer);
                 RANDOM_TEXT(r, m->hello.node);
                 RANDOM_TEXT(r, m->hello.backend);
                 RANDOM_TEXT(r, m->hello.device);
@@ -154,6 +162,12 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 for (uint32_t i = 0; i < m->task.team.n_members; i++) {
                         m->task.team.members[i] = mfl_rng_u64(r);
                         m->task.team.widths[i] = 1 + mfl_rng_below(r, 2);
+                }
+                if (m->task.team.n_members && mfl_rng_below(r, 2)) {
+                        m->task.team.peers = mfl_calloc(m->task.team.n_members, sizeof *m->task.team.peers);
+                        for (uint32_t i = 0; i < m->task.team.n_members; i++)
+                                snprintf(m->task.team.peers[i], MFL_PEER_BYTES, "10.0.0.%u:7434", i);
+                        memset(m->task.team.key, 7, sizeof m->task.team.key);
                 }
                 m->task.group.n_members = mfl_rng_below(r, 2) ? 2 + mfl_rng_below(r, MFL_GROUP_MAX - 1) : 0;
                 if (!m->task.group.n_members)
@@ -274,8 +288,12 @@ static void messages_survive_the_way_there_and_back(void **state)
                 if (m.kind == MFL_MSG_TASK && m.task.group.group)
                         assert_memory_equal(
                                 m.task.group.members, copy.task.group.members, sizeof m.task.group.members);
+                if (m.kind == MFL_MSG_TASK && m.task.team.peers)
+                        assert_memory_equal(m.task.team.peers, copy.task.team.peers,
+                                m.task.team.n_members * sizeof *m.task.team.peers);
                 if (m.kind == MFL_MSG_TASK)
-                        assert_memory_equal(&m.task.team, &copy.task.team, sizeof m.task.team);
+                        assert_memory_equal(
+                                &m.task.team, &copy.task.team, offsetof(struct mfl_task_team, peers));
                 assert_string_equal(mfl_msg_text(&m, text, 256), mfl_msg_text(&copy, text_back, 256));
                 mfl_wire_free(e);
                 mfl_msg_deinit(&m);
@@ -402,7 +420,7 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.collective = MFL_COLLECTIVE_SOLO), "Group.collective");
         ROW(MFL_MSG_TASK, (GROUP(2), m.task.group.workers = 0), "Group.workers");
 #define TEAM(n)                                                                                              \
-        m.task.team = (struct mfl_task_team)                                                                 \
+        free(m.task.team.peers), m.task.team = (struct mfl_task_team)                                        \
         {                                                                                                    \
                 .team = 1, .n_members = (n), .members = {7, 8}, .widths = { 1, 2 }                           \
         }
@@ -414,6 +432,7 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.members[1] = 7), "Team.members: 0 and 1");
         ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.widths[1] = 0), "Team.widths: member 1");
         ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.widths[1] = 64), "Team.widths: 65 ranks");
+        ROW(MFL_MSG_TASK, (TEAM(2), m.task.team.peers = mfl_calloc(2, MFL_PEER_BYTES)), "Peer.address");
         ROW(MFL_MSG_TASK_FAILED, m.failed.accused = MFL_GROUP_MAX + 1, "TaskFailed.accused");
         ROW(MFL_MSG_COMBINE, m.combine.ranks = 0, "Combine.leader");
         ROW(MFL_MSG_COMBINE, m.combine.leader = MFL_GROUP_MAX, "Combine.leader");

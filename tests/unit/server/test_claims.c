@@ -3,8 +3,8 @@
  * work is touched. And the draw of a cohort. */
 #include "tests/lib/test.h"
 
+#include "proto/version.h"
 #include "server/core/core.h"
-#include "server/round/round_cohort.h"
 
 #include <stdio.h>
 
@@ -128,13 +128,16 @@ static void up(struct bed *bed, uint32_t d, uint32_t instance)
                 .name = "d", .classes = 2, .train_samples = SAMPLES, .test_samples = 20, .fingerprint = 7};
         struct mfl_daemon_info info = {
                 .instance = instance, .workers = 1, .protocol = 3, .n_data_sets = 1, .data_sets = &data};
+        if (bed->spec.selection.kind != MFL_SELECT_UNIFORM)
+                info.protocol = MFL_PROTOCOL_MAX;
         snprintf(info.name, sizeof info.name, "d%u", d);
         bed->instance[d] = instance;
         feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = instance, .daemon = &info});
 }
 
 /* A round under way on n daemons, of CLIENTS clients. */
-static void start(struct bed *bed, enum mfl_partition_kind kind, uint32_t n)
+static void start_with(
+        struct bed *bed, enum mfl_partition_kind kind, uint32_t n, enum mfl_selection selection)
 {
         struct mfl_core_options options = {
                 .boot = 1, .heartbeat_ms = 5000, .dead_ms = 15000, .reconnect_grace_ms = 10000};
@@ -149,6 +152,8 @@ static void start(struct bed *bed, enum mfl_partition_kind kind, uint32_t n)
         bed->spec.limits.deadline_ms = 3600000;
         bed->spec.limits.retries = 3;
         bed->spec.selection.daemons_min = n;
+        bed->spec.selection.kind = selection;
+        bed->spec.selection.candidates = CLIENTS;
         bed->spec.evaluation.every = 1;
         bed->spec.evaluation.batch = 10;
         assert_int_equal(mfl_core_new(&options, &bed->core, NULL), 0);
@@ -159,6 +164,11 @@ static void start(struct bed *bed, enum mfl_partition_kind kind, uint32_t n)
         feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
         assert_int_equal(bed->n_opened, 1);
         assert_int_equal(bed->task[1].kind, MFL_TASK_TRAIN);
+}
+
+static void start(struct bed *bed, enum mfl_partition_kind kind, uint32_t n)
+{
+        start_with(bed, kind, n, MFL_SELECT_UNIFORM);
 }
 
 static void end(struct bed *bed)
@@ -306,6 +316,32 @@ static void impossible_figures_name_the_liar(void **state)
                 announce(&bed, 1, lie);
                 expect_accused(&bed, "d1", lies[i].why);
                 assert_int_equal(bed.n_granted, 0);
+                end(&bed);
+        }
+}
+
+/* Each client's loss is told, and together they are the update's. */
+static void losses_of_clients_add_up(void **state)
+{
+        static const char *const whys[] = {"",
+                "its clients have 81 predictions and a loss of 2, but together 80 and 2",
+                "its clients have 80 predictions and a loss of 2.5, but together 80 and 2",
+                "its clients have 60 predictions and a loss of 1.5, but together 80 and 2"};
+        (void)state;
+        for (int lie = 0; lie < 4; lie++) {
+                struct bed bed;
+                start_with(&bed, MFL_PARTITION_IID, 2, MFL_SELECT_POWER_OF_CHOICE);
+                struct mfl_client_loss losses[CLIENTS];
+                struct mfl_announce a = update_of(&bed, 1, 0);
+                a.n_losses = a.item_count;
+                a.losses = losses;
+                for (uint32_t i = 0; i < a.item_count; i++)
+                        losses[i] = (struct mfl_client_loss){20, (int64_t)1 << 31, 0};
+                losses[0].samples += lie == 1;
+                losses[0].loss_sum += lie == 2 ? (int64_t)1 << 31 : 0;
+                a.n_losses -= lie == 3; /* not of all */
+                announce(&bed, 1, a);
+                expect_accused(&bed, *whys[lie] ? "d1" : "", whys[lie]);
                 end(&bed);
         }
 }
@@ -555,44 +591,12 @@ static void sizes_alone_bound_each_client(void **state)
         end(&bed);
 }
 
-/* ---- the draw ---- */
-
-static int compare(const void *a, const void *b)
-{
-        uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-        return (x > y) - (x < y);
-}
-
-/* The same clients as by the array of them all. */
-static void a_draw_needs_no_population(void **state)
-{
-        (void)state;
-        static const uint32_t sizes[][2] = {
-                {1, 1}, {7, 3}, {100, 99}, {5000, 40}, {70000, 69999}, {10000000, 1000}};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(sizes); i++) {
-                uint32_t population = sizes[i][0], n = sizes[i][1];
-                uint32_t *v = malloc(population * sizeof *v), *got = malloc(n * sizeof *got);
-                struct mfl_rng a = mfl_rng_new(i, MFL_RNG_SELECT, 3, 1), b = a;
-                for (uint32_t k = 0; k < population; k++)
-                        v[k] = k;
-                for (uint32_t k = 0; k < n; k++) {
-                        uint32_t j = k + mfl_rng_below(&a, population - k), t = v[k];
-                        v[k] = v[j];
-                        v[j] = t;
-                }
-                qsort(v, n, sizeof *v, compare);
-                assert_int_equal(mfl_round_draw(&b, population, n, got), 0);
-                assert_memory_equal(v, got, n * sizeof *v);
-                free(v);
-                free(got);
-        }
-}
-
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_liar_takes_no_room),
                 cmocka_unit_test(impossible_figures_name_the_liar),
+                cmocka_unit_test(losses_of_clients_add_up),
                 cmocka_unit_test(sums_of_losses_do_not_overflow),
                 cmocka_unit_test(a_site_is_held_to_its_hello),
                 cmocka_unit_test(an_evaluation_is_held_to_its_shards),
@@ -604,7 +608,6 @@ int main(void)
                 cmocka_unit_test(the_majority_holds),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
-                cmocka_unit_test(a_draw_needs_no_population),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

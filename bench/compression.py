@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of an update with `compression`, for each preset: compression.py [--models NAME ...] [--clients 4].
+
+One daemon trains so many clients of made-up data for three rounds; the bytes are the server's count of the second and third round's
+uploads, per parameter that moves, and their ratio to those without compression. `grid` has clients that count alike
+(`weighting: uniform`), `weighed` has weights of samples. Below: the CPU time that packing and unpacking
+take, from build/bench/bench_pack."""
+
+import argparse
+import subprocess
+
+import benchlib as bench
+import lora
+
+IMAGES = {"logistic": "1,28,28", "mlp": "1,28,28", "lenet5": "1,28,28", "fedavg-cnn": "1,28,28", "pfl-cnn": "3,32,32",
+          "resnet20": "3,32,32", "resnet18": "3,32,32", "mobilenet-v2": "3,32,32", "vit-tiny": "3,32,32"}
+TEXTS = ["char-lstm", "char-gpt"]
+KINDS = [("plain", "", ""), ("lossless", "compression: {up: lossless}\n", ""),
+         ("16 bits", "compression: {up: {bits: 16}}\n", "aggregation: {weighting: uniform}\n"),
+         ("8 bits", "compression: {up: {bits: 8}}\n", "aggregation: {weighting: uniform}\n"),
+         ("8 bits, weighed", "compression: {up: {bits: 8}}\n", "")]
+
+
+def job_text(model, name, clients, more):
+    return f"""name: bytes
+seed: 5
+rounds: 3
+model: {model}
+data: {{name: {name}, partition: iid, clients: {clients}}}
+training: {{lr: 0.02, momentum: 0.9, steps: 3, batch: 8}}
+evaluation: {{every: 0}}
+{more}"""
+
+
+def measure(server, model, name, clients, more):
+    job = server.submit(job_text(model, name, clients, more))
+    server.mfl("wait", job)
+    info = server.mfl("show", job)
+    moving = info["job"]["n_params"] - info["job"].get("n_frozen", 0)
+    return bench.median(r["bytes_up"] for r in info["rounds"] if r["round"] > 1) / moving
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", default=[*IMAGES, *TEXTS])
+    parser.add_argument("--clients", type=int, default=4)
+    options = parser.parse_args()
+    rows = []
+    for model in options.models:
+        with bench.Server() as server:
+            data = lora.write_text(server.folder) if model in TEXTS else f"{model}=synthetic:{IMAGES[model]}:10:400:10:1"
+            with bench.Daemons(server.address, 1, "solo", data) as daemons:
+                bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 60, "the daemon")
+                found = [measure(server, model, data.split("=")[0], options.clients, a + b) for _, a, b in KINDS]
+        rows.append([model, *(f"{x:.2f}" for x in found), *(f"{x / found[0]:.3f}" for x in found[1:])])
+    names = [k for k, _, _ in KINDS]
+    bench.table(["bytes a parameter:", *names, *(f"{n}, ratio" for n in names[1:])], rows)
+    print()
+    subprocess.run([bench.program("bench/bench_pack")], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts the table of a trace into a job file. */
+#include "cli/job/trace_file.h"
+
+#include <stdio.h>
+
+#include "common/base/fs.h"
+#include "common/job/job.h"
+#include "common/settings/yaml.h"
+
+static size_t line_start(const char *text, size_t n, uint32_t line)
+{
+        size_t at = 0;
+        for (uint32_t i = 1; i < line && at < n; i++) {
+                const char *end = memchr(text + at, '\n', n - at);
+                at = end ? (size_t)(end - text) + 1 : n;
+        }
+        return at;
+}
+
+/* Writes each line of a text behind a prefix. */
+static void put_lines(FILE *out, const char *prefix, const char *text, size_t n)
+{
+        for (size_t at = 0; at < n;) {
+                const char *end = memchr(text + at, '\n', n - at);
+                size_t stop = end ? (size_t)(end - text) : n;
+                size_t length = stop - at - (stop > at && text[stop - 1] == '\r');
+                fprintf(out, "%s%.*s\n", length ? prefix : "", (int)length, text + at);
+                at = stop + 1;
+        }
+}
+
+/* The lines of the key `trace` of the job file, [*ret_from, *ret_to). */
+static int find_lines(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *text,
+        size_t n, size_t *ret_from, size_t *ret_to, struct mfl_error *err)
+{
+        uint32_t first = trace->key_line, next = UINT32_MAX;
+        for (const struct mfl_yaml_node *k = mfl_yaml_root(doc)->first; k; k = k->next) {
+                if (k != trace && k->key_line == first)
+                        return mfl_yaml_fail(
+                                doc, trace, err, "must be on a line of its own, which the table replaces");
+                if (k->key_line > first)
+                        next = MFL_MIN(next, k->key_line);
+        }
+        *ret_from = line_start(text, n, first);
+        *ret_to = line_start(text, n, next);
+        return 0;
+}
+
+static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *path,
+        const char *text, size_t n, char **ret_text, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *table = NULL;
+        size_t table_bytes, from = 0, to = 0, bytes;
+        struct mfl_error why;
+        char *whole = NULL;
+        int r = find_lines(doc, trace, text, n, &from, &to, err);
+        if (r)
+                return r;
+        r = mfl_fs_read(path, MFL_JOB_TEXT_MAX, &table, &table_bytes, &why);
+        if (r)
+                return mfl_yaml_fail(doc, trace, err, "%s", why.text);
+        FILE *out = open_memstream(&whole, &bytes);
+        if (!out)
+                return mfl_fail_memory(err, n + table_bytes, "a job file");
+        fprintf(out, "%.*s", (int)from, text);
+        put_lines(out, "# ", text + from, to - from);
+        fputs("trace:\n", out);
+        for (const struct mfl_yaml_node *k = trace->first; k; k = k->next)
+                if (strcmp(k->key, "file") && k->text)
+                        fprintf(out, "  %s: %s\n", k->key, k->text);
+        fputs("  csv: |2\n", out);
+        put_lines(out, "    ", table, table_bytes);
+        fprintf(out, "%.*s", (int)(n - to), text + to);
+        if (fclose(out)) {
+                free(whole);
+                return mfl_fail_memory(err, n + table_bytes, "a job file");
+        }
+        if (bytes > MFL_JOB_TEXT_MAX) {
+                free(whole);
+                return mfl_yaml_fail(doc, trace, err,
+                        "the job file with this table has %zu bytes; the limit is %d; a model needs no table "
+                        "(speed, sigma, "
+                        "online)",
+                        bytes, MFL_JOB_TEXT_MAX);
+        }
+        *ret_text = whole;
+        return 0;
+}
+
+int mfl_trace_file_read(const char *text, size_t n, const char *file, char **ret_text, struct mfl_error *err)
+{
+        struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 65536};
+        struct mfl_yaml_doc *doc = NULL;
+        *ret_text = NULL;
+        int r = mfl_yaml_parse(text, n, file, &limits, &doc, err);
+        const struct mfl_yaml_node *trace = r ? NULL : mfl_yaml_find(mfl_yaml_root(doc), "trace");
+        const struct mfl_yaml_node *path =
+                trace && trace->type == MFL_YAML_MAPPING ? mfl_yaml_find(trace, "file") : trace;
+        if (path && path->type == MFL_YAML_SCALAR && path->text && *path->text)
+                r = compose(doc, trace, path->text, text, n, ret_text, err);
+        mfl_yaml_free(doc);
+        return r;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Packing without loss, whatever the bytes; and rounding to a grid: unbiased, within a step, the same for everybody. */
+#include "tests/lib/test.h"
+#include "common/base/rng.h"
+#include "common/codec/grid.h"
+#include "common/codec/pack.h"
+
+#include <math.h>
+
+#define N_MAX 2000
+
+/* Packs, unpacks in place, compares. Returns the packed length. */
+static size_t there_and_back(bool floats, const void *elements, size_t bytes)
+{
+        struct mfl_error err = {""};
+        uint8_t *out = mfl_malloc(mfl_pack_room(bytes)), *back = mfl_malloc(bytes);
+        memset(back, 0xa5, bytes);
+        size_t packed = mfl_pack(floats, elements, bytes, out);
+        assert_true(packed < bytes);
+        if (packed) {
+                memcpy(back + (bytes - packed), out, packed);
+                if (mfl_unpack(floats, back, bytes, packed, &err))
+                        fail_msg("%s", err.text);
+                assert_memory_equal(back, elements, bytes);
+        }
+        free(out);
+        free(back);
+        return packed;
+}
+
+static void integers_of_every_width_come_back(void **state)
+{
+        static int64_t v[N_MAX];
+        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
+        for (unsigned width = 0; width <= 64; width++) {
+                for (unsigned shift = 0; shift + width <= 64; shift += 7) {
+                        size_t n = 1 + mfl_rng_below(&rng, N_MAX);
+                        for (size_t i = 0; i < n; i++) {
+                                int64_t x = (int64_t)mfl_rng_u64(&rng);
+                                v[i] = width ? (int64_t)((uint64_t)(x >> (64 - width)) << shift) : 0;
+                        }
+                        size_t packed = there_and_back(false, v, n * sizeof *v);
+                        size_t blocks = (n + MFL_PACK_BLOCK - 1) / MFL_PACK_BLOCK;
+                        if (width < 63 && n > 32)
+                                assert_true(packed && packed <= n * width / 8 + 3 * blocks);
+                }
+        }
+        const int64_t ends[] = {INT64_MIN, INT64_MAX, -1, 0, 1};
+        assert_int_equal(there_and_back(false, ends, sizeof ends), 0);
+}
+
+static void floats_come_back_with_their_bits(void **state)
+{
+        static float v[N_MAX];
+        struct mfl_rng rng = mfl_rng_new(2, MFL_RNG_TEST, 0, 0);
+        for (unsigned width = 1; width <= 24; width++) {
+                size_t n = 40 + mfl_rng_below(&rng, N_MAX - 40);
+                int e = (int)mfl_rng_below(&rng, 200) - 120;
+                for (size_t i = 0; i < n; i++)
+                        v[i] = (float)ldexp((double)((int64_t)mfl_rng_u64(&rng) >> (64 - width)), e);
+                size_t packed = there_and_back(true, v, n * sizeof *v);
+                assert_true(packed && packed <= n * width / 8 + 3 * (n / MFL_PACK_BLOCK + 1));
+        }
+        /* What has no common step stays as it is: whole blocks, and the largest and smallest numbers. */
+        for (size_t i = 0; i < N_MAX; i++) {
+                uint32_t bits = i < 1024 ? mfl_rng_u32(&rng) : 0;
+                memcpy(&v[i], &bits, sizeof bits);
+        }
+        assert_int_equal(there_and_back(true, v, 1024 * sizeof *v), 0);
+        there_and_back(true, v, sizeof v);
+        const float odd[] = {-0.0f, 0.0f, INFINITY, 0x1p-149f, 0x1.fffffep127f, -0x1p-126f, 0x1p127f, 3};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(odd); i++) {
+                float zeros[300] = {0};
+                zeros[7] = odd[i];
+                there_and_back(true, zeros, sizeof zeros);
+        }
+}
+
+/* A block that packs badly behind blocks that pack well: in place, the elements would run over what is still packed. */
+static void what_would_overwrite_itself_is_not_packed(void **state)
+{
+        static int64_t v[4 * MFL_PACK_BLOCK];
+        struct mfl_rng rng = mfl_rng_new(3, MFL_RNG_TEST, 0, 0);
+        for (size_t i = 3 * MFL_PACK_BLOCK; i < MFL_ARRAY_SIZE(v); i++)
+                v[i] = (int64_t)mfl_rng_u64(&rng);
+        v[MFL_ARRAY_SIZE(v) - 1] |= 1;
+        uint8_t *out = mfl_malloc(mfl_pack_room(sizeof v));
+        assert_int_equal(mfl_pack(false, v, sizeof v, out), 0);
+        free(out);
+}
+
+static void no_bytes_lead_outside(void **state)
+{
+        struct mfl_rng rng = mfl_rng_new(4, MFL_RNG_TEST, 0, 0);
+        uint32_t refused = 0;
+        for (int i = 0; i < 20000; i++) {
+                bool floats = i & 1;
+                size_t unit = floats ? 4 : 8, bytes = unit * (1 + mfl_rng_below(&rng, 600));
+                size_t packed = 1 + mfl_rng_below(&rng, (uint32_t)bytes);
+                uint8_t *memory = mfl_malloc(bytes); /* of that size: the sanitizer sees a byte beyond */
+                for (size_t k = 0; k < bytes; k++)
+                        memory[k] = (uint8_t)mfl_rng_u32(&rng);
+                if (packed > 2 && i % 4 < 2)
+                        memory[bytes - packed] = (uint8_t)mfl_rng_below(&rng, 26);
+                struct mfl_error err = {""};
+                int r = mfl_unpack(floats, memory, bytes, packed, &err);
+                assert_true(r == 0 || (r == MFL_INVALID && *err.text));
+                refused += r != 0;
+                free(memory);
+        }
+        assert_true(refused > 19000);
+}
+
+/* ---- grids ---- */
+
+static struct mfl_graph *make_graph(void)
+{
+        const struct mfl_layer layers[] = {{.op = MFL_OP_INPUT, .input = -1, .out = {3, {1, 8, 8}}},
+                {.op = MFL_OP_CONV2D, .input = 0, .out_channels = 4, .kernel = {3, 3}, .bias = true},
+                {.op = MFL_OP_BATCHNORM, .input = 1}, {.op = MFL_OP_FLATTEN, .input = 2},
+                {.op = MFL_OP_DENSE, .input = 3, .out_channels = 4, .bias = true}};
+        struct mfl_graph *graph;
+        struct mfl_error err = {""};
+        if (mfl_graph_build("t", layers, 5, 4, &graph, &err))
+                fail_msg("%s", err.text);
+        return graph;
+}
+
+static void the_step_follows_from_the_largest(void **state)
+{
+        assert_int_equal(mfl_grid_exponent(8, 0), MFL_GRID_EXACT);
+        assert_int_equal(mfl_grid_exponent(8, 0.25), -7); /* range 1, 2^7 steps */
+        assert_int_equal(mfl_grid_exponent(8, 0.2500001), -6);
+        assert_int_equal(mfl_grid_exponent(16, 0.2), -15);
+        assert_int_equal(mfl_grid_exponent(8, 1e-300), MFL_GRID_LEAST);
+}
+
+static void rounding_is_unbiased_and_within_a_step(void **state)
+{
+        struct mfl_graph *graph = make_graph();
+        uint64_t n = graph->n_moving;
+        uint32_t n_tensors = mfl_grid_tensors(graph);
+        float *delta = mfl_calloc(n, sizeof *delta), *v = mfl_calloc(n, sizeof *v);
+        double *mean = mfl_calloc(n, sizeof *mean);
+        int32_t exponent[16];
+        struct mfl_rng rng = mfl_rng_new(5, MFL_RNG_TEST, 0, 0);
+        enum { DRAWS = 4000 };
+        assert_true(n_tensors < MFL_ARRAY_SIZE(exponent) && graph->statistics.n);
+        for (uint64_t i = 0; i < n; i++)
+                delta[i] = (float)(mfl_rng_unit(&rng) - 0.5);
+        for (uint32_t t = 0; t < n_tensors; t++)
+                exponent[t] = -6 + (int)t % 3;
+        exponent[1] = MFL_GRID_EXACT;
+        for (int k = 0; k < DRAWS; k++) {
+                memcpy(v, delta, n * sizeof *v);
+                assert_int_equal(mfl_grid_round(graph, 8, exponent, 9, (uint64_t)k, 3, v), 0);
+                for (uint64_t i = 0; i < n; i++)
+                        mean[i] += (double)v[i] / DRAWS;
+                for (uint32_t t = 0; k == 0 && t < n_tensors; t++) {
+                        const struct mfl_param *param = &graph->params[graph->i_moving + (int)t];
+                        double step = ldexp(1, exponent[t]);
+                        bool exact = exponent[t] == MFL_GRID_EXACT || mfl_param_is_statistics(param);
+                        for (uint64_t i = 0; i < param->count; i++) {
+                                float x = delta[param->offset + i], y = v[param->offset + i];
+                                if (exact)
+                                        assert_true(x == y);
+                                else
+                                        assert_true(fabs((double)x - (double)y) < step &&
+                                                    fmod((double)y, step) == 0);
+                        }
+                }
+        }
+        /* The variance is at most a quarter of the step's square. */
+        for (uint64_t i = 0; i < n; i++)
+                assert_true(fabs(mean[i] - (double)delta[i]) <= 5 * 0.5 * ldexp(1, -4) / sqrt(DRAWS));
+        /* The same client in the same round has the same numbers; another one has others. */
+        float *again = mfl_calloc(n, sizeof *again);
+        memcpy(again, delta, n * sizeof *again);
+        mfl_grid_round(graph, 8, exponent, 9, DRAWS - 1, 3, again);
+        assert_memory_equal(again, v, n * sizeof *v);
+        memcpy(again, delta, n * sizeof *again);
+        mfl_grid_round(graph, 8, exponent, 9, DRAWS, 3, again);
+        assert_memory_not_equal(again, v, n * sizeof *v);
+        free(again);
+        free(mean);
+        free(v);
+        free(delta);
+        mfl_graph_free(graph);
+}
+
+static void what_is_beyond_is_counted(void **state)
+{
+        struct mfl_graph *graph = make_graph();
+        uint64_t n = graph->n_moving;
+        float *v = mfl_calloc(n, sizeof *v);
+        int32_t exponent[16];
+        double largest[16] = {0}, *d = mfl_calloc(n, sizeof *d);
+        for (uint32_t t = 0; t < mfl_grid_tensors(graph); t++)
+                exponent[t] = -7;
+        v[0] = 1;
+        v[1] = -5;
+        v[2] = 0.9921875f;
+        assert_int_equal(mfl_grid_round(graph, 8, exponent, 1, 1, 1, v), 2);
+        assert_true(v[0] == 0.9921875f && v[1] == -0.9921875f && v[2] == 0.9921875f);
+        /* In pieces that are cut anywhere, each tensor has its largest. */
+        d[0] = -3;
+        d[n - 1] = 2;
+        for (uint64_t at = 0; at < n; at += 7)
+                mfl_grid_measure(graph, at, MFL_MIN(n - at, (uint64_t)7), d + at, largest);
+        assert_true(largest[0] == 3 && largest[mfl_grid_tensors(graph) - 1] == 2 && largest[1] == 0);
+        free(d);
+        free(v);
+        mfl_graph_free(graph);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(integers_of_every_width_come_back),
+                cmocka_unit_test(floats_come_back_with_their_bits),
+                cmocka_unit_test(what_would_overwrite_itself_is_not_packed),
+                cmocka_unit_test(no_bytes_lead_outside),
+                cmocka_unit_test(the_step_follows_from_the_largest),
+                cmocka_unit_test(rounding_is_unbiased_and_within_a_step),
+                cmocka_unit_test(what_is_beyond_is_counted),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
