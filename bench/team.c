@@ -106,10 +106,13 @@ static void make_ranks(struct bench *bench, struct rank *ranks, uint32_t workers
                 .groups = 1,
                 .threads = 1,
                 .training = true,
+                .worker = workers > 0,
                 .moments = MFL_MOMENTS_NONE};
         struct mfl_team_options how = {.grain = grain,
                 .step_rows = bench->batch,
                 .shared = true,
+                .zero = 1,
+                .moments = MFL_MOMENTS_NONE,
                 .overlap = bench->overlap,
                 .bucket_bytes = bench->bucket_bytes,
                 .deadline_ms = 60000};

@@ -161,21 +161,26 @@ struct mfl_net_options {
         bool input_grad; /* training: has room for the gradient of the input, which `backward` may be asked
                             for */
         enum mfl_moments moments; /* training; for Adam and AdamW ANY */
-        /* Training, where the backend has `grad`, one group: the network uses the params, the start and the optimizer's
-         * state of this one, which has the same graph and options, is used by other threads meanwhile only as
-         * kernels/team/team.h says, and is freed later. params_set is for the other one alone. NULL: its own. */
+        /* Training, where the backend has `grad`, one group: a network of one of a team's workers (kernels/team/team.h). Of
+         * what belongs to the params it keeps only these. It has no start, no optimizer's state, no gradient of the whole
+         * and no sum of updates, so it has no params_base, step, backward, sum_add and sum_take. Only such a network has
+         * `grad`. */
+        bool worker;
+        /* A worker's network: it uses the params of this one, which has the same graph and options, is used by other
+         * threads meanwhile only as kernels/team/team.h says, and is freed later. params_set is for the other one alone.
+         * NULL: its own. */
         struct mfl_net *sibling;
 };
 
 static inline bool mfl_net_has_first(const struct mfl_net_options *options)
 {
-        return options->training &&
+        return options->training && !options->worker &&
                (options->moments == MFL_MOMENTS_ANY || options->moments == MFL_MOMENTS_FIRST);
 }
 
 static inline bool mfl_net_has_second(const struct mfl_net_options *options)
 {
-        return options->training &&
+        return options->training && !options->worker &&
                (options->moments == MFL_MOMENTS_ANY || options->moments == MFL_MOMENTS_SECOND);
 }
 

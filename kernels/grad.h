@@ -11,7 +11,10 @@
  * they become is taken apart: each grain leaves the mean and the unbiased variance of its rows, and the statistics take
  * them grain by grain, in the grains' order.
  *
- * Everything here belongs to a network of one group. No function allocates. */
+ * Such a network keeps params alone. The sum, the optimizer's state and, where there is a proximal term, what the params
+ * were at the start belong to the caller, range by range; so who has only some ranges holds only these.
+ *
+ * Everything here belongs to a network with options.worker, of one group. No function allocates. */
 #ifndef MFL_KERNELS_GRAD_H
 #define MFL_KERNELS_GRAD_H
 
@@ -56,10 +59,15 @@ struct mfl_grain {
 
 /* Where a grain's gradient goes. */
 struct mfl_grad_sink {
-        int64_t *sum; /* n: += the rounded elements; meaningless after an element beyond its range */
-        bool first; /* sum = instead. Places between tensors are never written: they hold 0 from the start */
-        const int *bits; /* of each tensor */
-        float *largest; /* of each tensor: becomes the largest of it and every |g|; infinity for what is not finite */
+        /* Where the elements from `at` on are added, as int64_t or, with `floats`, as float. *n: elements of the tensor from
+         * there on; becomes how many of them lie together. NULL: they are dropped, and the caller knows why. Places between
+         * tensors are never written. Sums are meaningless after an element beyond their range. */
+        void *(*place)(void *user, uint64_t at, uint64_t *n);
+        bool first;      /* sum = instead of += */
+        bool floats;     /* elements are added as they are, not rounded */
+        const int *bits; /* of each tensor; not with `floats` */
+        /* Of each tensor: becomes the largest of it and every |g|; infinity for what is not finite. Not with `floats`. */
+        float *largest;
         float *statistics; /* n_statistics floats, written; NULL where there are none */
         /* Called on the grain's thread as soon as a tensor's elements are added, in the order in which backward gives
          * them; NULL: not wanted. A tensor that backward does not reach has no call. */
@@ -67,11 +75,15 @@ struct mfl_grad_sink {
         void *user;
 };
 
-/* A whole step's gradient: elements [first, first + n) are sum[0 .. n) * 2^-bits. */
+/* A range of a whole step's gradient, and what the optimizer keeps for it. Element first + i is sum[i] * 2^-bits, or
+ * floats[i], whichever there is. */
 struct mfl_grad_total {
         const int64_t *sum;
+        const float *floats;
         uint64_t first, n; /* from the start of a block to the end of one, or to that of the gradient */
         const int *bits;   /* of each tensor */
+        float *momentum, *second; /* n each; NULL where the optimizer keeps none */
+        const float *start;       /* n: params at the start of the local training; NULL: prox_mu is 0 */
 };
 
 struct mfl_grad_ops {

@@ -42,10 +42,33 @@ SAMPLES, SAMPLES_TOTAL = 64, 20000  # of gradients: per parameter, and of all
 OUTPUTS = 4096  # stored elements of a batch's outputs
 MODULES = 2000
 DOUBLE_MAX = 100_000_000  # parameters; larger modules are computed in float32
+BRANCH_TRIES = 20
 TRIES, GOOD_NOISE, SLOW_S = 6, 1e-3, 4.0  # seeds at most; seconds after which no other one is tried
 ROUNDING_BITS, SPREAD_BITS = 22, 19  # relative changes of parameters: as large as rounding, and eight times
 ROWS_MAX, NUMBERS_NORMED = 16, 64  # of a batch of the proof; that each batch norm's statistics are of
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
+
+
+_nn = torch.nn
+# What no ONNX file says, or no exporter writes, and mfl does not do: a class, when, and what to write instead.
+UNSUPPORTED = (
+    ((_nn.LSTM,), lambda m: getattr(m, "proj_size", 0), "proj_size is not supported: use proj_size=0"),
+    ((_nn.Embedding, _nn.EmbeddingBag), lambda m: m.max_norm is not None,
+     "max_norm changes the weights in each forward pass, which mfl does not: leave it out"),
+    ((_nn.Embedding, _nn.EmbeddingBag), lambda m: m.scale_grad_by_freq, "scale_grad_by_freq is not supported: leave it out"),
+    ((_nn.EmbeddingBag,), lambda m: m.mode == "max" or m.padding_idx is not None,
+     "is supported for sums and means without padding_idx: use nn.Embedding, and amax(1) or a mask"),
+    ((BATCH_NORMS,), lambda m: m.momentum is None, "momentum=None, a cumulative mean, is not supported: give a number, such as 0.1"),
+    ((BATCH_NORMS,), lambda m: m.running_mean is None,
+     "mfl evaluates with running statistics: use track_running_stats=True, or nn.InstanceNorm or nn.GroupNorm, which need none"),
+    ((_nn.modules.instancenorm._InstanceNorm,), lambda m: m.running_mean is not None,
+     "mfl's instance norm has no running statistics: use track_running_stats=False"),
+    ((_nn.AvgPool2d, _nn.AvgPool3d), lambda m: m.divisor_override is not None,
+     "divisor_override is not supported: multiply the pool's output by the size of the window / divisor"),
+    (tuple(getattr(_nn, n) for n in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout") if hasattr(_nn, n)),
+     lambda m: m.p > 0, "mfl drops single elements only: use nn.Dropout"),
+    ((_nn.RReLU,), lambda m: m.lower != m.upper, "draws its slopes at random, which mfl does not: use nn.LeakyReLU"),
+)
 
 
 class ExportError(Exception):
@@ -63,6 +86,7 @@ def save(net, example, path):
         with _unchanged(net):
             if not net.training:
                 net.train()
+            _check(net)
             exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished)
             model = _describe(net, _initializers(unfinished), exporter)
             proof, problem = _prove(net, examples, model)
@@ -77,6 +101,16 @@ def save(net, example, path):
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
+
+
+def _check(net):
+    for scope, module in net.named_modules():
+        for kinds, applies, text in UNSUPPORTED:
+            if isinstance(module, kinds) and applies(module):
+                raise ExportError(f"{scope or 'the module'} ({type(module).__name__}): {text}")
+        if type(module).__name__ in ("_SpectralNorm", "SpectralNorm"):
+            raise ExportError(f"{scope}: mfl does not train with spectral norm: call torch.nn.utils.parametrize."
+                              "remove_parametrizations(module, 'weight') before the export")
 
 
 # ---- the module stays as it is ----
@@ -272,6 +306,9 @@ def _prove(net, examples, model):
     if not trained:
         return None, "no parameter requires a gradient"
     inputs = [_input_kind(net, e, len(examples) > 1) for e in examples]
+    if _branches(net, inputs):
+        raise ExportError("the module takes one way or another by the numbers of its input (a tensor in an `if` or `while`); the file "
+                          "would have the way that the example takes. Compute both, and choose with a product or torch.clamp")
     rows = _rows(net, examples, [3, 5] if n_elements < 10_000_000 else [2, 3])
     best, start = None, time.monotonic()
     for seed in range(1, TRIES + 1):
@@ -296,6 +333,26 @@ def _prove(net, examples, model):
         "activations": [{"module": name, "norm": [run["norms"][name] for run in runs]} for name in runs[0]["norms"]
                         if all(math.isfinite(run["norms"].get(name, math.inf)) for run in runs)],
     }, None
+
+
+def _branches(net, inputs):
+    """Whether tensors that Python asks for their truth have another one for other inputs, half of them around 0. Shapes are no
+    tensors here."""
+    plain, seen, start = torch.Tensor.__bool__, None, time.monotonic()
+    try:
+        copied = _copy(net)
+        for seed in range(1, BRANCH_TRIES + 1):
+            asked = []
+            with unittest.mock.patch.object(torch.Tensor, "__bool__", lambda t: asked.append(plain(t)) or asked[-1]), torch.no_grad():
+                copied(*(_make_input({**kind, "mean": kind.get("mean", 0.0) * (seed % 2)}, seed, 2 * i, 2) for i, kind in enumerate(inputs)))
+            if seen not in (None, asked):
+                return True
+            seen = asked
+            if not asked or time.monotonic() - start > SLOW_S:
+                break
+    except Exception:  # noqa: BLE001: the proof says what fails
+        pass
+    return False
 
 
 def _rows(net, examples, least):
@@ -417,15 +474,20 @@ def _spread(net, inputs, rows, seed, runs):
     for b, (n, run) in enumerate(zip(rows, runs)):
         x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
         other = _run(changed, x, seed, b, list(run["grads"]), False)["grads"]
-        sizes = {k: float(g.double().norm()) for k, g in run["grads"].items()}
+        sizes = {k: _norm(g) for k, g in run["grads"].items()}
         floor = 1e-3 * max(size / math.sqrt(run["grads"][k].numel()) for k, size in sizes.items())
-        run["spread"] = {k: float((other[k].double() - g.double()).norm()) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30)
+        run["spread"] = {k: _norm(other[k] - g) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30)
                          for k, g in run["grads"].items()}
         run["spread"] = {k: v if math.isfinite(v) else 1.0 for k, v in run["spread"].items()}
 
 
 def _difference(a, b):
-    return float((a.double() - b.double()).abs().max())
+    return float((a - b).abs_().max())
+
+
+def _norm(tensor):
+    """In double, without a copy in double: gradients of large models are gigabytes."""
+    return float(torch.linalg.vector_norm(tensor.reshape(-1), dtype=torch.float64))
 
 
 def _copy(net):

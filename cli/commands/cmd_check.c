@@ -60,6 +60,8 @@ static void print_check(
         else
                 printf("as many workers as there are for a client");
         printf(", within %s\n", within[j->parallel.within]);
+        if (!j->parallel.exact)
+                puts("            sums of floats: the model depends on how many workers train a client");
 }
 
 static json_t *facts_json(const struct mfl_data_facts *f)

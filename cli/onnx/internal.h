@@ -243,6 +243,11 @@ void mfl_onnx_name(
 /* Where the layer of a tensor of params stands: at the first node that takes it. */
 int mfl_onnx_place_of(const struct onnx *o, const struct onnx_value *constant);
 int mfl_onnx_ones(struct onnx *o, int64_t n, float v, const struct onnx_tensor **ret_tensor);
+/* The number of element i among all initializers' elements; -1: a constant. */
+int64_t mfl_onnx_element(const struct onnx_tensor *t, int64_t i);
+/* Whether both are the same elements of parameters, and the same constants, in one order; with `turned`, b is a's matrix
+ * transposed. Equal numbers are not enough: slices of a parameter may all be 0. */
+bool mfl_onnx_same_elements(const struct onnx_tensor *a, const struct onnx_tensor *b, bool turned);
 /* Whether both come from one initializer in the same way. */
 bool mfl_onnx_same_tensor(const struct onnx_tensor *a, const struct onnx_tensor *b);
 bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
@@ -260,8 +265,6 @@ int mfl_onnx_read_infos(struct onnx *o);
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 
 /* origin.c: which numbers are trained. */
-/* The number of element i among all initializers' elements; -1: a constant. */
-int64_t mfl_onnx_element(const struct onnx_tensor *t, int64_t i);
 /* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */
 int mfl_onnx_take(struct onnx *o, const struct onnx_tensor *from, const int32_t *map, int64_t n,
         struct onnx_tensor **ret_tensor);
@@ -448,6 +451,11 @@ int mfl_onnx_scaled_weight(
         struct onnx *o, struct onnx_value *w, const struct onnx_tensor **ret_tensor, double *ret_scale);
 /* Refuses weights that are computed. */
 int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v);
+/* x times a matrix that is computed from parameters, of at most this many numbers: each sample of a batch has a copy. It is
+ * {outputs, features}, or `transposed`. */
+#define MFL_ONNX_COMPUTED_MAX ((int64_t)1 << 18)
+int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w,
+        bool transposed, struct onnx_value **ret_value);
 int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_matmul(struct onnx *o);
 int mfl_onnx_gemm(struct onnx *o);
@@ -458,10 +466,12 @@ int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, co
         struct onnx_value **ret_view);
 int mfl_onnx_reduce(struct onnx *o);
 int mfl_onnx_prelu(struct onnx *o);
+int mfl_onnx_extreme(struct onnx *o);
 
 /* softmax.c, scatter.c */
 int mfl_onnx_softmax(struct onnx *o);
 int mfl_onnx_scatter(struct onnx *o);
+int mfl_onnx_gather_elements(struct onnx *o);
 
 /* einsum.c */
 int mfl_onnx_einsum(struct onnx *o);

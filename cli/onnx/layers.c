@@ -62,10 +62,29 @@ void mfl_onnx_name(
                 mfl_strcpy(layer->name, sizeof layer->name, name);
 }
 
+int64_t mfl_onnx_element(const struct onnx_tensor *t, int64_t i)
+{
+        if (!t->param && !t->generated)
+                return -1;
+        return t->ids ? t->ids[i] : t->first + (t->order ? t->order[i] : i);
+}
+
+bool mfl_onnx_same_elements(const struct onnx_tensor *a, const struct onnx_tensor *b, bool turned)
+{
+        int64_t rows = turned ? a->shape.dim[0] : a->count, columns = a->count / MFL_MAX(rows, (int64_t)1);
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++) {
+                        int64_t at = i * columns + k, to = k * rows + i;
+                        if (a->f[at] != b->f[to] || mfl_onnx_element(a, at) != mfl_onnx_element(b, to))
+                                return false;
+                }
+        return true;
+}
+
 bool mfl_onnx_same_tensor(const struct onnx_tensor *a, const struct onnx_tensor *b)
 {
         return a && b && a->origin && b->origin && !strcmp(a->origin, b->origin) && a->count == b->count &&
-               !memcmp(a->f, b->f, (size_t)a->count * sizeof *a->f);
+               mfl_onnx_same_elements(a, b, false);
 }
 
 /* A tensor that several nodes read in the same shape is one layer. */

@@ -97,9 +97,6 @@ int mfl_onnx_make_norm(struct onnx *o, struct onnx_value *v, struct onnx_value *
 {
         if (v->pending == ONNX_NORMED || v->pending == ONNX_SCALED_NORM)
                 return mfl_onnx_make_scaled_norm(o, v, NULL, ret_view);
-        if (v->pending != ONNX_MEAN)
-                return mfl_onnx_fail(
-                        o, "looks like a step of a layer normalisation, but its other steps are missing");
         const struct onnx_value *base = v->base;
         struct mfl_shape in;
         int from, layer, r;

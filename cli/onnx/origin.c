@@ -11,13 +11,6 @@
 
 #include "cli/onnx/internal.h"
 
-int64_t mfl_onnx_element(const struct onnx_tensor *t, int64_t i)
-{
-        if (!t->param && !t->generated)
-                return -1;
-        return t->ids ? t->ids[i] : t->first + (t->order ? t->order[i] : i);
-}
-
 int mfl_onnx_take(struct onnx *o, const struct onnx_tensor *from, const int32_t *map, int64_t n,
         struct onnx_tensor **ret_tensor)
 {

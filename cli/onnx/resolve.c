@@ -6,6 +6,33 @@
  */
 #include "cli/onnx/internal.h"
 
+/* The mean over the last dimension, of a view. */
+static int mean_of(struct onnx *o, const struct onnx_value *view, struct onnx_value **ret_view)
+{
+        struct onnx_value v = {.shape = view->shape, .pending = ONNX_MEAN, .base = view};
+        v.shape.dim[v.shape.rank - 1] = 1;
+        return mfl_onnx_make_norm(o, &v, ret_view);
+}
+
+/* A step of a normalisation that has no further ones: the difference from the mean, its square, a variance or a deviation. */
+static int make_step_of_norm(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+{
+        struct onnx_value *x, *mean;
+        int r = mfl_onnx_view(o, v->base, &v->base->shape, NULL, &x);
+        if (!r && v->centered && !(r = mean_of(o, v->base, &mean)) &&
+                !(r = mfl_onnx_add_constant(o, mean, MFL_OP_MULTIPLY, -1, &mean)))
+                r = mfl_onnx_combine(o, MFL_OP_ADD, x, mean, &x);
+        if (!r && v->pending > ONNX_CENTERED)
+                r = mfl_onnx_make_power(o, x, 2, 1, &x);
+        if (!r && v->pending > ONNX_SQUARED && !(r = mean_of(o, x, &x)) && v->eps > 0)
+                r = mfl_onnx_make_affine(o, x, 1, (double)v->eps, &x);
+        if (!r && v->pending > ONNX_VARIANCE)
+                r = mfl_onnx_make_power(o, x, v->pending == ONNX_INVERSE ? -0.5 : 0.5, 1, &x);
+        if (!r)
+                *ret_view = x;
+        return r;
+}
+
 int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         int r = 0;
@@ -30,6 +57,8 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                         r = mfl_onnx_fail(o, ONNX_RANDOM);
                 else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
                         r = mfl_onnx_make_groupnorm(o, v, &v->made);
+                else if (v->pending >= ONNX_CENTERED && v->pending <= ONNX_INVERSE)
+                        r = make_step_of_norm(o, v, &v->made);
                 else
                         r = mfl_onnx_make_norm(o, v, &v->made);
                 o->node = node;

@@ -165,9 +165,14 @@ int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onn
 int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struct onnx_value *values,
         struct onnx_value **ret_value)
 {
-        int64_t h, t, tk, hv, tv, dv;
+        int64_t h = 0, t = 0, tk = 0, hv = 0, tv = 0, dv = 0;
         if (!mfl_onnx_heads(&weights->shape, &h, &t, &tk) || !mfl_onnx_heads(&values->shape, &hv, &tv, &dv) ||
                 h != hv || tk != tv)
-                return mfl_onnx_fail(o, "the weights and the values of an attention do not fit");
+                return mfl_onnx_fail(o,
+                        "multiplies %lld matrices of %lld x %lld by %lld of %lld x %lld; they must be as "
+                        "many, "
+                        "and fit",
+                        (long long)h, (long long)t, (long long)tk, (long long)hv, (long long)tv,
+                        (long long)dv);
         return multiply(o, weights, values, false, ret_value);
 }

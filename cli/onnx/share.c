@@ -54,7 +54,15 @@ static bool is_same(
                 strcmp(identity(o, a->origin), identity(o, b->origin)) != 0)
                 return false;
         *ret_turned = a->turned != b->turned;
-        return *ret_turned ? is_turned(a, b) : !memcmp(a->f, b->f, (size_t)a->count * sizeof *a->f);
+        bool alike = *ret_turned ? is_turned(a, b) : !memcmp(a->f, b->f, (size_t)a->count * sizeof *a->f);
+        return alike && (strcmp(a->origin, b->origin) != 0 || mfl_onnx_same_elements(a, b, *ret_turned));
+}
+
+/* Both are constants of the model, as the scale of a norm that has none. */
+static bool is_same_constant(const struct onnx_tensor *a, const struct onnx_tensor *b)
+{
+        return a && b && !a->origin && !b->origin && a->count == b->count &&
+               !memcmp(a->f, b->f, (size_t)a->count * sizeof *a->f);
 }
 
 /* The module that the node belongs to, "block.0.norm", "" for the model itself; false: the file does not say.
@@ -144,13 +152,16 @@ static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, cons
         return !is_same_module(scope, owner);
 }
 
-/* How many tensors of a layer are those of an earlier one, in the same places. */
+/* How many tensors of a layer are those of an earlier one, in the same places, of how many. Equal constants do not count. */
 static int count_same(const struct onnx *o, const struct onnx_layer *a, const struct onnx_layer *b,
         int *ret_all, bool *ret_turned)
 {
         int n = 0, all = 0;
-        for (int k = 0; k < ONNX_TENSORS_PER_LAYER && a->tensors[k]; k++, all++) {
+        for (int k = 0; k < ONNX_TENSORS_PER_LAYER && a->tensors[k]; k++) {
                 bool turned;
+                if (is_same_constant(a->tensors[k], b->tensors[k]))
+                        continue;
+                all++;
                 if (!is_same(o, a->tensors[k], b->tensors[k], &turned) || is_merged(o, a, a->tensors[k]))
                         continue;
                 if (k == 0)
@@ -207,8 +218,8 @@ static int share_layer(struct onnx *o, int i)
                                 layer->tensors[0]->origin, earlier->tensors[0]->origin);
                 char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
                 int n = count_same(o, layer, earlier, &all, &turned);
-                bool again = n == all && !turned && layer->layer.op == earlier->layer.op;
-                if (again && module_of(o, layer->node, scope) && all == 1) {
+                bool again = n > 0 && n == all && !turned && layer->layer.op == earlier->layer.op;
+                if (again && module_of(o, layer->node, scope) && all == 1 && layer->tensors[0]->origin) {
                         if (!module_of(o, earlier->node, owner))
                                 owner_of(layer->tensors[0]->origin, owner);
                         again = is_same_module(scope, owner) || !*scope;
@@ -231,6 +242,13 @@ static int share_layer(struct onnx *o, int i)
         if (!with)
                 return 0;
         count_same(o, layer, &o->layers[with], &all, &turned);
+        if (turned && layer->layer.op != MFL_OP_DENSE)
+                return mfl_onnx_fail(o,
+                        "uses the parameter %.60s as it is, but %.60s uses it transposed, as x @ w does: "
+                        "store it "
+                        "as {outputs, inputs} and write F.linear(x, w)",
+                        layer->tensors[0]->origin,
+                        o->layers[with].layer.name[0] ? o->layers[with].layer.name : "a dense layer");
         share_weight(o, i, with, turned);
         return 0;
 }

@@ -275,10 +275,22 @@ static const char *gates(struct onnx_writer *w, int param, const char *what, enu
         return joined;
 }
 
+/* {1, batch, units} or {positions, batch, units} as rows of a sample. */
+static const char *rows_of_states(struct onnx_writer *w, const char *out, const char *states)
+{
+        const char *rows = NODE(w, "Transpose", out, states);
+        mfl_onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
+        return rows;
+}
+
+/* With last_cell, the last position stays out, and the cell state is joined to the outputs. */
 static void write_recurrent(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         static const char *const types[] = {"LSTM", "GRU", "RNN", "RNN"};
         enum mfl_cell cell = mfl_cell_of(l);
+        if (l->last_cell)
+                in = NODE(w, "Slice", mfl_onnx_writer_name(w, "read"), in, whole(w, "first", 0),
+                        whole(w, "last", l->out.dim[0] - 1), whole(w, "positions", 1));
         const char *turned = NODE(w, "Transpose", mfl_onnx_writer_name(w, "turned"), in);
         mfl_onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
         const char *zero = whole(w, "zero", 0);
@@ -297,13 +309,23 @@ static void write_recurrent(struct onnx_writer *w, const struct mfl_layer *l, co
         const char *y =
                 mfl_onnx_writer_node(w, types[cell], mfl_onnx_writer_name(w, "all"), l->bias ? 4 : 3, inputs);
         mfl_onnx_writer_int(w, "hidden_size", l->out_channels);
+        const char *last = mfl_onnx_writer_name(w, "cell");
+        if (l->last_cell) {
+                mfl_onnx_writer_output(w, "");
+                mfl_onnx_writer_output(w, last);
+        }
         if (cell == MFL_CELL_RELU)
                 mfl_onnx_writer_strings(w, "activations", "Relu");
         if (cell == MFL_CELL_GRU)
                 mfl_onnx_writer_int(w, "linear_before_reset", 1);
         const char *one = NODE(w, "Squeeze", mfl_onnx_writer_name(w, "one"), y, whole(w, "directions", 1));
-        NODE(w, "Transpose", out, one);
-        mfl_onnx_writer_ints(w, "perm", (const int64_t[]){1, 0, 2}, 3);
+        if (!l->last_cell) {
+                rows_of_states(w, out, one);
+                return;
+        }
+        NODE(w, "Concat", out, rows_of_states(w, mfl_onnx_writer_name(w, "states"), one),
+                rows_of_states(w, mfl_onnx_writer_name(w, "cells"), last));
+        mfl_onnx_writer_int(w, "axis", 1);
 }
 
 /* Whether the layer's output is the same for all samples. Its batch is 1 in the file. */

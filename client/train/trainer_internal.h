@@ -163,6 +163,7 @@ struct trainer_job {
         bool told_ungrouped;
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
+        uint32_t apart_ranks; /* of all its daemons */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
 };
@@ -229,12 +230,18 @@ uint32_t mfl_trainer_team_width(
 uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1 */
 /* Whether a slot's team, or NULL, can train the job's task. */
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width);
-/* What a team of n takes besides the first network. */
+/* What a team of n takes besides the first network, in that stage of ZeRO or a later one. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
-        const struct mfl_net_options *options, uint32_t n);
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero);
+/* The job's stage, or the least one that takes at most `room` bytes; the last one where none does. */
+uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n, uint64_t room);
+/* A team took more than there is: what a worker would take in a team of several daemons. Appends to the text. */
+void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n, struct mfl_error *err);
 /* first: rank 0's network, of those options. It outlives the team. */
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team,
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero, struct trainer_team **ret_team,
         struct mfl_error *err);
 void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *team); /* NULL is fine */
 /* The local training of an item begins, at all ranks. */
@@ -327,12 +334,19 @@ static inline uint32_t trainer_width(const struct trainer_run *run)
 void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
         uint64_t now_ns, uint64_t *told_ns);
 
-/* Whether networks add updates to sums of their own. Real weights are folded in on the host, where all of a client's delta is at
- * hand, and deltas are rounded to a grid there. */
+/* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
+ * where all of a client's delta is at hand, and deltas are rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         bool rounds = run->job->spec->compression.bits > 0;
-        return run->sum && run->trainer->ops->sum_add && !mfl_method_get(run->job->spec)->weighs && !rounds;
+        return run->sum && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
+               !mfl_method_get(run->job->spec)->weighs && !rounds;
+}
+
+/* Whether networks keep the params that clients start from. Those of a team's workers don't. */
+static inline bool trainer_keeps_start(const struct trainer_run *run)
+{
+        return run->trainer->ops->params_base && !(run->job->spec->parallel.grain && run->trainer->ops->grad);
 }
 
 /* Keeps the first failure and tells the other threads to stop. */

@@ -309,29 +309,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                      : 0;
 }
 
-struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
-{
-        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
-                .lr = spec->training.lr,
-                .momentum = spec->training.momentum,
-                .weight_decay = spec->training.weight_decay,
-                .nesterov = spec->training.nesterov,
-                .beta1 = spec->training.beta1,
-                .beta2 = spec->training.beta2,
-                .eps = spec->training.eps,
-                .clip_norm = spec->training.clip_norm,
-                .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
-                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
-}
-
-struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
-{
-        struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
-        if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
-                opt.prox_mu = (float)task->method[0];
-        return opt;
-}
-
 static struct mfl_net_options net_options(
         const struct mfl_trainer *trainer, const struct trainer_job *job, bool training)
 {
@@ -357,6 +334,8 @@ static struct mfl_net_options net_options(
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;
                         options.accumulate = 1;
+                        options.worker = trainer->ops->grad != NULL;
+                        options.shared_start &= !options.worker;
                 }
                 options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
@@ -450,9 +429,15 @@ static uint32_t balance(
 static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
 {
+        uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
+        uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         int r = reserve(trainer, job, trainer->info.own_memory,
-                mfl_trainer_team_bytes(trainer, job, options, width), "a team of workers", err);
-        return r ? r : mfl_trainer_team_new(trainer, job, slot->train, options, width, &slot->team, err);
+                mfl_trainer_team_bytes(trainer, job, options, width, zero),
+                "a worker's gradients and optimizer", err);
+        if (r == MFL_INVALID)
+                mfl_trainer_team_advise(trainer, job, options, width, err);
+        return r ? r
+                 : mfl_trainer_team_new(trainer, job, slot->train, options, width, zero, &slot->team, err);
 }
 
 static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
@@ -570,8 +555,15 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
+        bool others = job->bytes || job->device_bytes;
         if (!r)
                 r = prepare_slots(trainer, job, kind, n, clients, err);
+        /* Networks for training and for evaluation may not fit side by side. */
+        if (r == MFL_INVALID && trainer->no_room && others) {
+                trainer->no_room = false;
+                empty_slots(trainer, job);
+                r = prepare_slots(trainer, job, kind, n, clients, err);
+        }
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

@@ -95,6 +95,24 @@ static int open_mesh(struct trainer_run *run, uint32_t i, struct trainer_rank *r
         return mfl_mesh_tcp_open(&meeting, &rank->mesh, err);
 }
 
+/* All ranks work in one stage: the largest that any of them needs. */
+static int agree(struct trainer_run *run, struct trainer_rank *rank, uint32_t *zero, struct mfl_error *err)
+{
+        int64_t stage = *zero;
+        const struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE,
+                .type = MFL_MESH_I64,
+                .reduction = MFL_MESH_MAX,
+                .step = UINT32_MAX,
+                .sequence = UINT32_MAX,
+                .in = &stage,
+                .out = &stage,
+                .n = 1};
+        int r = mfl_mesh_run(rank->mesh, &op, FIRST_MS, &run->request->control->cancel, err);
+        if (!r)
+                *zero = (uint32_t)stage;
+        return r;
+}
+
 /* Ranks of one team are started by one order, so they open their meshes at the same time. */
 static void meet_rank(void *arg, uint32_t i)
 {
@@ -103,18 +121,16 @@ static void meet_rank(void *arg, uint32_t i)
         const struct trainer_job *job = run->job;
         const struct mfl_backend_ops *ops = run->trainer->ops;
         struct trainer_rank *rank = &order->slot->team->ranks[i];
-        const struct mfl_team_options how = {.grain = job->spec->parallel.grain,
-                .step_rows = trainer_step_rows(job->spec),
-                .overlap = job->spec->parallel.overlap,
-                .bucket_bytes = job->spec->parallel.bucket,
-                .deadline_ms = FIRST_MS};
+        struct mfl_team_options how =
+                mfl_trainer_team_options(job, &order->slot->team->options, order->slot->team->zero);
+        how.deadline_ms = FIRST_MS;
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
         rank->code = open_mesh(run, i, rank, &rank->err);
         if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
                 rank->code = MFL_TEAM_BROKEN;
-        if (!rank->code && i && ops->params_base)
-                rank->code = mfl_trainer_params_start(run, rank->net, -1, &rank->err);
+        if (!rank->code)
+                rank->code = agree(run, rank, &how.zero, &rank->err);
         if (!rank->code)
                 rank->code = mfl_team_new(ops, rank->net, &loss, rank->mesh, &how, &rank->team, &rank->err);
         if (rank->code && rank->mesh)
@@ -154,8 +170,8 @@ static void hear_rank(void *arg, uint32_t i)
         if (rank->code || rank->word[0] != WORD_ITEM)
                 return;
         if (i)
-                rank->code = ops->params_set(rank->net, 0, run->request->frozen,
-                        ops->params_base ? NULL : run->request->params, &rank->err);
+                rank->code =
+                        ops->params_set(rank->net, 0, run->request->frozen, run->request->params, &rank->err);
         mfl_team_begin(rank->team);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);

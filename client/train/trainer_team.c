@@ -30,21 +30,7 @@ uint32_t mfl_trainer_team_size(const struct trainer_team *team)
 
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width)
 {
-        return !team || (!team->broken && team->n == width && team->apart == (job->apart > 0));
-}
-
-uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
-        const struct mfl_net_options *options, uint32_t n)
-{
-        struct mfl_net_options sibling = *options;
-        struct mfl_team_options team = {.grain = (uint32_t)options->batch,
-                .step_rows = trainer_step_rows(job->spec),
-                .overlap = job->spec->parallel.overlap,
-                .bucket_bytes = job->spec->parallel.bucket};
-        if (!job->apart)
-                sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
-        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) +
-               n * mfl_team_bytes(trainer->ops, job->graph, options, &team);
+        return !team || (!team->broken && team->n == width && team->apart_ranks == job->apart_ranks);
 }
 
 static int make_nets(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
@@ -68,12 +54,8 @@ static int join_threads(struct mfl_trainer *trainer, const struct trainer_job *j
         const struct mfl_net_options *options, struct trainer_team *team, struct mfl_error *err)
 {
         struct mfl_mesh *meshes[MFL_MESH_RANKS_MAX];
-        struct mfl_team_options how = {.grain = (uint32_t)options->batch,
-                .step_rows = trainer_step_rows(job->spec),
-                .shared = true,
-                .overlap = job->spec->parallel.overlap,
-                .bucket_bytes = job->spec->parallel.bucket,
-                .deadline_ms = DEADLINE_MS};
+        struct mfl_team_options how = mfl_trainer_team_options(job, options, team->zero);
+        how.deadline_ms = DEADLINE_MS;
         int r = mfl_mesh_threads_new(team->n, meshes, err);
         if (r)
                 return r;
@@ -86,7 +68,7 @@ static int join_threads(struct mfl_trainer *trainer, const struct trainer_job *j
 }
 
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, struct trainer_team **ret_team,
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero, struct trainer_team **ret_team,
         struct mfl_error *err)
 {
         struct trainer_team *team = mfl_calloc(1, sizeof(*team));
@@ -96,7 +78,12 @@ int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *
                 free(ranks);
                 return mfl_fail_memory(err, n * sizeof(*ranks), "a team");
         }
-        *team = (struct trainer_team){.n = n, .apart = job->apart > 0, .ranks = ranks};
+        *team = (struct trainer_team){.n = n,
+                .apart = job->apart > 0,
+                .apart_ranks = job->apart_ranks,
+                .zero = zero,
+                .options = *options,
+                .ranks = ranks};
         int r = make_nets(trainer, job, first, options, team, err);
         if (!r && !team->apart)
                 r = join_threads(trainer, job, options, team, err);

@@ -31,12 +31,18 @@ struct trainer_rank {
 struct trainer_team {
         uint32_t n; /* ranks of this process */
         bool apart, broken;
+        uint32_t apart_ranks; /* of all processes */
+        uint32_t zero;        /* stage; apart: the least that this process has room for */
+        struct mfl_net_options options;
         uint32_t n_words;    /* apart: so far, in this meeting */
         uint64_t slowest_ns; /* apart: step */
         struct trainer_pool pool;
         struct trainer_rank *ranks;
 };
 
+/* How the ranks of a job's team work, but for their deadline. net: of their networks. */
+struct mfl_team_options mfl_trainer_team_options(
+        const struct trainer_job *job, const struct mfl_net_options *net, uint32_t zero);
 /* The ranks' common result: the first that failed by itself, else MFL_TEAM_BROKEN with the accused, or MFL_CANCELLED. */
 int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, struct mfl_error *err);
 

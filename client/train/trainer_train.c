@@ -274,7 +274,7 @@ static int start_lane(
         }
         begin_local(&lane->local, spec, task->items[item], samples, n);
         r = ops->params_set(slot->train, (int)i, run->request->frozen,
-                ops->params_base ? NULL : run->request->params, err);
+                trainer_keeps_start(run) ? NULL : run->request->params, err);
         if (!r && slot->team)
                 r = mfl_trainer_team_begin(run, slot, item, err);
         lane->item = item;
@@ -385,7 +385,7 @@ static int begin_worker(struct trainer_run *run, struct trainer_slot *slot, stru
                 slot->lanes[i].active = false;
         int r = slot->sum_used ? ops->sum_take(slot->train, NULL, false, NULL, err) : 0;
         slot->sum_used = false;
-        if (!r && ops->params_base)
+        if (!r && trainer_keeps_start(run))
                 r = mfl_trainer_params_start(run, slot->train, -1, err);
         if (!r && slot->eval && run->request->task->kind == MFL_TASK_TRAIN &&
                 mfl_method_get(run->job->spec)->needs_loss)

@@ -406,6 +406,7 @@ static void set_defaults(struct mfl_job *job)
         job->data.rescale = true;
         mfl_job_training_defaults(job);
         job->parallel.exact = true;
+        job->parallel.zero = MFL_ZERO_AUTO;
         job->parallel.within = MFL_WITHIN_NODE;
         job->parallel.bucket = (uint64_t)4 << 20;
         job->aggregation.server_lr = 1;

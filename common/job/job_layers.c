@@ -215,6 +215,8 @@ static const struct mfl_yaml_field attention_fields[] = {NAME,
         {.key = "mask", CALL_AT(inputs[1], mfl_job_read_input)}, INPUT, {0}};
 static const struct mfl_yaml_field recurrent_fields[] = {
         NAME, OUTPUTS("units"), WEIGHTS, FROZEN, SHARES, INPUT, {0}};
+static const struct mfl_yaml_field lstm_fields[] = {NAME, OUTPUTS("units"),
+        {.key = "last_cell", AT(BOOL, layer.last_cell)}, WEIGHTS, FROZEN, SHARES, INPUT, {0}};
 static const struct mfl_yaml_field rnn_fields[] = {
         NAME, OUTPUTS("units"), {.key = "relu", AT(BOOL, layer.relu)}, WEIGHTS, FROZEN, SHARES, INPUT, {0}};
 static const struct mfl_yaml_field plain_fields[] = {NAME, INPUT, {0}};
@@ -263,7 +265,7 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
         [MFL_OP_EMBEDDING] = embedding_fields,
         [MFL_OP_PADDING_MASK] = mask_fields,
         [MFL_OP_ATTENTION] = attention_fields,
-        [MFL_OP_LSTM] = recurrent_fields,
+        [MFL_OP_LSTM] = lstm_fields,
         [MFL_OP_GRU] = recurrent_fields,
         [MFL_OP_RNN] = rnn_fields,
 #define UNARY(symbol, body, stem, reads, n, ...) FIELDS_OF_##n(symbol, body)
@@ -439,4 +441,4 @@ const struct mfl_yaml_field *const mfl_job_layer_tables[] = {conv_fields, dense_
 #define UNARY(symbol, body, stem, reads, n, ...) TABLE_##n(body)
 #include "common/model/unary.def"
         reshape_fields, weight_fields, transpose_fields, slice_fields, mfl_job_mean_fields, embedding_fields,
-        mask_fields, attention_fields, recurrent_fields, rnn_fields, plain_fields, NULL};
+        mask_fields, attention_fields, recurrent_fields, lstm_fields, rnn_fields, plain_fields, NULL};

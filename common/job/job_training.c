@@ -303,6 +303,27 @@ static int read_members(
         return mfl_yaml_read_value(doc, node, &field, members, err);
 }
 
+/* A stage, or auto. */
+static int read_zero(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .max = MFL_ZERO_MAX};
+        int *zero = value;
+        uint32_t stage;
+        *zero = MFL_ZERO_AUTO;
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
+                return 0;
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "3"))
+                return mfl_yaml_fail(doc, node, err,
+                        "shards of the params are not supported yet; write 2, which shards gradients and the "
+                        "optimizer's state, or auto");
+        int r = mfl_yaml_read_value(doc, node, &field, &stage, err);
+        if (!r)
+                *zero = (int)stage;
+        return r;
+}
+
 #define PARALLEL_AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, parallel.member)
 const struct mfl_yaml_field mfl_job_parallel_fields[] = {
         {.key = "members",
@@ -311,6 +332,10 @@ const struct mfl_yaml_field mfl_job_parallel_fields[] = {
                 .read = read_members},
         {.key = "within", PARALLEL_AT(ENUM, within), .names = within_names},
         {.key = "grain", PARALLEL_AT(U32, grain), .min = 1, .max = 65536},
+        {.key = "zero",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_job, parallel.zero),
+                .read = read_zero},
         {.key = "exact", PARALLEL_AT(BOOL, exact)}, {.key = "overlap", PARALLEL_AT(BOOL, overlap)},
         {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)}, {0}};
 
@@ -328,9 +353,13 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 {
         const struct mfl_yaml_node *grain = mfl_job_find_key(parallel, "grain");
         uint32_t batch = job->training.batch;
-        if (!job->parallel.exact)
-                return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "exact"), err,
-                        "sums of floats are not supported; leave it out, or write true");
+        if (!job->parallel.exact && job->parallel.zero == MFL_ZERO_AUTO)
+                job->parallel.zero = MFL_ZERO_AUTO_FLOATS;
+        if (!job->parallel.exact && job->parallel.zero > MFL_ZERO_AUTO_FLOATS)
+                return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "zero"), err,
+                        "with exact: false, stage 2 would add gradients in another order than stages 0 and "
+                        "1; "
+                        "write 1, or exact: true");
         if (!grain && !job->parallel.members)
                 return mfl_yaml_fail(doc, parallel, err,
                         "needs grain, the samples of one gradient, which decides the result; for example %u, "

@@ -132,9 +132,10 @@ struct mfl_layer {
         bool transposed;               /* matmul */
         bool approximate;              /* gelu */
         bool relu;                     /* rnn: max(., 0) in place of tanh */
-        float alpha, beta;             /* functions of one variable: their parameters (unary.def) */
-        bool frozen;                   /* its params are not trained; all layers that use a tensor agree */
-        int shares;                    /* index of an earlier layer whose tensors it uses; 0: none */
+        bool last_cell; /* lstm: the last position is not read; the output there is the cell state after the one before */
+        float alpha, beta; /* functions of one variable: their parameters (unary.def) */
+        bool frozen;       /* its params are not trained; all layers that use a tensor agree */
+        int shares;        /* index of an earlier layer whose tensors it uses; 0: none */
         enum mfl_sharing sharing;
         /* dense: Hu et al. 2021. rank > 0: y = W x + b + alpha / rank * B (A x), and only A and B are
          * trained; A starts as MFL_INIT_TORCH, B at 0. alpha 0: rank. */

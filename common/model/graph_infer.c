@@ -327,6 +327,8 @@ static int infer_recurrent(struct mfl_layer *layer, const struct mfl_shape *in, 
 {
         if (in->rank != 2)
                 return fail_rank(layer, in, "positions x features", err);
+        if (layer->last_cell && in->dim[0] < 2)
+                return fail_rank(layer, in, "at least two positions for last_cell", err);
         layer->out = (struct mfl_shape){2, {in->dim[0], layer->out_channels}};
         return mfl_graph_check_outputs(layer, "units", err);
 }

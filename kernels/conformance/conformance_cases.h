@@ -118,6 +118,10 @@
         {                                                                                                    \
                 .op = MFL_OP_EMBEDDING, .vocabulary = v, .out_channels = f                                   \
         }
+#define LAST_CELL(h)                                                                                         \
+        {                                                                                                    \
+                .op = MFL_OP_LSTM, .out_channels = h, .bias = true, .last_cell = true                        \
+        }
 #define RECURRENT(op_, h)                                                                                    \
         {                                                                                                    \
                 .op = op_, .out_channels = h, .bias = true                                                   \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Teams: each training case by 1, 2, 3 and 5 workers, with params of their own and with one network's. All have the same
- * bits, and are near what one network gives with the grains as batches that it accumulates. */
+/* Teams: each training case by 1 to 8 workers, with params of their own and with one network's, in every stage of ZeRO. All have
+ * the same bits, and are near what one network gives with the grains as batches that it accumulates; so are sums of floats. */
 #include <math.h>
 #include <pthread.h>
 
@@ -9,7 +9,7 @@
 
 #define GRAIN 4
 #define ROWS 12
-#define RANKS_MAX 5
+#define RANKS_MAX 8
 #define DEADLINE_MS 120000
 
 static const uint32_t rows_of_step[CONF_STEPS] = {ROWS, 2 * GRAIN, ROWS, GRAIN, ROWS};
@@ -59,22 +59,24 @@ static void *work(void *arg)
 }
 
 /* The params after the steps, by `n` workers. */
-static void train_by(struct team_run *run, uint32_t n, bool shared)
+static void train_by(struct team_run *run, uint32_t n)
 {
+        bool shared = run->how.shared;
         struct mfl_mesh *ranks[RANKS_MAX];
         struct worker workers[RANKS_MAX] = {0};
         pthread_t threads[RANKS_MAX];
         struct mfl_error err;
-        struct mfl_team_options options = {.grain = GRAIN,
-                .step_rows = ROWS,
-                .shared = shared,
-                .overlap = run->how.overlap,
-                .bucket_bytes = run->how.bucket_bytes,
-                .deadline_ms = DEADLINE_MS};
+        struct mfl_team_options options = run->how;
+        options.grain = GRAIN;
+        options.step_rows = ROWS;
+        options.moments = mfl_optimizer_moments(&run->kase->opt);
+        options.start = run->kase->opt.prox_mu != 0;
+        options.deadline_ms = DEADLINE_MS;
         mfl_conf_must(mfl_mesh_threads_new(n, ranks, &err), &err);
         for (uint32_t r = 0; r < n; r++) {
                 struct worker *w = &workers[r];
                 struct mfl_net_options own = run->options;
+                own.worker = true;
                 own.sibling = shared && r ? workers[0].net : NULL;
                 w->run = run;
                 w->mesh = ranks[r];
@@ -125,33 +127,66 @@ static bool same_score(const struct mfl_score *a, const struct mfl_score *b)
         return a->loss_sum == b->loss_sum && a->n_correct == b->n_correct && a->n_scored == b->n_scored;
 }
 
+struct placement {
+        uint32_t n;
+        bool shared;
+        uint32_t zero;
+        bool overlap;
+        uint64_t bucket_bytes; /* 1: a bucket for each tensor */
+};
+
+static const struct placement placements[] = {{2, false, 0, false, 1}, {2, true, 1, true, 1},
+        {2, false, 2, true, 1}, {2, true, 2, false, 0}, {3, false, 1, true, 0}, {3, false, 2, false, 1},
+        {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1}, {8, false, 1, true, 1},
+        {8, false, 2, true, 0}};
+
+static void place(struct team_run *run, const struct placement *p, bool floats)
+{
+        run->how = (struct mfl_team_options){.shared = p->shared,
+                .zero = p->zero,
+                .floats = floats,
+                .overlap = p->overlap,
+                .bucket_bytes = p->bucket_bytes};
+}
+
 static void compare(struct team_run *run)
 {
         size_t n = (size_t)run->t->graph->n;
-        bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep, same = true;
+        bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep;
         double bound = plain ? 1e-4 : run->kase->deep && run->b->precision == MFL_PRECISION_FP32 ? 0.1 : 2;
         MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one),
                                *accumulated = mfl_calloc(n, sizeof *accumulated);
         mfl_assert(one && accumulated);
-        train_by(run, 1, false);
+        place(run, &(struct placement){.n = 1}, false);
+        train_by(run, 1);
         struct mfl_score score = run->score;
         memcpy(one, run->params, n * sizeof *one);
-        static const uint32_t n_workers[] = {2, 3, RANKS_MAX};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(n_workers); i++)
-                for (int shared = 0; shared < 2; shared++) {
-                        /* A bucket for each tensor, and all in one; behind backward, and after it. */
-                        run->how.bucket_bytes = i % 2 ? 0 : 1;
-                        run->how.overlap = i != 1 || shared;
-                        train_by(run, n_workers[i], shared);
-                        same = same && !memcmp(one, run->params, n * sizeof *one) &&
-                               same_score(&score, &run->score);
-                }
-        mfl_conf_report(same, "%s: team %s: 1, 2, 3 and 5 workers give the same bits", run->b->label,
-                run->kase->name);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(placements); i++) {
+                const struct placement *p = &placements[i];
+                place(run, p, false);
+                train_by(run, p->n);
+                bool same = !memcmp(one, run->params, n * sizeof *one) && same_score(&score, &run->score);
+                mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
+                        run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
+        }
         train_plain(run, accumulated);
         double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);
         mfl_conf_report(distance < bound,
                 "%s: team %s: workers are near one that accumulates: %.1e (bound %.0e)", run->b->label,
+                run->kase->name, distance, bound);
+        float *floats = one;
+        for (uint32_t zero = 0; zero < 2; zero++) {
+                place(run, &(struct placement){3, false, zero, zero > 0, 1}, true);
+                train_by(run, 3);
+                if (zero)
+                        mfl_conf_report(!memcmp(floats, run->params, n * sizeof *floats),
+                                "%s: team %s: sums of floats have one order in stages 0 and 1", run->b->label,
+                                run->kase->name);
+                memcpy(floats, run->params, n * sizeof *floats);
+        }
+        distance = mfl_conf_params_distance(floats, accumulated, run->t->first, n);
+        mfl_conf_report(distance < bound,
+                "%s: team %s: sums of floats are near one that accumulates: %.1e (bound %.0e)", run->b->label,
                 run->kase->name, distance, bound);
 }
 

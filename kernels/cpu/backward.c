@@ -44,9 +44,23 @@ static void deliver(const struct mfl_net *net, const struct delivery *d)
                         net->options.threads);
 }
 
+/* Elements without a place in the flat vector have no gradient. Not all operators write them, and in a worker's network another
+ * layer's gradients have lain there. */
+static void clear_grads(const struct pass *pass, int i)
+{
+        const struct mfl_net *net = pass->net;
+        for (int t = 0; t < net->graph->n_params; t++)
+                if (net->graph->params[t].layer == i && mfl_cpu_is_trained(net->graph, t) &&
+                        !mfl_cpu_is_shared(net->graph, t))
+                        memset(pass->grads + net->wide[t].grad, 0,
+                                (size_t)net->wide[t].count * sizeof(float));
+}
+
 static int layer_backward(const struct pass *pass, int i)
 {
         struct mfl_net *net = pass->net;
+        if (net->options.worker && net->layers[i].pads)
+                clear_grads(pass, i);
         struct delivery first = delivery_of(pass, i, 0), second = delivery_of(pass, i, 1);
         if (net->graph->layers[i].op == MFL_OP_ADD && !net->layers[i].plain) {
                 mfl_cpu_add_backward(net, i, first.wanted, second.wanted);

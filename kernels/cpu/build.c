@@ -232,10 +232,14 @@ static uint64_t wide_count(const struct mfl_net *net, int param)
         return p->count;
 }
 
+static uint64_t align_up(uint64_t count)
+{
+        return (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
+}
+
 static void place_params(struct mfl_net *net)
 {
         const struct mfl_graph *graph = net->graph;
-        net->n_placed = graph->n_moving;
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 uint64_t count = wide_count(net, i);
@@ -252,13 +256,42 @@ static void place_params(struct mfl_net *net)
                 }
                 uint64_t *end = frozen ? &net->n_copied : &net->n_wide;
                 own->at = *end;
-                count = (count + MFL_CPU_WIDE_ALIGN - 1) / MFL_CPU_WIDE_ALIGN * MFL_CPU_WIDE_ALIGN;
+                count = align_up(count);
                 *end += count;
                 if (frozen)
-                        net->n_placed += param->count;
+                        net->n_copied_flat += param->count;
                 if (needs_extra(graph, i))
                         net->n_extra += count;
         }
+}
+
+/* Where gradients lie: as the params, or, of a worker's network, those of a layer together, and those of each layer in the
+ * same place. */
+static void place_grads(struct mfl_net *net)
+{
+        const struct mfl_graph *graph = net->graph;
+        net->n_grads = net->n_wide;
+        for (int t = 0; t < graph->n_params; t++) {
+                net->wide[t].grad = net->wide[t].at;
+                net->layers[graph->params[t].layer].pads |=
+                        graph->params[t].trained && net->wide[t].count != graph->params[t].count;
+        }
+        if (!net->options.worker)
+                return;
+        net->n_grads = 0;
+        for (int t = 0; t < graph->n_params; t++) {
+                uint64_t *end = &net->layers[graph->params[t].layer].grads;
+                if (!graph->params[t].trained || mfl_cpu_is_shared(graph, t))
+                        continue;
+                net->wide[t].grad = *end;
+                *end += align_up(net->wide[t].count);
+                net->n_grads = MFL_MAX(net->n_grads, *end);
+        }
+        for (int t = 0; t < graph->n_params; t++)
+                if (graph->params[t].trained && mfl_cpu_is_shared(graph, t)) {
+                        net->wide[t].grad = net->n_grads;
+                        net->n_grads += align_up(net->wide[t].count);
+                }
 }
 
 /* Neighbours are one part, the room between them included: it has no update. */
@@ -333,6 +366,7 @@ static int build(struct mfl_net *net, struct mfl_error *err)
                 return rc;
         describe_needs(net, needs);
         place_params(net);
+        place_grads(net);
         place_statistics(net);
         rc = mfl_plan_new(net->graph, &net->options, needs, &net->plan, err);
         if (!rc)
@@ -393,6 +427,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->layers);
+        mfl_cpu_places_free(net);
         free(net->wide);
         free(net->edges);
         free(net->tensors);
@@ -403,15 +438,14 @@ void mfl_cpu_net_free(struct mfl_net *net)
                 free(net->params);
                 free(net->copies);
                 free(net->frozen);
-                free(net->first);
-                if (net->base != net->first)
-                        free(net->base);
-                free(net->momentum);
-                free(net->second);
         }
+        free(net->first);
+        if (net->base != net->first)
+                free(net->base);
+        free(net->momentum);
+        free(net->second);
         free(net->unused);
         free(net->sum);
-        free(net->place);
         free(net->grads);
         free(net->part);
         free(net->extra);

@@ -51,7 +51,7 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 .statistics = sink->statistics,
                 .grads = net->grads,
                 .err = err};
-        mfl_assert(g->rows <= (uint32_t)net->options.batch);
+        mfl_assert(net->options.worker && g->rows <= (uint32_t)net->options.batch);
         if (sink->statistics)
                 memset(sink->statistics, 0, (size_t)net->n_statistics * sizeof(float));
         return mfl_cpu_run_grain(&pass, data, g, score);
@@ -85,12 +85,16 @@ static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *t
 static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total,
         const struct piece *piece, const struct mfl_optimizer *opt, float *g)
 {
-        const float *p = net->params + piece->at, *p0 = mfl_cpu_first(net, 0) + piece->at;
-        net->device->loops->unround((int64_t)piece->n, total->sum + (piece->at - total->first),
-                ldexp(1.0, -total->bits[piece->tensor]), g);
+        uint64_t at = piece->at - total->first;
+        const float *p = net->params + piece->at;
+        if (total->floats)
+                memcpy(g, total->floats + at, (size_t)piece->n * sizeof *g);
+        else
+                net->device->loops->unround(
+                        (int64_t)piece->n, total->sum + at, ldexp(1.0, -total->bits[piece->tensor]), g);
         if (mfl_optimizer_clips_prox(opt))
                 for (uint64_t i = 0; i < piece->n; i++)
-                        g[i] += opt->prox_mu * (p[i] - p0[i]);
+                        g[i] += opt->prox_mu * (p[i] - total->start[at + i]);
 }
 
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
@@ -115,23 +119,26 @@ static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const 
 {
         _Alignas(64) float g[MFL_GRAD_BLOCK];
         struct mfl_optimizer rest = *opt;
-        struct pass pass = {.net = net, .opt = &rest, .rate = *rate, .grads = g};
         struct piece piece;
         uint64_t at = 0;
         int tensor = 0;
+        mfl_assert(opt->prox_mu == 0.0f || total->start);
         if (mfl_optimizer_clips_prox(opt))
                 rest.prox_mu = 0;
         while (next_piece(net, total, &tensor, &at, &piece)) {
+                uint64_t own = piece.at - total->first;
+                float *p = net->params + piece.at, *v = total->second ? total->second + own : NULL;
                 piece_floats(net, total, &piece, opt, g);
                 if (factor != 1.0f)
                         net->device->loops->scale((int64_t)piece.n, factor, g);
-                struct mfl_apply to = mfl_cpu_apply(&pass, net->tensors[piece.tensor].param);
-                uint64_t skip = piece.at - net->tensors[piece.tensor].at;
-                to.grad = NULL;
-                to.p += skip;
-                to.p0 += skip;
-                to.m = to.m ? to.m + skip : NULL;
-                to.v = to.v ? to.v + skip : NULL;
+                /* Loops go along both moments; Adagrad uses one for both. Without a proximal term nobody reads p0. */
+                struct mfl_apply to = {.opt = &rest,
+                        .lr = rate->lr,
+                        .rate = *rate,
+                        .p = p,
+                        .m = total->momentum ? total->momentum + own : v,
+                        .v = v,
+                        .p0 = total->start ? total->start + own : p};
                 net->device->loops->update((int64_t)piece.n, g, &to, 1);
         }
         return 0;

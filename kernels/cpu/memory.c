@@ -75,19 +75,20 @@ static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
         const struct mfl_net *sibling = net->options.sibling;
         size_t one = (size_t)net->n_wide * sizeof(float);
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
+        mfl_assert(!sibling || net->options.worker);
         net->params = sibling ? sibling->params : tensors_new(wide);
         net->copies = sibling ? sibling->copies : tensors_new(copies);
         net->frozen =
                 sibling ? sibling->frozen : mfl_calloc((size_t)net->options.groups + 1, sizeof *net->frozen);
         if (!net->params || !net->copies || !net->frozen)
                 return false;
-        if (!net->options.training)
+        if (!net->options.training || net->options.worker)
                 return true;
-        net->first = sibling ? sibling->first : tensors_new(net->options.shared_start ? one : wide);
+        net->first = tensors_new(net->options.shared_start ? one : wide);
         /* Where groups have their own start, most callers do not use this; untouched pages cost nothing. */
-        net->base = sibling ? sibling->base : net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
-        net->momentum = sibling ? sibling->momentum : first ? tensors_new(wide) : NULL;
-        net->second = sibling ? sibling->second : second ? tensors_new(wide) : NULL;
+        net->base = net->options.shared_start ? net->first : mfl_calloc(1, one + 1);
+        net->momentum = first ? tensors_new(wide) : NULL;
+        net->second = second ? tensors_new(wide) : NULL;
         return net->first && net->base && (net->momentum || !first) && (net->second || !second);
 }
 
@@ -95,8 +96,8 @@ static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
 static bool allocate_training(struct mfl_net *net, const size_t share[2], const size_t plain[2])
 {
         bool ok = true;
-        net->sum = mfl_calloc((size_t)net->n_wide + 1, sizeof *net->sum);
-        net->grads = tensors_new((size_t)net->n_wide * sizeof(float));
+        net->sum = mfl_calloc(net->options.worker ? 1 : (size_t)net->n_wide + 1, sizeof *net->sum);
+        net->grads = tensors_new((size_t)net->n_grads * sizeof(float));
         net->extra = tensors_new((size_t)net->n_extra * sizeof(float));
         net->unused = tensors_new((size_t)net->n_unused * sizeof(float));
         if (net->options.accumulate > 1) {
@@ -130,7 +131,7 @@ int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err)
         net->plain[0] = tensors_new(plain[0] * sizeof(float));
         net->plain[1] = tensors_new(plain[1] * sizeof(float));
         /* Only the conformance program uses this one; untouched pages cost nothing. */
-        net->x = mfl_calloc(input * groups, sizeof(float));
+        net->x = mfl_calloc(net->options.worker ? 1 : input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         bool ok = net->arena && net->work && net->scratch && net->staging && has_params && net->logits &&
                   net->dlogits && net->plain[0] && net->plain[1] && net->x && net->keys;
@@ -208,14 +209,15 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
 }
 
 /* Floats of a wide vector and of the copies of frozen params, at most, and of the largest weights of a convolution; of
- * frozen params, the caller's memory has the rest. */
+ * frozen params, the caller's memory has the rest. grads: of a worker's network. places: of what has no order of its own. */
 struct most {
-        uint64_t wide, copied, heaviest;
+        uint64_t wide, copied, heaviest, grads, places;
 };
 
 static struct most params_most(const struct mfl_graph *graph)
 {
         struct most most = {0};
+        uint64_t of_layer = 0, shared = 0;
         for (int i = 0; i < graph->n_params; i++) {
                 const struct mfl_param *param = &graph->params[i];
                 uint64_t rest = param->count;
@@ -227,11 +229,16 @@ static struct most params_most(const struct mfl_graph *graph)
                         most.heaviest = MFL_MAX(most.heaviest, rest);
                 }
                 rest += MFL_CPU_WIDE_ALIGN;
+                of_layer = i && graph->params[i - 1].layer == param->layer ? of_layer + rest : rest;
+                most.grads = MFL_MAX(most.grads, of_layer);
+                shared += param->n_uses > 1 ? rest : 0;
+                most.places += conv ? param->count : 0;
                 if (!frozen)
                         most.wide += rest;
                 else if (conv || op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
                         most.copied += rest;
         }
+        most.grads = MFL_MIN(most.grads + shared, most.wide);
         return most;
 }
 
@@ -246,8 +253,9 @@ static uint64_t params_floats(const struct most *most, const struct mfl_net_opti
         uint64_t groups = (uint64_t)options->groups;
         uint64_t kept = !options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options);
         uint64_t floats = groups * most->wide + (options->shared_start ? 3 : groups + 3) * most->copied;
-        if (options->sibling)
-                return 3 * most->wide;
+        if (options->worker)
+                return (options->sibling ? 0 : most->wide + most->copied * 2 + most->places) + most->grads;
+        floats += most->places;
         if (options->training)
                 floats += (kept * groups + 4 + (options->accumulate > 1)) * most->wide;
         return floats;
@@ -277,9 +285,8 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         for (int i = 0; i < graph->n_layers; i++)
                 floats += mfl_map_bytes(graph, i) / sizeof(float);
         for (int i = 0; i < graph->n_params; i++)
-                if (graph->params[i].offset >= graph->n_frozen)
-                        floats += graph->params[i].count *
-                                  (graph->params[i].n_uses > 1 ? 2 : 1); /* places, uses */
+                if (graph->params[i].offset >= graph->n_frozen && graph->params[i].n_uses > 1)
+                        floats += graph->params[i].count; /* of one use */
         if (options->precision == MFL_PRECISION_BF16)
                 floats += 4 * largest + 3 * most.heaviest; /* copies of a convolution's operands */
         return floats * sizeof(float) + 8 * HUGE_PAGE;

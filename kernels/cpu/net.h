@@ -7,6 +7,9 @@
  * and run one after another (a grouped convolution is slower on CPUs). Each group has its own wide params,
  * momentum and first params.
  *
+ * A worker's network (options.worker) has wide params and nothing else of their size. Gradients of a layer lie in a place
+ * that all layers use in turn, because each is taken as soon as it exists; only tensors of several layers have their own.
+ *
  * Frozen params have no part in that: no gradient, no sum, no copy for each group. A frozen tensor that lies
  * in the flat vector as the primitives read it (weights of products, embeddings, vectors) is read from the
  * caller's memory, so that all networks of a process share it. Only convolutions' weights and padded vectors
@@ -47,7 +50,11 @@ enum mfl_cpu_home {
 struct mfl_cpu_param {
         enum mfl_cpu_home home;
         uint64_t at, count, extra;
-        int tensor; /* of the gradient's layout; -1: not trained */
+        uint64_t grad; /* where its gradient lies in net->grads */
+        int tensor;    /* of the gradient's layout; -1: not trained */
+        /* Where flat elements lie in a wide vector: all together, or `place` says it of each, or column[0][c] of those of
+         * column c, which follow each other at column[1][c] floats. */
+        uint32_t *place, *column[2];
 };
 
 /* A group's frozen params. */
@@ -67,6 +74,8 @@ struct mfl_cpu_layer {
         /* relu: its backward happens in the max pool that reads it, or in the norm or add before it. The
          * others: do that backward */
         bool masked;
+        uint64_t grads; /* of a worker's network: floats of its gradients in net->grads */
+        bool pads; /* some of its trained tensors have more elements in a wide vector than in the flat one */
 };
 
 struct mfl_net {
@@ -82,14 +91,14 @@ struct mfl_net {
         struct mfl_cpu_layer *layers;
         struct mfl_cpu_param *wide; /* n_params */
         uint64_t n_wide, n_extra, n_copied;
-        uint64_t n_placed;               /* elements with an entry in `place` */
+        uint64_t n_grads;                /* n_wide; a worker's network: less */
         struct mfl_grad_tensor *tensors; /* training: the trained ones; grad.c */
         int n_tensors;
         uint64_t n_statistics;
         uint64_t *edges;                   /* of statistics */
         struct mfl_fixed_parts statistics; /* running statistics in a wide vector */
-        /* Where elements lie: those that move in a wide vector, and then the copied ones, in order, in a copy. */
-        uint32_t *place;
+        uint32_t *copied; /* where the elements of the copied tensors, in order, lie in a copy */
+        uint64_t n_copied_flat;
         struct mfl_cpu_frozen *frozen; /* G, and the base's */
         float *copies;         /* the groups' own and the base's; with options.shared_start the base's */
         char *arena, *scratch; /* scratch: the primitives' own */
@@ -101,7 +110,7 @@ struct mfl_net {
         float *first, *base;
         int64_t *sum;       /* n_wide: of updates, in the wide vector's order */
         uint64_t gather_ns; /* spent on batches so far */
-        float *grads;       /* n_wide */
+        float *grads;       /* n_grads */
         float *part;        /* n_wide: of one batch of a step that accumulates */
         float *extra;       /* n_extra: gradients of one use of shared tensors */
         float *unused;      /* gradients of a norm that is not trained, which its loops give all the same */
@@ -176,7 +185,11 @@ static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
 
 /* params.c: whether a tensor lies in the wide layout as in the flat vector. */
 bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param);
-/* Converts the tensors of one home, one after another, into floats in flat order. */
+/* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
+int64_t mfl_cpu_column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_stride);
+/* Converts a tensor into floats in flat order. */
+int mfl_cpu_tensor_to_flat(struct mfl_net *net, int i, const float *from, float *to, struct mfl_error *err);
+/* Converts the tensors of one home, one after another. */
 int mfl_cpu_params_to_flat(
         struct mfl_net *net, enum mfl_cpu_home home, const float *wide, float *flat, struct mfl_error *err);
 /* The frozen floats of a group become these, or with group options.groups those of the base; a group takes the base's
@@ -189,8 +202,20 @@ void mfl_cpu_frozen_get(const struct mfl_net *net, int group, uint64_t first, fl
 extern const struct mfl_grad_ops mfl_cpu_grad_ops;
 int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err);
 
-/* sum.c: the places of the flat vector's elements, and the functions that need only these. */
+/* places.c: where the flat vector's elements that move lie in a wide one; also of the copied ones. */
 int mfl_cpu_places_new(struct mfl_net *net, struct mfl_error *err);
+void mfl_cpu_places_free(struct mfl_net *net);
+struct mfl_cpu_places {
+        const struct mfl_net *net;
+        int tensor;
+        uint64_t k; /* the next element of that tensor */
+};
+#define MFL_CPU_PLACES 1024u /* of one call, at most */
+struct mfl_cpu_places mfl_cpu_places_from(const struct mfl_net *net, uint64_t first);
+/* The places of the next n elements. */
+void mfl_cpu_places_next(struct mfl_cpu_places *places, uint32_t n, uint32_t *ret_place);
+
+/* sum.c: params and updates as whole vectors. */
 int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
 int mfl_cpu_params_set(
         struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);

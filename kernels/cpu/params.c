@@ -2,8 +2,7 @@
 /* Converts parameters between the flat vector of the graph and this backend's layouts, and keeps the frozen ones. */
 #include "kernels/cpu/net.h"
 
-/* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
-static int64_t column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_stride)
+int64_t mfl_cpu_column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_stride)
 {
         int64_t first = c / MFL_DENSE_PANEL * MFL_DENSE_PANEL;
         *ret_stride = MFL_MIN(MFL_DENSE_PANEL, n_in - first);
@@ -13,7 +12,7 @@ static int64_t column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_st
 static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const float *wide, float *flat)
 {
         for (int64_t k = 0; k < in->logical; k++) {
-                int64_t stride, at = column_at(in->count, n_out, mfl_layout_at(in, k), &stride);
+                int64_t stride, at = mfl_cpu_column_at(in->count, n_out, mfl_layout_at(in, k), &stride);
                 for (int64_t o = 0; o < n_out; o++)
                         flat[o * in->logical + k] = wide[at + o * stride];
         }
@@ -29,7 +28,7 @@ bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param)
         return layer->op != MFL_OP_DENSE || net->layers[param->layer].gemm || param->shape.rank == 1;
 }
 
-static int tensor_to_flat(struct mfl_net *net, int i, const float *from, float *to, struct mfl_error *err)
+int mfl_cpu_tensor_to_flat(struct mfl_net *net, int i, const float *from, float *to, struct mfl_error *err)
 {
         const struct mfl_param *param = &net->graph->params[i];
         const struct mfl_layer *layer = &net->graph->layers[param->layer];
@@ -49,7 +48,7 @@ int mfl_cpu_params_to_flat(
         for (int i = 0; !rc && i < net->graph->n_params; i++) {
                 if (net->wide[i].home != home)
                         continue;
-                rc = tensor_to_flat(net, i, wide + net->wide[i].at, flat, err);
+                rc = mfl_cpu_tensor_to_flat(net, i, wide + net->wide[i].at, flat, err);
                 flat += net->graph->params[i].count;
         }
         return rc;
@@ -58,7 +57,7 @@ int mfl_cpu_params_to_flat(
 void mfl_cpu_frozen_set(struct mfl_net *net, int group, const float *frozen)
 {
         struct mfl_cpu_frozen *own = &net->frozen[group];
-        const uint32_t *place = net->place + net->graph->n_moving;
+        const uint32_t *place = net->copied;
         if (!frozen) {
                 *own = net->frozen[net->options.groups];
                 return;

@@ -30,11 +30,11 @@ struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param)
         return (struct mfl_apply){.opt = pass->opt,
                 .lr = pass->rate.lr,
                 .rate = pass->rate,
-                .grad = is_fused(pass) ? NULL : pass->grads + at,
+                .grad = is_fused(pass) ? NULL : pass->grads + net->wide[param].grad,
                 .p = net->params + group + at,
                 .m = net->momentum ? net->momentum + group + at : v,
                 .v = v,
-                .p0 = mfl_cpu_first(net, pass->group) + at};
+                .p0 = net->options.worker ? NULL : mfl_cpu_first(net, pass->group) + at};
 }
 
 void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
@@ -42,7 +42,7 @@ void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
         const struct mfl_net *net = pass->net;
         if (!mfl_cpu_is_trained(net->graph, param))
                 return;
-        float *grad = pass->grads + net->wide[param].at;
+        float *grad = pass->grads + net->wide[param].grad;
         if (mfl_cpu_adds_grad(pass, i, param))
                 net->device->loops->add((int64_t)net->wide[param].count, grad,
                         net->extra + net->wide[param].extra, false, grad, net->options.threads);
@@ -56,9 +56,22 @@ static void round_tensor(const struct pass *pass, int param)
         const struct mfl_net *net = pass->net;
         const struct mfl_cpu_param *wide = &net->wide[param];
         const struct mfl_grad_sink *sink = pass->sink;
-        float largest = net->device->loops->round_add((int64_t)wide->count, pass->grads + wide->at,
-                ldexp(1.0, sink->bits[wide->tensor]), sink->first, sink->sum + wide->at);
-        sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
+        const struct mfl_loops *loops = net->device->loops;
+        const float *g = pass->grads + wide->grad;
+        for (uint64_t at = wide->at, end = wide->at + wide->count, n; at < end; at += n, g += n) {
+                n = end - at;
+                void *to = sink->place(sink->user, at, &n);
+                if (!to)
+                        return;
+                if (!sink->floats) {
+                        float largest = loops->round_add(
+                                (int64_t)n, g, ldexp(1.0, sink->bits[wide->tensor]), sink->first, to);
+                        sink->largest[wide->tensor] = MFL_MAX(sink->largest[wide->tensor], largest);
+                } else if (sink->first)
+                        memcpy(to, g, (size_t)n * sizeof *g);
+                else
+                        loops->add((int64_t)n, to, g, false, to, net->options.threads);
+        }
         if (sink->ready)
                 sink->ready(sink->user, wide->tensor);
 }
@@ -74,8 +87,8 @@ void mfl_cpu_step_tensor(const struct pass *pass, int param)
                 return;
         struct mfl_apply apply = mfl_cpu_apply(pass, param);
         apply.grad = NULL;
-        net->device->loops->update((int64_t)net->wide[param].count, pass->grads + net->wide[param].at, &apply,
-                net->options.threads);
+        net->device->loops->update((int64_t)net->wide[param].count, pass->grads + net->wide[param].grad,
+                &apply, net->options.threads);
 }
 
 void mfl_cpu_gemm(const struct mfl_net *net, const struct mfl_gemm *g)

@@ -19,7 +19,7 @@ struct pass {
         /* Where gradients are rounded to as soon as they exist, with opt NULL; NULL: they are not. */
         const struct mfl_grad_sink *sink;
         float *statistics; /* those of the rows, layer by layer; NULL: not wanted */
-        float *grads;      /* a wide vector: the gradients, or room for them */
+        float *grads;      /* net->n_grads: the gradients, or room for them */
         struct mfl_error *err;
 };
 
@@ -59,7 +59,7 @@ static inline float *mfl_cpu_param_grad(const struct pass *pass, int i, int para
         if (!mfl_cpu_is_trained(net->graph, param))
                 return NULL;
         return mfl_cpu_adds_grad(pass, i, param) ? net->extra + net->wide[param].extra
-                                                 : pass->grads + net->wide[param].at;
+                                                 : pass->grads + net->wide[param].grad;
 }
 
 /* Floats of layer i's output for a whole batch. */

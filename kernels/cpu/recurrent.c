@@ -11,6 +11,7 @@
 struct cells {
         int64_t rows, positions, features, hidden, width; /* width: of all gates, with the weights' rows */
         enum mfl_cell kind;
+        bool last_cell;
         float *gates, *cell; /* kept */
         float *packed, *before, *zeros, *dh, *dc;
 };
@@ -22,7 +23,8 @@ static struct cells cells_of(const struct mfl_net *net, int i)
                 .positions = layer->out.dim[0],
                 .features = net->graph->layers[layer->input].out.dim[1],
                 .hidden = layer->out_channels,
-                .kind = mfl_cell_of(layer)};
+                .kind = mfl_cell_of(layer),
+                .last_cell = layer->last_cell};
         int64_t all = v.rows * v.positions;
         v.width = mfl_cell_gates(v.kind) * v.hidden;
         if (net->arena) {
@@ -56,6 +58,7 @@ static struct mfl_recurrent rows_of(const struct cells *v, float *y, int64_t beg
                 .positions = v->positions,
                 .hidden = v->hidden,
                 .kind = v->kind,
+                .last_cell = v->last_cell,
                 .gates = v->gates + all * 4 * v->hidden,
                 .cells = v->cell + all * v->hidden,
                 .y = y + all * v->hidden,

@@ -210,7 +210,7 @@ int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         int rc = mfl_cpu_check_step(net, data, err);
-        mfl_assert(mfl_moments_hold(net->options.moments, opt));
+        mfl_assert(!net->options.worker && mfl_moments_hold(net->options.moments, opt));
         omp_set_num_threads(net->options.threads);
         /* All steps of one client come before the next client's, so that its params stay in the cache. */
         for (int g = 0; g < net->options.groups; g++)

@@ -182,7 +182,7 @@ static void rows_backward(const struct pass *pass, int i, const float *dy)
         const struct mfl_layer *layer = &net->graph->layers[i];
         int64_t n = pass->rows * layer->out.dim[0], width = layer->out_channels;
         bool shared = mfl_cpu_is_shared(net->graph, layer->param_weight);
-        float *grad = pass->grads + net->wide[layer->param_weight].at;
+        float *grad = pass->grads + net->wide[layer->param_weight].grad;
         const float *x = mfl_cpu_act(net, layer->input);
         int *tokens = (int *)net->work;
         bool sparse = !shared && rests_without_gradient(pass->opt);

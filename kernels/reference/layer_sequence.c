@@ -165,6 +165,7 @@ static struct mfl_ref_recurrent recurrent_of(const struct pass *pass, int i)
                 .features = in_shape(net, i)->dim[1],
                 .hidden = layer->out.dim[1],
                 .cell = mfl_cell_of(layer),
+                .last_cell = layer->last_cell,
                 .weight_ih = param_of(net, pass->params, layer->param_weight),
                 .weight_hh = param_of(net, pass->params, layer->param_weight2),
                 .bias_ih = param_of(net, pass->params, layer->param_bias),

@@ -46,8 +46,9 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats = input + (options->sibling ? 4 * graph->n : graph->n * groups * 2);
-        if (options->training && !options->sibling)
+        uint64_t floats =
+                options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
+        if (options->training && !options->worker)
                 floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
                                              4); /* the sum counts double */
         if (make_plan(graph, options, &plan, NULL))
@@ -73,12 +74,11 @@ static void net_free(struct mfl_net *net)
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->arena);
-        if (!net->options.sibling) {
+        if (!net->options.sibling)
                 free(net->params);
-                free(net->params_first);
-                free(net->momentum);
-                free(net->second);
-        }
+        free(net->params_first);
+        free(net->momentum);
+        free(net->second);
         free(net->part);
         free(net->extra);
         free(net->turned);
@@ -95,9 +95,9 @@ static bool allocate_params(struct mfl_net *net, size_t n)
         const struct mfl_net *sibling = net->options.sibling;
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
         net->params = sibling ? sibling->params : mfl_calloc(n, sizeof(float));
-        net->params_first = sibling ? sibling->params_first : mfl_calloc(n, sizeof(float));
-        net->momentum = sibling ? sibling->momentum : first ? mfl_calloc(n, sizeof(float)) : NULL;
-        net->second = sibling ? sibling->second : second ? mfl_calloc(n, sizeof(float)) : NULL;
+        net->params_first = mfl_calloc(net->options.worker ? 1 : n, sizeof(float));
+        net->momentum = first ? mfl_calloc(n, sizeof(float)) : NULL;
+        net->second = second ? mfl_calloc(n, sizeof(float)) : NULL;
         return net->params && net->params_first && (net->momentum || !first) && (net->second || !second);
 }
 
@@ -113,15 +113,15 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
                 return rc;
         net->arena = mfl_alloc_aligned(net->plan->arena_bytes);
         bool has_params = allocate_params(net, n);
-        net->x = mfl_calloc(input * groups, sizeof(float));
+        net->x = mfl_calloc(net->options.worker ? 1 : input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
                 rc = mfl_ref_grad_tensors_new(net, err);
                 if (rc)
                         return rc;
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
-                net->part = mfl_calloc((size_t)graph->n, sizeof(float));
-                net->sum = mfl_calloc((size_t)graph->n, sizeof *net->sum);
+                net->part = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof(float));
+                net->sum = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof *net->sum);
         }
         if (mfl_graph_is_tied(graph)) {
                 net->extra = mfl_calloc((size_t)graph->n, sizeof(float));
@@ -165,7 +165,8 @@ static int params_set(
         if (n_frozen)
                 memcpy(net->params + at, frozen, n_frozen * sizeof(float));
         memcpy(net->params + at + n_frozen, moving, (n - n_frozen) * sizeof(float));
-        memcpy(net->params_first + at, net->params + at, n * sizeof(float));
+        if (!net->options.worker)
+                memcpy(net->params_first + at, net->params + at, n * sizeof(float));
         if (net->momentum)
                 memset(net->momentum + at, 0, n * sizeof(float));
         if (net->second)
@@ -197,6 +198,7 @@ static int sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uin
         uint64_t *n_bad, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
+        mfl_assert(!net->options.worker);
         for (int g = 0; g < net->options.groups; g++) {
                 size_t at = (size_t)(graph->n * (uint64_t)g + graph->n_frozen);
                 const float *params = net->params + at, *first = net->params_first + at;
@@ -243,15 +245,13 @@ static void add_prox(struct mfl_net *net, size_t at, float mu)
         }
 }
 
-void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt,
+void mfl_ref_update(float *p, float *m, float *v, const float *p0, const struct mfl_optimizer *opt,
         const struct mfl_rate *rate, float g)
 {
-        float *p = &net->params[at], *m = net->momentum ? &net->momentum[at] : NULL,
-              *v = net->second ? &net->second[at] : NULL;
         if (opt->kind == MFL_OPTIMIZER_SGD)
-                mfl_sgd_update(opt, rate->lr, p, m, &net->params_first[at], g);
+                mfl_sgd_update(opt, rate->lr, p, m, p0, g);
         else
-                mfl_adaptive_update(opt, rate, p, m, v, &net->params_first[at], g);
+                mfl_adaptive_update(opt, rate, p, m, v, p0, g);
 }
 
 static void update(
@@ -268,8 +268,9 @@ static void update(
                 const struct mfl_param *param = &net->graph->params[t];
                 size_t end = (size_t)(param->offset + param->count);
                 for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
-                        mfl_ref_update(net, at + i, opt, rate,
-                                factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
+                        mfl_ref_update(&net->params[at + i], net->momentum ? &net->momentum[at + i] : NULL,
+                                net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt,
+                                rate, factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
         }
 }
 
@@ -352,7 +353,7 @@ static int step(struct mfl_net *net, const struct mfl_device_data *data, struct 
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
         int rc = mfl_ref_check_step(net, data, err);
-        mfl_assert(mfl_moments_hold(net->options.moments, opt));
+        mfl_assert(!net->options.worker && mfl_moments_hold(net->options.moments, opt));
         for (uint32_t t = 0; !rc && t < n_steps; t++)
                 for (int g = 0; g < net->options.groups; g++)
                         step_group(net, data, &groups[g], g, t, opt);

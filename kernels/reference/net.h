@@ -12,20 +12,21 @@ struct mfl_net {
         struct mfl_plan *plan;
         struct mfl_map **maps; /* of MFL_OP_MAP layers */
         char *arena;
-        float *params, *params_first, *momentum; /* G * n; momentum: SGD's, or Adam's first moment */
-        float *second;                           /* G * n: Adam's and Adagrad's sum of squares. Both are
+        /* G * n; momentum: SGD's, or Adam's first moment. A worker's network has params and grads alone. */
+        float *params, *params_first, *momentum;
+        float *second;                   /* G * n: Adam's and Adagrad's sum of squares. Both are
                                                     NULL where options.moments does not have them */
-        int64_t *sum;                            /* n */
-        float *grads;                            /* n: of the step */
-        float *part;                             /* n: of one batch of a step that accumulates */
-        float *extra;                            /* n: gradients of one use of shared tensors */
-        float *turned;                           /* n: a transposed copy of a dense layer's weight. Both are
+        int64_t *sum;                    /* n */
+        float *grads;                    /* n: of the step */
+        float *part;                     /* n: of one batch of a step that accumulates */
+        float *extra;                    /* n: gradients of one use of shared tensors */
+        float *turned;                   /* n: a transposed copy of a dense layer's weight. Both are
                                                     NULL where no tensor is shared */
-        float *x;                                /* G * batch * input: what forward was given */
-        struct mfl_rng_key *keys;                /* G: what forward was given */
-        bool dropout;                            /* forward was given keys */
-        uint64_t gather_ns;                      /* spent on batches so far */
-        struct mfl_grad_tensor *tensors;         /* training: those that are trained */
+        float *x;                        /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys;        /* G: what forward was given */
+        bool dropout;                    /* forward was given keys */
+        uint64_t gather_ns;              /* spent on batches so far */
+        struct mfl_grad_tensor *tensors; /* training: those that are trained */
         int n_tensors;
 };
 
@@ -57,8 +58,8 @@ void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data,
         const struct mfl_rng_key *key, const uint32_t *index);
 /* Whether the network can train on the data. */
 int mfl_ref_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
-/* The optimizer's step of element `at` of all groups' params. */
-void mfl_ref_update(struct mfl_net *net, uint64_t at, const struct mfl_optimizer *opt,
+/* The optimizer's step of one element; NULL: what the optimizer does not use. */
+void mfl_ref_update(float *p, float *m, float *v, const float *p0, const struct mfl_optimizer *opt,
         const struct mfl_rate *rate, float g);
 
 /* net_grad.c */

@@ -43,19 +43,39 @@ static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout
                 .n_statistics = mfl_ref_statistics_at(graph, graph->n_layers)};
 }
 
-static void round_tensor(
+static void round_elements(
+        const float *grads, uint64_t n, double factor, bool first, int64_t *sum, float *largest)
+{
+        for (uint64_t i = 0; i < n; i++) {
+                float size = fabsf(grads[i]);
+                *largest = size > *largest ? size : isnan(size) ? INFINITY : *largest;
+                uint64_t before = first ? 0 : (uint64_t)sum[i];
+                sum[i] = (int64_t)(before + mfl_fixed_round((double)grads[i] * factor));
+        }
+}
+
+static void add_elements(const float *grads, uint64_t n, bool first, float *sum)
+{
+        for (uint64_t i = 0; i < n; i++)
+                sum[i] = first ? grads[i] : sum[i] + grads[i];
+}
+
+static void take_tensor(
         const struct mfl_grad_tensor *tensor, const float *grads, const struct mfl_grad_sink *sink, int t)
 {
-        double factor = ldexp(1.0, sink->bits[t]);
-        float largest = sink->largest[t];
-        for (uint64_t i = 0; i < tensor->count; i++) {
-                float size = fabsf(grads[i]);
-                int64_t *sum = &sink->sum[tensor->at + i];
-                largest = size > largest ? size : isnan(size) ? INFINITY : largest;
-                uint64_t before = sink->first ? 0 : (uint64_t)*sum;
-                *sum = (int64_t)(before + mfl_fixed_round((double)grads[i] * factor));
+        for (uint64_t i = 0, n; i < tensor->count; i += n) {
+                n = tensor->count - i;
+                void *to = sink->place(sink->user, tensor->at + i, &n);
+                if (!to)
+                        return;
+                if (sink->floats)
+                        add_elements(grads + i, n, sink->first, to);
+                else
+                        round_elements(
+                                grads + i, n, ldexp(1.0, sink->bits[t]), sink->first, to, &sink->largest[t]);
         }
-        sink->largest[t] = largest;
+        if (sink->ready)
+                sink->ready(sink->user, t);
 }
 
 static int grain(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *g,
@@ -72,7 +92,7 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
         int last = graph->n_layers - 1, rc = mfl_ref_check_step(net, data, err);
         if (rc)
                 return rc;
-        mfl_assert(g->rows <= (uint32_t)net->options.batch);
+        mfl_assert(net->options.worker && g->rows <= (uint32_t)net->options.batch);
         if (sink->statistics)
                 memset(sink->statistics, 0,
                         (size_t)mfl_ref_statistics_at(graph, graph->n_layers) * sizeof(float));
@@ -83,11 +103,8 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 data, graph, &net->options.loss, g->index, g->rows, g->share, NULL, NULL};
         mfl_host_loss(&loss, mfl_ref_act(net, last), mfl_ref_grad(net, last), score);
         mfl_ref_backward(&pass, net->grads);
-        for (int t = net->n_tensors; t-- > 0;) {
-                round_tensor(&net->tensors[t], net->grads + graph->n_frozen + net->tensors[t].at, sink, t);
-                if (sink->ready)
-                        sink->ready(sink->user, t);
-        }
+        for (int t = net->n_tensors; t-- > 0;)
+                take_tensor(&net->tensors[t], net->grads + graph->n_frozen + net->tensors[t].at, sink, t);
         return 0;
 }
 
@@ -95,10 +112,12 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
 static float element(const struct mfl_net *net, const struct mfl_grad_total *total, int t, uint64_t i,
         const struct mfl_optimizer *opt)
 {
-        uint64_t at = net->graph->n_frozen + i;
-        float g = (float)((double)total->sum[i - total->first] * ldexp(1.0, -total->bits[t]));
-        return mfl_optimizer_clips_prox(opt) ? g + opt->prox_mu * (net->params[at] - net->params_first[at])
-                                             : g;
+        uint64_t own = i - total->first;
+        float g = total->floats ? total->floats[own]
+                                : (float)((double)total->sum[own] * ldexp(1.0, -total->bits[t]));
+        return mfl_optimizer_clips_prox(opt)
+                       ? g + opt->prox_mu * (net->params[net->graph->n_frozen + i] - total->start[own])
+                       : g;
 }
 
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
@@ -130,8 +149,12 @@ static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const 
                 for (uint64_t i = MFL_MAX(tensor->at, total->first);
                         i < MFL_MIN(tensor->at + tensor->count, end); i++) {
                         float g = element(net, total, t, i, opt);
-                        mfl_ref_update(
-                                net, net->graph->n_frozen + i, &rest, rate, factor == 1.0f ? g : g * factor);
+                        uint64_t own = i - total->first;
+                        mfl_ref_update(&net->params[net->graph->n_frozen + i],
+                                total->momentum ? &total->momentum[own] : NULL,
+                                total->second ? &total->second[own] : NULL,
+                                total->start ? &total->start[own] : NULL, &rest, rate,
+                                factor == 1.0f ? g : g * factor);
                 }
         }
         return 0;

@@ -49,6 +49,10 @@ static void lstm_forward(const struct mfl_ref_recurrent *v, const struct row *ro
         int64_t n = v->hidden;
         const float *x = row->x + t * v->features, *before = t ? row->y + (t - 1) * n : NULL;
         float *gate = row->gates + t * 4 * n, *cell = row->cell + t * n;
+        if (v->last_cell && t == v->positions - 1) {
+                memcpy(row->y + t * n, cell - n, (size_t)n * sizeof *cell);
+                return;
+        }
         for (int64_t u = 0; u < 4 * n; u++) {
                 float a = (float)(share(v->weight_ih, v->bias_ih, u, v->features, x) +
                                   share(v->weight_hh, v->bias_hh, u, n, before));
@@ -111,6 +115,12 @@ static void lstm_backward(
 {
         int64_t n = v->hidden;
         float *gate = row->gates + t * 4 * n;
+        if (v->last_cell && t == v->positions - 1) {
+                memset(gate, 0, (size_t)(4 * n) * sizeof *gate);
+                memcpy(dc, dh, (size_t)n * sizeof *dc);
+                memset(dh, 0, (size_t)n * sizeof *dh);
+                return;
+        }
         for (int64_t u = 0; u < n; u++) {
                 float i = gate[u], f = gate[n + u], g = gate[2 * n + u], o = gate[3 * n + u];
                 float c = tanhf(row->cell[t * n + u]), before = t ? row->cell[(t - 1) * n + u] : 0.0f;

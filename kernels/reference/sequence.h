@@ -58,6 +58,7 @@ void mfl_ref_attention_backward(
 struct mfl_ref_recurrent {
         int64_t rows, positions, features, hidden;
         enum mfl_cell cell;
+        bool last_cell;                                         /* LSTM: as struct mfl_layer says */
         const float *weight_ih, *weight_hh, *bias_ih, *bias_hh; /* biases may be NULL */
 };
 #define MFL_REF_RECURRENT_KEPT 5

@@ -15,13 +15,17 @@ struct mfl_team {
         uint32_t n_grains; /* of the largest step */
         uint64_t n_blocks;
         struct team_buckets buckets;
-        struct team_traffic *traffic; /* NULL: traffic comes after the grains */
-        bool fresh;                   /* no step has been taken in this training: scales are a guess */
-        int64_t *sum;         /* layout.n; after the reduce-scatters the rank's slices of it hold the total */
-        int *exponent, *bits; /* of each tensor */
-        float *largest;       /* of each tensor, in this step */
-        float *statistics;    /* n_grains * layout.n_statistics */
-        double *squares;      /* n_blocks: rank by rank; those of a rank in the gradient's order */
+        struct team_traffic *traffic;
+        bool fresh;           /* no step has been taken in this training: scales are a guess */
+        uint32_t zero;        /* the stage at work */
+        uint64_t size;        /* of an element of a sum */
+        uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
+        char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
+        float *momentum, *second, *start; /* n_own */
+        int *exponent, *bits;             /* of each tensor */
+        float *largest;                   /* of each tensor, in this step */
+        float *statistics;                /* n_grains * layout.n_statistics */
+        double *squares; /* n_blocks: rank by rank; those of a rank in the gradient's order */
         uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
         struct mfl_team_times times;
 };
@@ -42,28 +46,61 @@ struct call {
 
 enum { EDGES_SQUARES, EDGES_STATISTICS };
 
-static uint32_t grains_of(const struct mfl_team_options *options, uint32_t rows)
+static uint64_t n_sums(const struct mfl_team *team)
 {
-        return (rows + options->grain - 1) / options->grain;
+        return team->zero < 2 ? team->layout.n : team->n_own;
 }
 
-uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
-        const struct mfl_net_options *net, const struct mfl_team_options *options)
+uint64_t mfl_team_held(const struct mfl_team *team)
 {
-        uint64_t n = ops->grad ? ops->grad->elements(graph, net) : 0, statistics = 0;
-        for (int i = 0; i < graph->n_params; i++)
-                if (mfl_param_is_statistics(&graph->params[i]))
-                        statistics += graph->params[i].count;
-        return n * sizeof(int64_t) + n / MFL_GRAD_BLOCK * sizeof(double) +
-               grains_of(options, options->step_rows) * statistics * sizeof(float) + sizeof(struct mfl_team);
+        uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
+        return n_sums(team) * team->size + team->n_own * kept * sizeof(float) +
+               mfl_team_traffic_bytes(team->traffic) + team->n_blocks * sizeof(double) +
+               (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float);
+}
+
+static uint64_t blocks_of(uint64_t n)
+{
+        return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
+}
+
+/* A rank's elements of a bucket: in stage 0 each has all. */
+static uint64_t own_of(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
+{
+        const struct team_bucket *bucket = &team->buckets.bucket[k];
+        uint64_t from = team->zero ? bucket->edge[rank] : 0,
+                 to = team->zero ? bucket->edge[rank + 1] : bucket->n;
+        *ret_first = bucket->first + from;
+        return to - from;
+}
+
+/* How many ranks own something that others don't, and which of them this one is. */
+static uint32_t n_owners(const struct mfl_team *team)
+{
+        return team->zero ? team->mesh->n_ranks : 1;
+}
+
+static uint32_t owner(const struct mfl_team *team)
+{
+        return team->zero ? team->mesh->rank : 0;
+}
+
+/* Elements are 0 in the places between tensors, for ever. */
+static int allocate_floats(uint64_t n, bool wanted, float **ret_floats, struct mfl_error *err)
+{
+        if (!wanted)
+                return 0;
+        *ret_floats = mfl_alloc_aligned((size_t)n * sizeof(float) + 1);
+        return *ret_floats ? 0 : mfl_fail_memory(err, n * sizeof(float), "a team's optimizer");
 }
 
 static int allocate(struct mfl_team *team, struct mfl_error *err)
 {
-        size_t n = (size_t)team->layout.n, tensors = (size_t)team->layout.n_tensors + 1;
-        team->sum = mfl_alloc_aligned(n * sizeof *team->sum);
+        enum mfl_moments moments = team->options.moments;
+        size_t bytes = (size_t)(n_sums(team) * team->size), tensors = (size_t)team->layout.n_tensors + 1;
+        team->sum = mfl_alloc_aligned(bytes + 1);
         if (team->sum)
-                memset(team->sum, 0, n * sizeof *team->sum);
+                memset(team->sum, 0, bytes);
         team->exponent = mfl_calloc(tensors, sizeof *team->exponent);
         team->bits = mfl_calloc(tensors, sizeof *team->bits);
         team->largest = mfl_calloc(tensors, sizeof *team->largest);
@@ -72,19 +109,33 @@ static int allocate(struct mfl_team *team, struct mfl_error *err)
         team->squares = mfl_calloc((size_t)team->n_blocks + 1, sizeof *team->squares);
         if (!team->sum || !team->exponent || !team->bits || !team->largest || !team->statistics ||
                 !team->squares)
-                return mfl_fail_memory(err, n * sizeof *team->sum, "a team's gradient");
+                return mfl_fail_memory(err, bytes, "a team's gradient");
+        int rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_FIRST,
+                &team->momentum, err);
+        if (!rc)
+                rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_SECOND,
+                        &team->second, err);
+        return rc ? rc : allocate_floats(team->n_own, team->options.start, &team->start, err);
+}
+
+/* Which elements are the rank's. */
+static int share_out(struct mfl_team *team, struct mfl_error *err)
+{
+        uint64_t first, *squares = team->edge[EDGES_SQUARES];
+        team->own = mfl_calloc((size_t)team->buckets.n + 1, sizeof *team->own);
+        if (!team->own)
+                return mfl_fail_memory(err, team->buckets.n * sizeof *team->own, "a team's buckets");
+        for (uint32_t k = 0; k < team->buckets.n; k++) {
+                uint64_t n = own_of(team, k, owner(team), &first);
+                team->own[k] = team->n_own;
+                team->n_own += n;
+        }
+        for (uint32_t r = 0; r < n_owners(team); r++) {
+                squares[r + 1] = squares[r];
+                for (uint32_t k = 0; k < team->buckets.n; k++)
+                        squares[r + 1] += blocks_of(own_of(team, k, r, &first));
+        }
         return 0;
-}
-
-static uint64_t blocks_of(uint64_t n)
-{
-        return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
-}
-
-/* Elements of a rank's slice. */
-static uint64_t slice_of(const struct team_bucket *bucket, uint32_t rank)
-{
-        return bucket->edge[rank + 1] - bucket->edge[rank];
 }
 
 static int start(struct mfl_team *team, struct mfl_error *err)
@@ -92,16 +143,18 @@ static int start(struct mfl_team *team, struct mfl_error *err)
         int rc = mfl_team_buckets_new(
                 &team->layout, team->options.bucket_bytes, team->mesh->n_ranks, &team->buckets, err);
         if (!rc)
+                rc = share_out(team, err);
+        if (!rc)
                 rc = allocate(team, err);
-        for (uint32_t r = 0; !rc && r < team->mesh->n_ranks; r++) {
-                team->edge[EDGES_SQUARES][r + 1] = team->edge[EDGES_SQUARES][r];
-                for (uint32_t k = 0; k < team->buckets.n; k++)
-                        team->edge[EDGES_SQUARES][r + 1] += blocks_of(slice_of(&team->buckets.bucket[k], r));
-        }
-        if (!rc && team->options.overlap && team->mesh->n_ranks > 1)
-                rc = mfl_team_traffic_new(
-                        team->mesh, &team->buckets, &team->layout, team->sum, &team->traffic, err);
-        return rc;
+        const struct team_traffic_options traffic = {.mesh = team->mesh,
+                .buckets = &team->buckets,
+                .layout = &team->layout,
+                .type = team->options.floats ? MFL_MESH_F32 : MFL_MESH_I64,
+                .sum = team->sum,
+                .own = team->zero == 2 ? team->own : NULL,
+                .all = !team->zero,
+                .behind = team->options.overlap && team->mesh->n_ranks > 1};
+        return rc ? rc : mfl_team_traffic_new(&traffic, &team->traffic, err);
 }
 
 int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
@@ -113,15 +166,18 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                         "the %s backend trains a client on one worker: leave out `parallel`, or use the cpu "
                         "backend",
                         ops->name);
-        mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX);
+        mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX &&
+                   options->zero <= MFL_TEAM_ZERO_MAX);
         struct mfl_team *team = mfl_calloc(1, sizeof *team);
         if (!team)
                 return mfl_fail_memory(err, sizeof *team, "a team");
         *team = (struct mfl_team){
                 .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
         team->ops->layout(net, &team->layout);
-        team->n_grains = grains_of(options, options->step_rows);
+        team->n_grains = mfl_team_grains(options, options->step_rows);
         team->n_blocks = blocks_of(team->layout.n);
+        team->zero = mfl_team_stage(options, mesh->n_ranks);
+        team->size = options->floats ? sizeof(float) : sizeof(int64_t);
         int rc = start(team, err);
         if (rc) {
                 mfl_team_free(team);
@@ -138,7 +194,11 @@ void mfl_team_free(struct mfl_team *team)
                 return;
         mfl_team_traffic_free(team->traffic);
         mfl_team_buckets_deinit(&team->buckets);
+        free(team->own);
         free(team->sum);
+        free(team->momentum);
+        free(team->second);
+        free(team->start);
         free(team->exponent);
         free(team->bits);
         free(team->largest);
@@ -175,9 +235,22 @@ static int exchange(struct call *call, struct mfl_mesh_op op)
         return rc;
 }
 
-/* Grains [first, end); with traffic, buckets go while the last one's gradients come. */
-static int run_grains(struct call *call, uint32_t first, uint32_t end, struct team_traffic *traffic,
-        struct mfl_score *score)
+/* The optimizer's state before a training's first step. */
+static void start_state(struct mfl_team *team)
+{
+        uint64_t first;
+        if (team->momentum)
+                memset(team->momentum, 0, (size_t)team->n_own * sizeof(float));
+        if (team->second)
+                memset(team->second, 0, (size_t)team->n_own * sizeof(float));
+        for (uint32_t k = 0; team->start && k < team->buckets.n; k++) {
+                uint64_t n = own_of(team, k, owner(team), &first);
+                memcpy(team->start + team->own[k], team->layout.params + first, (size_t)n * sizeof(float));
+        }
+}
+
+/* Grains [first, end); with `sends` buckets go while the last one's gradients come. */
+static int run_grains(struct call *call, uint32_t first, uint32_t end, bool sends, struct mfl_score *score)
 {
         struct mfl_team *team = call->team;
         int rc = 0;
@@ -190,52 +263,77 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, struct te
                         .dropout = call->steps->dropout,
                         .augment = call->steps->augment,
                         .share = &call->share};
-                struct mfl_grad_sink sink = {.sum = team->sum,
-                        .first = k == first,
+                struct mfl_grad_sink sink = {.place = mfl_team_traffic_place,
+                        .first = k == first && team->zero < 2,
+                        .floats = team->options.floats,
                         .bits = team->bits,
                         .largest = team->largest,
                         .statistics = team->layout.n_statistics
                                               ? team->statistics + (size_t)k * team->layout.n_statistics
                                               : NULL,
-                        .ready = traffic && k == end - 1 ? mfl_team_traffic_ready : NULL,
-                        .user = traffic};
+                        .ready = sends && k == end - 1 ? mfl_team_traffic_ready : NULL,
+                        .user = team->traffic};
                 rc = team->ops->grain(team->net, call->data, &grain, &sink, score, call->err);
         }
         return rc;
 }
 
-/* The gradients of the rank's grains; *score: of their rows. With traffic also the ranks' sum. */
-static int take_grains(struct call *call, struct team_traffic *traffic, struct mfl_score *score)
+static void begin_traffic(struct call *call, bool adds)
+{
+        const struct team_traffic_session session = {.step = call->step,
+                .sequence = call->sequence,
+                .deadline_ms = call->team->options.deadline_ms,
+                .cancel = call->cancel,
+                .adds = adds};
+        mfl_team_traffic_begin(call->team->traffic, &session);
+        call->sequence += call->team->buckets.n;
+}
+
+/* What buckets took behind backward counts as hidden; the rest is exchange. */
+static int end_traffic(struct call *call, int rc)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), rank = team->mesh->rank,
-                 ranks = team->mesh->n_ranks;
+        struct mfl_error other;
+        uint64_t start_ns = mfl_now_ns(), busy = 0;
+        int code = mfl_team_traffic_wait(team->traffic, rc ? "a rank has failed" : NULL, &busy, &other);
+        uint64_t waited = mfl_now_ns() - start_ns, inside = busy > waited ? busy - waited : 0;
+        bool behind = team->options.overlap && team->mesh->n_ranks > 1;
+        team->times.exchange += behind ? waited : MFL_MAX(waited, busy);
+        team->times.hidden += behind ? busy : 0;
+        team->times.compute -= behind ? 0 : inside; /* in `ready` */
+        return rc ? rc : code ? mfl_fail(call->err, code, "%s", other.text) : 0;
+}
+
+/* The gradients of the rank's grains; *score: of their rows. With `sends` also the ranks' sum. Ranks that own shards alone send
+ * each grain by itself, so all have the same number of turns. */
+static int take_grains(struct call *call, bool sends, struct mfl_score *score)
+{
+        struct mfl_team *team = call->team;
+        uint32_t n = mfl_team_grains(&team->options, call->rows), rank = team->mesh->rank,
+                 ranks = team->mesh->n_ranks, turns = team->zero < 2 ? 1 : (n + ranks - 1) / ranks;
         uint32_t first = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank),
                  end = (uint32_t)mfl_mesh_slice(n, 1, ranks, rank + 1);
-        uint64_t start_ns = mfl_now_ns();
+        int rc = 0;
         for (int t = 0; t < team->layout.n_tensors; t++) {
                 team->bits[t] = mfl_team_bits(team->exponent[t], team->n_grains);
                 team->largest[t] = 0;
         }
-        if (first == end)
-                memset(team->sum, 0, (size_t)team->layout.n * sizeof *team->sum);
-        if (traffic) {
-                mfl_team_traffic_begin(
-                        traffic, call->step, call->sequence, team->options.deadline_ms, call->cancel);
-                call->sequence += team->buckets.n;
+        if (first == end && team->zero < 2)
+                memset(team->sum, 0, (size_t)(team->layout.n * team->size));
+        for (uint32_t t = 0; !rc && t < turns; t++) {
+                uint32_t from = team->zero < 2 ? first : MFL_MIN(first + t, end);
+                uint64_t start_ns = mfl_now_ns();
+                if (sends)
+                        begin_traffic(call, t > 0);
+                rc = run_grains(call, from, team->zero < 2 ? end : MFL_MIN(from + 1, end), sends, score);
+                team->times.compute += mfl_now_ns() - start_ns;
+                if (sends)
+                        rc = end_traffic(call, rc);
         }
-        int rc = run_grains(call, first, end, traffic, score);
-        uint64_t end_ns = mfl_now_ns();
-        team->times.compute += end_ns - start_ns;
-        if (traffic) {
-                struct mfl_error other;
-                int code = mfl_team_traffic_wait(
-                        traffic, rc ? "a rank has failed" : NULL, &team->times.hidden, &other);
-                team->times.exchange += mfl_now_ns() - end_ns;
-                if (!rc && code)
-                        rc = mfl_fail(call->err, code, "%s", other.text);
-        }
-        if (rc || !team->layout.n_tensors)
+        /* Where params are one memory, nobody may change them before all have read them. */
+        if (!rc && team->options.floats && team->options.shared)
+                rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+        if (rc || !team->layout.n_tensors || team->options.floats)
                 return rc;
         return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
                                       .type = MFL_MESH_F32,
@@ -245,21 +343,11 @@ static int take_grains(struct call *call, struct team_traffic *traffic, struct m
                                       .n = (uint64_t)team->layout.n_tensors});
 }
 
-/* The ranks' sum, where it did not go behind backward. */
-static int exchange_buckets(struct call *call)
-{
-        struct mfl_team *team = call->team;
-        int rc = 0;
-        for (uint32_t k = 0; !rc && k < team->buckets.n; k++)
-                rc = exchange(call, mfl_team_scatter(team->mesh, &team->buckets.bucket[k], team->sum));
-        return rc;
-}
-
 /* Whether all tensors' scales were right; those that were not become so. All ranks see the same numbers. */
 static bool scales_fit(struct mfl_team *team)
 {
         bool fit = true;
-        for (int t = 0; t < team->layout.n_tensors; t++) {
+        for (int t = 0; !team->options.floats && t < team->layout.n_tensors; t++) {
                 if (mfl_team_fits(team->exponent[t], team->largest[t]))
                         continue;
                 team->exponent[t] = mfl_team_exponent(team->largest[t]);
@@ -272,13 +360,16 @@ static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
         struct mfl_score score = {0};
-        struct team_traffic *traffic = team->fresh ? NULL : team->traffic;
-        int rc = take_grains(call, traffic, &score);
+        bool behind = team->options.overlap && team->mesh->n_ranks > 1, shards = team->zero == 2;
+        bool sends = shards || (behind && !team->fresh);
+        if (team->fresh)
+                start_state(team);
+        int rc = take_grains(call, sends, &score);
         if (!rc && !scales_fit(team)) {
                 team->times.repeats++;
                 score = (struct mfl_score){0};
-                traffic = team->traffic;
-                rc = take_grains(call, traffic, &score);
+                sends = shards || behind;
+                rc = take_grains(call, sends, &score);
                 if (!rc && !scales_fit(team))
                         return mfl_fail(call->err, -EIO,
                                 "the gradient of step %u came out differently when it was computed again, so "
@@ -286,8 +377,10 @@ static int take_gradient(struct call *call)
                                 "can't train a client on several workers",
                                 call->step);
         }
-        if (!rc && !traffic)
-                rc = exchange_buckets(call);
+        if (!rc && !sends && team->mesh->n_ranks > 1) {
+                begin_traffic(call, false);
+                rc = end_traffic(call, 0);
+        }
         team->fresh = false;
         struct mfl_score *sum = &call->steps->score;
         sum->loss_sum = mfl_fixed_loss_add(sum->loss_sum, score.loss_sum);
@@ -300,7 +393,7 @@ static int take_gradient(struct call *call)
 static int take_statistics(struct call *call)
 {
         struct mfl_team *team = call->team;
-        uint32_t n = grains_of(&team->options, call->rows), ranks = team->mesh->n_ranks,
+        uint32_t n = mfl_team_grains(&team->options, call->rows), ranks = team->mesh->n_ranks,
                  rank = team->mesh->rank;
         uint64_t *edge = team->edge[EDGES_STATISTICS], each = team->layout.n_statistics;
         if (!each)
@@ -318,23 +411,30 @@ static int take_statistics(struct call *call)
         return rc;
 }
 
-/* What a slice of a bucket is to the backend. */
-static struct mfl_grad_total total_of(const struct mfl_team *team, const struct team_bucket *bucket)
+/* What the rank's elements of a bucket are to the backend. */
+static struct mfl_grad_total total_of(const struct mfl_team *team, uint32_t k)
 {
-        uint64_t first = bucket->first + bucket->edge[team->mesh->rank];
-        return (struct mfl_grad_total){
-                team->sum + first, first, slice_of(bucket, team->mesh->rank), team->bits};
+        uint64_t first, n = own_of(team, k, owner(team), &first), own = team->own[k];
+        const char *sum = team->sum + (team->zero < 2 ? first : own) * team->size;
+        return (struct mfl_grad_total){.sum = team->options.floats ? NULL : (const int64_t *)sum,
+                .floats = team->options.floats ? (const float *)sum : NULL,
+                .first = first,
+                .n = n,
+                .bits = team->bits,
+                .momentum = team->momentum ? team->momentum + own : NULL,
+                .second = team->second ? team->second + own : NULL,
+                .start = team->start ? team->start + own : NULL};
 }
 
 /* The sum over all blocks, in the gradient's order: buckets from the last to the first, and in each the ranks. */
 static double sum_squares(const struct mfl_team *team)
 {
-        uint64_t next[MFL_MESH_RANKS_MAX];
+        uint64_t next[MFL_MESH_RANKS_MAX], first;
         double squares = 0;
-        memcpy(next, team->edge[EDGES_SQUARES], team->mesh->n_ranks * sizeof *next);
+        memcpy(next, team->edge[EDGES_SQUARES], n_owners(team) * sizeof *next);
         for (uint32_t k = team->buckets.n; k-- > 0;)
-                for (uint32_t r = 0; r < team->mesh->n_ranks; r++)
-                        for (uint64_t b = blocks_of(slice_of(&team->buckets.bucket[k], r)); b > 0; b--)
+                for (uint32_t r = 0; r < n_owners(team); r++)
+                        for (uint64_t b = blocks_of(own_of(team, k, r, &first)); b > 0; b--)
                                 squares += team->squares[next[r]++];
         return squares;
 }
@@ -347,13 +447,13 @@ static int find_factor(struct call *call, float *ret_factor)
         int rc = 0;
         *ret_factor = 1.0f;
         if (call->opt->clip_norm > 0) {
-                double *own = team->squares + edge[team->mesh->rank], *at = own;
+                double *own = team->squares + edge[owner(team)], *at = own;
                 for (uint32_t k = team->buckets.n; !rc && k-- > 0;) {
-                        struct mfl_grad_total total = total_of(team, &team->buckets.bucket[k]);
+                        struct mfl_grad_total total = total_of(team, k);
                         rc = team->ops->squares(team->net, &total, call->opt, at, call->err);
                         at += blocks_of(total.n);
                 }
-                if (!rc)
+                if (!rc && team->zero)
                         rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
                                                     .type = MFL_MESH_I64, /* a double's bits */
                                                     .in = own,
@@ -363,7 +463,7 @@ static int find_factor(struct call *call, float *ret_factor)
                 if (!rc)
                         *ret_factor = mfl_clip_factor(call->opt->clip_norm, (float)sqrt(sum_squares(team)));
         }
-        for (int t = 0; t < team->layout.n_tensors; t++)
+        for (int t = 0; !team->options.floats && t < team->layout.n_tensors; t++)
                 if (!isfinite(team->largest[t]))
                         *ret_factor = NAN;
         return rc;
@@ -374,6 +474,8 @@ static int share_params(struct call *call)
 {
         struct mfl_team *team = call->team;
         int rc = 0;
+        if (!team->zero)
+                return 0;
         if (team->options.shared)
                 return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
@@ -397,7 +499,7 @@ static int take_step(struct call *call, float lr_scale)
         int rc = find_factor(call, &factor);
         uint64_t start_ns = mfl_now_ns();
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
-                struct mfl_grad_total total = total_of(team, &team->buckets.bucket[k]);
+                struct mfl_grad_total total = total_of(team, k);
                 if (total.n)
                         rc = team->ops->apply(team->net, &total, call->opt, &rate, factor, call->err);
         }

@@ -6,15 +6,29 @@
  * the params after a step are a function of the rows, the grain and the arithmetic of one network: not of the number of
  * ranks, who took which grain, or how the mesh carries it. One rank alone gives the same bits.
  *
- * One step of rank r of W, with n params: its grains; the largest elements (one number for each tensor) and, of batch
- * norm, what its grains saw go to all; 8 n (W - 1) / W bytes arrive by reduce-scatter and, unless params are shared,
- * 4 n (W - 1) / W by all-gather.
+ * One step of rank r of W, with n params: its grains; the sum of all gradients; the largest elements (one number for each
+ * tensor) and, of batch norm, what its grains saw go to all; the optimizer's step; all params go to all.
  *
  * Buckets: the gradient is cut into buckets, from its end on, as backward gives it: each begins where a tensor does, but
- * for the rest of a block, and each rank takes a slice of whole blocks of every bucket. With `overlap` a bucket's
- * reduce-scatter runs on a thread of the rank's own behind the backward of its last grain, in the buckets' order at all
+ * for the rest of a block, and each rank owns a slice of whole blocks of every bucket. With `overlap` a bucket's
+ * sum is taken on a thread of the rank's own behind the backward of its last grain, in the buckets' order at all
  * ranks. A step whose scales did not fit sends the gradient twice; so the first step of a training, which rarely fits,
  * does without.
+ *
+ * What a rank holds, by stage (Rajbhandari et al. 2020, "ZeRO": there it is P_os and P_os+g; here with integers), in bytes
+ * per param, with AdamW in float; and what it takes from other ranks in a step, with g grains per rank:
+ *
+ *   zero  params  sums  optimizer  total     bytes taken per param
+ *   0     4       8     8          20        16 (W - 1) / W                   all-reduce; each rank takes the whole step
+ *   1     4       8     8 / W      12 + 8/W  12 (W - 1) / W                   reduce-scatter, own step, all-gather
+ *   2     4       8 / W 8 / W      4 + 16/W  (8 g + 4) (W - 1) / W            the same for each grain
+ *
+ * The optimizer column is 0 for SGD, 4 for SGD with momentum and Adagrad; a proximal term has 4 for the params at the start.
+ * Sums of floats take 4 in place of 8. On top come activations, the gradient of one layer as floats (4), and for stage 2 the
+ * buckets that are open at once: usually two, of the bucket size or of one layer, whichever is more. (Until ABI 12 a rank had
+ * 28: params and their start 8, optimizer 8, gradient as floats 4, sums 8; and 4 for places of params, 8 for updates.)
+ * With `shared` the params of all ranks are one memory, and so is the optimizer's state: stage 0 is then stage 1.
+ * The stage changes no bit of the result.
  *
  * Scales: a tensor's elements have the bits that follow from the largest element of any grain in the step before (2^-10
  * in the first), with 2^8 of headroom. Where an element is beyond that, or all of a tensor are below 2^-20 of it, the
@@ -36,12 +50,17 @@ struct mfl_team_options {
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
         bool shared; /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
-        bool overlap;          /* traffic behind backward */
-        uint64_t bucket_bytes; /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
-        uint32_t deadline_ms;  /* of waiting for other ranks, once */
+        uint32_t zero; /* stage: 0 to MFL_TEAM_ZERO_MAX */
+        bool floats;   /* sums of floats, in the ranks' order: their bits depend on the number of ranks */
+        enum mfl_moments moments; /* as for a network that has them */
+        bool start;               /* the optimizer has a proximal term */
+        bool overlap;             /* traffic behind backward */
+        uint64_t bucket_bytes;    /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
+        uint32_t deadline_ms;     /* of waiting for other ranks, once */
 };
 
 #define MFL_TEAM_BUCKET ((uint64_t)4 << 20)
+#define MFL_TEAM_ZERO_MAX 2u
 
 /* For people: where the time of the steps went, in nanoseconds. */
 struct mfl_team_times {
@@ -52,15 +71,17 @@ struct mfl_team_times {
 
 struct mfl_team;
 
-/* net: of one group, training, with batch = grain. Net and mesh belong to the caller, and live longer. MFL_INVALID where
+/* net: of a worker, with batch = grain. Net and mesh belong to the caller, and live longer. MFL_INVALID where
  * the backend has no such gradients. */
 int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
         struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
         struct mfl_error *err);
 void mfl_team_free(struct mfl_team *team); /* NULL is fine */
-/* What mfl_team_new allocates for such a network, at most. */
+/* What the team of one of n_ranks takes beside such a network, at most; for stage 2 with the buckets that are usually open. */
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
-        const struct mfl_net_options *net, const struct mfl_team_options *options);
+        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks);
+/* What it has taken so far. */
+uint64_t mfl_team_held(const struct mfl_team *team);
 
 /* Begins a local training: scales start anew. Params are those of the network, at every rank. */
 void mfl_team_begin(struct mfl_team *team);

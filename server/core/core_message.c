@@ -44,7 +44,13 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
         if (!relation)
                 return;
         relation->fails++;
-        if (msg->failed.permanent)
+        uint32_t team = task->team ? task->team->n_members : 1;
+        if (msg->failed.permanent && task->kind != MFL_TASK_EVAL &&
+                team < mfl_core_daemon_team_most(daemon, job)) {
+                /* Perhaps it lacks memory, of which a member of a larger team needs less. */
+                relation->team_least = team + 1;
+                job->needs_teams = true;
+        } else if (msg->failed.permanent)
                 relation->barred = true;
         else if (relation->fails >= FAILS_MAX) {
                 relation->rest_stamp = job->stamp;

@@ -152,6 +152,16 @@ out:
         free(order);
 }
 
+/* Without those that can work in teams alone. */
+static uint32_t drop_weak(const struct core_job *job, struct core_daemon **v, uint32_t n)
+{
+        uint32_t n_left = 0;
+        for (uint32_t i = 0; i < n; i++)
+                if (job->phase == PHASE_EVAL || mfl_core_daemon_team_least(v[i], job) < 2)
+                        v[n_left++] = v[i];
+        return n_left;
+}
+
 static void deal_population(
         struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
 {
@@ -168,6 +178,7 @@ static void deal_population(
                 free(v);
                 return;
         }
+        n = drop_weak(job, v, n);
         if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
                 deal_by_modulo(core, job, v, n, open, n_open);
         else if (n && n_open)
@@ -203,7 +214,7 @@ static void deal_local(struct mfl_core *core, struct core_job *job)
                 if (home) {
                         if (state == ITEM_MISSING)
                                 mfl_core_item_set(job, i, ITEM_OPEN, NULL);
-                        if (!deal_site(core, job, home, i) && !core->error)
+                        if (!deal_site(core, job, home, i) && !core->error && drop_weak(job, &home, 1))
                                 mfl_core_task_give(core, job, home, &i, 1);
                 } else if (!usable && !waits && state == ITEM_OPEN) {
                         mfl_core_item_set(job, i, ITEM_MISSING, NULL);

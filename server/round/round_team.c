@@ -48,10 +48,9 @@ static enum reach reach_of(const struct core_daemon *daemon, const struct core_j
 {
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
         bool rests = relation && job->round < relation->wide_round;
-        if (daemon->info.protocol < MFL_PROTOCOL_TEAMS || daemon->info.alone || !daemon->info.instance)
+        if (daemon->info.protocol < MFL_PROTOCOL_SHARDS || daemon->info.alone || !daemon->info.instance)
                 return REACHES_NOBODY;
-        if (job->spec->parallel.within == MFL_WITHIN_ANY && daemon->info.peer[0] && !rests &&
-                daemon->info.protocol >= MFL_PROTOCOL_PEERS)
+        if (job->spec->parallel.within == MFL_WITHIN_ANY && daemon->info.peer[0] && !rests)
                 return REACHES_ANY;
         return daemon->node->n > 1 ? REACHES_NODE : REACHES_NOBODY;
 }
@@ -135,37 +134,50 @@ static uint32_t choose(const struct core_job *job, struct core_daemon *const *v,
         return n_members;
 }
 
-static void deal_item(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v, uint32_t n,
+/* Whether there is a team for it that is large enough for its members. */
+static bool deal_item(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v, uint32_t n,
         uint32_t ranks, uint32_t open)
 {
         struct core_team_member member[MFL_GROUP_MAX];
         uint32_t n_members = choose(job, v, n, ranks, member);
         for (uint32_t i = 0; i < n_members; i++)
+                if (mfl_core_daemon_team_least(member[i].daemon, job) > n_members)
+                        return false;
+        for (uint32_t i = 0; i < n_members; i++)
                 if (!member[i].daemon->job)
                         mfl_core_lease(core, member[i].daemon, job);
         if (core->error)
-                return;
+                return true;
         mfl_core_task_give(core, job, v[0], &open, 1);
         if (n_members > 1 && !core->error)
                 mfl_core_team_form(core, job->tasks, member, n_members);
+        return true;
 }
 
-static void deal_class(struct mfl_core *core, struct core_job *job, const struct class *class,
+static bool deal_class(struct mfl_core *core, struct core_job *job, const struct class *class,
         struct core_daemon *const *v, uint32_t ranks, const uint32_t *open)
 {
         uint64_t n = size_of(class);
+        bool dealt = false;
         for (uint64_t t = 0; t < class->n_teams && !core->error; t++) {
                 uint64_t first = class->first + n * t / class->n_teams,
                          end = class->first + n * (t + 1) / class->n_teams;
-                deal_item(core, job, v + first, (uint32_t)(end - first), ranks, open[t]);
+                dealt |= deal_item(core, job, v + first, (uint32_t)(end - first), ranks, open[t]);
         }
+        return dealt;
+}
+
+/* Where daemons can't do it alone, teams are as large as a step has grains, and the other items wait. */
+static uint32_t wanted_teams(const struct core_job *job, uint32_t n_idle, uint32_t ranks, uint32_t n_open)
+{
+        return job->needs_teams ? MFL_MIN(n_open, MFL_MAX(1u, n_idle / ranks)) : n_open;
 }
 
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open)
 {
         uint32_t ranks = mfl_round_team_ranks(job), n_idle = 0;
-        if (ranks < 2 || n <= n_open || !n_open)
+        if (ranks < 2 || (n <= n_open && !job->needs_teams) || !n_open)
                 return false;
         struct core_daemon **idle = mfl_malloc(n * sizeof(struct core_daemon *));
         struct class *classes = mfl_malloc(n * sizeof *classes);
@@ -179,16 +191,16 @@ bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct cor
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
         }
+        n_open = wanted_teams(job, n_idle, ranks, n_open);
         if (n_idle <= n_open)
                 goto out;
         qsort(idle, n_idle, sizeof(struct core_daemon *), compare);
         uint32_t n_classes = make_classes(idle, n_idle, classes);
         if (n_classes == n_idle) /* nobody can join anybody */
                 goto out;
-        dealt = true;
         count_teams(classes, n_classes, n_open);
         for (uint32_t k = 0; k < n_classes && !core->error; open += classes[k++].n_teams)
-                deal_class(core, job, &classes[k], idle, ranks, open);
+                dealt |= deal_class(core, job, &classes[k], idle, ranks, open);
 out:
         free(classes);
         free(idle);

@@ -22,11 +22,13 @@ struct core_speed {
 
 /* The history of one daemon with one job. */
 struct core_relation {
-        uint32_t job;        /* serial */
-        uint32_t fails;      /* in a row */
-        bool barred;         /* it reported that it can't do this job */
-        bool excused;        /* its site's word has excused an attempt; it does so once */
-        bool asks;           /* its site's administrator has not decided about this job */
+        uint32_t job;   /* serial */
+        uint32_t fails; /* in a row */
+        bool barred;    /* it reported that it can't do this job */
+        uint32_t
+                team_least; /* it reported that it can't do it in a team of fewer daemons; 0: it may, alone */
+        bool excused;       /* its site's word has excused an attempt; it does so once */
+        bool asks;          /* its site's administrator has not decided about this job */
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
         uint32_t wide_fails; /* teams over several nodes in a row that have lost it */
         uint32_t wide_round; /* before this round it joins no such team */
@@ -101,6 +103,10 @@ struct core_relation *mfl_core_relation(
 bool mfl_core_daemon_takes_work(const struct core_daemon *daemon);
 /* It reported that it can't do this job. */
 bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job);
+/* The fewest daemons that a team with this one must have; 1: it may work alone. */
+uint32_t mfl_core_daemon_team_least(const struct core_daemon *daemon, const struct core_job *job);
+/* The most daemons that a team with this one can have; 1: it gets into none. */
+uint32_t mfl_core_daemon_team_most(const struct core_daemon *daemon, const struct core_job *job);
 /* Its site's administrator has not decided about this job. */
 bool mfl_core_daemon_asks(const struct core_daemon *daemon, const struct core_job *job);
 /* It has failed too often in this phase. */

@@ -33,6 +33,15 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
         return NULL;
 }
 
+static bool has_last_cell(const struct core_job *job)
+{
+        for (int i = 0; i < job->spec->model.n_layers; i++)
+                if (job->spec->model.layers[i].last_cell)
+                        return true;
+        return false;
+}
+
+/* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
@@ -49,6 +58,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         MFL_PROTOCOL_COHORTS, mfl_selection_name(job->spec->selection.kind), " selection"};
         if (job->spec->parallel.grain && job->spec->parallel.within == MFL_WITHIN_ANY)
                 return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
+        if (has_last_cell(job))
+                return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",
@@ -64,6 +75,10 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (job->spec->arithmetic >= MFL_ARITHMETIC_STATISTICS && job->spec->training.clip_norm > 0 &&
                 job->spec->aggregation.strategy == MFL_STRATEGY_FEDPROX)
                 return (struct core_demand){MFL_PROTOCOL_STATISTICS, "clip_norm with fedprox", ""};
+        if (job->spec->parallel.grain && !job->spec->parallel.exact)
+                return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.exact: false", ""};
+        if (job->spec->parallel.grain && job->spec->parallel.zero != MFL_ZERO_AUTO)
+                return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.zero", ""};
         if (job->spec->parallel.grain)
                 return (struct core_demand){MFL_PROTOCOL_PARALLEL, "parallel", ""};
         struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
@@ -112,6 +127,7 @@ bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_
         if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
                 return false;
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        return !relation || (!relation->barred && !relation->asks && relation->rest_stamp != job->stamp &&
-                                    !mfl_core_cut_differs(relation, job));
+        return !relation ||
+               (!mfl_core_daemon_barred(daemon, job) && !relation->asks &&
+                       relation->rest_stamp != job->stamp && !mfl_core_cut_differs(relation, job));
 }

@@ -150,6 +150,7 @@ struct core_job {
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
         uint32_t team_round; /* before this one its clients get no teams */
+        bool needs_teams;    /* some daemon can't train a client of it alone */
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 

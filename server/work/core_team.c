@@ -90,7 +90,7 @@ void mfl_core_team_form(
 
 bool mfl_core_team_wanted(const struct core_job *job)
 {
-        return job->round >= job->team_round;
+        return job->needs_teams || job->round >= job->team_round;
 }
 
 int mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
@@ -187,7 +187,7 @@ static void lose(struct mfl_core *core, struct core_task *task, const char *reas
                 job->team_stamp = job->stamp;
                 job->team_fails = 0;
         }
-        if (++job->team_fails == TEAM_FAILS_MAX) {
+        if (++job->team_fails == TEAM_FAILS_MAX && !job->needs_teams) {
                 job->team_round = job->round + TEAM_REST_ROUNDS;
                 mfl_core_trace(core, job,
                         "round %u: %u teams have failed: until round %u each client is trained by one daemon",

@@ -224,7 +224,7 @@ class WeightNorm(Between):
         return self.c(x)
 
 
-@of((3, 8, 8), refused=["c.weight_v", "remove_weight_norm"])
+@of((3, 8, 8))
 class WeightNormOfConv(Base):
     def build(self):
         self.c, self.fc = nn.utils.weight_norm(nn.Conv2d(3, 4, 3)), nn.Linear(4, 5)
@@ -233,7 +233,7 @@ class WeightNormOfConv(Base):
         return self.fc(self.c(x).mean([2, 3]))
 
 
-@of((3, 8, 8), refused=["computed from the parameter w", "Store the result as the parameter"])
+@of((3, 8, 8))
 class PrunedConv(Base):
     def build(self):
         self.w, self.fc = nn.Parameter(torch.randn(4, 3, 3, 3)), nn.Linear(4, 5)
@@ -241,6 +241,25 @@ class PrunedConv(Base):
 
     def forward(self, x):
         return self.fc(F.conv2d(x, self.w * self.mask).mean([2, 3]))
+
+
+@of((4, 8, 8), refused=["computed from the parameter w", "Store the result as the parameter"])
+class PrunedGroups(Base):
+    def build(self):
+        self.w, self.fc = nn.Parameter(torch.randn(4, 2, 3, 3)), nn.Linear(4, 5)
+        self.register_buffer("mask", (torch.rand(4, 2, 3, 3) > 0.5).float())
+
+    def forward(self, x):
+        return self.fc(F.conv2d(x, self.w * self.mask, groups=2).mean([2, 3]))
+
+
+@of((3, 8, 8), refused=["c.weight_v", "remove_weight_norm"])
+class WeightNormTransposed(Base):
+    def build(self):
+        self.c, self.fc = nn.utils.weight_norm(nn.ConvTranspose2d(3, 4, 3)), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(self.c(x).mean([2, 3]))
 
 
 @of((8,), 12, refused=["module r: ", "starts from the parameter h", "without an initial state"])
@@ -328,13 +347,33 @@ class LastStatesOfBoth(Base):
         return self.fc(torch.cat([h[0], h[1]], 1))
 
 
-@of((12, 3), refused=["module r: ", "last cell state (c_n)", "use h_n"])
+@of((12, 3))
 class LastCell(Base):
     def build(self):
         self.r, self.fc = nn.LSTM(3, 7, batch_first=True), nn.Linear(7, 5)
 
     def forward(self, x):
         return self.fc(self.r(x)[1][1][-1])
+
+
+@of((5, 3))
+class AllStates(Base):
+    """Outputs, hidden states and cell states of two layers and both directions."""
+
+    def build(self):
+        self.r, self.fc = nn.LSTM(3, 6, 2, batch_first=True, bidirectional=True), nn.Linear(60, 5)
+
+    def forward(self, x):
+        y, (h, c) = self.r(x)
+        return self.fc(torch.cat([y.mean(1), h.transpose(0, 1).flatten(1), c.transpose(0, 1).flatten(1)], 1))
+
+
+@of((1, 3))
+class OnePosition(LastCell):
+    """Backward, for ONNX."""
+
+    def forward(self, x):
+        return self.fc(self.r(x.flip(1))[1][1][0])
 
 
 @of((12, 3))
@@ -452,25 +491,76 @@ class Volume(Base):
         return self.fc(torch.tanh(self.d(self.larger(torch.tanh(self.c(x))))).mean([2, 3, 4]))
 
 
-LARGER = "repeat its slices, rows and columns (x.repeat_interleave(2, dim)"
-
-
-@of((1, 4, 4, 4), refused=["(ConvTranspose): is not supported for volumes", LARGER])
+@of((1, 3, 4, 2))
 class TransposedVolume(Volume):
     def larger(self, x):
         return self.up(x)
 
 
-@of((1, 4, 4, 4), refused=["(Resize): is not supported for volumes", LARGER])
-class TrilinearVolume(Volume):
+@of((1, 3, 4, 2))
+class BlockVolume(Volume):
+    def build(self):
+        super().build()
+        self.up = nn.ConvTranspose3d(2, 2, (1, 3, 2), (1, 3, 2), bias=False)
+
     def larger(self, x):
-        return F.interpolate(x, scale_factor=2.0, mode="trilinear")
+        return self.up(x)
+
+
+@of((1, 4, 4, 4), refused=["(ConvTranspose): is supported for volumes if kernel_size equals stride", "trilinear"])
+class OverlappingVolume(Volume):
+    def build(self):
+        super().build()
+        self.up = nn.ConvTranspose3d(2, 2, 3, 2)
+
+    def larger(self, x):
+        return self.up(x)
+
+
+class Interpolated(Volume):
+    def build(self):
+        super().build()
+        del self.up
+
+    def larger(self, x):
+        return F.interpolate(x, **self.how)
+
+
+@of((1, 3, 4, 5))
+class Trilinear(Interpolated):
+    how = dict(scale_factor=2.0, mode="trilinear")
+
+
+@of((1, 3, 4, 5))
+class TrilinearCorners(Interpolated):
+    how = dict(size=(5, 4, 8), mode="trilinear", align_corners=True)
+
+
+@of((1, 3, 4, 5))
+class TrilinearFactors(Interpolated):
+    how = dict(scale_factor=(1.5, 2, 1.7), mode="trilinear")
+
+
+@of((1, 3, 4, 5))
+class NearestVolume(Interpolated):
+    how = dict(scale_factor=(2, 1, 1.5), mode="nearest")
+
+
+@of((1, 4, 6, 4))
+class VolumeUNet(Base):
+    """Volumes are joined."""
+
+    def build(self):
+        self.down, self.mid, self.up, self.out = nn.Conv3d(1, 2, 3, padding=1), nn.Conv3d(2, 3, 3, padding=1), nn.ConvTranspose3d(3, 2, 2, 2), nn.Conv3d(4, 5, 1)
+
+    def forward(self, x):
+        a = torch.tanh(self.down(x))
+        b = torch.tanh(self.mid(F.max_pool3d(a, 2)))
+        return self.out(torch.cat([a, self.up(b)], 1)).mean([2, 3, 4])
 
 
 @of((1, 4, 4, 4))
 class RepeatedVolume(Volume):
-    """What the refusals say."""
-
     def build(self):
         super().build()
         del self.up
@@ -523,6 +613,105 @@ class EinsumAttention(Base):
         q, k, v = self.q(x).view(-1, 5, 2, 3), self.k(x).view(-1, 5, 2, 3), x.view(-1, 5, 2, 3)
         a = (torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(3)).softmax(-1)
         return self.fc(torch.einsum("bhqk,bkhd->bqhd", a, v).reshape(-1, 5, 6))
+
+
+# ---- combinations ----
+
+@of((3, 6, 6))
+class OneNormTwice(Base):
+    """Without a scale and a shift, whose constants are no shared tensors."""
+
+    def build(self):
+        self.a, self.b = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+        self.n, self.fc = nn.BatchNorm2d(4, affine=False), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.n(self.b(torch.tanh(self.n(self.a(x)))))).mean([2, 3]))
+
+
+@of((7, 8))
+class OtherKeys(Base):
+    """The three biases are slices of one tensor of zeros."""
+
+    def build(self):
+        self.a, self.fc = nn.MultiheadAttention(8, 2, kdim=6, vdim=5, batch_first=True), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.fc(self.a(x[:, :3], x[:, 3:, :6], x[:, 3:, :5], need_weights=False)[0])
+
+
+@of((6,))
+class ZeroSlices(Between):
+    """Two parts of a parameter that begins at 0."""
+
+    def build(self):
+        self.p = nn.Parameter(torch.zeros(2, 5))
+
+    def mid(self, x):
+        return torch.tanh(x + self.p[0]) * 0.5 - torch.tanh(x - self.p[1])
+
+
+@of((3, 4))
+class MatrixForEach(Base):
+    def build(self):
+        self.w, self.fc = nn.Parameter(torch.randn(3, 4, 5) * 0.4), nn.Linear(15, 5)
+
+    def forward(self, x):
+        return self.fc(torch.bmm(x.transpose(0, 1), self.w).transpose(0, 1).flatten(1))
+
+
+@of((5, 6))
+class Spread(Base):
+    def build(self):
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(24, 5)
+
+    def forward(self, x):
+        y = self.a(x)
+        return self.fc(torch.cat([y.std(1), y.var(1, unbiased=False), (y - y.mean(-1, keepdim=True)).abs().sum(1), y.amin(1)], 1))
+
+
+@of((6,))
+class Extremes(Between):
+    def build(self):
+        self.c = nn.Linear(6, 5)
+
+    def forward(self, x):
+        a, c = self.a(x), self.c(x)
+        return self.b(torch.maximum(a, c) * torch.minimum(a, torch.tanh(c)) / torch.clamp(a.norm(p=1, dim=1, keepdim=True), min=0.5))
+
+
+class ComputedKernel(Base):
+    def forward(self, x):
+        return self.fc(torch.tanh(self.conv(x)).mean([2, 3]))
+
+
+@of((3, 7, 6))
+class MaskedConv(ComputedKernel):
+    def build(self):
+        self.c, self.fc = nn.Conv2d(3, 4, (3, 2)), nn.Linear(4, 5)
+        self.register_buffer("mask", (torch.rand(4, 3, 3, 2) > 0.5).float())
+
+    def conv(self, x):
+        return F.conv2d(x, self.c.weight * self.mask, self.c.bias, stride=(2, 1), padding=(1, 2), dilation=(1, 2))
+
+
+@of((3, 7, 6))
+class StandardisedConv(ComputedKernel):
+    def build(self):
+        self.w, self.fc = nn.Parameter(torch.randn(4, 3, 3, 3) * 0.3), nn.Linear(4, 5)
+
+    def conv(self, x):
+        dims = (1, 2, 3)
+        return F.conv2d(x, (self.w - self.w.mean(dims, keepdim=True)) / (self.w.std(dims, keepdim=True) + 1e-3))
+
+
+@of((6,), refused=["uses the parameter v as it is", "F.linear(x, w)"])
+class Factorised(Base):
+    def build(self):
+        self.v, self.fc = nn.Parameter(torch.randn(6, 3) * 0.3), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(x) + ((x @ self.v) ** 2 - (x ** 2) @ (self.v ** 2)).sum(1, keepdim=True)
 
 
 def exported(tmp_path, kind):

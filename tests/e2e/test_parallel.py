@@ -148,3 +148,84 @@ def test_a_killed_server_costs_no_bit(cluster, few):
         c.start_server()
         c.wait_daemons(3)
     c.finish(job, **FEW)
+
+
+# ---- what a worker holds ----
+
+ADAM = {'batch': 8, 'accumulate': 2, 'clip_norm': 1.0, 'optimizer': 'adamw', 'lr': 0.01}
+
+
+def staged(zero, **more):
+    return dict(FEW, training=ADAM, parallel={'grain': 4, 'zero': zero, 'bucket': '64KiB', **more})
+
+
+@pytest.fixture(scope='module')
+def adam(shared_cluster):
+    return shared_cluster(1).run_job(**staged('auto'))[1]
+
+
+@pytest.mark.parametrize('zero', [0, 1, 2])
+def test_stages_give_one_model(cluster, adam, zero):
+    c = cluster(3)
+    c.wait_daemons(3)
+    for overlap in (False, True):
+        assert c.run_job(**staged(zero, overlap=overlap))[1] == adam
+    c.daemons['d3'].stop()
+    assert c.run_job(**staged(zero))[1] == adam
+
+
+def test_stages_of_threads(cluster, adam):
+    c = cluster(1, workers=3)
+    assert all(c.run_job(**staged(zero))[1] == adam for zero in (0, 2))
+
+
+def test_fedprox_shares_out_the_start(cluster):
+    job = dict(staged(2), aggregation={'strategy': 'fedprox', 'mu': 0.1})
+    one, three = cluster(1), cluster(3)
+    three.wait_daemons(3)
+    assert one.run_job(**job)[1] == three.run_job(**job)[1]
+
+
+@pytest.mark.parametrize('victim', ['d1', 'd2'])
+def test_a_killed_shard_costs_no_bit(cluster, adam, victim):
+    c = cluster(3)
+    c.share()
+    c.wait_daemons(3)
+    job = c.begin(**staged(2))
+    c.wait_info(job, lambda i: i['round'] >= 1, 30, 'round 1')
+    c.daemons[victim].kill()
+    c.finish(job, **staged(2))
+    assert not [name for name in c.shared_files() if name.startswith('mfl-mesh')]
+
+
+def test_sums_of_floats(cluster, adam):
+    """They depend on the number of workers, and on nothing else."""
+    one, two = cluster(1), cluster(2)
+    two.wait_daemons(2)
+    alone = one.run_job(**staged(1, exact=False))[1]
+    assert alone == one.run_job(**staged(0, exact=False))[1] != adam
+    together = two.run_job(**staged(1, exact=False))[1]
+    assert together == two.run_job(**staged(0, exact=False, overlap=True))[1] != alone
+
+
+# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 8; the update comes on top.
+MEMORY = '170MiB'
+LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
+             training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
+
+
+def test_a_team_trains_what_is_too_large_for_one(cluster):
+    rich = cluster(1, backend='cpu')
+    expected = rich.run_job(60, **LARGE)[1]
+    c = cluster(0)
+    c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
+    alone = c.submit(**LARGE)
+    c.wait_job(alone, state='failed')
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 170.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+                     c.info(alone)['reason']), c.info(alone)['reason']
+    for name in ('d2', 'd3', 'd4'):
+        c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])
+    c.wait_daemons(4)
+    job, digests = c.run_job(60, **LARGE)
+    assert digests == expected
+    assert 'daemon d1 leads a team with d2, d3 and d4\n' in logs(c, job)

@@ -54,6 +54,42 @@ def test_refused(tmp_path, name):
     assert text in check(tmp_path, 5)
 
 
+class Ways(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.a(x) if x.sum() > 0 else self.b(x)
+
+
+def recurrent(**options):
+    return lambda: nn.Sequential(nn.LSTM(8, 6, **options))
+
+
+UNSUPPORTED = {
+    "ways": (Ways, modules.VECTOR, "takes one way or another"),
+    "projection": (recurrent(proj_size=2), torch.zeros(1, 3, 8), "0 (LSTM): proj_size is not supported"),
+    "max-norm": (lambda: nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)), modules.tokens(), "0 (Embedding): max_norm changes"),
+    "by-count": (lambda: nn.Sequential(nn.Embedding(9, 4, scale_grad_by_freq=True)), modules.tokens(), "scale_grad_by_freq"),
+    "cumulative": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None)), modules.IMAGE, "1 (BatchNorm2d): momentum=None"),
+    "no-statistics": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False)), modules.IMAGE,
+                      "use track_running_stats=True"),
+    "statistics": (lambda: nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), modules.IMAGE, "use track_running_stats=False"),
+    "divisor": (lambda: nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), modules.IMAGE, "divisor_override"),
+    "channels": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(0.2)), modules.IMAGE, "1 (Dropout2d): mfl drops single elements only"),
+    "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_no_file_can_say_is_refused(tmp_path, name):
+    made, example, text = UNSUPPORTED[name]
+    with pytest.raises(mfl_export.ExportError) as refused:
+        mfl_export.save(made(), example, tmp_path / "model.onnx")
+    assert text in str(refused.value) and not os.listdir(tmp_path)
+
+
 def test_a_proof_beside_an_auxiliary_output(tmp_path):
     """The proof is of the main output; the job trains both."""
     export(tmp_path, modules.Heads, modules.VECTOR)

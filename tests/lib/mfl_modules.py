@@ -77,7 +77,7 @@ class Recurrent(nn.Module):
 
 
 class States(nn.Module):
-    """The outputs' mean beside the last hidden states of all layers and directions."""
+    """The outputs' mean beside the last states of all layers and directions."""
 
     def __init__(self, kind, num_layers=1, bidirectional=False, **options):
         super().__init__()
@@ -87,6 +87,8 @@ class States(nn.Module):
 
     def forward(self, x):
         y, states = self.rnn(self.embed(x))
+        if isinstance(states, tuple):  # of an LSTM, the cell state
+            states = states[1]
         return self.fc(torch.cat([y.mean(1), states.transpose(0, 1).flatten(1)], 1))
 
 
@@ -492,6 +494,7 @@ PROVED = {
     "rnn": (lambda: Recurrent(nn.RNN), tokens()),
     "rnn-both": (lambda: States(nn.RNN, num_layers=2, bidirectional=True), tokens()),
     "rnn-relu": (lambda: States(nn.RNN, nonlinearity="relu", bidirectional=True), tokens()),
+    "lstm-states": (lambda: States(nn.LSTM, num_layers=2, bidirectional=True), tokens()),
     "gru-states": (lambda: States(nn.GRU, num_layers=2, bidirectional=True), tokens()),
     "attention": (Attention, tokens()), "gpt": (Gpt, tokens()), "lora": (Lora, VECTOR),
     "uneven": (Uneven, IMAGE), "scores": (Scores, tokens(8)), "few-queries": (lambda: Scores(True), tokens(8)),

@@ -57,6 +57,15 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.kind = MFL_SELECT_WEIGHTED;
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        bool poisson = spec->selection.kind == MFL_SELECT_POISSON;
+        if (!sim->scenario && (sim->seed + i) % 9 == 4 && !local && !poisson) { /* nobody is late or absent */
+                spec->time = MFL_TIME_VIRTUAL;
+                spec->trace = (struct mfl_trace){.day_ms = 1000, .sigma = 1, .speed = 100, .online = 1};
+                spec->selection.over = 1;
+                spec->training.batch = 10;
+                spec->training.accumulate = 1;
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         job->n_slots = 1 + sim_below(sim, SIM_SLOTS);
         job->pure = true;
         sim_initial(spec, job->params);
@@ -76,6 +85,8 @@ static void give_teams(struct mfl_job *spec, uint32_t clients, uint32_t members)
         spec->parallel.grain = 2;
         spec->parallel.members = members;
         spec->parallel.within = MFL_WITHIN_NODE;
+        spec->parallel.exact = true;
+        spec->parallel.zero = MFL_ZERO_AUTO;
         spec->selection.assign = MFL_ASSIGN_SPEED;
         spec->selection.clients = clients;
 }
@@ -195,6 +206,8 @@ static void setup_rivals(struct sim *sim)
         for (uint32_t i = 0; i < sim->n_jobs; i++) {
                 struct mfl_job *spec = &sim->job[i].spec;
                 spec->data.partition = i ? MFL_PARTITION_NATURAL_ID : MFL_PARTITION_LOCAL;
+                if (!i)
+                        spec->time = MFL_TIME_REAL;
                 spec->data.clients = i ? 1 + (uint32_t)(sim->seed / 2 + i) % 6 : 0;
                 spec->evaluation.clients = MFL_MIN(spec->evaluation.clients, spec->data.clients);
                 if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && i)

@@ -20,6 +20,7 @@ static void lose_state(struct sim *sim)
                 if (job->over)
                         continue;
                 job->committed = 0;
+                job->virtual_us = 0;
                 job->pure = true;
                 sim_initial(&job->spec, job->params);
         }
@@ -194,6 +195,7 @@ static void prepare(struct sim *sim, struct sim_job *job)
         e->job_ready.n_slots = job->n_slots;
         e->job_ready.scored = 1;
         e->job_ready.scored_all = true;
+        e->job_ready.virtual_us = job->virtual_us;
         sim_digest(job->params, e->job_ready.digest);
         job->ready = true;
 }
@@ -289,6 +291,11 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                 "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
         sim_check(sim, !record->evaluated || record->measures.clients <= record->eval_samples,
                 "round %u: %u clients evaluated", record->round, record->measures.clients);
+        bool timed = job->spec.time == MFL_TIME_VIRTUAL;
+        sim_check(sim,
+                record->has_virtual == timed && record->virtual_start_us == job->virtual_us &&
+                        record->virtual_end_us >= record->virtual_start_us + timed,
+                "round %u begins at another virtual time than the one before ended", record->round);
         if (local) {
                 uint32_t n_sites = sim_sites(sim);
                 sim_check(sim, job->n_applied <= n_sites, "round %u is committed with %u clients of %u sites",
@@ -322,6 +329,7 @@ static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_
         if (!ok)
                 return;
         job->committed = record->round;
+        job->virtual_us = record->virtual_end_us;
         job->moved_at = sim->now;
         memcpy(job->params, job->params_new, sizeof job->params);
         job->has_new = false;

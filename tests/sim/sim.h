@@ -150,6 +150,7 @@ struct sim_job {
         enum mfl_job_state end;
         char end_reason[MFL_REASON_BYTES];
         uint32_t committed;
+        uint64_t virtual_us; /* when that round ended, in virtual time */
         float params[SIM_PARAMS];
         uint32_t n_frozen; /* SIM_FROZEN, or 0 */
         float frozen[SIM_FROZEN];

@@ -132,7 +132,7 @@ void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mf
                                 "daemons %s and %s are in one team", a->info.name, b->info.name);
                         sim_check(sim, !a || !team->peers || !strcmp(team->peers[m], a->info.peer),
                                 "daemon %s is not at %s", a->info.name, team->peers[m]);
-                        sim_check(sim, !a || a->info.protocol >= MFL_PROTOCOL_TEAMS,
+                        sim_check(sim, !a || a->info.protocol >= MFL_PROTOCOL_SHARDS,
                                 "daemon %s knows no teams", a->info.name);
                 }
 }

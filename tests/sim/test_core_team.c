@@ -9,6 +9,7 @@
 
 #define JOB "j-000001"
 #define DAEMONS 8
+#define TASKS 64
 
 struct bed {
         struct mfl_core *core;
@@ -19,9 +20,14 @@ struct bed {
         struct mfl_task task[DAEMONS];          /* the last one of each connection, from 1 on */
         uint64_t item[DAEMONS];                 /* its first item */
         char peers[DAEMONS][3][MFL_PEER_BYTES]; /* addresses of the first members of its team */
-        bool busy[DAEMONS];                     /* it has a task, which was not cancelled */
+        struct {
+                uint32_t conn;
+                uint64_t task;
+        } sent[TASKS];      /* all of them */
+        bool busy[DAEMONS]; /* it has a task, which was not cancelled */
         uint32_t n_sent, n_cancelled;
         struct mfl_team_totals ended; /* the released job's */
+        bool released;
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
@@ -40,12 +46,16 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
                 for (uint32_t m = 0; a->msg.task.team.peers && m < 3 && m < a->msg.task.team.n_members; m++)
                         strcpy(bed->peers[a->conn][m], a->msg.task.team.peers[m]);
                 bed->busy[a->conn] = true;
-                bed->n_sent++;
+                assert_true(bed->n_sent < TASKS);
+                bed->sent[bed->n_sent].conn = a->conn;
+                bed->sent[bed->n_sent++].task = a->msg.task.task;
         } else if (a->kind == MFL_ACT_SEND && a->msg.kind == MFL_MSG_CANCEL) {
                 bed->busy[a->conn] &= bed->task[a->conn].task != a->msg.cancel.task;
                 bed->n_cancelled++;
-        } else if (a->kind == MFL_ACT_JOB_RELEASE)
+        } else if (a->kind == MFL_ACT_JOB_RELEASE) {
                 bed->ended = a->teams;
+                bed->released = true;
+        }
 }
 
 static void feed(struct bed *bed, struct mfl_core_event event)
@@ -91,6 +101,8 @@ static void setup(struct bed *bed, uint32_t n, uint32_t clients)
         bed->spec.training.accumulate = 1;
         bed->spec.parallel.grain = 4;
         bed->spec.parallel.within = MFL_WITHIN_NODE;
+        bed->spec.parallel.exact = true;
+        bed->spec.parallel.zero = MFL_ZERO_AUTO;
         for (uint32_t i = 1; i <= n; i++) {
                 struct mfl_daemon_info *info = &bed->info[i];
                 *info = (struct mfl_daemon_info){.instance = 10 + i,
@@ -213,7 +225,7 @@ static void only_equals_that_reach_each_other_join(void **state)
         strcpy(bed.info[1].node, "other");
         strcpy(bed.info[2].numerics, "other");
         bed.info[3].alone = true;
-        bed.info[4].protocol = MFL_PROTOCOL_TEAMS - 1;
+        bed.info[4].protocol = MFL_PROTOCOL_SHARDS - 1;
         bed.info[5].reach.memory_space = 0;
         begin(&bed);
         ASSERT_LEADS(&bed, 6, "d6:1+d7:1");
@@ -333,6 +345,83 @@ static void say_failed(struct bed *bed, uint32_t conn, bool broken, uint32_t acc
         message(bed, conn, msg);
 }
 
+/* It can do none of the tasks that it has got so far. */
+static void refuse(struct bed *bed, uint32_t conn)
+{
+        uint32_t n = bed->n_sent;
+        bed->busy[conn] = false;
+        for (uint32_t i = 0; i < n; i++) {
+                struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                        .failed = {.task = bed->sent[i].task, .reason = "no memory", .permanent = true}};
+                if (bed->sent[i].conn == conn)
+                        message(bed, conn, msg);
+        }
+}
+
+static void tick(struct bed *bed)
+{
+        bed->now += 500;
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+}
+
+/* Six clients on three daemons would be trained side by side, but none of them has the memory. */
+static void who_cannot_do_it_alone_gets_a_team(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 6);
+        begin(&bed);
+        for (uint32_t i = 1; i <= 3; i++)
+                assert_true(bed.busy[i] && !bed.task[i].team.team);
+        for (uint32_t i = 1; i <= 3; i++)
+                refuse(&bed, i);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        assert_false(bed.busy[3]); /* it waits for others */
+        refuse(&bed, 2);
+        tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1"); /* one client at a time */
+        mfl_core_free(bed.core);
+}
+
+/* Whoever lacks memory in the largest team is out, and so are those who then find none. */
+static void teams_grow_until_they_fit(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 2);
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        ASSERT_LEADS(&bed, 3, "d3:1+d4:1");
+        uint32_t most = 0;
+        for (uint32_t turn = 0; turn < 40 && !bed.released; turn++) {
+                uint32_t i = 1 + turn % 4;
+                if (bed.busy[i] && bed.task[i].team.team)
+                        most = MFL_MAX(most, bed.task[i].team.n_members);
+                refuse(&bed, i);
+                tick(&bed);
+        }
+        assert_int_equal(most, 4);
+        assert_true(bed.released); /* the job has failed */
+        mfl_core_free(bed.core);
+}
+
+/* Where state is not shared out, or nobody may join, a refusal is for good. */
+static void without_shards_a_refusal_is_final(void **state)
+{
+        for (int kind = 0; kind < 2; kind++) {
+                struct bed bed;
+                setup(&bed, 2, 4);
+                if (kind)
+                        bed.spec.parallel.zero = 0;
+                else
+                        bed.spec.parallel.within = MFL_WITHIN_DAEMON;
+                begin(&bed);
+                refuse(&bed, 1);
+                tick(&bed);
+                assert_false(bed.busy[1]);
+                assert_true(bed.busy[2] && !bed.task[2].team.team);
+                mfl_core_free(bed.core);
+        }
+}
+
 static void who_is_accused_rests(void **state)
 {
         struct bed bed;
@@ -424,6 +513,9 @@ int main(void)
                 cmocka_unit_test(a_site_helps_itself),
                 cmocka_unit_test(the_leaders_result_frees_the_others),
                 cmocka_unit_test(who_is_accused_rests),
+                cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
+                cmocka_unit_test(teams_grow_until_they_fit),
+                cmocka_unit_test(without_shards_a_refusal_is_final),
                 cmocka_unit_test(what_fails_again_and_again_is_left_alone),
                 cmocka_unit_test(a_lost_member_ends_its_team),
                 cmocka_unit_test(a_failure_is_the_members_own),

@@ -5,9 +5,6 @@
 
 #include "cli/onnx/internal.h"
 
-/* A computed matrix is held once per sample of a batch. */
-#define COMPUTED_MAX ((int64_t)1 << 18)
-
 int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v)
 {
         const char *name = mfl_onnx_param_of(o, v);
@@ -118,7 +115,7 @@ static int multiply(struct onnx *o, struct onnx_value *x, struct onnx_value *w, 
                 memmove(plain.shape.dim, plain.shape.dim + 1,
                         (size_t)--plain.shape.rank * sizeof plain.shape.dim[0]);
         view = &plain;
-        if (view->shape.rank != 2 || base->shape.rank < 1 || n > COMPUTED_MAX)
+        if (view->shape.rank != 2 || base->shape.rank < 1 || n > MFL_ONNX_COMPUTED_MAX)
                 return mfl_onnx_fail_computed(o, 1, w);
         int64_t features = view->shape.dim[transposed ? 0 : 1], outputs = view->shape.dim[transposed ? 1 : 0],
                 rows = mfl_onnx_count(&base->shape) / MFL_MAX(features, (int64_t)1);
@@ -142,8 +139,8 @@ static int multiply(struct onnx *o, struct onnx_value *x, struct onnx_value *w, 
         return mfl_onnx_layer_value(o, layer, &shape, ret_value);
 }
 
-static int product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w, bool transposed,
-        struct onnx_value **ret_value)
+int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w,
+        bool transposed, struct onnx_value **ret_value)
 {
         const struct onnx_tensor *t;
         struct onnx_value *v;
@@ -168,17 +165,38 @@ int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
         /* A constant times weights: Swin v2's bias of relative positions. */
         int r = x->tensor ? mfl_onnx_lift(o, x, &x) : 0;
         if (!r)
-                r = product_with_computed(o, x, w, true, &v);
+                r = mfl_onnx_product_with_computed(o, x, w, true, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+/* A matrix of weights for each of the samples' matrices. */
+static int multiply_each(
+        struct onnx *o, struct onnx_value *x, struct onnx_value *w, struct onnx_value **ret_value)
+{
+        struct onnx_value *a, *b;
+        int r = mfl_onnx_resolve(o, x, &a);
+        return r || (r = mfl_onnx_lift(o, w, &b)) ? r : mfl_onnx_weigh(o, a, b, ret_value);
 }
 
 int mfl_onnx_matmul(struct onnx *o)
 {
-        const struct onnx_value *b = mfl_onnx_input(o, 1);
-        struct onnx_value *v;
-        if (!b || !b->tensor)
-                return mfl_onnx_fail(o, "needs weights as its second input");
-        int r = pend_product(o, mfl_onnx_input(o, 0), b->tensor, true, &v);
+        struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
+        int64_t heads, rows, columns;
+        if (!x || x->tensor || !b || !b->tensor)
+                return mfl_onnx_fail(o, "needs data of the samples and weights");
+        struct onnx_tensor *matrix = b->tensor;
+        int r;
+        if (b->tensor->f && b->shape.rank > 2 && mfl_onnx_heads(&b->shape, &heads, &rows, &columns)) {
+                if (heads > 1) {
+                        r = multiply_each(o, x, b, &v);
+                        return r ? r : mfl_onnx_output(o, 0, v);
+                }
+                if (!(matrix = mfl_onnx_alloc(o, 1, sizeof *matrix)))
+                        return onnx_memory(o);
+                *matrix = *b->tensor;
+                matrix->shape = (struct onnx_shape){2, {rows, columns}};
+        }
+        r = pend_product(o, x, matrix, true, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
@@ -199,7 +217,7 @@ int mfl_onnx_gemm(struct onnx *o)
         if (b && mfl_onnx_count(&b->shape) != w->shape.dim[turned ? 1 : 0])
                 return mfl_onnx_fail(o, "the bias doesn't fit the weights");
         int r = w->tensor ? pend_product(o, x, w->tensor, turned, &v)
-                          : product_with_computed(o, x, w, turned, &v);
+                          : mfl_onnx_product_with_computed(o, x, w, turned, &v);
         if (r)
                 return r;
         bool own = w->tensor && b && b->tensor && b->tensor->f && trains(w->tensor) == trains(b->tensor);

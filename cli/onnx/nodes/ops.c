@@ -398,13 +398,32 @@ static int twice(struct onnx *o, int layer, const struct mfl_shape *s, int axis,
         return r ? r : mfl_onnx_view_layer(o, view, &out, ret_layer);
 }
 
+/* The sample's dimensions; of more than three, those before and after the axis as one each. *ret_axis: the axis among them. */
+static void concat_shape(
+        const struct onnx_shape *shape, int axis, int batch, struct mfl_shape *ret_shape, int *ret_axis)
+{
+        struct mfl_shape s = {0};
+        bool all = shape->rank <= 4;
+        for (int d = 0; d < shape->rank; d++) {
+                if (d == batch)
+                        continue;
+                if (d == axis)
+                        *ret_axis = s.rank;
+                if (all || d == axis || d == axis + 1 || !s.rank)
+                        s.dim[s.rank++] = shape->dim[d];
+                else
+                        s.dim[s.rank - 1] *= shape->dim[d];
+        }
+        *ret_shape = s;
+}
+
 static int convert_concat(struct onnx *o)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
         struct onnx_value *first = mfl_onnx_input(o, 0), *joined = NULL;
         int64_t axis = mfl_onnx_int(o, "axis", 0);
         struct mfl_shape s, total;
-        int layer = -1, r = 0, at, batch = 0;
+        int layer = -1, r = 0, at = 0, batch = 0;
         if (!first)
                 return mfl_onnx_fail(o, "input 0 is missing");
         struct onnx_shape shape = first->shape;
@@ -414,20 +433,16 @@ static int convert_concat(struct onnx *o)
         bool of_params = shape.rank <= 3;
         for (size_t i = 0; i < node->n_input; i++)
                 of_params = of_params && mfl_onnx_input(o, i) && mfl_onnx_of_params(o, mfl_onnx_input(o, i));
-        if (axis < 0 || axis >= shape.rank || (batch == shape.rank && !of_params) || shape.rank > 4)
+        if (axis < 0 || axis >= shape.rank || (batch == shape.rank && (!of_params || shape.rank > 4)))
                 return mfl_onnx_fail(o,
                         "is not supported along this axis; export the model with a batch of 1 or "
                         "with dynamic_axes");
-        at = (int)(axis - (axis > batch));
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *x = mfl_onnx_input(o, i);
                 int from;
                 if (!x || x->shape.rank != shape.rank || (batch < shape.rank && x->shape.dim[batch] != 1))
                         return mfl_onnx_fail(o, "the inputs differ in shape");
-                s = (struct mfl_shape){0};
-                for (int d = 0; d < shape.rank; d++)
-                        if (d != batch)
-                                s.dim[s.rank++] = x->shape.dim[d];
+                concat_shape(&x->shape, (int)axis, batch, &s, &at);
                 if (x->tensor) {
                         r = mfl_onnx_weight_layer(o, x, &s, &from);
                 } else {
@@ -537,10 +552,13 @@ static const struct {
         {"Dropout", convert_dropout, GIVEN}, {"Softmax", mfl_onnx_softmax, OF_SAMPLES},
         {"LogSoftmax", mfl_onnx_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
-        {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
+        {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMin", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceL1", mfl_onnx_reduce, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
+        {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
         {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
         {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}};
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
+        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

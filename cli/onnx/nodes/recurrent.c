@@ -124,13 +124,14 @@ static void name_layer(
 struct recurrent {
         enum mfl_cell cell;
         bool backward;
-        int direction; /* which of the node's weights it has */
+        bool last_cell; /* its layers have one more position, the last cell state */
+        int direction;  /* which of the node's weights it has */
         int64_t positions, features, hidden;
         struct onnx_value *x; /* {positions, features}, a view */
 };
 
-/* Rows of `width` elements in reverse order, of a layer or of a view of it. */
-static int flip(struct onnx *o, const struct onnx_value *of, int64_t rows, int64_t width,
+/* The first rows of `width` elements, in reverse order if `back`, of a layer or of a view of it. */
+static int take_rows(struct onnx *o, const struct onnx_value *of, int64_t rows, int64_t width, bool back,
         struct onnx_value **ret_view)
 {
         struct onnx_shape shape = {2, {rows, width}};
@@ -138,8 +139,18 @@ static int flip(struct onnx *o, const struct onnx_value *of, int64_t rows, int64
         if (!map)
                 return onnx_memory(o);
         for (int64_t i = 0; i < rows * width; i++)
-                map[i] = (int32_t)((rows - 1 - i / width) * width + i % width);
+                map[i] = (int32_t)((back ? rows - 1 - i / width : i / width) * width + i % width);
         return mfl_onnx_view(o, of, &shape, map, ret_view);
+}
+
+/* A position of zeros behind the others. */
+static int add_position(struct onnx *o, const struct recurrent *rnn, int *layer)
+{
+        struct mfl_layer l = {.op = MFL_OP_MAP,
+                .input = *layer,
+                .map = {.kind = MFL_MAP_PAD, .after = {1, 0}},
+                .out = {2, {rnn->positions + 1, rnn->features}}};
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, layer);
 }
 
 /* *ret_layer gives the positions in the order in which they were read. */
@@ -159,18 +170,21 @@ static int add_direction(struct onnx *o, const struct recurrent *rnn, int *ret_l
         struct mfl_layer l = {.op = ops[rnn->cell],
                 .relu = rnn->cell == MFL_CELL_RELU,
                 .out_channels = (int)hidden,
+                .last_cell = rnn->last_cell,
                 .bias = b,
-                .out = {2, {rnn->positions, hidden}}};
+                .out = {2, {rnn->positions + rnn->last_cell, hidden}}};
         if ((r = reorder(o, w, gates, d * rows * rnn->features, hidden, rnn->features, &t[0])) ||
                 (r = reorder(o, u, gates, d * rows * hidden, hidden, hidden, &t[1])))
                 return r;
         if (b && ((r = reorder(o, b->tensor, gates, 2 * d * rows, hidden, 1, &t[2])) ||
                          (r = reorder(o, b->tensor, gates, (2 * d + 1) * rows, hidden, 1, &t[3]))))
                 return r;
-        if (rnn->backward && (r = flip(o, x, rnn->positions, rnn->features, &x)))
+        if (rnn->backward && (r = take_rows(o, x, rnn->positions, rnn->features, true, &x)))
                 return r;
         name_layer(o, &l, w, rnn->backward);
         if ((r = mfl_onnx_view_layer(o, x, &in, &l.input)))
+                return r;
+        if (rnn->last_cell && (r = add_position(o, rnn, &l.input)))
                 return r;
         return mfl_onnx_add_layer(o, &l, t, o->node, ret_layer);
 }
@@ -192,9 +206,11 @@ static int all_states(struct onnx *o, const struct recurrent *rnn, int n, const 
         int part[2], layer, r = 0;
         struct onnx_value *v;
         for (int d = 0; !r && d < n; d++) {
-                struct onnx_value whole = {.shape = {2, {rnn->positions, rnn->hidden}}, .layer = layers[d]};
+                struct onnx_value whole = {.layer = layers[d]};
+                bool back = d == 1 || rnn->backward;
                 part[d] = layers[d];
-                if ((d == 1 || rnn->backward) && !(r = flip(o, &whole, rnn->positions, rnn->hidden, &v)))
+                if ((back || rnn->last_cell) &&
+                        !(r = take_rows(o, &whole, rnn->positions, rnn->hidden, back, &v)))
                         r = mfl_onnx_view_layer(o, v, &one, &part[d]);
         }
         layer = part[0];
@@ -205,8 +221,9 @@ static int all_states(struct onnx *o, const struct recurrent *rnn, int n, const 
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
-/* Y_h: {directions, 1, hidden}, after the last position that each direction reads. */
-static int last_states(struct onnx *o, const struct recurrent *rnn, int n, const int *layers)
+/* Output i of the node, Y_h or Y_c: {directions, 1, hidden}, which is the layers' row `row`. */
+static int last_states(
+        struct onnx *o, const struct recurrent *rnn, int n, const int *layers, size_t i_output, int64_t row)
 {
         struct onnx_shape shape = {3, {1, 1, rnn->hidden}};
         struct mfl_shape one = {1, {rnn->hidden}}, both = {1, {n * rnn->hidden}};
@@ -216,19 +233,17 @@ static int last_states(struct onnx *o, const struct recurrent *rnn, int n, const
         if (!map)
                 return onnx_memory(o);
         for (int64_t i = 0; i < rnn->hidden; i++)
-                map[i] = (int32_t)((rnn->positions - 1) * rnn->hidden + i);
+                map[i] = (int32_t)(row * rnn->hidden + i);
         for (int d = 0; !r && d < n; d++) {
                 struct onnx_value whole = {.layer = layers[d]};
                 r = mfl_onnx_view(o, &whole, &shape, map, &v[d]);
                 if (!r && n == 2)
                         r = mfl_onnx_view_layer(o, v[d], &one, &part[d]);
         }
-        if (r || n == 1)
-                return r ? r : mfl_onnx_output(o, 1, v[0]);
-        shape.dim[0] = 2;
-        if (!(r = concat(o, part[0], part[1], 0, &both, &layer)))
+        shape.dim[0] = n;
+        if (!r && n == 2 && !(r = concat(o, part[0], part[1], 0, &both, &layer)))
                 r = mfl_onnx_layer_value(o, layer, &shape, &v[0]);
-        return r ? r : mfl_onnx_output(o, 1, v[0]);
+        return r ? r : mfl_onnx_output(o, i_output, v[0]);
 }
 
 static bool is_used(const struct onnx *o, size_t i)
@@ -246,13 +261,9 @@ int mfl_onnx_recurrent(struct onnx *o)
         int n = n_directions(o), layers[2], r = read_cell(o, n, &cell);
         if (!r)
                 r = check(o, cell, hidden);
-        if (!r && is_used(o, 2))
-                r = mfl_onnx_fail(o,
-                        "the model uses the last cell state (c_n), but mfl's lstm gives hidden states only; "
-                        "use h_n or the output's last position");
         if (r)
                 return r;
-        struct recurrent rnn = {.cell = cell, .hidden = hidden};
+        struct recurrent rnn = {.cell = cell, .hidden = hidden, .last_cell = is_used(o, 2)};
         struct onnx_value *x = mfl_onnx_input(o, 0), *view;
         rnn.positions = x->shape.dim[0];
         rnn.features = x->shape.dim[2];
@@ -267,7 +278,9 @@ int mfl_onnx_recurrent(struct onnx *o)
                         return r;
         }
         rnn.backward = reverse;
-        if ((is_used(o, 0) || !is_used(o, 1)) && (r = all_states(o, &rnn, n, layers)))
+        if ((is_used(o, 0) || (!is_used(o, 1) && !rnn.last_cell)) && (r = all_states(o, &rnn, n, layers)))
                 return r;
-        return is_used(o, 1) || n == 1 ? last_states(o, &rnn, n, layers) : 0;
+        if ((is_used(o, 1) || n == 1) && (r = last_states(o, &rnn, n, layers, 1, rnn.positions - 1)))
+                return r;
+        return rnn.last_cell ? last_states(o, &rnn, n, layers, 2, rnn.positions) : 0;
 }

@@ -153,6 +153,20 @@ static int maximum(struct onnx *o, struct onnx_value *x, const struct reduction 
         return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
 }
 
+static int absolute(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view)
+{
+        struct onnx_value *v, *made = NULL;
+        double *f;
+        int r = mfl_onnx_new_function(o, of, &f, &v);
+        for (int i = 0; !r && i < ONNX_SAMPLES; i++)
+                f[i] = fabs(mfl_onnx_sample_at(i));
+        if (!r)
+                r = mfl_onnx_make_known(o, v, &made);
+        if (!r)
+                *ret_view = made;
+        return r;
+}
+
 int mfl_onnx_reduce(struct onnx *o)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -165,22 +179,56 @@ int mfl_onnx_reduce(struct onnx *o)
                 return r;
         if (d.n < 1 || !mfl_onnx_count(&x->shape))
                 return mfl_onnx_fail(o, "has no numbers to reduce");
-        bool length = !strcmp(op, "ReduceL2");
-        if (length && (r = mfl_onnx_make_power(o, x, 2, 1, &x)))
+        bool length = !strcmp(op, "ReduceL2"), least = !strcmp(op, "ReduceMin");
+        if ((length && (r = mfl_onnx_make_power(o, x, 2, 1, &x))) ||
+                (least && (r = mfl_onnx_make_affine(o, x, -1, 0, &x))) ||
+                (!strcmp(op, "ReduceL1") && (r = absolute(o, x, &x))))
                 return r;
         if (d.n == 1) { /* nothing to add */
                 r = mfl_onnx_view(o, x, &d.out, NULL, &v);
         } else {
-                r = !strcmp(op, "ReduceMax")    ? maximum(o, x, &d, &layer)
-                    : !strcmp(op, "ReduceMean") ? mean(o, x, &d, &layer)
-                                                : sum(o, x, &d, false, &layer);
+                r = least || !strcmp(op, "ReduceMax") ? maximum(o, x, &d, &layer)
+                    : !strcmp(op, "ReduceMean")       ? mean(o, x, &d, &layer)
+                                                      : sum(o, x, &d, false, &layer);
                 if (!r)
                         r = mfl_onnx_layer_value(o, layer, &d.out, &v);
         }
+        if (!r && least)
+                r = mfl_onnx_make_affine(o, v, -1, 0, &v);
         /* The slope of the root at 0 is infinite; a vector of zeros shall have the gradient 0. */
         if (!r && length && !(r = mfl_onnx_make_affine(o, v, 1, 1e-24, &v)))
                 r = mfl_onnx_make_power(o, v, 0.5, 1, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+/* max(a, b) = a + max(b - a, 0), and min(a, b) = -max(-a, -b). */
+int mfl_onnx_extreme(struct onnx *o)
+{
+        struct onnx_value *in[2], *difference, *above, *v;
+        double sign = mfl_onnx_node(o)->op_type[1] == 'i' ? -1 : 1;
+        int layer, r = mfl_onnx_node(o)->n_input == 2 ? 0 : mfl_onnx_fail(o, "is supported for two values");
+        for (int k = 0; !r && k < 2; k++) {
+                struct onnx_value *x = mfl_onnx_input(o, (size_t)k);
+                if (!x || (x->tensor && !x->tensor->f))
+                        return mfl_onnx_fail(o, "is supported for floats");
+                r = x->tensor ? mfl_onnx_lift(o, x, &in[k]) : mfl_onnx_resolve(o, x, &in[k]);
+                if (!r && sign < 0)
+                        r = mfl_onnx_make_affine(o, in[k], -1, 0, &in[k]);
+        }
+        if (r || (r = mfl_onnx_make_affine(o, in[0], -1, 0, &v)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_ADD, in[1], v, &difference)))
+                return r;
+        struct mfl_layer relu = {.op = MFL_OP_RELU,
+                .input = difference->layer,
+                .out = *mfl_onnx_layer_shape(o, difference->layer)};
+        if ((r = mfl_onnx_derive(o, &relu, o->node, &layer)) ||
+                (r = mfl_onnx_view(o, difference, &difference->shape, NULL, &above)))
+                return r;
+        above->layer = layer;
+        if ((r = mfl_onnx_combine(o, MFL_OP_ADD, in[0], above, &v)) ||
+                (sign < 0 && (r = mfl_onnx_make_affine(o, v, -1, 0, &v))))
+                return r;
+        return mfl_onnx_output(o, 0, v);
 }
 
 /* He et al. 2015: max(x, 0) + slope * min(x, 0), and min(x, 0) = x - max(x, 0). */

@@ -37,3 +37,19 @@ int mfl_onnx_scatter(struct onnx *o)
                 return r;
         return mfl_onnx_output(o, 0, v);
 }
+
+/* Equal numbers, whatever the indices: the token types of Hugging Face's models. */
+int mfl_onnx_gather_elements(struct onnx *o)
+{
+        const struct onnx_value *data = mfl_onnx_input(o, 0), *at = mfl_onnx_input(o, 1);
+        struct onnx_tensor *t;
+        bool same = true;
+        for (int64_t i = 1; data->tensor && i < data->tensor->count; i++)
+                same = same && mfl_onnx_number(data->tensor, i) == mfl_onnx_number(data->tensor, 0);
+        if (!same || !data->tensor || data->tensor->count < 1 || data->tensor->param || !at)
+                return mfl_onnx_fail(o, "is supported with constant indices; select rows with nn.Embedding");
+        int r = mfl_onnx_fold_new(o, &at->shape, data->tensor->f, &t);
+        for (int64_t i = 0; !r && i < t->count; i++)
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(data->tensor, 0));
+        return r ? r : mfl_onnx_fold_output(o, t);
+}

@@ -231,9 +231,14 @@ static int read_mode(struct onnx *o, struct mfl_map_spec *map)
         return 0;
 }
 
-/* Sizes or factors of all dimensions; those of the batch and the channels change nothing. */
-static int read_sizes(
-        struct onnx *o, const struct onnx_shape *in, struct mfl_map_spec *map, int64_t to[ONNX_RANK_MAX])
+/* One dimension: factor 0 if the sizes say it all. */
+struct stretch {
+        int64_t from, to;
+        double factor;
+};
+
+/* Of all dimensions; the batch and the channels stay. */
+static int read_sizes(struct onnx *o, const struct onnx_shape *in, struct stretch to[ONNX_RANK_MAX])
 {
         bool upsample = !strcmp(mfl_onnx_node(o)->op_type, "Upsample");
         const struct onnx_value *scales = mfl_onnx_input(o, upsample || o->opset < 11 ? 1 : 2),
@@ -244,66 +249,78 @@ static int read_sizes(
                 return mfl_onnx_fail(o,
                         "needs constant sizes or scales for all dimensions; export the model with fixed "
                         "sizes of images");
+        bool center = mfl_onnx_string_is(o, "coordinate_transformation_mode", "", "pytorch_half_pixel");
         for (int d = 0; d < in->rank; d++) {
                 double factor = sized ? 1 : (double)scales->tensor->f[d];
-                to[d] = sized ? sizes->tensor->i[d] : 0;
                 if (!sized && !(factor > 0 && factor <= 65536))
                         return mfl_onnx_fail(o, "a scale of %g", factor);
-                if (!sized)
-                        to[d] = (int64_t)floor((double)in->dim[d] * factor);
-                if (d < 2 ? to[d] != in->dim[d] && !(sized && d == 0) : to[d] < 1 || to[d] > 65536)
-                        return mfl_onnx_fail(o, "dimension %d becomes %lld", d, (long long)to[d]);
-                if (d == 0)
-                        to[d] = in->dim[d];
-                if (d < 2)
-                        continue;
+                int64_t n = sized ? sizes->tensor->i[d] : (int64_t)floor((double)in->dim[d] * factor);
+                if (d < 2 ? n != in->dim[d] && !(sized && d == 0) : n < 1 || n > 65536)
+                        return mfl_onnx_fail(o, "dimension %d becomes %lld", d, (long long)n);
+                if (d >= 2 && center && n == 1 && in->dim[d] > 1)
+                        return mfl_onnx_fail(o,
+                                "makes a single row or column, for which ONNX and PyTorch differ: use "
+                                "an average pool");
                 /* A whole factor says no more than the size. */
-                if (sized || factor == floor(factor))
-                        map->to[d - 2] = (int)to[d];
-                else
-                        map->scale_factor[d - 2] = factor;
+                to[d] = (struct stretch){in->dim[d], d ? n : in->dim[d],
+                        d < 2 || sized || factor == floor(factor) ? 0 : factor};
         }
         return 0;
 }
 
+/* Rows and columns of an image {n, a.from, b.from}, in the mode of `map`. */
+static int add_resize(struct onnx *o, const struct mfl_map_spec *map, int64_t n, struct stretch a,
+        struct stretch b, int *layer)
+{
+        const struct stretch of[2] = {a, b};
+        struct mfl_layer l = {.op = MFL_OP_MAP, .input = *layer, .map = *map, .out = {3, {n, a.to, b.to}}};
+        bool factors = a.factor > 0 || b.factor > 0; /* then both have one */
+        if (a.from == a.to && b.from == b.to && !factors)
+                return 0;
+        for (int k = 0; k < 2; k++) {
+                double factor = of[k].factor > 0 ? of[k].factor : (double)of[k].to / (double)of[k].from;
+                l.map.to[k] = factors ? 0 : (int)of[k].to;
+                l.map.scale_factor[k] = factors ? factor : 0;
+        }
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, layer);
+}
+
+/* A row of positions is an image of one row; in a volume, its slices are resized, then the columns of slices. */
 int mfl_onnx_convert_resize(struct onnx *o)
 {
-        struct onnx_value *x = mfl_onnx_input(o, 0);
+        struct onnx_value *x = mfl_onnx_input(o, 0), *v;
         struct onnx_shape shape = x->shape;
-        struct mfl_layer l = {.op = MFL_OP_MAP, .map.kind = MFL_MAP_RESIZE};
-        int64_t to[ONNX_RANK_MAX];
-        if (shape.rank < 3 || shape.rank > 4 || shape.dim[0] != 1)
-                return mfl_onnx_fail(o, "is supported for images and for {channels, positions}");
-        int line = shape.rank == 3, r = read_mode(o, &l.map);
+        struct mfl_map_spec map = {.kind = MFL_MAP_RESIZE};
+        struct stretch to[ONNX_RANK_MAX], one = {1, 1, 0};
+        if (shape.rank < 3 || shape.rank > 5 || shape.dim[0] != 1)
+                return mfl_onnx_fail(o, "is supported for {channels, positions}, images and volumes");
+        int layer, last = shape.rank - 1, r = read_mode(o, &map);
         if (!r)
-                r = read_sizes(o, &shape, &l.map, to);
+                r = read_sizes(o, &shape, to);
         if (r)
                 return r;
-        bool center = mfl_onnx_string_is(o, "coordinate_transformation_mode", "", "pytorch_half_pixel");
-        for (int d = 2; d < shape.rank; d++)
-                if (center && to[d] == 1 && shape.dim[d] > 1)
-                        return mfl_onnx_fail(o,
-                                "makes a single row or column, for which ONNX and PyTorch differ: use "
-                                "an average pool");
-        if (line) { /* {C, T} is an image of one row */
-                if (l.map.mode == MFL_MAP_BICUBIC)
-                        return mfl_onnx_fail(o, "cubic interpolation is supported for images");
-                l.map.to[1] = l.map.to[0];
-                l.map.scale_factor[1] = l.map.scale_factor[0];
-                l.map.to[0] = l.map.scale_factor[1] > 0 ? 0 : 1;
-                l.map.scale_factor[0] = l.map.scale_factor[1] > 0 ? 1 : 0;
-        }
-        struct mfl_shape in = {3, {shape.dim[1], line ? 1 : shape.dim[2], shape.dim[shape.rank - 1]}};
-        l.out = (struct mfl_shape){3, {shape.dim[1], line ? 1 : to[2], to[shape.rank - 1]}};
-        if (!line && (l.map.to[0] == 0) != (l.map.to[1] == 0)) { /* one of both kinds for both */
-                for (int k = 0; k < 2; k++)
-                        if (l.map.to[k]) {
-                                l.map.scale_factor[k] = (double)l.map.to[k] / (double)in.dim[1 + k];
-                                l.map.to[k] = 0;
-                        }
+        if (shape.rank != 4 && map.mode == MFL_MAP_BICUBIC)
+                return mfl_onnx_fail(o, "cubic interpolation is supported for images");
+        bool line = shape.rank == 3, volume = shape.rank == 5;
+        int64_t n = shape.dim[1] * (volume ? shape.dim[2] : 1);
+        struct mfl_shape in = {3, {n, line ? 1 : shape.dim[last - 1], shape.dim[last]}};
+        r = mfl_onnx_layer_of(o, x, &in, &layer);
+        if (!r)
+                r = add_resize(o, &map, n, line ? one : to[last - 1], to[last], &layer);
+        if (!r && volume) {
+                int64_t pixels = to[3].to * to[4].to;
+                struct mfl_layer l = {.op = MFL_OP_RESHAPE,
+                        .input = layer,
+                        .shape = {3, {shape.dim[1], shape.dim[2], pixels}},
+                        .out = {3, {shape.dim[1], shape.dim[2], pixels}}};
+                r = mfl_onnx_derive(o, &l, o->node, &layer);
+                if (!r)
+                        r = add_resize(
+                                o, &map, shape.dim[1], to[2], (struct stretch){pixels, pixels, 0}, &layer);
         }
         for (int d = 0; d < shape.rank; d++)
-                shape.dim[d] = to[d];
-        r = mfl_onnx_layer_of(o, x, &in, &l.input);
-        return r ? r : add_map(o, &l, &shape);
+                shape.dim[d] = to[d].to;
+        if (!r)
+                r = mfl_onnx_layer_value(o, layer, &shape, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
 }

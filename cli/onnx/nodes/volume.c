@@ -2,7 +2,9 @@
 /* Volumes, {batch, channels, depth, height, width}, by layers of fewer dimensions that compute the same:
  *
  *     convolution     each window as a row of its numbers, by a view, and a dense layer over rows: its weights are the
- *                     convolution's in the same order
+ *                     convolution's in the same order. So are convolutions of images and rows of positions whose weights are
+ *                     computed from parameters, with a product in place of the dense layer
+ *     transposed      of equal kernel and stride: a dense layer over the places, whose outputs are the blocks' numbers
  *     maximum, mean   over the windows of each slice, then over the depth; the first of equal maxima stays the first
  *     batch norm      over images whose height is depth times height
  */
@@ -10,23 +12,27 @@
 
 enum { C = 1, D, H, W, RANK };
 
-/* Of the three dimensions D, H and W. */
+/* Of the three dimensions D, H and W; an image has one slice, and a row of positions is an image of one row. */
 struct window {
         int64_t in[3], out[3], kernel[3], stride[3], before[3], after[3], dilation[3];
 };
 
-static int read_three(struct onnx *o, const char *name, int64_t otherwise, int n, int64_t *ret_v)
+/* The numbers of the dimensions that x has, or of both ends of each; the others have `otherwise`. */
+static int read_three(struct onnx *o, const struct onnx_value *x, const char *name, int64_t otherwise,
+        int ends, int64_t *ret_v)
 {
         const int64_t *v;
-        int count, r = mfl_onnx_ints(o, name, SIZE_MAX, &v, &count);
+        int dims = x->shape.rank - D, count, r = mfl_onnx_ints(o, name, SIZE_MAX, &v, &count);
         if (r)
                 return r;
-        if (count >= 0 && count != n)
-                return mfl_onnx_fail(o, "%s has %d numbers; of a volume it has %d", name, count, n);
-        for (int i = 0; i < n; i++) {
-                ret_v[i] = count < 0 ? otherwise : v[i];
-                if (ret_v[i] < (otherwise ? 1 : 0) || ret_v[i] > 65536)
-                        return mfl_onnx_fail(o, "%s has the number %lld", name, (long long)ret_v[i]);
+        if (count >= 0 && count != dims * ends)
+                return mfl_onnx_fail(o, "%s has %d numbers, not %d", name, count, dims * ends);
+        for (int i = 0; i < 3 * ends; i++)
+                ret_v[i] = otherwise;
+        for (int i = 0; i < count; i++) {
+                if (v[i] < (otherwise ? 1 : 0) || v[i] > 65536)
+                        return mfl_onnx_fail(o, "%s has the number %lld", name, (long long)v[i]);
+                ret_v[i / dims * 3 + 3 - dims + i % dims] = v[i];
         }
         return 0;
 }
@@ -36,18 +42,19 @@ static int read_window(
 {
         struct window v;
         int64_t pads[6];
-        int r = 0;
-        if (mfl_onnx_attribute(o, "auto_pad") && mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
-                kernel = NULL;
-        if ((r = read_three(o, "strides", 1, 3, v.stride)) ||
-                (r = read_three(o, "dilations", 1, 3, v.dilation)) || (r = read_three(o, "pads", 0, 6, pads)))
-                return r;
-        if (kernel)
-                memcpy(v.kernel, kernel, sizeof v.kernel);
-        else if ((r = read_three(o, "kernel_shape", 1, 3, v.kernel)))
+        int r = 0, missing = RANK - x->shape.rank;
+        if (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
+                !mfl_onnx_string_is(o, "auto_pad", "NOTSET", "VALID"))
+                return mfl_onnx_fail(o, "auto_pad is not supported here; give the padding in numbers");
+        if ((r = read_three(o, x, "strides", 1, 1, v.stride)) ||
+                (r = read_three(o, x, "dilations", 1, 1, v.dilation)) ||
+                (r = read_three(o, x, "pads", 0, 2, pads)) ||
+                (r = read_three(o, x, "kernel_shape", 1, 1, v.kernel)))
                 return r;
         for (int d = 0; d < 3; d++) {
-                v.in[d] = x->shape.dim[D + d];
+                if (kernel)
+                        v.kernel[d] = d < missing ? 1 : kernel[d - missing];
+                v.in[d] = d < missing ? 1 : x->shape.dim[D + d - missing];
                 v.before[d] = pads[d];
                 v.after[d] = pads[3 + d];
                 int64_t room = v.in[d] + v.before[d] + v.after[d] - v.dilation[d] * (v.kernel[d] - 1) - 1;
@@ -60,6 +67,23 @@ static int read_window(
 }
 
 /* ---- convolution ---- */
+
+/* The node's bias, as a layer behind it. */
+static int add_bias(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_value)
+{
+        struct onnx_value *b = mfl_onnx_input(o, 2), *bias;
+        struct onnx_shape channels = {v->shape.rank, {1, v->shape.dim[C], 1, 1, 1}};
+        int r;
+        *ret_value = v;
+        if (!b)
+                return 0;
+        if (mfl_onnx_count(&b->shape) != v->shape.dim[C])
+                return mfl_onnx_fail(o, "the bias doesn't fit the weights");
+        if ((b->tensor && (r = mfl_onnx_lift(o, b, &b))) || (r = mfl_onnx_resolve(o, b, &b)) ||
+                (r = mfl_onnx_view(o, b, &channels, NULL, &bias)))
+                return r;
+        return mfl_onnx_combine(o, MFL_OP_ADD, v, bias, ret_value);
+}
 
 /* Adds zeros around dimension `first` and those after it, of a layer in the shape `in`. */
 static int pad(
@@ -111,35 +135,57 @@ static int add_windows(struct onnx *o, const struct window *w, int64_t channels,
         return mfl_onnx_add_layer(o, &l, NULL, o->node, layer);
 }
 
-/* {positions, channels} as {1, channels, depth, height, width}. */
-static int give(struct onnx *o, int layer, const struct window *w, int64_t channels)
+/* {positions, channels} as {1, channels, depth, height, width}, or the last of these that x has; with the node's bias, if
+ * it is no tensor of the layer. */
+static int give(struct onnx *o, const struct onnx_value *rows, const struct onnx_value *x,
+        const struct window *w, int64_t channels, bool bias)
 {
-        struct onnx_shape shape = {RANK, {1, channels, w->out[0], w->out[1], w->out[2]}};
-        struct onnx_value whole = {.layer = layer}, *v;
-        int64_t rows = w->out[0] * w->out[1] * w->out[2];
-        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * channels) + 1, sizeof *map);
+        struct onnx_shape shape = {x->shape.rank, {1, channels}};
+        struct onnx_value *v;
+        int64_t places = w->out[0] * w->out[1] * w->out[2];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(places * channels) + 1, sizeof *map);
         if (!map)
                 return onnx_memory(o);
-        for (int64_t i = 0; i < rows * channels; i++)
-                map[i] = (int32_t)(i % rows * channels + i / rows);
-        int r = mfl_onnx_view(o, &whole, &shape, map, &v);
+        for (int d = D; d < shape.rank; d++)
+                shape.dim[d] = w->out[d - D + RANK - shape.rank];
+        for (int64_t i = 0; i < places * channels; i++)
+                map[i] = (int32_t)(i % places * channels + i / places);
+        int r = mfl_onnx_view(o, rows, &shape, map, &v);
+        if (!r && bias)
+                r = add_bias(o, v, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+/* The rows of the windows, by a matrix that is computed from parameters. */
+static int multiply_windows(struct onnx *o, int layer, const struct mfl_shape *rows,
+        struct onnx_value *weights, struct onnx_value **ret_value)
+{
+        int64_t outputs = weights->shape.dim[0];
+        struct onnx_shape matrix = {2, {outputs, rows->dim[1]}};
+        struct onnx_value windows = {.shape = {3, {1, rows->dim[0], rows->dim[1]}}, .layer = layer}, *w;
+        int r = mfl_onnx_resolve(o, weights, &w);
+        if (!r)
+                r = mfl_onnx_view(o, w, &matrix, NULL, &w);
+        return r ? r : mfl_onnx_product_with_computed(o, &windows, w, false, ret_value);
 }
 
 static int convert_conv(struct onnx *o, struct onnx_value *x)
 {
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
+        struct onnx_value *weights = mfl_onnx_input(o, 1), *v;
         int64_t channels = x->shape.dim[C];
         struct window w;
-        int layer, r = mfl_onnx_weight_of(o, 1, RANK, &t[0]);
-        if (!r && mfl_onnx_input(o, 2))
-                r = mfl_onnx_weight_of(o, 2, 1, &t[1]);
-        if (r || (r = read_window(o, x, t[0]->shape.dim + D, &w)))
-                return r;
-        if (mfl_onnx_int(o, "group", 1) != 1 || t[0]->shape.dim[C] != channels)
+        int layer, r;
+        if (!weights || weights->shape.rank != x->shape.rank || mfl_onnx_int(o, "group", 1) != 1 ||
+                weights->shape.dim[C] != channels)
                 return mfl_onnx_fail(o, "convolutions of volumes have one group; use Conv3d(groups=1)");
+        if (weights->tensor && ((r = mfl_onnx_weight_of(o, 1, RANK, &t[0])) ||
+                                       (mfl_onnx_input(o, 2) && (r = mfl_onnx_weight_of(o, 2, 1, &t[1])))))
+                return r;
+        if ((r = read_window(o, x, weights->shape.dim + D, &w)))
+                return r;
         struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
-        struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)t[0]->shape.dim[0], .bias = t[1]};
+        struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)weights->shape.dim[0], .bias = t[1]};
         if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) ||
                 (r = pad(o, w.before + 1, w.after + 1, 2, &image, &layer)))
                 return r;
@@ -152,12 +198,111 @@ static int convert_conv(struct onnx *o, struct onnx_value *x)
                 return mfl_onnx_fail(o, "has more than 65536 channels");
         if ((r = add_windows(o, &w, channels, &layer)))
                 return r;
+        struct mfl_shape rows = *mfl_onnx_layer_shape(o, layer);
+        if (!weights->tensor) {
+                r = multiply_windows(o, layer, &rows, weights, &v);
+                return r ? r : give(o, v, x, &w, l.out_channels, true);
+        }
         l.input = layer;
-        l.out = (struct mfl_shape){2, {w.out[0] * w.out[1] * w.out[2], l.out_channels}};
+        l.out = (struct mfl_shape){2, {rows.dim[0], l.out_channels}};
         mfl_onnx_name(o, &l, t[0], "weight");
         mfl_onnx_name(o, &l, t[1], "bias");
         r = mfl_onnx_add_layer(o, &l, t, o->node, &layer);
-        return r ? r : give(o, layer, &w, l.out_channels);
+        struct onnx_value whole = {.layer = layer};
+        return r ? r : give(o, &whole, x, &w, l.out_channels, false);
+}
+
+/* ---- transposed convolution ---- */
+
+/* {places, channels x block} as the volume of blocks. */
+static int give_blocks(struct onnx *o, const struct onnx_value *rows, const struct window *w,
+        const struct onnx_shape *shape, struct onnx_value **ret_view)
+{
+        int64_t count = mfl_onnx_count(shape), each = w->kernel[0] * w->kernel[1] * w->kernel[2];
+        int32_t *map = mfl_onnx_alloc(o, (size_t)count + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < count; i++) {
+                int64_t left = i, place = 0, within = 0, step_place = 1, step_within = 1;
+                for (int d = 2; d >= 0; d--) {
+                        int64_t at = left % shape->dim[D + d];
+                        left /= shape->dim[D + d];
+                        place += at / w->kernel[d] * step_place;
+                        within += at % w->kernel[d] * step_within;
+                        step_place *= w->in[d];
+                        step_within *= w->kernel[d];
+                }
+                map[i] = (int32_t)((place * shape->dim[C] + left) * each + within);
+        }
+        return mfl_onnx_view(o, rows, shape, map, ret_view);
+}
+
+/* {1, places, channels}. */
+static int take_places(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view)
+{
+        int64_t channels = x->shape.dim[C], places = mfl_onnx_count(&x->shape) / channels;
+        struct onnx_shape shape = {3, {1, places, channels}};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(places * channels) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < places * channels; i++)
+                map[i] = (int32_t)(i % channels * places + i / channels);
+        return mfl_onnx_view(o, x, &shape, map, ret_view);
+}
+
+static int check_blocks(
+        struct onnx *o, const struct onnx_tensor *t, const struct onnx_value *x, struct window *w)
+{
+        int64_t pads[6], more[3];
+        int r = read_three(o, x, "strides", 1, 1, w->stride);
+        if (!r)
+                r = read_three(o, x, "dilations", 1, 1, w->dilation);
+        if (!r)
+                r = read_three(o, x, "pads", 0, 2, pads);
+        if (!r)
+                r = read_three(o, x, "output_padding", 0, 1, more);
+        if (r)
+                return r;
+        bool blocks = t->shape.dim[0] == x->shape.dim[C] && mfl_onnx_int(o, "group", 1) == 1 &&
+                      mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
+                      !mfl_onnx_attribute(o, "output_shape");
+        for (int d = 0; d < 3; d++) {
+                w->kernel[d] = t->shape.dim[D + d];
+                blocks = blocks && w->kernel[d] == w->stride[d] &&
+                         (w->dilation[d] == 1 || w->kernel[d] == 1) && !pads[d] && !pads[3 + d] && !more[d];
+        }
+        return blocks ? 0
+                      : mfl_onnx_fail(o,
+                                "is supported for volumes if kernel_size equals stride, without padding, "
+                                "dilation and groups; use that, or Upsample(scale_factor=2, "
+                                "mode=\"trilinear\") before a Conv3d");
+}
+
+static int convert_transposed(struct onnx *o, struct onnx_value *x)
+{
+        const struct onnx_tensor *t;
+        struct onnx_value *base, *v;
+        struct window w;
+        int r = mfl_onnx_weight_of(o, 1, RANK, &t);
+        if (r || (r = check_blocks(o, t, x, &w)) || (r = take_places(o, x, &base)))
+                return r;
+        struct onnx_shape shape = {RANK, {1, t->shape.dim[1]}};
+        for (int d = 0; d < 3; d++) {
+                w.in[d] = x->shape.dim[D + d];
+                shape.dim[D + d] = w.in[d] * w.kernel[d];
+        }
+        struct onnx_tensor matrix = *t; /* {inputs, outputs x block} */
+        matrix.shape = (struct onnx_shape){2, {t->shape.dim[0], t->count / t->shape.dim[0]}};
+        struct onnx_value product = {.shape = {3, {1, base->shape.dim[1], matrix.shape.dim[1]}},
+                .pending = ONNX_PRODUCT,
+                .base = base,
+                .weight = &matrix,
+                .transposed = true};
+        if ((r = mfl_onnx_make_product(o, &product, NULL, &v)) || (r = give_blocks(o, v, &w, &shape, &v)))
+                return r;
+        if ((r = add_bias(o, v, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
 }
 
 /* ---- pools ---- */
@@ -228,26 +373,45 @@ static int as_image(struct onnx *o, struct onnx_value *x)
         return r;
 }
 
+/* A convolution of an image or of a row of positions whose weights are computed from parameters. */
+static int is_computed(struct onnx *o, const struct onnx_value *x, bool *ret_computed)
+{
+        struct onnx_value *w = mfl_onnx_input(o, 1);
+        const struct onnx_tensor *t = NULL;
+        double scale;
+        *ret_computed = false;
+        if (!x || x->tensor || !w || w->tensor || strcmp(mfl_onnx_node(o)->op_type, "Conv") != 0 ||
+                (x->shape.rank != 3 && x->shape.rank != 4) || mfl_onnx_int(o, "group", 1) != 1 ||
+                !mfl_onnx_of_params(o, w) || mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
+                return 0;
+        int r = mfl_onnx_scaled_weight(
+                o, w, &t, &scale); /* a number times the weights is a layer behind it */
+        *ret_computed = !r && !t;
+        return r;
+}
+
 int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *view;
         const char *op = mfl_onnx_node(o)->op_type;
-        bool conv = !strcmp(op, "Conv"), pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"),
+        bool conv = !strcmp(op, "Conv"), transposed = !strcmp(op, "ConvTranspose"),
+             pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool"),
              image = !strcmp(op, "BatchNormalization") || !strcmp(op, "GlobalAveragePool") ||
-                     !strcmp(op, "GlobalMaxPool"),
-             others = !strcmp(op, "ConvTranspose") || !strcmp(op, "Resize") || !strcmp(op, "Upsample");
-        if (!x || x->tensor || x->shape.rank != RANK || x->shape.dim[0] != 1 ||
-                !(conv || pools || image || others))
-                return 0;
+                     !strcmp(op, "GlobalMaxPool");
+        bool computed;
+        int r = is_computed(o, x, &computed);
+        if (r || !x || x->tensor || x->shape.dim[0] != 1 ||
+                !(computed || (x->shape.rank == RANK && (conv || transposed || pools || image))))
+                return r;
         *ret_taken = true;
-        if (others)
-                return mfl_onnx_fail(o,
-                        "is not supported for volumes; to make one larger, repeat its slices, rows "
-                        "and columns (x.repeat_interleave(2, dim) for dim 2, 3 and 4) before a Conv3d");
-        int uses = x->uses, r = mfl_onnx_resolve(o, x, &view);
+        int uses = x->uses;
+        r = mfl_onnx_resolve(o, x, &view);
         if (r)
                 return r;
         *x = *view; /* what it was resolved to */
         x->uses = uses;
-        return conv ? convert_conv(o, x) : pools ? convert_pool(o, x) : as_image(o, x);
+        return conv         ? convert_conv(o, x)
+               : transposed ? convert_transposed(o, x)
+               : pools      ? convert_pool(o, x)
+                            : as_image(o, x);
 }

@@ -187,6 +187,13 @@ static void say_params(struct line *line, const struct mfl_layer *l)
                 say(line, ", %s: %.9g", mfl_unaries[curve].params[k].key, (double)values[k]);
 }
 
+static void say_units(struct line *line, const struct mfl_layer *l)
+{
+        say(line, ", units: %d%s%s", l->out_channels, l->relu ? ", relu: true" : "",
+                l->last_cell ? ", last_cell: true" : "");
+        say_bias(line, l);
+}
+
 static void say_settings(struct line *line, const struct mfl_layer *l, const struct mfl_shape *in)
 {
         say_params(line, l);
@@ -199,8 +206,7 @@ static void say_settings(struct line *line, const struct mfl_layer *l, const str
         case MFL_OP_LSTM:
         case MFL_OP_GRU:
         case MFL_OP_RNN:
-                say(line, ", units: %d%s", l->out_channels, l->relu ? ", relu: true" : "");
-                say_bias(line, l);
+                say_units(line, l);
                 break;
         case MFL_OP_MAXPOOL2D:
         case MFL_OP_AVGPOOL2D:

@@ -149,6 +149,7 @@ static inline int64_t mfl_attention_work(int64_t positions, int64_t size)
 struct mfl_recurrent {
         int64_t rows, positions, hidden;
         enum mfl_cell kind;
+        bool last_cell;
         float *gates, *cells, *y;
         const float *before, *zeros; /* before: the hidden share of each row's gates at this position */
         float *dh, *dc;              /* of each row, from later positions */

@@ -307,7 +307,9 @@ static void recurrent_cells(const struct mfl_recurrent *v, int64_t t)
                 int64_t at = r * v->positions + t;
                 float *gate = v->gates + at * 4 * n, *y = v->y + at * n, *cell = v->cells + at * n;
                 const float *before = v->before + r * width;
-                if (v->kind == MFL_CELL_LSTM)
+                if (v->last_cell && t == v->positions - 1)
+                        memcpy(y, cell - n, (size_t)n * sizeof *y);
+                else if (v->kind == MFL_CELL_LSTM)
                         lstm_cell(n, gate, before, t ? cell - n : v->zeros, cell, y);
                 else if (v->kind == MFL_CELL_GRU)
                         gru_cell(n, gate, before, t ? y - n : v->zeros, y);
@@ -356,6 +358,13 @@ static void rnn_cell_grad(int64_t n, bool relu, float *restrict gate, const floa
         }
 }
 
+/* The output is the last cell: its gradient is the cell's, and the gates have none. */
+static void last_cell_grad(int64_t n, float *gate, const float *dy, float *dc)
+{
+        memset(gate, 0, (size_t)(4 * n) * sizeof *gate);
+        memcpy(dc, dy, (size_t)n * sizeof *dc);
+}
+
 static void recurrent_cells_grad(const struct mfl_recurrent *v, const float *dy, int64_t t)
 {
         int64_t n = v->hidden;
@@ -363,7 +372,9 @@ static void recurrent_cells_grad(const struct mfl_recurrent *v, const float *dy,
                 int64_t at = r * v->positions + t;
                 float *gate = v->gates + at * 4 * n, *dh = v->dh + r * n, *dc = v->dc + r * n;
                 const float *cell = v->cells + at * n, *y = v->y + at * n;
-                if (v->kind == MFL_CELL_LSTM)
+                if (v->last_cell && t == v->positions - 1)
+                        last_cell_grad(n, gate, dy + at * n, dc);
+                else if (v->kind == MFL_CELL_LSTM)
                         lstm_cell_grad(n, gate, cell, t ? cell - n : v->zeros, dy + at * n, dh, dc);
                 else if (v->kind == MFL_CELL_GRU)
                         gru_cell_grad(n, gate, t ? y - n : v->zeros, dy + at * n, dh);

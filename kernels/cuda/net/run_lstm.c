@@ -42,6 +42,7 @@ static struct mfl_cuda_recurrent recurrent_of(const struct mfl_cuda_run *pass, i
                 .positions = (int)layer->out.dim[0],
                 .hidden = layer->out_channels,
                 .kind = mfl_cell_of(layer),
+                .last_cell = layer->last_cell,
                 .precision = net->model.options.precision,
                 .weight = mfl_cuda_low_at(pass, layer->param_weight2),
                 .bias = mfl_cuda_param_at(pass, layer->param_bias2),

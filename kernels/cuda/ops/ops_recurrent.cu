@@ -179,6 +179,7 @@ static struct mfl_recurrent_args args_of(const struct mfl_cuda_recurrent *a, con
         v.positions = a->positions;
         v.hidden = a->hidden;
         v.relu = a->kind == MFL_CELL_RELU;
+        v.last_cell = a->last_cell;
         v.rests_early = a->groups > MFL_RECURRENT_LATENCY;
         v.tiles = z->tiles;
         v.chunks = z->chunks;

@@ -69,6 +69,7 @@ extern "C" {
 struct mfl_cuda_recurrent {
         int groups, batch, positions, hidden;
         enum mfl_cell kind;
+        bool last_cell; /* LSTM: as struct mfl_layer says */
         bool whole;
         enum mfl_precision precision;
         const void *weight; /* of group 0, [gates * hidden][hidden], in the type of the tensors */

@@ -37,7 +37,7 @@ static inline MFL_HD int mfl_recurrent_panels(enum mfl_cell kind, bool backward)
 
 struct mfl_recurrent_args {
         int batch, positions, hidden;
-        bool relu;
+        bool relu, last_cell;
         int position; /* of this launch; whole: unused */
         /* Step form: a block of a group without rows ends at once. Otherwise the block computes without
          * writing anything; but then no block waits for two loads, one after the other, before it requests

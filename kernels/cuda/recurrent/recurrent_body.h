@@ -221,6 +221,12 @@ MFL_DEVICE void recurrent_keep(struct mfl_recurrent_shape s, unsigned char *row,
                 mfl_store(row, k, v, mfl_cuda_type_of(s.precision));
 }
 
+/* Whether the output at t is the last cell. */
+MFL_DEVICE bool recurrent_gives_cell(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s, int t)
+{
+        return s.kind == MFL_CELL_LSTM && a->last_cell && t + 1 == a->positions;
+}
+
 /* v: for each panel, h(t-1) W_hh'. state: this item's row of the operand that the next position reads. */
 MFL_DEVICE void recurrent_forward(const struct mfl_recurrent_args *a, struct mfl_recurrent_shape s,
         const struct recurrent_item *at, int t, const struct recurrent_inputs *in, const float v[4],
@@ -234,6 +240,10 @@ MFL_DEVICE void recurrent_forward(const struct mfl_recurrent_args *a, struct mfl
                       y = a->relu ? mfl_unary_relu(sum) : tanhf(sum);
                 mfl_store(a->out, own, y, type);
                 recurrent_keep(s, state, at->u, y);
+                return;
+        }
+        if (recurrent_gives_cell(a, s, t)) {
+                mfl_store(a->out, own, in->before, type);
                 return;
         }
         float first = mfl_unary_sigmoid(in->gate[0] + (v[0] + in->bias[0]));
@@ -275,7 +285,10 @@ MFL_DEVICE void recurrent_backward(const struct mfl_recurrent_args *a, struct mf
                 return;
         }
         float d[4], carry, last; /* last: the gradient of the product with W_hh's last rows */
-        if (s.kind == MFL_CELL_LSTM) {
+        if (recurrent_gives_cell(a, s, t)) {
+                d[0] = d[1] = d[2] = d[3] = last = 0.0f;
+                carry = in->dy;
+        } else if (s.kind == MFL_CELL_LSTM) {
                 float i = in->gate[0], f = in->gate[1], g = in->gate[2], o = in->gate[3];
                 float dh = v[0] + in->dy, c = tanhf(in->own), dc = in->carry + mfl_unary_tanh_grad(c, dh * o);
                 d[0] = mfl_unary_sigmoid_grad(i, dc * g);

@@ -57,7 +57,9 @@ struct team_of_traffic {
         int64_t *sum[RANKS];
 };
 
-static void set_up(struct team_of_traffic *t)
+static const struct team_traffic_session session = {.step = 5, .sequence = 2, .deadline_ms = 60000};
+
+static void set_up(struct team_of_traffic *t, bool behind)
 {
         assert_int_equal(mfl_mesh_threads_new(RANKS, t->mesh, NULL), 0);
         assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &t->buckets, NULL), 0);
@@ -66,10 +68,14 @@ static void set_up(struct team_of_traffic *t)
                 assert_non_null(t->sum[r]);
                 for (uint64_t i = 0; i < layout.n; i++)
                         t->sum[r][i] = (int64_t)(i * 31 + r * 1000003);
-                assert_int_equal(mfl_team_traffic_new(
-                                         t->mesh[r], &t->buckets, &layout, t->sum[r], &t->traffic[r], NULL),
-                        0);
-                mfl_team_traffic_begin(t->traffic[r], 5, 2, 60000, NULL);
+                const struct team_traffic_options options = {.mesh = t->mesh[r],
+                        .buckets = &t->buckets,
+                        .layout = &layout,
+                        .type = MFL_MESH_I64,
+                        .sum = t->sum[r],
+                        .behind = behind};
+                assert_int_equal(mfl_team_traffic_new(&options, &t->traffic[r], NULL), 0);
+                mfl_team_traffic_begin(t->traffic[r], &session);
         }
 }
 
@@ -87,7 +93,7 @@ static void ready_buckets_are_summed(void **state)
 {
         struct team_of_traffic t;
         uint64_t busy = 0;
-        set_up(&t);
+        set_up(&t, true);
         for (uint32_t r = 0; r < RANKS; r++) {
                 /* Any order; the last rank leaves some to `wait`. */
                 mfl_team_traffic_ready(t.traffic[r], r ? 3 : 1);
@@ -115,7 +121,7 @@ static void nothing_goes_before_it_is_ready(void **state)
         struct team_of_traffic t;
         struct mfl_error err;
         uint64_t busy = 0;
-        set_up(&t);
+        set_up(&t, true);
         for (uint32_t r = 0; r < RANKS; r++)
                 for (int tensor = 0; tensor < 3; tensor++) /* bucket 0 lacks tensor 3 */
                         mfl_team_traffic_ready(t.traffic[r], tensor);
@@ -132,12 +138,148 @@ static void nothing_goes_before_it_is_ready(void **state)
         tear_down(&t);
 }
 
+/* ---- windows: ranks hold shards, and buckets only while they are filled and go ---- */
+
+#define TURNS 3
+
+struct sharer {
+        struct mfl_mesh *mesh;
+        const struct team_buckets *buckets;
+        bool behind, fails;
+        int64_t shard[10 * BLOCK + 135];
+        uint64_t own[TENSORS], n_own, bytes;
+        struct mfl_error err;
+        int rc;
+};
+
+static int64_t element(uint32_t rank, uint32_t turn, uint64_t at)
+{
+        return (int64_t)(at * 31 + rank * 1000003 + turn * 77);
+}
+
+/* As a backend: tensor by tensor, wherever its elements belong. */
+static void give_tensor(struct team_traffic *traffic, int t, uint32_t rank, uint32_t turn)
+{
+        const struct mfl_grad_tensor *tensor = &tensors[t];
+        for (uint64_t at = tensor->at, end = at + tensor->count, n; at < end; at += n) {
+                n = end - at;
+                int64_t *to = mfl_team_traffic_place(traffic, at, &n);
+                if (!to)
+                        return;
+                for (uint64_t i = 0; i < n; i++)
+                        to[i] += element(rank, turn, at + i);
+        }
+        mfl_team_traffic_ready(traffic, t);
+}
+
+static void *share(void *arg)
+{
+        struct sharer *own = arg;
+        struct team_traffic *traffic;
+        uint32_t rank = own->mesh->rank;
+        uint64_t busy = 0;
+        for (uint32_t k = 0; k < own->buckets->n; k++) {
+                own->own[k] = own->n_own;
+                own->n_own += own->buckets->bucket[k].edge[rank + 1] - own->buckets->bucket[k].edge[rank];
+        }
+        const struct team_traffic_options options = {.mesh = own->mesh,
+                .buckets = own->buckets,
+                .layout = &layout,
+                .type = MFL_MESH_I64,
+                .sum = own->shard,
+                .own = own->own,
+                .behind = own->behind};
+        own->rc = mfl_team_traffic_new(&options, &traffic, &own->err);
+        for (uint32_t turn = 0; !own->rc && turn < TURNS; turn++) {
+                struct team_traffic_session next = session;
+                next.sequence += turn * own->buckets->n;
+                next.adds = turn > 0;
+                mfl_team_traffic_begin(traffic, &next);
+                /* The last rank has no grain in the last turn; it does not see the second tensor at all. */
+                for (int t = TENSORS; t-- > 0;)
+                        if (t != 1 && (rank < RANKS - 1 || turn < TURNS - 1))
+                                give_tensor(traffic, t, rank, turn);
+                own->rc = mfl_team_traffic_wait(
+                        traffic, own->fails ? "rank 1 has failed" : NULL, &busy, &own->err);
+                if (own->fails)
+                        own->rc = MFL_MESH_BROKEN;
+        }
+        own->bytes = mfl_team_traffic_bytes(traffic);
+        mfl_team_traffic_free(traffic);
+        return NULL;
+}
+
+static void share_all(struct sharer *v, const struct team_buckets *buckets, bool behind, bool fails)
+{
+        struct mfl_mesh *mesh[RANKS];
+        pthread_t threads[RANKS];
+        assert_int_equal(mfl_mesh_threads_new(RANKS, mesh, NULL), 0);
+        for (uint32_t r = 0; r < RANKS; r++) {
+                v[r] = (struct sharer){
+                        .mesh = mesh[r], .buckets = buckets, .behind = behind, .fails = fails && r == 1};
+                assert_int_equal(pthread_create(&threads[r], NULL, share, &v[r]), 0);
+        }
+        for (uint32_t r = 0; r < RANKS; r++)
+                pthread_join(threads[r], NULL);
+        for (uint32_t r = 0; r < RANKS; r++)
+                mfl_mesh_close(mesh[r]);
+}
+
+static void shards_add_turn_after_turn(void **state)
+{
+        struct sharer *v = mfl_calloc(RANKS, sizeof *v);
+        struct team_buckets buckets;
+        assert_non_null(v);
+        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
+        for (int behind = 0; behind < 2; behind++) {
+                share_all(v, &buckets, behind, false);
+                for (uint32_t r = 0; r < RANKS; r++) {
+                        assert_int_equal(v[r].rc, 0);
+                        /* Two of three buckets; one more may go behind. */
+                        assert_true(behind || v[r].bytes <= 8 * BLOCK * sizeof(int64_t));
+                        for (uint32_t k = 0; k < buckets.n; k++)
+                                for (uint64_t i = buckets.bucket[k].edge[r];
+                                        i < buckets.bucket[k].edge[r + 1]; i++) {
+                                        uint64_t at = buckets.bucket[k].first + i;
+                                        int64_t want = 0;
+                                        bool gap = at >= 2 * BLOCK + 100 && at < 2 * BLOCK + 128;
+                                        for (uint32_t turn = 0; !gap && turn < TURNS; turn++)
+                                                for (uint32_t from = 0; from < RANKS - (turn == TURNS - 1);
+                                                        from++)
+                                                        want += element(from, turn, at);
+                                        assert_int_equal(
+                                                v[r].shard[v[r].own[k] + i - buckets.bucket[k].edge[r]],
+                                                want);
+                                }
+                }
+        }
+        mfl_team_buckets_deinit(&buckets);
+        free(v);
+}
+
+static void a_failed_rank_ends_all_windows(void **state)
+{
+        struct sharer *v = mfl_calloc(RANKS, sizeof *v);
+        struct team_buckets buckets;
+        assert_non_null(v);
+        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
+        for (int behind = 0; behind < 2; behind++) {
+                share_all(v, &buckets, behind, true);
+                for (uint32_t r = 0; r < RANKS; r++)
+                        assert_int_equal(v[r].rc, MFL_MESH_BROKEN);
+        }
+        mfl_team_buckets_deinit(&buckets);
+        free(v);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(buckets_cover_the_gradient),
                 cmocka_unit_test(ready_buckets_are_summed),
                 cmocka_unit_test(nothing_goes_before_it_is_ready),
+                cmocka_unit_test(shards_add_turn_after_turn),
+                cmocka_unit_test(a_failed_rank_ends_all_windows),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,6 +49,28 @@ static void the_grain_follows_from_batch_and_members(void **state)
         assert_grain(", batch: 10, accumulate: 3", "{members: 2, grain: 2}", 2, 2);
 }
 
+static void assert_zero(const char *parallel, int zero, bool exact)
+{
+        const char *text = document("", parallel);
+        struct mfl_job *job;
+        struct mfl_error err = {""};
+        if (mfl_job_parse(text, strlen(text), "j.yaml", &job, &err))
+                fail_msg("%s", err.text);
+        assert_int_equal(job->parallel.zero, zero);
+        assert_int_equal(job->parallel.exact, exact);
+        mfl_job_free(job);
+}
+
+static void stages_and_sums(void **state)
+{
+        assert_zero("{grain: 8}", MFL_ZERO_AUTO, true);
+        assert_zero("{grain: 8, zero: auto}", MFL_ZERO_AUTO, true);
+        assert_zero("{grain: 8, zero: 0}", 0, true);
+        assert_zero("{grain: 8, zero: 2}", 2, true);
+        assert_zero("{grain: 8, exact: false}", 1, false);
+        assert_zero("{grain: 8, exact: false, zero: 0}", 0, false);
+}
+
 static void what_cannot_be_done_is_refused(void **state)
 {
         assert_refused("", "{}",
@@ -61,8 +83,15 @@ static void what_cannot_be_done_is_refused(void **state)
                 "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
         assert_refused("", "{grain: 8, within: rack}",
                 "j.yaml:6: parallel.within: expected one of 'daemon', 'node', 'any', got 'rack'");
-        assert_refused("", "{grain: 8, exact: false}",
-                "j.yaml:6: parallel.exact: sums of floats are not supported; leave it out, or write true");
+        assert_refused("", "{grain: 8, zero: 3}",
+                "j.yaml:6: parallel.zero: shards of the params are not supported yet; write 2, which shards "
+                "gradients and the optimizer's state, or auto");
+        assert_refused("", "{grain: 8, zero: 4}",
+                "j.yaml:6: parallel.zero: expected a whole number from 0 to 2, got '4'");
+        assert_refused("", "{grain: 8, exact: false, zero: 2}",
+                "j.yaml:6: parallel.zero: with exact: false, stage 2 would add gradients in another order "
+                "than "
+                "stages 0 and 1; write 1, or exact: true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",
                 "j.yaml:6: parallel.bucket: expected a size like 512MiB or 4GiB from 65536 bytes to 1GiB, "
                 "got '1KiB'");
@@ -82,6 +111,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_grain_follows_from_batch_and_members),
+                cmocka_unit_test(stages_and_sums),
                 cmocka_unit_test(what_cannot_be_done_is_refused),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -208,6 +208,8 @@ static const struct op_case cases[] = {
         {"two lstms", SEQUENCE(4, 3),
                 {{.op = MFL_OP_LSTM, .out_channels = 5, .bias = true},
                         {.op = MFL_OP_LSTM, .out_channels = 4, .bias = true}, DENSE(4)}},
+        {"lstm with its last cell", SEQUENCE(4, 6),
+                {{.op = MFL_OP_LSTM, .out_channels = 7, .bias = true, .last_cell = true}, DENSE(3)}},
         {"rnn", SEQUENCE(5, 6), {{.op = MFL_OP_RNN, .out_channels = 7, .bias = true}, DENSE(3)}},
         {"rnn of relu", SEQUENCE(2, 6), {{.op = MFL_OP_RNN, .out_channels = 7, .relu = true}, DENSE(3)}},
         {"gru", SEQUENCE(5, 6), {{.op = MFL_OP_GRU, .out_channels = 7, .bias = true}, DENSE(3)}},

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker of a team holds and how long a step takes, by stage of ZeRO: zero.py BUILD_DIR [--depth N] [--width N] [--workers ...]
+
+Each line is a run of its own (bench/zero.c): bytes per param that the process has resident above what it had before, divided by its
+workers, beside what the table in kernels/team/team.h says; and the median of a step. "float" is `exact: false`. Workers are
+threads of one process with params of their own, as daemons of a team have them.
+"""
+import argparse
+import os
+import subprocess
+import sys
+
+
+def expected(zero, workers, exact):
+    size = 8 if exact else 4
+    if workers == 1:
+        return 4 + size + 8
+    return {0: 4 + size + 8, 1: 4 + size + 8 / workers, 2: 4 + (size + 8) / workers}[zero]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('build')
+    p.add_argument('--depth', type=int, default=24)
+    p.add_argument('--width', type=int, default=1024)
+    p.add_argument('--steps', type=int, default=5)
+    p.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4, 8])
+    args = p.parse_args()
+    print('%-7s %-5s %-5s %9s %9s %9s %9s' % ('workers', 'zero', 'sums', 'params', 'bytes', 'expected', 'ms/step'))
+    for workers in args.workers:
+        for zero in (0, 1, 2) if workers > 1 else (0,):
+            for sums in ('exact', 'float') if zero < 2 else ('exact',):
+                done = subprocess.run([os.path.join(args.build, 'bench', 'mfl-bench-zero'), 'cpu', str(args.depth), str(args.width), str(workers),
+                                       str(zero), sums, str(args.steps)], capture_output=True, text=True,
+                                      env=dict(os.environ, OMP_NUM_THREADS='1', OMP_WAIT_POLICY='passive',
+                                               MFL_MODULE_DIR=os.path.join(args.build, 'kernels', 'cpu')))
+                if done.returncode:
+                    sys.exit(done.stderr.strip())
+                n, size, us = (float(word) for word in done.stdout.split())
+                print('%7d %5d %-5s %8.1fM %9.2f %9.2f %9.1f' % (workers, zero, sums, n / 1e6, size, expected(zero, workers, sums == 'exact'), us / 1000),
+                      flush=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a job file means for local training: steps and optimizers. */
+#include "client/train/trainer_internal.h"
+
+uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
+{
+        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
+        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
+        if (n && !epoch)
+                return 0;
+        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
+}
+
+struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
+{
+        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
+                .lr = spec->training.lr,
+                .momentum = spec->training.momentum,
+                .weight_decay = spec->training.weight_decay,
+                .nesterov = spec->training.nesterov,
+                .beta1 = spec->training.beta1,
+                .beta2 = spec->training.beta2,
+                .eps = spec->training.eps,
+                .clip_norm = spec->training.clip_norm,
+                .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
+                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
+}
+
+struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
+{
+        struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
+        if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
+                opt.prox_mu = (float)task->method[0];
+        return opt;
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a team's state lies, and what that takes: stages of ZeRO (kernels/team/team.h). */
+#include "client/train/trainer_team.h"
+
+/* What `zero: auto` begins with. Stage 0 takes more memory and time than stage 1, and nothing less. */
+#define ZERO_LEAST 1u
+
+struct mfl_team_options mfl_trainer_team_options(
+        const struct trainer_job *job, const struct mfl_net_options *net, uint32_t zero)
+{
+        const struct mfl_job *spec = job->spec;
+        return (struct mfl_team_options){.grain = (uint32_t)net->batch,
+                .step_rows = trainer_step_rows(spec),
+                .zero = zero,
+                .floats = !spec->parallel.exact,
+                .moments = net->moments,
+                .start = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX,
+                .shared = !job->apart,
+                .overlap = spec->parallel.overlap,
+                .bucket_bytes = spec->parallel.bucket};
+}
+
+static uint64_t rank_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n_ranks, uint32_t zero)
+{
+        struct mfl_team_options team = mfl_trainer_team_options(job, options, zero);
+        team.shared = false;
+        return mfl_team_bytes(trainer->ops, job->graph, options, &team, n_ranks);
+}
+
+/* The stage of a team of several daemons is the largest that any of them needs, and might take a little more than the own one. */
+uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero)
+{
+        struct mfl_net_options sibling = *options;
+        uint64_t most = 0;
+        bool agreed = job->spec->parallel.zero != MFL_ZERO_AUTO || !job->apart;
+        if (!job->apart)
+                sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
+        for (uint32_t stage = zero; stage <= (agreed ? zero : MFL_ZERO_MAX); stage++) {
+                uint32_t own =
+                        job->apart ? stage : MFL_MAX(stage, 1u); /* of threads: see kernels/team/team.h */
+                most = MFL_MAX(
+                        most, rank_bytes(trainer, job, options, job->apart ? job->apart_ranks : n, own));
+        }
+        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) + n * most;
+}
+
+uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n, uint64_t room)
+{
+        uint32_t zero = ZERO_LEAST;
+        if (job->spec->parallel.zero != MFL_ZERO_AUTO)
+                return (uint32_t)job->spec->parallel.zero;
+        while (zero < MFL_ZERO_MAX && mfl_trainer_team_bytes(trainer, job, options, n, zero) > room)
+                zero++;
+        return zero;
+}
+
+void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n, struct mfl_error *err)
+{
+        int zero = job->spec->parallel.zero;
+        uint32_t members = job->apart ? 2 * (job->apart_ranks / n) : 4;
+        size_t length = strlen(err->text);
+        char bytes[16];
+        if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
+                return;
+        mfl_format_bytes(n * rank_bytes(trainer, job, options, members * n,
+                                     zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero),
+                bytes);
+        mfl_snprintf(err->text + length, sizeof(err->text) - length,
+                "; in a team of %u daemons each needs %s%s", members, bytes,
+                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 2 less");
+}
