@@ -161,6 +161,7 @@ struct mfl_net_options {
         bool input_grad; /* training: has room for the gradient of the input, which `backward` may be asked
                             for */
         enum mfl_moments moments; /* training; for Adam and AdamW ANY */
+        bool corrects;            /* training: has room for corrections, see correction_set */
         /* Training, where the backend has `grad`, one group: a network of one of a team's workers (kernels/team/team.h). Of
          * what belongs to the params it keeps only these. It has no start, no optimizer's state, no gradient of the whole
          * and no sum of updates, so it has no params_base, step, backward, sum_add and sum_take. Only such a network has
@@ -200,7 +201,7 @@ struct mfl_net_plan {
 /* One step of a parameter p with gradient g, as in PyTorch. t counts a group's steps from 1 on, since its
  * params_set, which zeroes the state. p0 are the params of params_set. lr is that of the step: lr *
  * group.lr_scale[step].
- *   all:     g += prox_mu * (p - p0) (FedProx: Li et al. 2020, eq. 2: the loss includes the proximal term). Then
+ *   all:     g += the group's correction (correction_set); g += prox_mu * (p - p0) (FedProx: Li et al. 2020, eq. 2: the loss includes the proximal term). Then
  *            g is scaled by min(1, clip_norm / (norm + 1e-6)) where clip_norm > 0; norm is that of the
  *            gradient of all trained params together. Then, except for AdamW, g += weight_decay * p. Without
  *            clip_prox, g is clipped before the proximal term is added: for jobs that began so
@@ -386,6 +387,10 @@ struct mfl_backend_ops {
                 struct mfl_error *err);
         int (*params_get)(
                 struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
+        /* Adds `moving` (n_moving floats, read before it returns) to the gradient of each of the group's steps, until its
+         * next params_set or correction_set; NULL: nothing. Only trained params have a gradient: the others' floats are
+         * ignored. Only with options.corrects; not in teams. */
+        int (*correction_set)(struct mfl_net *net, int group, const float *moving, struct mfl_error *err);
         /* Params that come to the device's own memory while they still arrive: stage_new makes room for n
          * floats, stage_put copies floats [first, first + n) of them and has read the host's memory when it
          * returns. A stage belongs to one thread at a time, but not to that of any network. params_staged is

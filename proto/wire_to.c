@@ -334,9 +334,9 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                         TEXT(extra->job_owner ? extra->job_owner : ""))
                 SMALL(MFL_MSG_CANCEL, Cancel, CANCEL, cancel, m->cancel.task, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_PARAMS_GET, ParamsGet, PARAMS_GET, params_get, TEXT(m->params.job),
-                        DIGEST(m->params.digest), m->params.offset)
+                        DIGEST(m->params.digest), m->params.offset, false, 0)
                 SMALL(MFL_MSG_PARAMS_GONE, ParamsGone, PARAMS_GONE, params_gone, TEXT(m->params.job),
-                        DIGEST(m->params.digest))
+                        DIGEST(m->params.digest), false, 0)
                 SMALL(MFL_MSG_ACCEPTED, Accepted, ACCEPTED, accepted, m->update.task, m->update.update)
                 SMALL(MFL_MSG_REFUSED, Refused, REFUSED, refused, m->update.task, m->update.update,
                         (Mfl__RefusedCode)m->update.code, TEXT(m->update.reason))

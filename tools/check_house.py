@@ -46,6 +46,7 @@ PURPOSE = {
     "kernels/cuda": "the CUDA backend: devices, data, params, sums",
     "kernels/conformance": "tests that compare a backend with the reference",
     "server/strategy": "how a round's updates become new params",
+    "server/robust": "robust rules over the single updates of a round, and the attacks to test them with",
     "server/state": "core: daemons, jobs, tasks and their states",
     "server/work": "core: tasks, updates, slots, groups, presence",
     "server/round": "core: rounds of a job, and the scheduler",

@@ -58,12 +58,13 @@ ROOMS = {
     "kernels/cuda": ["common/*", "kernels", "kernels/cuda/*"],
     "kernels/conformance": ["common/*", "kernels", "kernels/mesh", "kernels/team"],
     "server/strategy": ["common/*"],
+    "server/robust": ["common/*"],
     "server/state": ["common/*", "proto"],
     "server/work": ["common/*", "proto", "server/state"],
     "server/round": ["common/*", "proto", "server/state", "server/work"],
     "server/core": ["common/*", "proto", "server/round", "server/state", "server/work"],
     "server/store": ["common/*", "proto"],
-    "server/runtime": ["common/*", "proto", "server/store", "server/strategy"],
+    "server/runtime": ["common/*", "proto", "server/robust", "server/store", "server/strategy"],
     "server/config": ["common/*"],
     "server/loop": ["common/*", "server/core"],
     "server/observe": ["common/*", "proto", "server/core"],
@@ -115,7 +116,7 @@ LIBRARIES = [
     (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
-CORES = ["server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+CORES = ["server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

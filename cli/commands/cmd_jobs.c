@@ -10,6 +10,8 @@
 #include "cli/base/json.h"
 #include "cli/view/views.h"
 
+#define CHOICES_SHOWN 20 /* rounds */
+
 /* Prints the server's answer. */
 typedef int print_answer(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err);
@@ -170,6 +172,18 @@ static json_t *detail_json(const Mfl__JobDetail *d)
                 teams_json(d->teams), "scores", mfl_json_scores(d->scores));
 }
 
+/* What a robust strategy made of the updates, for the newest rounds. */
+static void print_choices(Mfl__RoundInfo *const *rounds, size_t n)
+{
+        bool first = true;
+        for (size_t i = n > CHOICES_SHOWN ? n - CHOICES_SHOWN : 0; i < n; i++) {
+                if (!*rounds[i]->choice)
+                        continue;
+                printf("%sround %u: %s\n", first ? "\n" : "", rounds[i]->round, rounds[i]->choice);
+                first = false;
+        }
+}
+
 static int print_detail(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
@@ -198,6 +212,7 @@ static int print_detail(
                 print_best(j);
         putchar('\n');
         int r = print_rounds(cli, d->rounds, d->n_rounds, err);
+        print_choices(d->rounds, d->n_rounds);
         if (!r)
                 r = print_scores(cli, d, err);
         if (!r)

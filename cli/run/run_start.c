@@ -101,6 +101,8 @@ static int setup_server(struct mfl_run *run, struct mfl_error *err)
                 r = mfl_child_argument(c, err, "%s/state", run->out);
         if (!r)
                 r = mfl_child_argument(c, err, "--exit-with-stdin");
+        if (!r) /* this server is for one job, which its author may attack */
+                r = mfl_child_argument(c, err, "--allow-simulation");
         if (!r)
                 r = mfl_child_argument(c, err, "--ready-fd");
         return r ? r : mfl_child_argument(c, err, "3");

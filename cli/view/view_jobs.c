@@ -96,6 +96,10 @@ char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)
                         mfl_display_bytes((double)r->bytes_up, up, sizeof up),
                         mfl_display_bytes((double)r->bytes_down, down, sizeof down), seconds, virtual, model};
                 mfl_table_add(&table, cells);
+                if (r->states_lost)
+                        mfl_table_remark(&table,
+                                "%u client%s began anew: the kept state was missing or damaged",
+                                r->states_lost, r->states_lost == 1 ? "" : "s");
         }
         char *text = mfl_table_render(&table, columns);
         mfl_table_deinit(&table);

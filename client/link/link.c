@@ -17,6 +17,7 @@ static void free_link(struct mfl_link *link)
         mfl_assert(link->life == LINK_CLOSING && !link->works && !link->combines && !link->uploads);
         mfl_link_results_free_all(link);
         mfl_link_params_free_all(link);
+        mfl_link_wants_free(link);
         mfl_link_job_forget(link, NULL);
         mfl_agent_free(link->agent);
         free(link->inside);
@@ -251,8 +252,10 @@ static void tell_online(struct mfl_link *link)
         if (online == link->online)
                 return;
         link->online = online;
-        if (online)
+        if (online) {
                 link->last_reason[0] = 0;
+                mfl_link_wants_pump(link);
+        }
         if (link->options.on_online)
                 link->options.on_online(link, online);
 }
@@ -268,8 +271,8 @@ static bool combine_runs(const struct mfl_link *link)
 /* Tells the activity whether a transfer is under way. */
 static void tell_transfer(struct mfl_link *link)
 {
-        bool transfer = mfl_agent_fetches(link->agent) || link->uploads || link->chunks_in_flight ||
-                        combine_runs(link);
+        bool transfer = mfl_agent_fetches(link->agent) || link->wants.asked || link->uploads ||
+                        link->chunks_in_flight || combine_runs(link);
         if (transfer == link->transfer || !link->options.activity)
                 return;
         link->transfer = transfer;
@@ -350,6 +353,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_state = LINK_STREAM_NONE;
         mfl_link_params_cut(link);
         mfl_link_upload_cut(link);
+        mfl_link_wants_cut(link);
         mfl_link_work_cut(link);
         if (*link->close_reason)
                 reason = link->close_reason;
@@ -375,7 +379,9 @@ static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, 
         struct mfl_link *link = stream->owner;
         if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS)
                 return mfl_fail(err, MFL_INVALID, "a payload that daemons do not accept");
-        return mfl_link_params_payload(link, envelope->params, payload_bytes, ret_dst, err);
+        return envelope->params->of_client
+                       ? mfl_link_wants_payload(link, envelope->params, payload_bytes, ret_dst, err)
+                       : mfl_link_params_payload(link, envelope->params, payload_bytes, ret_dst, err);
 }
 
 static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, struct mfl_error *err)
@@ -421,7 +427,14 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
 {
         struct mfl_link *link = stream->owner;
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
-                mfl_link_params_frame(link, payload_bytes);
+                if (envelope->params->of_client)
+                        mfl_link_wants_frame(link, payload_bytes);
+                else
+                        mfl_link_params_frame(link, payload_bytes);
+                return 0;
+        }
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS_GONE && envelope->params_gone->of_client) {
+                mfl_link_wants_gone(link, envelope->params_gone);
                 return 0;
         }
         if (envelope->body_case == MFL__ENVELOPE__BODY_JOB_OVER) {
@@ -489,9 +502,16 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
                 free(link);
                 return r;
         }
+        r = mfl_link_wants_open(link, err);
+        if (r) {
+                mfl_agent_free(link->agent);
+                free(link->server);
+                free(link);
+                return r;
+        }
         uv_timer_init(loop, &link->timer);
         link->timer.data = link;
-        link->pending = 1;
+        link->pending = 2; /* the timer, and what threads want */
         *ret_link = link;
         mfl_link_gate_open(link);
         const struct mfl_compute_listener listener = {
@@ -543,6 +563,7 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
                 link->options.ops->listen(link->options.compute, NULL);
         if (link->stream_state)
                 mfl_stream_close(&link->stream, NULL, false);
+        mfl_link_wants_close(link);
         uv_close((uv_handle_t *)&link->timer, on_timer_closed);
 }
 

@@ -8,11 +8,14 @@
  *   link_result.c    results of trainings
  *   link_combine.c   sums of groups
  *   link_upload.c    chunks on their way to the server
+ *   link_wants.c     what clients' states add to gradients
  *   link_work.c      jobs and running tasks
  *   link_gate.c      the site's policy
  *   link.c           the connection, the timer, and the agent's orders */
 #ifndef MFL_CLIENT_LINK_LINK_INTERNAL_H
 #define MFL_CLIENT_LINK_LINK_INTERNAL_H
+
+#include <pthread.h>
 
 #include "client/link/link.h"
 #include "common/base/digest.h"
@@ -124,6 +127,21 @@ struct link_upload {
         struct link_upload *next;
 };
 
+/* What threads wait for, and the one client that the server was asked for. */
+struct link_wants {
+        pthread_mutex_t lock; /* of first, closed, and each want's done */
+        pthread_cond_t done;
+        struct link_want *first; /* in their threads' stacks */
+        bool closed;
+        uv_async_t async;
+        /* The loop's own: what is in the buffer. */
+        char job[MFL_JOB_ID_BYTES];
+        uint8_t digest[MFL_DIGEST_BYTES];
+        uint64_t client, n, have, room; /* floats */
+        float *buffer;
+        bool asked, landing; /* the server was asked for the rest; a piece is on its way */
+};
+
 enum link_life {
         LINK_RUNS,
         LINK_EXITED,  /* its end is decided; the owner will be told */
@@ -175,6 +193,7 @@ struct mfl_link {
         struct link_combine *combines;
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
+        struct link_wants wants;
         char told_no_room[MFL_JOB_ID_BYTES]; /* the last job whose params had no room in the share */
         uint64_t progress_ms;
         /* Events that are posted during a step wait here. */
@@ -251,6 +270,18 @@ void mfl_link_combine_unref(struct link_combine *combine);
 void mfl_link_communicator_open(struct mfl_link *link, const struct mfl_agent_action *action);
 void mfl_link_communicator_noted(
         void *user, uint64_t communicator, const uint8_t *id, const char *reason); /* user: the link */
+
+/* link_wants.c. want: any thread; user: the struct link_work; `to` has room for the params that move. */
+int mfl_link_want(void *user, uint64_t client, float *to, struct mfl_error *err);
+int mfl_link_wants_open(struct mfl_link *link, struct mfl_error *err);
+void mfl_link_wants_close(struct mfl_link *link); /* one pending ends later */
+void mfl_link_wants_free(struct mfl_link *link);
+void mfl_link_wants_pump(struct mfl_link *link); /* asks for what can be asked for now */
+int mfl_link_wants_payload(
+        struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
+void mfl_link_wants_frame(struct mfl_link *link, size_t bytes);
+void mfl_link_wants_gone(struct mfl_link *link, const Mfl__ParamsGone *msg);
+void mfl_link_wants_cut(struct mfl_link *link);
 
 /* link_work.c */
 void mfl_link_work_start(struct mfl_link *link, const struct mfl_agent_action *action);

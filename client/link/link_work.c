@@ -192,6 +192,8 @@ static int start_work(struct mfl_link *link, const struct mfl_task *task, struct
         work->call.params = params->store.data;
         work->call.frozen_stage = params->frozen ? mfl_link_params_stage(params->frozen) : NULL;
         work->call.params_stage = mfl_link_params_stage(params);
+        work->call.correct = mfl_link_want;
+        work->call.correct_user = work;
         work->call.done = on_computed;
         work->next = link->works;
         link->works = work;
@@ -280,4 +282,5 @@ void mfl_link_work_progress(struct mfl_link *link)
                 }
         }
         send_populations(link);
+        mfl_link_wants_pump(link);
 }

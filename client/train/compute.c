@@ -37,6 +37,8 @@ static void run_task(struct mfl_work *work)
                 .params = call->params,
                 .frozen_stage = call->frozen_stage,
                 .params_stage = call->params_stage,
+                .correct = call->correct,
+                .correct_user = call->correct_user,
                 .control = &call->control,
                 .population = &call->population,
                 .advanced = tell_advanced,

@@ -108,6 +108,10 @@ struct mfl_train_request {
         const float *params;  /* the other task->n_params - n_frozen floats, which move */
         /* The same floats on the device; NULL: not staged. */
         const struct mfl_stage *frozen_stage, *params_stage;
+        /* For a job whose clients keep states (common/job/method.h), from round 2 on: brings what is added to the gradients of a
+         * client's training, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
+        int (*correct)(void *user, uint64_t client, float *to, struct mfl_error *err);
+        void *correct_user;
         struct mfl_train_control *control;
         /* Where the call puts the figures of the job's population if it makes the job: the job is new here,
          * or its memory had to make room for others. The caller frees them. Set at any time during the call;

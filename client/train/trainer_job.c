@@ -330,6 +330,7 @@ static struct mfl_net_options net_options(
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
+                options.corrects = mfl_method_get(spec)->correct != NULL;
                 options.accumulate = (int)spec->training.accumulate;
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;

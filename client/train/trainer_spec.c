@@ -23,7 +23,10 @@ struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
                 .eps = spec->training.eps,
                 .clip_norm = spec->training.clip_norm,
                 .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
-                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu : 0};
+                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu
+                           : spec->aggregation.strategy == MFL_STRATEGY_FEDDYN
+                                   ? (float)spec->aggregation.alpha
+                                   : 0};
 }
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)

@@ -211,14 +211,17 @@ static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struc
         const float *delta, double *ret_real, struct mfl_error *err)
 {
         const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
+        struct mfl_error why;
         *ret_real = (double)lane->weight;
+        if (method->counts_steps &&
+                mfl_method_count(run->job->spec, &run->fixed, lane->local.n_steps, &item->scalars[0], &why))
+                return reject(item, mfl_asprintf("%s", why.text), err);
         if (!method->weighs)
                 return 0;
         struct mfl_client_facts facts = {.weight = lane->weight,
                 .samples = lane->local.n,
                 .steps = lane->local.n_steps,
                 .loss = lane->loss};
-        struct mfl_error why;
         if (method->needs_norm)
                 facts.norm2 = mfl_method_norm2(
                         &run->fixed, &run->job->graph->statistics, delta, run->job->graph->n_moving);
@@ -240,6 +243,22 @@ static int measure_loss(
         lane->loss = score.n_scored ? mfl_fixed_loss_to_double(score.loss_sum) / (double)score.n_scored : 0;
         mfl_trainer_count(run, slot->eval, 0, 0, mfl_now_ns(), &slot->eval_told_ns);
         return r;
+}
+
+/* What the client's state adds to its gradients. Nobody has a state in the first round. */
+static int correct_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint64_t client,
+        struct mfl_error *err)
+{
+        const struct mfl_train_request *request = run->request;
+        uint32_t width = trainer_width(run);
+        if (!mfl_method_get(run->job->spec)->correct || request->task->round < 2)
+                return 0;
+        if (!request->correct)
+                return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        int r = request->correct(request->correct_user, client, slot->after, err);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        return r ? r : run->trainer->ops->correction_set(slot->train, (int)i, slot->after, err);
 }
 
 /* Lane i takes item `item`; a client that can't be counted is rejected at once. */
@@ -275,6 +294,8 @@ static int start_lane(
         begin_local(&lane->local, spec, task->items[item], samples, n);
         r = ops->params_set(slot->train, (int)i, run->request->frozen,
                 trainer_keeps_start(run) ? NULL : run->request->params, err);
+        if (!r)
+                r = correct_lane(run, slot, i, task->items[item], err);
         if (!r && slot->team)
                 r = mfl_trainer_team_begin(run, slot, item, err);
         lane->item = item;

@@ -33,6 +33,9 @@ enum mfl_rng_domain {
         MFL_RNG_AUGMENT = 10, /* a: client, b: round; then one stream per step: mfl_rng_augment_key */
         MFL_RNG_GRID = 11,    /* rounding of updates: a: client, b: round; number e is element e's */
         MFL_RNG_TRACE = 12,   /* virtual time: a: client, b: 0 its speed, 1 when it is on */
+        MFL_RNG_ATTACK =
+                17, /* a, b: 0: which clients are bad; a: client + 1, b: round: what a bad client sends */
+        MFL_RNG_BUCKET = 18, /* a: round, b: step of `before` */
 };
 
 struct mfl_philox {

@@ -16,7 +16,14 @@ static const char *const partition_names[] = {"local", "iid", "dirichlet", "shar
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
-        "fedprox", "median", "fednova", "qfedavg", NULL};
+        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean",
+        "mean-around-median", "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+static const char *const option_names[] = {"I", "II", NULL};
+static const char *const client_state_names[] = {"server", "daemon", NULL};
+/* Robust rules of the literature that are not there yet. */
+static const char *const strategies_later[] = {"dnc", "signguard", "foolsgold", "flame", "fltrust"};
+static const char *const unit_names[] = {"client", "daemon", NULL};
+static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
 static const char *const selection_names[] = {
@@ -134,6 +141,31 @@ static int read_mu(
                        : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
 }
 
+static int read_strategy(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = strategy_names};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
+                if (!strcmp(node->text, strategies_later[i]))
+                        return mfl_yaml_fail(doc, node, err,
+                                "%s is not supported yet; multi-krum, rfa, centered-clip and trimmed-mean "
+                                "are robust, too",
+                                strategies_later[i]);
+        return mfl_yaml_read_value(doc, node, &field, value, err);
+}
+
+static int read_unit(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = unit_names};
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "bucket"))
+                return mfl_yaml_fail(
+                        doc, node, err, "bucket is not supported yet; write before: {bucket: 2}");
+        return mfl_yaml_read_value(doc, node, &field, value, err);
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -160,7 +192,7 @@ static const struct mfl_yaml_field data_fields[] = {
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
         {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
-        {.key = "strategy", AT(ENUM, aggregation.strategy), .names = strategy_names},
+        {.key = "strategy", CALL_AT(aggregation.strategy, read_strategy)},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
         {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
@@ -173,8 +205,29 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
+        {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
-        {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12}, {0}};
+        {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12},
+        {.key = "f",
+                AT(U32, aggregation.robust.f),
+                .min = 0,
+                .max = 100000,
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_f)},
+        {.key = "beta", AT(F64, aggregation.robust.beta), .min = 0, .max = 0.5, .max_open = true},
+        {.key = "neighbours", AT(U32, aggregation.robust.neighbours), .min = 1, .max = MFL_ROBUST_ROWS_MAX},
+        {.key = "clip_radius", CALL_AT(aggregation.robust, mfl_job_read_clip_radius)},
+        {.key = "unit",
+                CALL_AT(aggregation.robust.unit, read_unit),
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
+        {.key = "before",
+                CALL_AT(aggregation.robust, mfl_job_read_before),
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
+        {.key = "on_few",
+                AT(ENUM, aggregation.robust.on_few),
+                .names = on_few_names,
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
+        {0}};
 static const struct mfl_yaml_field daemons_fields[] = {
         {.key = "min", AT(U32, selection.daemons_min), .min = 1, .max = 65536},
         {.key = "max", AT(U32, selection.daemons_max), .min = 1, .max = 65536}, {0}};
@@ -207,7 +260,7 @@ static const struct mfl_yaml_field limits_fields[] = {
                 AT(DURATION, limits.virtual_deadline_ms),
                 .min = 1,
                 .max = 365.0 * 86400000},
-        {0}};
+        {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
@@ -218,16 +271,19 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
         {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
         {.key = "compression", FIELDS(mfl_job_compression_fields)},
-        {.key = "aggregation", FIELDS(aggregation_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "aggregation", FIELDS(aggregation_fields)},
+        {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
+        {.key = "selection", FIELDS(selection_fields)},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
-        {.key = "limits", FIELDS(limits_fields)}, {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
+        {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
+        {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
-        limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -248,10 +304,11 @@ static const struct mfl_job_usage data_usage[] = {
         {"rescale", BIT(MFL_PARTITION_DISTRIBUTION)},
 };
 
+#define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~(BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_QFEDAVG))},
+        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | STATEFUL)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -262,6 +319,9 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN)},
+        {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
+        {"server_lr", ~BIT(MFL_STRATEGY_FEDDYN)},
 };
 
 /* What a kind needs, and what goes together. */
@@ -331,7 +391,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         }
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
-        if (kind == MFL_STRATEGY_QFEDAVG) /* its weights are the losses' */
+        /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
+        if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
 }
 
@@ -383,6 +444,10 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         r = check_selection(doc, selection, job, err);
+        if (!r)
+                r = mfl_job_check_robust(doc, job, err);
+        if (!r)
+                r = mfl_job_check_simulation(doc, job, err);
         if (r)
                 return r;
         if (job->data.partition != MFL_PARTITION_LOCAL && job->selection.clients > job->data.clients)
@@ -417,14 +482,18 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.mu = 0.01f;
         job->aggregation.mu_patience = 1;
         job->aggregation.q = 0.2;
+        job->aggregation.alpha = 0.1;
+        job->aggregation.option = MFL_SCAFFOLD_II;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
+        job->aggregation.robust.beta = 0.2;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
         job->selection.daemons_min = 1;
         job->limits.deadline_ms = 3600000;
         job->limits.quorum = 1;
         job->limits.retries = 3;
         mfl_job_time_defaults(job);
+        job->limits.state = (uint64_t)64 << 30;
         job->evaluation.every = 1;
         job->evaluation.batch = 50;
         job->checkpoints.keep = 3;
@@ -561,7 +630,17 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
                 job->name, n, MFL_COHORT_MAX);
 }
 
+bool mfl_job_keeps_state(const struct mfl_job *job)
+{
+        return STATEFUL & BIT(job->aggregation.strategy);
+}
+
+bool mfl_job_has_rows(const struct mfl_job *job)
+{
+        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
+}
+
 bool mfl_job_needs_single_updates(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN;
+        return mfl_job_has_rows(job) || mfl_job_keeps_state(job);
 }

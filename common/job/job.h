@@ -13,6 +13,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/robust.h"
 #include "common/job/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
@@ -60,6 +61,26 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_MEDIAN,
         MFL_STRATEGY_FEDNOVA,
         MFL_STRATEGY_QFEDAVG,
+        MFL_STRATEGY_SCAFFOLD,
+        MFL_STRATEGY_FEDDYN,
+        MFL_STRATEGY_TRIMMED_MEAN,
+        MFL_STRATEGY_MEAN_AROUND_MEDIAN,
+        MFL_STRATEGY_KRUM,
+        MFL_STRATEGY_MULTI_KRUM,
+        MFL_STRATEGY_BULYAN,
+        MFL_STRATEGY_RFA,
+        MFL_STRATEGY_CENTERED_CLIP,
+        MFL_STRATEGY_NORM_FILTER,
+};
+/* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
+enum mfl_scaffold_option {
+        MFL_SCAFFOLD_I,
+        MFL_SCAFFOLD_II,
+};
+/* Who keeps what a client keeps from round to round. */
+enum mfl_client_state {
+        MFL_CLIENT_STATE_SERVER,
+        MFL_CLIENT_STATE_DAEMON,
 };
 /* Whose formulas the adaptive strategies follow (server/strategy/strategy_fedopt.c). */
 enum mfl_variant {
@@ -261,11 +282,16 @@ struct mfl_job {
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
-                double q;                 /* qfedavg: 0.2 */
-                enum mfl_variant variant; /* fedadagrad, fedadam, fedyogi; default paper */
-                float delta_max;          /* largest |delta| of an element, default 16 */
-                float statistics_max;     /* the same for running statistics, default 65536 */
+                double q;                        /* qfedavg: 0.2 */
+                double alpha;                    /* feddyn: 0.1 */
+                enum mfl_scaffold_option option; /* scaffold: II */
+                enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
+                float delta_max;                 /* largest |delta| of an element, default 16 */
+                float statistics_max;            /* the same for running statistics, default 65536 */
+                struct mfl_robust_spec robust;
         } aggregation;
+        enum mfl_client_state client_state; /* default server */
+        struct mfl_simulation simulation;   /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
@@ -288,6 +314,7 @@ struct mfl_job {
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
                 uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
+                uint64_t state;       /* bytes of all clients' states together, default 64 GiB */
         } limits;
         struct {
                 uint32_t
@@ -348,7 +375,12 @@ int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* True when updates of several clients must not be added before they reach the server (median). */
+/* Whether clients keep something from round to round (common/job/method.h). */
+bool mfl_job_keeps_state(const struct mfl_job *job);
+/* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
+bool mfl_job_has_rows(const struct mfl_job *job);
+/* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
+ * clients keep something that follows from their own update. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
  * machine. */

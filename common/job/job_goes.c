@@ -6,18 +6,63 @@
 
 struct rule {
         struct mfl_job_goes shown;
-        bool (*meets)(const struct mfl_job *job);
+        unsigned strategies;                      /* which have it: bits of enum mfl_strategy_kind */
+        bool (*meets)(const struct mfl_job *job); /* the rest */
         const char *section, *key; /* where it is written, if it must be; section "": at the top */
 };
 
-static bool nova_adapts(const struct mfl_job *job)
+#define ANY (~0u)
+#define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
+#define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
+
+static bool adapts(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_FEDNOVA && job->training.optimizer != SGD;
+        return job->training.optimizer != SGD;
+}
+
+static bool always(const struct mfl_job *job)
+{
+        return true;
+}
+
+static bool has_momentum(const struct mfl_job *job)
+{
+        return job->training.momentum != 0;
+}
+
+static bool clips(const struct mfl_job *job)
+{
+        return job->training.clip_norm != 0;
+}
+
+static bool skips_steps(const struct mfl_job *job)
+{
+        return job->training.precision == FP16;
+}
+
+static bool decays_apart(const struct mfl_job *job)
+{
+        return job->training.optimizer == ADAMW;
+}
+
+static bool first_option(const struct mfl_job *job)
+{
+        return job->aggregation.option == MFL_SCAFFOLD_I;
+}
+
+static bool kept_by_daemons(const struct mfl_job *job)
+{
+        return job->client_state == MFL_CLIENT_STATE_DAEMON;
+}
+
+static bool stateless(const struct mfl_job *job)
+{
+        return !mfl_job_keeps_state(job);
 }
 
 static bool fixed_mu(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_FEDPROX && !job->aggregation.mu_adaptive;
+        return !job->aggregation.mu_adaptive;
 }
 
 static bool is_local(const struct mfl_job *job)
@@ -55,15 +100,24 @@ static bool real_oort(const struct mfl_job *job)
         return real(job) && job->selection.kind == MFL_SELECT_OORT;
 }
 
-static bool median_compresses(const struct mfl_job *job)
+static bool compresses(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_MEDIAN && job->compression.up;
+        return job->compression.up;
 }
 
-static bool weighs_on_grid(const struct mfl_job *job)
+static bool compresses_rows(const struct mfl_job *job)
 {
-        enum mfl_strategy_kind kind = job->aggregation.strategy;
-        return (kind == MFL_STRATEGY_FEDNOVA || kind == MFL_STRATEGY_QFEDAVG) && job->compression.bits > 0;
+        return compresses(job) && mfl_job_has_rows(job);
+}
+
+static bool attacks_rows(const struct mfl_job *job)
+{
+        return mfl_attack_is_on_updates(job->simulation.attack);
+}
+
+static bool rounds(const struct mfl_job *job)
+{
+        return job->compression.bits > 0;
 }
 
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
@@ -71,41 +125,80 @@ static bool weighs_on_grid(const struct mfl_job *job)
 static const struct rule rules[] = {
         {{"strategy: fednova", "optimizer other than sgd",
                  "fednova divides by the steps of sgd, and other optimizers' steps have no such number; "
-                 "write sgd, or "
-                 "strategy: fedavg"},
-                nova_adapts, "training", "optimizer"},
+                 "write sgd, or strategy: fedavg"},
+                ONLY(FEDNOVA), adapts, "training", "optimizer"},
+        {{"strategy: scaffold", "optimizer other than sgd",
+                 "scaffold finds a client's mean gradient from how far it went, which only sgd's steps tell; "
+                 "write sgd, or another strategy"},
+                ONLY(SCAFFOLD), adapts, "training", "optimizer"},
+        {{"strategy: scaffold", "momentum",
+                 "scaffold finds a client's mean gradient from how far it went, which momentum changes; "
+                 "remove it"},
+                ONLY(SCAFFOLD), has_momentum, "training", "momentum"},
+        {{"strategy: scaffold", "clip_norm",
+                 "scaffold finds a client's mean gradient from how far it went, which clipping changes; "
+                 "remove it"},
+                ONLY(SCAFFOLD), clips, "training", "clip_norm"},
+        {{"strategy: scaffold", "precision: fp16",
+                 "fp16 may skip steps, which scaffold divides by; write bf16 or fp32"},
+                ONLY(SCAFFOLD), skips_steps, "training", "precision"},
+        {{"strategy: scaffold", "option: I", "I is not supported yet; write II"}, ONLY(SCAFFOLD),
+                first_option, "aggregation", "option"},
+        {{"strategy: feddyn", "optimizer: adamw",
+                 "adamw's weight decay is no part of the gradient that feddyn's clients remember; write adam"},
+                ONLY(FEDDYN), decays_apart, "training", "optimizer"},
+        {{"strategy: scaffold or feddyn", "parallel",
+                 "clients that keep a state can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                STATEFUL, always, "", "parallel"},
+        {{"strategy: scaffold or feddyn", "client_state: daemon", "daemon is not supported yet; write server"},
+                STATEFUL, kept_by_daemons, "", "client_state"},
+        {{"other strategies", "client_state",
+                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+                ANY, stateless, "", "client_state"},
+        {{"other strategies", "limits.state",
+                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+                ANY, stateless, "limits", "state"},
+        {{"strategy: scaffold or feddyn", "compression",
+                 "is for sums of updates, and the server takes those of clients that keep a state one by one; "
+                 "remove compression"},
+                STATEFUL, compresses, "compression", "up"},
+        {{"robust strategies, attacks on updates", "compression",
+                 "is for sums of updates, and this job takes each client's by itself; remove compression"},
+                ANY, compresses_rows, "compression", "up"},
+        {{"strategy: scaffold or feddyn", "simulation: an attack on updates",
+                 "changes rows of updates, and clients that keep a state have none; write label-flip, or another "
+                 "strategy"},
+                STATEFUL, attacks_rows, "", "simulation"},
+        {{"strategy: fednova or qfedavg", "compression: bits",
+                 "bits need the mean of the deltas for their range, and this strategy weighs deltas "
+                 "otherwise; write lossless"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG), rounds, "compression", "up"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
-                fixed_mu, "aggregation", "mu_start"},
+                ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},
-                fixed_mu, "aggregation", "mu_patience"},
-        {{"partition: local", "selection: separated", "separated " UNKNOWN_CLIENTS}, local_separated,
+                ONLY(FEDPROX), fixed_mu, "aggregation", "mu_patience"},
+        {{"partition: local", "selection: separated", "separated " UNKNOWN_CLIENTS}, ANY, local_separated,
                 "selection", "kind"},
-        {{"partition: local", "selection: power-of-choice", "power-of-choice " UNKNOWN_CLIENTS},
+        {{"partition: local", "selection: power-of-choice", "power-of-choice " UNKNOWN_CLIENTS}, ANY,
                 local_by_choice, "selection", "kind"},
-        {{"partition: local", "selection: oort", "oort " UNKNOWN_CLIENTS}, local_oort, "selection", "kind"},
+        {{"partition: local", "selection: oort", "oort " UNKNOWN_CLIENTS}, ANY, local_oort, "selection",
+                "kind"},
         {{"partition: local", "time: virtual",
                  "virtual time has a trace of a population that is known beforehand; with partition local, "
                  "write real"},
-                local_virtual, "", "time"},
+                ANY, local_virtual, "", "time"},
         {{"time: real", "selection: oort",
                  "oort weighs clients by their durations, which virtual time has: add time: "
                  "virtual and trace"},
-                real_oort, "selection", "kind"},
-        {{"time: real", "trace", "is only used with time: virtual; add that, or remove it"}, real, "",
+                ANY, real_oort, "selection", "kind"},
+        {{"time: real", "trace", "is only used with time: virtual; add that, or remove it"}, ANY, real, "",
                 "trace"},
         {{"time: real", "over",
                  "is only used with time: virtual, which knows who would be late; add that, or remove it"},
-                real, "selection", "over"},
+                ANY, real, "selection", "over"},
         {{"time: real", "virtual_deadline", "is only used with time: virtual; add that, or write deadline"},
-                real, "limits", "virtual_deadline"},
-        {{"strategy: median", "compression",
-                 "is for sums of updates, and median takes each client's by itself; remove compression"},
-                median_compresses, "compression", "up"},
-        {{"strategy: fednova or qfedavg", "compression: bits",
-                 "bits need the mean of the deltas for their range, and this strategy weighs deltas "
-                 "otherwise; "
-                 "write lossless"},
-                weighs_on_grid, "compression", "up"},
+                ANY, real, "limits", "virtual_deadline"},
 };
 
 size_t mfl_job_goes_count(void)
@@ -126,7 +219,7 @@ int mfl_job_check_goes(const struct mfl_yaml_doc *doc, const struct mfl_job *job
                 const struct mfl_yaml_node *section =
                         rule->section[0] ? mfl_job_find_key(root, rule->section) : root;
                 const struct mfl_yaml_node *node = mfl_job_find_key(section, rule->key);
-                if (node && rule->meets(job))
+                if (node && rule->strategies & MFL_JOB_BIT(job->aggregation.strategy) && rule->meets(job))
                         return mfl_yaml_fail(doc, node, err, "%s", rule->shown.why);
         }
         return 0;

@@ -17,5 +17,6 @@ void mfl_job_training_defaults(struct mfl_job *job);
 int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 
 enum { SGD, ADAM, ADAMW, ADAGRAD }; /* training.optimizer */
+enum { FP32, TF32, BF16, FP16 };    /* training.precision */
 
 #endif

@@ -14,6 +14,10 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_fednova;
         case MFL_STRATEGY_QFEDAVG:
                 return &mfl_method_qfedavg;
+        case MFL_STRATEGY_SCAFFOLD:
+                return &mfl_method_scaffold;
+        case MFL_STRATEGY_FEDDYN:
+                return &mfl_method_feddyn;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:
@@ -85,6 +89,23 @@ int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, c
         }
         *ret_weight = weight;
         return 0;
+}
+
+int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps,
+        int64_t *ret_units, struct mfl_error *err)
+{
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        mfl_assert(ops->counts_steps);
+        if (steps > (uint64_t)1 << ops->scalar_max_bits[0])
+                return mfl_fail(err, MFL_INVALID, "%s counts at most 2^%d local steps, and it took %" PRIu64,
+                        mfl_strategy_name(job->aggregation.strategy), ops->scalar_max_bits[0], steps);
+        *ret_units = (int64_t)steps << mfl_method_scalar_bits(job, fixed, 0);
+        return 0;
+}
+
+uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fixed, int64_t units)
+{
+        return (uint64_t)units >> mfl_method_scalar_bits(job, fixed, 0);
 }
 
 #define BLOCK 4096u

@@ -2,7 +2,8 @@
 /* Methods: what a strategy adds to the plain weighted mean of deltas, on the daemon and on the server. A client may count
  * with a real weight beside its whole one (the number of its samples, or 1), it may tell a few numbers that are added over
  * the round's clients like the deltas themselves, exactly and in any order, and the server may keep a few numbers from
- * round to round that daemons need to train. One table of functions and one file per method (common/job/method_*.c).
+ * round to round that daemons need to train. Each client may keep a vector of floats from round to round, too: see `correct`.
+ * One table of functions and one file per method (common/job/method_*.c).
  *
  * A client's real weight is folded into its delta before the only rounding, q = round(real * delta * 2^s), and is at
  * most its whole weight times 2^share_bits, which the scale s allows for: an overflow is impossible by construction.
@@ -35,10 +36,18 @@ struct mfl_round_totals {
         double scalar[MFL_METHOD_SCALARS_MAX];
 };
 
+/* What a client's new state follows from. */
+struct mfl_client_turn {
+        uint32_t round;
+        uint64_t steps; /* of the local optimizer */
+};
+
 struct mfl_method_ops {
         /* Clients count with real weights, which their daemons fold in: updates travel as int64, never as float32. */
         bool weighs;
         bool needs_loss, needs_norm;
+        /* Scalar 0 is the number of the client's steps; clients count with their whole weights. */
+        bool counts_steps;
         int n_scalars, n_state;
         const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
         /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
@@ -56,6 +65,19 @@ struct mfl_method_ops {
         double (*step)(const struct mfl_job *job, const struct mfl_round_totals *totals);
         /* The numbers that the next round starts with. NULL if n_state is 0. */
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
+
+        /* Clients that keep a state: a float for each param that moves, 0 before a client's first turn, and always for
+         * running statistics, which are no gradients. The server knows the exact mean over all clients of the population,
+         * those that never had a turn included; of partition `local`, over all that had one.
+         *   correct   what is added to the gradients of a client's local training
+         *   remember  its new state, once its delta is counted
+         * n elements each; remember's ret_own may be own. Both NULL: clients keep nothing. */
+        void (*correct)(const struct mfl_job *job, size_t n, const double *mean, const float *own,
+                float *ret_correction);
+        void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
+                const double *mean, const float *own, const float *delta, float *ret_own);
+        /* For each element, what the server adds to the new params, from the mean over all clients' new states. NULL: nothing. */
+        double (*shift)(const struct mfl_job *job, double mean);
 };
 
 /* The fixed-point limits of a job, from a bound on the weight of a whole cohort. samples: the data set's training
@@ -75,10 +97,16 @@ int mfl_method_weigh(const struct mfl_job *job, const struct mfl_fixed *fixed, c
         const struct mfl_client_facts *facts, double *ret_weight, int64_t ret_units[MFL_METHOD_SCALARS_MAX],
         struct mfl_error *err);
 
+/* counts_steps: one client's scalar, and its steps again. MFL_INVALID: too many. */
+int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t steps,
+        int64_t *ret_units, struct mfl_error *err);
+uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fixed, int64_t units);
+
 /* The sum of squares of a delta's trained elements: of blocks of 4,096 elements of the vector, in their order. */
 double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
-extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox;
+extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
+        mfl_method_scaffold, mfl_method_feddyn;
 
 #endif

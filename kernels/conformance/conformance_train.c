@@ -102,6 +102,7 @@ struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, cons
                 .accumulate = kase->accumulate,
                 .segments = t->segments,
                 .input_grad = t->input_grad,
+                .corrects = kase->corrected,
                 .precision = b->precision};
         mfl_assert(kase->classes <= CONF_CLASSES_MAX);
         for (int c = 0; c < kase->classes; c++) /* some are 0 */
@@ -111,6 +112,19 @@ struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, cons
                 options.loss.n_weights = kase->classes;
         }
         return options;
+}
+
+/* Some number for each element, the running statistics' and the untrained ones' too, which may do nothing. */
+static void set_correction(const struct conf_backend *b, const struct conf_training *t, struct mfl_net *net,
+        size_t client, int group)
+{
+        struct mfl_error err;
+        size_t n = (size_t)t->graph->n_moving;
+        MFL_CLEANUP_FREE float *v = mfl_calloc(n, sizeof *v);
+        mfl_assert(v);
+        for (size_t i = 0; i < n; i++)
+                v[i] = (float)((i + 3 * client) % 11) * 0.02f - 0.1f;
+        mfl_conf_must(b->ops->correction_set(net, group, v, &err), &err);
 }
 
 void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const struct conf_train_case *kase,
@@ -134,6 +148,8 @@ void mfl_conf_train(const struct conf_backend *b, struct conf_training *t, const
                 mfl_conf_must(
                         mfl_backend_set(b->ops, net, t->graph, (int)g, t->first + (first + g) * n, &err),
                         &err);
+        for (size_t g = 0; kase->corrected && first + g + 1 < CONF_GROUPS && g < groups; g++)
+                set_correction(b, t, net, first + g, (int)g);
         rc = b->ops->step(net, data, t->groups, CONF_STEPS, &kase->opt, &err);
         t->refused = rc && mfl_conf_refused(rc, &err, "%s: train %s", b->label, kase->name);
         if (!t->refused)

@@ -31,6 +31,7 @@ struct conf_train_case {
         int vocabulary; /* samples are tokens */
         bool ignored;   /* a third of the labels is -1 */
         bool scheduled; /* each step has its own learning rate */
+        bool corrected; /* each group but the last has a correction */
         bool weighted;  /* each class, or target, has its own weight */
 };
 extern const struct conf_train_case mfl_conf_train_cases[];

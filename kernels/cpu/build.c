@@ -445,6 +445,8 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->momentum);
         free(net->second);
         free(net->unused);
+        free(net->correction);
+        free(net->corrected);
         free(net->sum);
         free(net->grads);
         free(net->part);

@@ -54,6 +54,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .params_base = mfl_cpu_params_base,
         .params_set = mfl_cpu_params_set,
         .params_get = mfl_cpu_params_get,
+        .correction_set = mfl_cpu_correction_set,
         .sum_add = mfl_cpu_sum_add,
         .sum_take = mfl_cpu_sum_take,
         .step = mfl_cpu_step,

@@ -96,13 +96,19 @@ static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
 static bool allocate_training(struct mfl_net *net, const size_t share[2], const size_t plain[2])
 {
         bool ok = true;
+        if (net->options.corrects) {
+                size_t groups = (size_t)net->options.groups;
+                net->correction = tensors_new((size_t)net->n_wide * groups * sizeof(float));
+                net->corrected = mfl_calloc(groups, sizeof *net->corrected);
+                ok = net->correction && net->corrected;
+        }
         net->sum = mfl_calloc(net->options.worker ? 1 : (size_t)net->n_wide + 1, sizeof *net->sum);
         net->grads = tensors_new((size_t)net->n_grads * sizeof(float));
         net->extra = tensors_new((size_t)net->n_extra * sizeof(float));
         net->unused = tensors_new((size_t)net->n_unused * sizeof(float));
         if (net->options.accumulate > 1) {
                 net->part = tensors_new((size_t)net->n_wide * sizeof(float));
-                ok = net->part;
+                ok = ok && net->part;
         }
         for (int k = 0; k < 2; k++) {
                 net->share[k] = tensors_new(share[k] * sizeof(float));
@@ -251,7 +257,8 @@ uint64_t mfl_cpu_wide_most(const struct mfl_graph *graph)
 static uint64_t params_floats(const struct most *most, const struct mfl_net_options *options)
 {
         uint64_t groups = (uint64_t)options->groups;
-        uint64_t kept = !options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options);
+        uint64_t kept = !options->shared_start + mfl_net_has_first(options) + mfl_net_has_second(options) +
+                        options->corrects;
         uint64_t floats = groups * most->wide + (options->shared_start ? 3 : groups + 3) * most->copied;
         if (options->worker)
                 return (options->sibling ? 0 : most->wide + most->copied * 2 + most->places) + most->grads;

@@ -108,6 +108,8 @@ struct mfl_net {
         float *params, *momentum, *second; /* G * n_wide; the optimizer's are NULL where it keeps none */
         /* What clients started from: G * n_wide; with options.shared_start only n_wide, the base of all. */
         float *first, *base;
+        float *correction;  /* G * n_wide: added to gradients; NULL without options.corrects */
+        bool *corrected;    /* G: whether the group has one */
         int64_t *sum;       /* n_wide: of updates, in the wide vector's order */
         uint64_t gather_ns; /* spent on batches so far */
         float *grads;       /* n_grads */
@@ -219,6 +221,7 @@ void mfl_cpu_places_next(struct mfl_cpu_places *places, uint32_t n, uint32_t *re
 int mfl_cpu_params_base(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
 int mfl_cpu_params_set(
         struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cpu_correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err);
 int mfl_cpu_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cpu_sum_add(struct mfl_net *net, const struct mfl_fixed *fixed, const uint64_t *weight,
         uint64_t *n_bad, struct mfl_error *err);

@@ -90,6 +90,16 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
                 mfl_layout_from_plain(l, net->options.batch, dz, mfl_cpu_grad(net, last));
 }
 
+static void add_correction(struct mfl_net *net, int group)
+{
+        const float *correction = net->correction + net->n_wide * (uint64_t)group;
+        for (int t = 0; t < net->graph->n_params; t++) {
+                uint64_t at = net->wide[t].at, end = at + net->wide[t].count;
+                for (; mfl_cpu_is_trained(net->graph, t) && at < end; at++)
+                        net->grads[at] += correction[at];
+        }
+}
+
 /* FedProx's term as a part of the gradient. */
 static void add_prox(struct mfl_net *net, int group, float mu)
 {
@@ -109,6 +119,8 @@ static void take_grads(struct pass *pass, const struct mfl_optimizer *opt)
         const struct mfl_loops *loops = net->device->loops;
         struct mfl_optimizer rest = *opt;
         double squares = 0;
+        if (net->corrected && net->corrected[pass->group])
+                add_correction(net, pass->group);
         if (mfl_optimizer_clips_prox(opt)) {
                 add_prox(net, pass->group, opt->prox_mu);
                 rest.prox_mu = 0;
@@ -128,7 +140,7 @@ static void take_grads(struct pass *pass, const struct mfl_optimizer *opt)
 }
 
 /* One batch of a step. Its share of the gradient is added to that of the batches before. Where the step has
- * only this batch and is not clipped, the optimizer takes the gradient at once. */
+ * only this batch and is neither clipped nor corrected, the optimizer takes the gradient at once. */
 static int step_part(struct pass *pass, const struct mfl_device_data *data, struct mfl_group_steps *steps,
         const uint32_t *index, const struct mfl_loss_share *share)
 {
@@ -172,7 +184,7 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
         uint32_t rows = steps->count[t], batch = (uint32_t)net->options.batch;
         uint32_t parts = (uint32_t)MFL_MAX(net->options.accumulate, 1);
         const uint32_t *index = steps->index + (size_t)t * batch * parts;
-        bool at_once = parts == 1 && opt->clip_norm == 0;
+        bool at_once = parts == 1 && opt->clip_norm == 0 && !(net->corrected && net->corrected[group]);
         struct pass pass = {.net = net,
                 .group = group,
                 .dropout = &steps->dropout,

@@ -57,6 +57,17 @@ int mfl_cpu_params_set(
                 memset(net->momentum + at, 0, bytes);
         if (net->second)
                 memset(net->second + at, 0, bytes);
+        if (net->corrected)
+                net->corrected[group] = false;
+        return 0;
+}
+
+int mfl_cpu_correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err)
+{
+        mfl_assert(net->correction && group >= 0 && group < net->options.groups);
+        net->corrected[group] = moving != NULL;
+        if (moving)
+                scatter(net, moving, net->correction + net->n_wide * (uint64_t)group);
         return 0;
 }
 

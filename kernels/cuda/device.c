@@ -157,6 +157,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .params_base = mfl_cuda_params_base,
         .params_set = mfl_cuda_params_set,
         .params_get = mfl_cuda_params_get,
+        .correction_set = mfl_cuda_correction_set,
         .stage_new = mfl_cuda_stage_new,
         .stage_free = mfl_cuda_stage_free,
         .stage_put = mfl_cuda_stage_put,

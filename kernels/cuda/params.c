@@ -64,11 +64,12 @@ int mfl_cuda_params_base(struct mfl_net *net, const float *frozen, const float *
         return set_base(net, &first, &second, err);
 }
 
-/* Resets a group's optimizer state and loss scale to those at the start of a training. */
+/* Resets a group's correction, optimizer state and loss scale to those at the start of a training. */
 static int reset_state(struct mfl_net *net, uint64_t group, struct mfl_error *err)
 {
         uint64_t stride = net->model.stride;
-        float *states[] = {mfl_cuda_at(net, MFL_CUDA_MOMENTUM), mfl_cuda_at(net, MFL_CUDA_SECOND)};
+        float *states[] = {mfl_cuda_at(net, MFL_CUDA_MOMENTUM), mfl_cuda_at(net, MFL_CUDA_SECOND),
+                mfl_cuda_at(net, MFL_CUDA_CORRECTION)};
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
         int rc = 0;
         for (size_t k = 0; !rc && k < MFL_ARRAY_SIZE(states); k++)
@@ -115,6 +116,31 @@ int mfl_cuda_params_set(
 {
         const struct mfl_params_part first = {.host = frozen}, second = {.host = moving};
         return set_group(net, group, &first, moving ? &second : NULL, err);
+}
+
+int mfl_cuda_correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err)
+{
+        uint64_t n = net->model.flat->n_moving, n_frozen = net->model.flat->n_frozen;
+        uint64_t stride = net->model.stride;
+        float *to = (float *)mfl_cuda_at(net, MFL_CUDA_CORRECTION), *flat = mfl_cuda_at(net, MFL_CUDA_FLAT);
+        mfl_assert(to && group >= 0 && group < net->model.options.groups);
+        to += stride * (uint64_t)group;
+        struct mfl_cuda_reorder a = {.n = n,
+                .place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + n_frozen,
+                .from = flat,
+                .to = to,
+                .scatter = true,
+                .low_type = net->model.type};
+        int rc = mfl_cuda_enter(net, err);
+        if (!rc)
+                rc = mfl_cuda_check(
+                        cudaMemsetAsync(to, 0, (size_t)(net->model.n_own * sizeof(float)), net->main.stream),
+                        "clear a correction", err);
+        if (rc || !moving || !n)
+                return rc;
+        rc = mfl_cuda_pipe_send(&net->pipe, net->main.stream, flat, moving, n * sizeof(float),
+                "copy a correction to the device", err);
+        return rc ? rc : mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder a correction", err);
 }
 
 /* Waits until the stages have been read. */

@@ -49,7 +49,9 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t floats =
                 options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
         if (options->training && !options->worker)
-                floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options)) * groups +
+                floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options) +
+                                              (uint64_t)options->corrects) *
+                                                     groups +
                                              4); /* the sum counts double */
         if (make_plan(graph, options, &plan, NULL))
                 return 0; /* net_new reports the error */
@@ -79,6 +81,7 @@ static void net_free(struct mfl_net *net)
         free(net->params_first);
         free(net->momentum);
         free(net->second);
+        free(net->correction);
         free(net->part);
         free(net->extra);
         free(net->turned);
@@ -122,6 +125,8 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
                 net->part = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof(float));
                 net->sum = mfl_calloc(net->options.worker ? 1 : (size_t)graph->n, sizeof *net->sum);
+                if (net->options.corrects && !(net->correction = mfl_calloc(n, sizeof(float))))
+                        return mfl_fail_memory(err, (size_t)net_bytes(graph, &net->options), "network");
         }
         if (mfl_graph_is_tied(graph)) {
                 net->extra = mfl_calloc((size_t)graph->n, sizeof(float));
@@ -171,6 +176,20 @@ static int params_set(
                 memset(net->momentum + at, 0, n * sizeof(float));
         if (net->second)
                 memset(net->second + at, 0, n * sizeof(float));
+        if (net->correction)
+                memset(net->correction + at, 0, n * sizeof(float));
+        return 0;
+}
+
+static int correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err)
+{
+        size_t n = (size_t)net->graph->n, n_frozen = (size_t)net->graph->n_frozen;
+        float *to = net->correction + n * (size_t)group + n_frozen;
+        mfl_assert(net->correction && group >= 0 && group < net->options.groups);
+        if (moving)
+                memcpy(to, moving, (n - n_frozen) * sizeof(float));
+        else
+                memset(to, 0, (n - n_frozen) * sizeof(float));
         return 0;
 }
 
@@ -234,6 +253,16 @@ static float norm_of_grads(const struct mfl_net *net)
         return (float)sqrt(sum);
 }
 
+static void add_correction(struct mfl_net *net, size_t at)
+{
+        for (int t = 0; t < net->graph->n_params; t++) {
+                const struct mfl_param *param = &net->graph->params[t];
+                size_t end = (size_t)(param->offset + param->count);
+                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                        net->grads[i] += net->correction[at + i];
+        }
+}
+
 /* FedProx's term as a part of the gradient. */
 static void add_prox(struct mfl_net *net, size_t at, float mu)
 {
@@ -259,6 +288,8 @@ static void update(
 {
         size_t at = (size_t)net->graph->n * (size_t)group;
         struct mfl_optimizer one = *options, *opt = &one;
+        if (net->correction)
+                add_correction(net, at);
         if (mfl_optimizer_clips_prox(opt)) {
                 add_prox(net, at, opt->prox_mu);
                 one.prox_mu = 0;
@@ -450,6 +481,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .net_plan = net_plan,
         .params_set = params_set,
         .params_get = params_get,
+        .correction_set = correction_set,
         .sum_add = sum_add,
         .sum_take = sum_take,
         .step = step,

@@ -16,6 +16,7 @@ struct mfl_net {
         float *params, *params_first, *momentum;
         float *second;                   /* G * n: Adam's and Adagrad's sum of squares. Both are
                                                     NULL where options.moments does not have them */
+        float *correction;               /* G * n: added to gradients; NULL without options.corrects */
         int64_t *sum;                    /* n */
         float *grads;                    /* n: of the step */
         float *part;                     /* n: of one batch of a step that accumulates */

@@ -152,6 +152,10 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
                 detail.nodes += n_dropped;
                 detail.n_nodes -= n_dropped;
         }
+        for (size_t i = 0;
+                i < detail.n_rounds && mfl__job_detail__get_packed_size(&detail) > MFL_LIST_BYTES_MAX;)
+                for (size_t end = MFL_MIN(detail.n_rounds, i + detail.n_rounds / 8 + 1); i < end; i++)
+                        infos[i].choice = "";
         envelope.request = op->request;
         envelope.body_case = MFL__ENVELOPE__BODY_JOB_DETAIL;
         envelope.job_detail = &detail;

@@ -81,6 +81,9 @@ static const struct mfl_setting rows[] = {
                 .example = "16GiB", .help = "memory limit of all jobs together; a job that does not fit is refused, with the sizes"},
         {.field = {KEY("slots", U32, slots), .min = 1, .max = 64}, .note = "by the model's size", .example = "2",
                 .unit = "buffers", .help = "staging buffers per job: how many updates a job receives at the same time"},
+        {.field = {KEY("allow_simulation", BOOL, allow_simulation)}, .option = "allow-simulation", .value = "false",
+                .help = "take jobs whose `simulation` makes some clients bad, to test robust strategies; mfl run starts its "
+                        "server so. Not for a server with data that matter"},
 
         {.section = "Metrics and dashboard",
                 .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",

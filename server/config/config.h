@@ -27,7 +27,8 @@ struct mfl_server_config {
         int ready_fd; /* -1: none; command line only */
         int argc;     /* where it was read from, for a reload; borrowed */
         char **argv;
-        bool exit_with_stdin; /* command line only */
+        bool exit_with_stdin;  /* command line only */
+        bool allow_simulation; /* jobs with simulated attacks */
         /* Command line only; instead of serving: */
         char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
         bool check_state;  /* verify state_dir */

@@ -85,6 +85,9 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
  * yet. */
 bool mfl_core_cut_holds(const struct mfl_core *core, uint32_t conn, const char *job);
 
+/* Whether this connection's daemon has the client in a training task of the job. */
+bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *job, uint64_t client);
+
 /* ---- what lists and watchers show ---- */
 struct mfl_core_job_view {
         enum mfl_job_state state;
@@ -140,6 +143,8 @@ int mfl_core_job_team(const struct mfl_core *core, const char *job, uint32_t i, 
         const char **ret_daemon, uint32_t *ret_ranks, bool *ret_wide);
 
 /* All jobs together: slots, and those that are in use. */
+/* The name of the site that is client `item` of jobs with partition local; "": none is known. */
+void mfl_core_site_name(const struct mfl_core *core, uint64_t item, char ret_name[MFL_NAME_BYTES]);
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used);
 
 /* Asserts every internal invariant (tests, simulator). */

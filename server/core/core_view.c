@@ -156,6 +156,15 @@ int mfl_core_job_team(const struct mfl_core *core, const char *id, uint32_t i, u
         return 0;
 }
 
+void mfl_core_site_name(const struct mfl_core *core, uint64_t item, char ret_name[MFL_NAME_BYTES])
+{
+        const struct core_daemon *daemon = mfl_core_site_first(core, item);
+        const char *site = daemon && daemon->info.site[0] ? daemon->info.site
+                           : daemon                       ? daemon->info.name
+                                                          : "";
+        mfl_strcpy(ret_name, MFL_NAME_BYTES, site);
+}
+
 void mfl_core_slots_count(const struct mfl_core *core, uint64_t *ret_slots, uint64_t *ret_used)
 {
         *ret_slots = *ret_used = 0;
@@ -181,6 +190,18 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
                 each += sizeof(struct mfl_client_loss) + sizeof(struct mfl_seen_client);
         }
         return cohort * each + CORE_CUTS_MAX * counts + known;
+}
+
+bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *id, uint64_t client)
+{
+        const struct core_daemon *daemon = mfl_core_map_get(&core->by_conn, conn);
+        const struct core_job *job = mfl_core_job(core, id);
+        for (const struct core_task *task = daemon ? daemon->tasks : NULL; task; task = task->daemon_next)
+                for (uint32_t i = 0; task->job == job && task->kind == MFL_TASK_TRAIN && i < task->n_items;
+                        i++)
+                        if (job->items[task->index[i]].item == client)
+                                return true;
+        return false;
 }
 
 bool mfl_core_cut_holds(const struct mfl_core *core, uint32_t conn, const char *id)

@@ -85,6 +85,56 @@ static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope
 
 /* ---- frames ---- */
 
+static void send_gone(struct mfl_session *session, const Mfl__ParamsGet *get)
+{
+        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        body.job = get->job;
+        body.digest = get->digest;
+        body.of_client = get->of_client;
+        body.client = get->client;
+        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
+        envelope.params_gone = &body;
+        mfl_session_send(session, &envelope);
+}
+
+/* A daemon sees what concerns its own clients, and no others'. */
+static void serve_correction(struct mfl_session *session, const Mfl__ParamsGet *get)
+{
+        struct mfl_daemons *daemons = daemons_of(session);
+        struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, get->job);
+        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_states(job->runtime);
+        struct mfl_correction_ask ask = {.conn = session->conn, .client = get->client, .offset = get->offset};
+        struct mfl_daemon_peer *peer = mfl_daemon_of(session);
+        if (!ready || peer->correcting ||
+                !mfl_core_trains(daemons->loop->core, session->conn, get->job, get->client)) {
+                send_gone(session, get);
+                return;
+        }
+        memcpy(ask.digest, get->digest.data, MFL_DIGEST_BYTES);
+        peer->correcting = true;
+        mfl_server_job_correct(job, &ask);
+}
+
+void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *job,
+        const struct mfl_correction_ask *ask, struct mfl_params *correction)
+{
+        struct mfl_session *session = mfl_session_find(daemons->sessions, ask->conn);
+        Mfl__ParamsGet get = MFL__PARAMS_GET__INIT;
+        if (!session || session->stream.closing || !session->peer)
+                return;
+        mfl_daemon_of(session)->correcting = false;
+        if (correction && ask->offset < correction->n && job->stage == MFL_STAGE_READY) {
+                mfl_transfer_start_client(session, job, correction, ask->client, ask->offset);
+                return;
+        }
+        get.job = job->id;
+        get.digest = (ProtobufCBinaryData){MFL_DIGEST_BYTES, (uint8_t *)(uintptr_t)ask->digest};
+        get.of_client = true;
+        get.client = ask->client;
+        send_gone(session, &get);
+}
+
 /* The core has no part in it. */
 static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
 {
@@ -97,13 +147,7 @@ static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
                 return;
         }
         mfl_params_unref(params);
-        Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
-        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        body.job = get->job;
-        body.digest = get->digest;
-        envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
-        envelope.params_gone = &body;
-        mfl_session_send(session, &envelope);
+        send_gone(session, get);
 }
 
 static int on_payload(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
@@ -128,7 +172,10 @@ static int feed_message(struct mfl_session *session, const Mfl__Envelope *envelo
         if (msg.kind == MFL_MSG_PARAMS_GET) {
                 event.kind = MFL_EV_HEARD;
                 event.msg = NULL;
-                serve_params(session, envelope->params_get);
+                if (envelope->params_get->of_client)
+                        serve_correction(session, envelope->params_get);
+                else
+                        serve_params(session, envelope->params_get);
         } else if (msg.kind == MFL_MSG_TELEMETRY) {
                 /* For people who look: the core decides nothing by it. */
                 event.kind = MFL_EV_HEARD;

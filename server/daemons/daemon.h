@@ -27,6 +27,7 @@ struct mfl_daemon_peer {
         uint32_t inline_max;
         uint8_t inline_digest[MFL_DIGEST_BYTES];
         const Mfl__Announce *announce;
+        bool correcting;        /* a worker finds what is added to a client's gradients: one at a time */
         struct mfl_lanes lanes; /* when a timeline is kept */
 };
 
@@ -39,6 +40,9 @@ void mfl_daemons_send(struct mfl_daemons *daemons, uint32_t conn, const struct m
 /* As mfl_jobs_ops.inside. */
 const void *mfl_daemons_inside(
         struct mfl_daemons *daemons, uint32_t conn, uint64_t task, uint32_t update, size_t *ret_bytes);
+/* As mfl_jobs_ops.corrected. */
+void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *job,
+        const struct mfl_correction_ask *ask, struct mfl_params *correction);
 /* Tells every daemon that the job has ended, so that it frees its device. */
 void mfl_daemons_job_over(struct mfl_daemons *daemons, const char *job);
 

@@ -26,6 +26,13 @@
 
 struct mfl_server_job;
 
+/* A daemon asks for what is added to the gradients of a client's training. */
+struct mfl_correction_ask {
+        uint32_t conn;
+        uint64_t client, offset;          /* offset: floats that it has */
+        uint8_t digest[MFL_DIGEST_BYTES]; /* of the round's params */
+};
+
 /* What the owner of the jobs does for them. */
 struct mfl_jobs_ops {
         /* Sends a message to the daemon of that connection, if it is still there. */
@@ -33,6 +40,9 @@ struct mfl_jobs_ops {
         /* The bytes of an update that came inside of its Announce, while the core processes that; NULL: it
          * must be uploaded. They are handed over once, and valid during the call of the core. */
         const void *(*inside)(void *user, uint32_t conn, uint64_t task, uint32_t update, size_t *ret_bytes);
+        /* What mfl_server_job_correct has found. correction NULL: nothing, ask again later. Borrowed. */
+        void (*corrected)(void *user, struct mfl_server_job *job, const struct mfl_correction_ask *ask,
+                struct mfl_params *correction);
         /* A round is committed: job->last. */
         void (*committed)(void *user, struct mfl_server_job *job);
         /* The job is done, failed or stopped. */
@@ -45,6 +55,7 @@ struct mfl_jobs {
         struct mfl_budget *budget;
         struct mfl_disk_seen *disk;
         uint32_t slots; /* staging buffers of each job; 0: by the model's size */
+        bool allow_simulation;
         const struct mfl_jobs_ops *ops;
         void *user;
         struct mfl_server_job *first;        /* the oldest */
@@ -89,6 +100,7 @@ struct mfl_server_job {
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` and `frozen_file` */
         struct mfl_store_file file, frozen_file;
+        char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         struct mfl_job_observed observed;
         bool has_partition;                  /* of a population: stored, or on its way to the store */
         char partition_from[MFL_NAME_BYTES]; /* the daemon that sent it */
@@ -133,6 +145,8 @@ void mfl_server_job_retry_state(struct mfl_server_job *job);
 /* Something uses the job's memory: it stays until the use ends. */
 void mfl_server_job_use(struct mfl_server_job *job);
 void mfl_server_job_unuse(struct mfl_server_job *job);
+/* Finds what is added to the gradients of a client's training; ops->corrected follows, later. */
+void mfl_server_job_correct(struct mfl_server_job *job, const struct mfl_correction_ask *ask);
 /* A chunk has arrived: what lies in the slot without a gap may be added already. */
 void mfl_server_job_slot_ahead(struct mfl_server_job *job, uint32_t slot);
 /* Bytes of the current round that came from or went to a daemon. */

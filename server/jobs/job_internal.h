@@ -24,6 +24,9 @@ void mfl_server_job_release(struct mfl_server_job *job);
 /* job_state.c */
 void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action);
 
+/* job_choice.c: job->choice, from what a robust rule made of a round's updates. */
+void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_report *report);
+
 /* job_prepare.c, job_round.c, job_slot.c */
 void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_set_data(struct mfl_server_job *job, const struct mfl_core_action *action);

@@ -45,6 +45,10 @@ struct job_operation {
                         uint64_t n_memory;
                 };
                 struct {
+                        struct mfl_correction_ask ask;
+                        struct mfl_params *params;
+                } correction;
+                struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;
                         void *scores; /* packed; NULL: none */
@@ -56,6 +60,7 @@ struct job_operation {
                 } kept;
         };
         struct mfl_store_file file, frozen;
+        struct mfl_rows_report report; /* apply */
 };
 
 /* `run` works on the worker, `done` back on the loop, where it ends with mfl_job_operation_end, or is

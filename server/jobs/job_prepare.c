@@ -30,8 +30,37 @@ static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
 static int check_population(const struct mfl_server_job *job, uint32_t population,
         const struct mfl_data_info *data, struct mfl_error *err)
 {
+        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
+                return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+}
+
+/* A population of known size may have more states than the job allows. */
+static int check_states(
+        const struct mfl_server_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
+{
+        char each[16], all[16], limit[16];
+        uint64_t row = mfl_states_row_bytes(n);
+        if (!mfl_job_keeps_state(job->spec) || row <= job->spec->limits.state / MFL_MAX(population, 1u))
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
+                "lower "
+                "data.clients",
+                population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
+                mfl_format_bytes(job->spec->limits.state, limit));
+}
+
+static void tell_lost(const struct mfl_server_job *job, struct mfl_runtime *runtime)
+{
+        const struct mfl_states *states = mfl_runtime_states(runtime);
+        if (states && mfl_states_lost(states))
+                mfl_log_job(MFL_LOG_WARN, job->id,
+                        "%s: the states of %u clients, of %u that had one, are missing or damaged: these "
+                        "clients begin "
+                        "anew",
+                        job->id, mfl_states_lost(states), mfl_states_lost(states) + mfl_states_seen(states));
 }
 
 static void run_prepare(struct mfl_work *work)
@@ -41,6 +70,8 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store *store = job->jobs->store;
         struct mfl_data_info *data = &op->prepare.data;
         struct mfl_store_resume resume;
+        struct mfl_store_states states = {0};
+        char states_path[MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -48,6 +79,9 @@ static void run_prepare(struct mfl_work *work)
                 .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
                                                  : 4096,
                 .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1 : 0,
+                .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
+                .states = &states,
+                .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
@@ -69,6 +103,10 @@ static void run_prepare(struct mfl_work *work)
                                 job->id, job->committed);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
+        if (!op->status)
+                op->status = check_states(job, op->prepare.population, op->prepare.graph->n_moving, &op->err);
+        if (!op->status && mfl_job_keeps_state(job->spec))
+                op->status = mfl_store_state_list(store, job->id, &states, &op->err);
         if (op->status)
                 return;
         options.graph = op->prepare.graph;
@@ -78,8 +116,10 @@ static void run_prepare(struct mfl_work *work)
         options.round = resume.round;
         op->prepare.virtual_us = resume.virtual_us;
         op->status = mfl_runtime_open(&options, &op->prepare.runtime, &op->err);
+        mfl_store_states_deinit(&states);
         if (op->status)
                 return;
+        tell_lost(job, op->prepare.runtime);
         int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,
                 op->prepare.graph->n_frozen, &op->err);
         job->prepared_stored = !r;

@@ -28,11 +28,14 @@ static void run_apply(struct mfl_work *work)
         struct job_operation *op = job_operation_of(work);
         op->status = mfl_runtime_apply(
                 op->job->runtime, &op->totals, op->event.digest, op->event.method, &op->err);
+        op->report = *mfl_runtime_report(op->job->runtime);
 }
 
 static void done_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
+        if (!op->status)
+                mfl_job_choice_describe(op->job, &op->report);
         /* A download still holds the block and ends soon: try again. */
         if (op->status == MFL_BUSY && !work->cancelled && !mfl_loop_is_stopping(op->job->jobs->loop)) {
                 if (mfl_job_operation_again(op, &op->job->jobs->loop->compute))
@@ -55,6 +58,10 @@ static void run_checkpoint(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
         struct mfl_checkpoint checkpoint;
+        struct mfl_states *states = mfl_runtime_states(op->job->runtime);
+        op->status = states ? mfl_states_sync(states, &op->err) : 0;
+        if (op->status)
+                return;
         mfl_runtime_checkpoint(op->job->runtime, &checkpoint);
         checkpoint.memory = op->memory;
         checkpoint.n_memory = op->n_memory;
@@ -99,8 +106,15 @@ static void run_commit(struct mfl_work *work)
         job->prepared_stored = true;
         op->commit.scores = op->scores;
         op->commit.scores_bytes = op->scores_bytes;
+        struct mfl_states *states = mfl_runtime_states(job->runtime);
+        if (states)
+                op->commit.states =
+                        mfl_states_batch(states, op->commit.record.round, &op->commit.states_lost);
         op->status = mfl_store_commit(
                 store, job->id, &op->commit, &op->nodes, job->spec->checkpoints.keep, &op->err);
+        op->commit.states = NULL;
+        if (states && !op->status)
+                mfl_states_committed(states, op->commit.record.round);
         op->commit.scores = NULL;
 }
 
@@ -146,6 +160,7 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
         op->commit.record = action->record;
         op->commit.file = job->file;
         op->commit.frozen = job->frozen_file;
+        mfl_strcpy(op->commit.choice, sizeof op->commit.choice, job->choice);
         if (action->scores)
                 op->status = mfl_job_scores_pack(action->scores, &op->scores, &op->scores_bytes, &op->err);
         if (!op->status)

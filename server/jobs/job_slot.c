@@ -32,6 +32,7 @@ void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_acti
                 .update = action->slot.update,
                 .weight = action->slot.weight,
                 .item = action->slot.item,
+                .steps = action->slot.steps,
                 .encoding = action->slot.encoding};
         mfl_assert(action->slot.slot < mfl_runtime_slots(job->runtime) && action->slot.grant);
         struct mfl_range ranges[MFL_RANGES_MAX];
@@ -94,6 +95,35 @@ void mfl_server_job_slot_ahead(struct mfl_server_job *job, uint32_t slot)
         if (!op)
                 return;
         op->slot = slot;
+        mfl_job_operation_start(op, &job->jobs->loop->compute);
+}
+
+static void run_correct(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        const struct mfl_correction_ask *ask = &op->correction.ask;
+        op->status = mfl_runtime_correction(
+                op->job->runtime, ask->digest, ask->client, &op->correction.params, &op->err);
+}
+
+static void done_correct(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        struct mfl_server_job *job = op->job;
+        if (op->status >= 0 && !work->cancelled && !mfl_loop_is_stopping(job->jobs->loop))
+                job->jobs->ops->corrected(job->jobs->user, job, &op->correction.ask, op->correction.params);
+        mfl_params_unref(op->correction.params);
+        op->status = MFL_MIN(op->status, 0);
+        mfl_job_operation_end(op);
+}
+
+void mfl_server_job_correct(struct mfl_server_job *job, const struct mfl_correction_ask *ask)
+{
+        mfl_assert(job->stage == MFL_STAGE_READY);
+        struct job_operation *op = mfl_job_operation_new(job, MFL_EV_NONE, run_correct, done_correct);
+        if (!op)
+                return;
+        op->correction.ask = *ask;
         mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 

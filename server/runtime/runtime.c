@@ -33,7 +33,9 @@ static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
 {
         const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
-        uint64_t sums = ops->needs_single_updates ? 0 : n * sizeof(int64_t);
+        uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
+        if (mfl_job_keeps_state(spec))
+                sums += mfl_states_bytes(n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -82,7 +84,7 @@ static void *alloc_touched(size_t bytes)
 static int alloc_memory(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
 {
-        bool single = rt->strategy->needs_single_updates;
+        bool single = mfl_job_has_rows(rt->spec);
         uint32_t cohort = MFL_MAX(options->cohort, 1u);
         int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
                 &rt->pool, err);
@@ -98,9 +100,9 @@ static int alloc_memory(
                 failed = !rt->state[i];
         }
         if (!failed && single) {
-                rt->rows = mfl_calloc(cohort, sizeof *rt->rows);
-                rt->scratch = mfl_calloc(cohort, sizeof *rt->scratch);
-                failed = !rt->rows || !rt->scratch;
+                rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
+                failed = !rt->rows || (mfl_attack_is_on_updates(rt->spec->simulation.attack) &&
+                                              mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
                 failed = !rt->sums;
@@ -108,6 +110,19 @@ static int alloc_memory(
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
         return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+}
+
+static int open_states(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        static const struct mfl_store_states none;
+        const struct mfl_states_options states = {.path = options->states_path,
+                .spec = rt->spec,
+                .statistics = &rt->graph->statistics,
+                .n = rt->n,
+                .population = options->population,
+                .known = options->states ? options->states : &none};
+        return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
 }
 
 static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
@@ -370,6 +385,7 @@ int mfl_runtime_open(
         rt->fixed = options->fixed;
         rt->budget = options->budget;
         rt->n = options->graph->n_moving;
+        rt->n_threads = options->n_threads;
         float *frozen = NULL;
         int r = make_frozen(rt, &frozen, err);
         if (!r)
@@ -378,6 +394,8 @@ int mfl_runtime_open(
                 r = alloc_memory(rt, options, err);
         if (!r)
                 r = make_params(rt, options, frozen, err);
+        if (!r)
+                r = open_states(rt, options, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -402,6 +420,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         if (rt->budget)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
+        mfl_states_close(rt->states);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);
         free(rt->slots);
@@ -409,8 +428,8 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
-        free(rt->scratch);
         free(rt->memory);
+        free(rt->bad);
         free(rt);
 }
 
@@ -438,6 +457,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
                 memset(rt->sums, 0, rt->n * sizeof *rt->sums);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
+        if (rt->states)
+                mfl_states_round_open(rt->states, round);
 }
 
 /* The aggregate of one range. */
@@ -448,9 +469,7 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
                 return;
         }
         if (rt->spill) {
-                mfl_spill_range(rt->spill, begin, rt->rows);
-                rt->strategy->reduce(rt->rows, mfl_spill_rows(rt->spill), count, rt->scratch, rt->d);
-                mfl_spill_release(rt->spill, begin, count);
+                mfl_rows_reduce(rt, begin, count);
                 return;
         }
         /* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow.
@@ -463,6 +482,19 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
                 for (; at < part.end; at++)
                         rt->d[at - begin] = (double)rt->sums[at] / divisor * factor;
         }
+}
+
+_Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
+
+/* The clients' states follow the round, and the params may follow them. */
+static int advance_states(
+        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
+{
+        const double *mean;
+        int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
+        for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
+                rt->d[e] += rt->method->shift(rt->spec, mean[e]);
+        return r;
 }
 
 /* The steps of the next round's grid. A round of nobody leaves them as they were. */
@@ -497,6 +529,9 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, totals->weight);
+                r = advance_states(rt, begin, count, totals->weight, err);
+                if (r)
+                        break;
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
@@ -529,9 +564,14 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 mfl_block_release(block);
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        int r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
+        if (!r)
+                r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        mfl_rows_end(rt);
         if (!r)
                 r = make_grid(rt, !weight, params, err);
+        if (!r && rt->states)
+                r = mfl_states_apply(rt->states, err);
         if (r) {
                 mfl_params_unref(params);
                 return r;
@@ -542,6 +582,34 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 rt->method->advance(rt->spec, totals, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;
+}
+
+int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
+        struct mfl_params **ret_correction, struct mfl_error *err)
+{
+        struct mfl_params *correction;
+        float *v;
+        if (!rt->states || memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
+                return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
+        int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
+        if (r)
+                return r;
+        r = mfl_states_correction(rt->states, client, v, err);
+        if (r)
+                mfl_params_unref(correction);
+        else
+                *ret_correction = correction;
+        return r;
+}
+
+struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
+{
+        return rt->states;
+}
+
+const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt)
+{
+        return &rt->report;
 }
 
 const double *mfl_runtime_method(const struct mfl_runtime *rt)

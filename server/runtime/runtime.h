@@ -9,7 +9,7 @@
  *
  * MEMORY. 4 bytes for each frozen param. Uniform blocks, one for the current params and one per slot, 4n
  * bytes each when only f32 updates can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for
- * single updates, which go to a spill file) and 4n per state vector of the strategy. So the median with 2
+ * single updates, which go to a spill file), 8n for the sum of clients' states (states.h), and 4n per state vector of the strategy. So the median with 2
  * slots takes 3 copies of the model, fedavg with 1 slot 6, of which 5 are in memory: the part of a block that
  * params leave over is given back to the system while they hold it. A `local` job has one client a daemon,
  * but a node's daemons add theirs, so its slots take sums as well. APPLY needs a free block for the new
@@ -34,6 +34,7 @@
 #include "common/base/fixed.h"
 #include "common/job/method.h"
 #include "proto/message.h"
+#include "server/runtime/states.h"
 #include "server/store/checkpoint.h"
 #include "server/strategy/strategy.h"
 
@@ -83,11 +84,17 @@ struct mfl_runtime_options {
         uint32_t cohort;        /* single updates: rows of the spill file (most clients in a round) */
         uint64_t n_memory;      /* rows that the job remembers of clients; 0: it has no such memory */
         uint64_t clients_bytes; /* what the core keeps of the clients: charged to the budget, too */
+        uint32_t n_threads;     /* of the pass over single updates; 0: one per CPU, at most 4 */
         const char *state_dir;
         /* Where the params come from. Checkpoint: safetensors with params and strategy state; those that the
          * file has not are in `frozen` (NULL: it has all). Initial: raw little-endian floats, graph->n of
          * them, in the order of layers. All NULL: from the job's seed. */
         const char *checkpoint_path, *frozen_path, *initial_path;
+        /* For a job whose clients keep states: their file, the rows of the last committed round, and how many clients there are (0:
+         * partition local). */
+        const char *states_path;
+        const struct mfl_store_states *states;
+        uint32_t population;
         uint32_t round;            /* of those params */
         struct mfl_budget *budget; /* NULL: no limit */
 };
@@ -126,7 +133,8 @@ struct mfl_upload {
         uint32_t conn;  /* chunks are taken from there only */
         uint32_t update;
         uint64_t task, weight;
-        uint64_t item; /* for single updates */
+        uint64_t item;  /* for single updates */
+        uint64_t steps; /* of the client's local training, where the method counts them */
         enum mfl_encoding encoding;
 };
 
@@ -187,6 +195,27 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt);
 /* What is remembered of clients, rows of 4, as the checkpoint told that the job resumed from; NULL: nothing. Valid until the
  * runtime is closed. */
 const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
+/* Worker. What is added to the gradients of a client's local training in the current round, as params of its own, which count
+ * in the budget while somebody has them. MFL_NOT_FOUND: this is not the job's current digest. */
+int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
+        struct mfl_params **ret_correction, struct mfl_error *err);
+/* NULL: clients keep nothing. */
+struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
+/* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less
+ * than half of an equal share are told. */
+#define MFL_ROWS_TOLD 16
+struct mfl_rows_report {
+        uint32_t n_rows, n_used;   /* 0 rows: not such a strategy */
+        uint32_t few;              /* 0, or so many rows were too few for the rule */
+        uint32_t n_bad, n_dropped; /* of a simulated attack: rows; rows that were not finite */
+        uint32_t n_least, n_told;
+        struct {
+                uint64_t item;
+                double share, score, distance; /* NAN: not known */
+        } told[MFL_ROWS_TOLD];
+};
+/* Worker. Borrowed. */
+const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt);
 
 /* Worker. Borrowed: valid until the next apply or close. */
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint);

@@ -7,6 +7,7 @@
 
 #include "common/base/digest.h"
 #include "server/runtime/runtime.h"
+#include "server/robust/robust.h"
 #include "server/runtime/spill.h"
 
 #define RANGE_ELEMENTS                                                                                       \
@@ -89,14 +90,27 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill; /* NULL but for single updates */
-        uint64_t weight_added;   /* in this round */
+        struct mfl_spill *spill;   /* NULL but for single updates */
+        struct mfl_states *states; /* NULL: clients keep nothing */
+        uint64_t weight_added;     /* in this round */
         uint32_t round;
-        double *d;          /* RANGE_ELEMENTS */
-        double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
-        const float **rows; /* cohort */
-        float *scratch;     /* cohort */
+        double *d;                /* RANGE_ELEMENTS */
+        double *largest;          /* of each tensor's mean delta in a round; NULL: the job has no grid */
+        const float **rows;       /* cohort, and the guess */
+        uint32_t n_threads;       /* of the pass over the rows */
+        bool *bad;                /* clients that a simulated attack has; NULL: none */
+        struct mfl_choice choice; /* of this round, while it is applied */
+        double *scratch;          /* of mfl_robust_reduce */
+        struct mfl_rows_report report;
 };
+
+/* runtime_rows.c, worker. Memory of the decision about so many rows, for the budget. */
+uint64_t mfl_rows_bytes(const struct mfl_job *spec);
+/* The attack of a simulation, the pass over the rows, the decision. Not without rows. MFL_INVALID: too few or too many. */
+int mfl_rows_decide(struct mfl_runtime *rt, struct mfl_error *err);
+/* The aggregate of one range into rt->d. */
+void mfl_rows_reduce(struct mfl_runtime *rt, uint64_t begin, size_t count);
+void mfl_rows_end(struct mfl_runtime *rt);
 
 /* The pool's mutex guards the slots. */
 static inline void mfl_slots_lock(const struct mfl_runtime *rt)

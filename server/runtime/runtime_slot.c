@@ -201,9 +201,16 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
         const void *memory = s->block->memory;
         if (rt->spill) {
                 int r = mfl_fixed_parts_check(&rt->fixed, &rt->graph->statistics, memory, (size_t)rt->n, err);
-                return r ? r : mfl_spill_put(rt->spill, s->upload.item, memory, err);
+                return r ? r : mfl_spill_put(rt->spill, s->upload.item, s->upload.weight, memory, err);
         }
         bool fits = s->upload.weight <= rt->fixed.weight_max - rt->weight_added;
+        if (rt->states) {
+                int r = mfl_states_put(rt->states, s->upload.item, s->upload.steps, memory, err);
+                if (r) {
+                        mfl_ahead_subtract(rt, &s->upload, memory, s->n_added);
+                        return r;
+                }
+        }
         if (s->n_added && fits && !s->wrong &&
                 !mfl_slot_add_range(rt, s, s->n_added, rt->n - s->n_added, err))
                 return 0;
@@ -235,6 +242,8 @@ int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err)
         int r = add_held(rt, &held, err);
         if (!r)
                 rt->weight_added += held.upload.weight;
+        if (!r && rt->states)
+                mfl_states_keep(rt->states);
         settle(rt, slot, held.upload.grant);
         mfl_block_release(held.block);
         return r;

@@ -17,7 +17,7 @@
 #include "server/store/store_db.h"
 
 struct row {
-        uint64_t item;
+        uint64_t item, weight;
         uint32_t position; /* in the file */
 };
 
@@ -134,7 +134,30 @@ static char *row_memory(const struct mfl_spill *spill, const struct row *row)
         return spill->map + row->position * spill->row_bytes;
 }
 
-int mfl_spill_put(struct mfl_spill *spill, uint64_t item, const float *delta, struct mfl_error *err)
+uint64_t mfl_spill_item(const struct mfl_spill *spill, uint32_t i)
+{
+        return spill->rows[i].item;
+}
+
+uint64_t mfl_spill_weight(const struct mfl_spill *spill, uint32_t i)
+{
+        return spill->rows[i].weight;
+}
+
+float *mfl_spill_row(struct mfl_spill *spill, uint32_t i)
+{
+        return (float *)(void *)row_memory(spill, &spill->rows[i]);
+}
+
+/* Its place in the file stays taken until the round ends. */
+void mfl_spill_drop(struct mfl_spill *spill, uint32_t i)
+{
+        mfl_assert(i < spill->n_rows);
+        memmove(spill->rows + i, spill->rows + i + 1, (--spill->n_rows - i) * sizeof *spill->rows);
+}
+
+int mfl_spill_put(
+        struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err)
 {
         uint32_t i = 0;
         while (i < spill->n_rows && spill->rows[i].item < item)
@@ -146,6 +169,7 @@ int mfl_spill_put(struct mfl_spill *spill, uint64_t item, const float *delta, st
                 memmove(spill->rows + i + 1, spill->rows + i, (spill->n_rows - i) * sizeof *spill->rows);
                 spill->rows[i] = (struct row){.item = item, .position = spill->n_rows++};
         }
+        spill->rows[i].weight = weight;
         char *memory = row_memory(spill, &spill->rows[i]);
         memcpy(memory, delta, spill->n * sizeof *delta);
         madvise(memory, spill->row_bytes,

@@ -4,7 +4,7 @@
  * pages are given back after that, so resident memory stays small whatever the file's size is. The file
  * (DIR/spill-JOB) is unlinked as soon as it is open: no crash leaves it behind.
  *
- * One thread at a time. Errors: MFL_INVALID with both sizes when the file system is too small for the whole
+ * One thread at a time; range and release: any number beside each other. Errors: MFL_INVALID with both sizes when the file system is too small for the whole
  * file (its blocks are allocated at once, so that a full disk cannot kill the process later by SIGBUS);
  * MFL_STORE_FULL when it is large enough and has no room now; MFL_STORE_AGAIN; -errno.
  */
@@ -21,7 +21,15 @@ void mfl_spill_free(struct mfl_spill *spill);
 void mfl_spill_clear(struct mfl_spill *spill);
 uint32_t mfl_spill_rows(const struct mfl_spill *spill);
 /* Stores item's delta; a second time replaces the first. MFL_INVALID when all rows are taken. */
-int mfl_spill_put(struct mfl_spill *spill, uint64_t item, const float *delta, struct mfl_error *err);
+int mfl_spill_put(
+        struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err);
+/* Of row i, in the order of items. */
+uint64_t mfl_spill_item(const struct mfl_spill *spill, uint32_t i);
+uint64_t mfl_spill_weight(const struct mfl_spill *spill, uint32_t i);
+/* All elements of row i, to be written. Valid as those of mfl_spill_range. */
+float *mfl_spill_row(struct mfl_spill *spill, uint32_t i);
+/* Takes row i out; those above it move down. */
+void mfl_spill_drop(struct mfl_spill *spill, uint32_t i);
 /* Pointers to elements [begin, ...) of each row, ordered by item: rows has room for mfl_spill_rows. Valid
  * until put, clear or free. */
 void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows);

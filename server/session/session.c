@@ -277,7 +277,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 mfl_admission_warn(all, "%s: closed before it had greeted: %s", session->address, reason);
                 all->counts.ungreeted++;
         }
-        mfl_assert(!session->transfer);
+        mfl_assert(!session->transfer && !session->correction);
         all->counts.bytes_in += stream->bytes_in;
         all->counts.bytes_out += stream->bytes_out;
         all->admission.n_parted++;

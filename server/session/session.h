@@ -63,6 +63,7 @@ struct mfl_session {
         uint32_t n_work;                 /* work on the disk worker that it has asked for */
         void *peer;                      /* the role's own; NULL before `greeted` */
         struct mfl_transfer *transfer;   /* server/transfer/params_down.h; NULL: none */
+        struct mfl_transfer *correction; /* the same, of a client */
 };
 
 /* Counters since the start. */

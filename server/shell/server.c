@@ -93,6 +93,13 @@ static const void *job_takes_inside(
         return mfl_daemons_inside(&server->daemons, conn, task, update, ret_bytes);
 }
 
+static void job_corrected(void *user, struct mfl_server_job *job, const struct mfl_correction_ask *ask,
+        struct mfl_params *correction)
+{
+        struct mfl_server *server = user;
+        mfl_daemons_corrected(&server->daemons, job, ask, correction);
+}
+
 static void job_committed(void *user, struct mfl_server_job *job)
 {
         struct mfl_server *server = user;
@@ -108,6 +115,7 @@ static void job_ended(void *user, struct mfl_server_job *job)
 static const struct mfl_jobs_ops jobs_ops = {
         .send = job_sends,
         .inside = job_takes_inside,
+        .corrected = job_corrected,
         .committed = job_committed,
         .ended = job_ended,
 };
@@ -278,6 +286,7 @@ static void connect_rooms(struct mfl_server *server)
                 .budget = &server->budget,
                 .disk = &server->observed.disk,
                 .slots = server->config.slots,
+                .allow_simulation = server->config.allow_simulation,
                 .ops = &jobs_ops,
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};

@@ -66,7 +66,8 @@ struct mfl_core_action {
                         uint64_t task;
                         uint32_t update;
                         uint64_t bytes, weight;
-                        uint64_t item; /* single updates: the client, which orders the spill file */
+                        uint64_t item;  /* single updates: the client, which orders the spill file */
+                        uint64_t steps; /* of the client, where the method counts them */
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */

@@ -49,6 +49,9 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation on clients", ""};
         if (job->spec->evaluation.detailed)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
+        if (method->remember)
+                return (struct core_demand){
+                        MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
@@ -60,6 +63,14 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_PEERS, "parallel", " within any"};
         if (has_last_cell(job))
                 return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
+        const struct mfl_robust_spec *robust = &job->spec->aggregation.robust;
+        if (job->spec->simulation.attack)
+                return (struct core_demand){MFL_PROTOCOL_ROBUST, "simulation", ""};
+        if (mfl_job_is_robust(job->spec) &&
+                (job->spec->aggregation.strategy != MFL_STRATEGY_MEDIAN || robust->has_f || robust->has_more))
+                return (struct core_demand){MFL_PROTOCOL_ROBUST,
+                        mfl_strategy_name(job->spec->aggregation.strategy),
+                        " with keys of robust aggregation"};
         if (method->weighs || method->n_state)
                 return (struct core_demand){MFL_PROTOCOL_METHODS,
                         method->weighs ? mfl_strategy_name(job->spec->aggregation.strategy) : "mu: adaptive",

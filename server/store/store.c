@@ -120,6 +120,12 @@ static const char *const schema_steps[] = {
         /* Microseconds of virtual time; NULL: the job has none. */
         "ALTER TABLE rounds ADD COLUMN virtual_start_us INTEGER;"
         "ALTER TABLE rounds ADD COLUMN virtual_end_us INTEGER;"
+        /* Where in clients.f32 a client's state lies, and the committed round that wrote it. slot -1: the round is superseded. */
+        "CREATE TABLE client_states (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " client INTEGER NOT NULL, round INTEGER NOT NULL, slot INTEGER NOT NULL, crc INTEGER NOT NULL,"
+        " sum INTEGER, PRIMARY KEY (job, client)) WITHOUT ROWID;"
+        "ALTER TABLE rounds ADD COLUMN states_lost INTEGER NOT NULL DEFAULT 0;"
+        "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
         /* NULL: no measures beside the loss and the accuracy. */
         "ALTER TABLE rounds ADD COLUMN measures BLOB;"
         "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"

@@ -144,6 +144,27 @@ struct mfl_store_file {
         uint8_t sha256[32];
         uint64_t bytes;
 };
+/* What a client keeps from round to round: where it lies in the file clients.f32 of the job's directory, which the runtime
+ * writes (server/runtime/states.h). */
+struct mfl_store_state {
+        uint64_t client;
+        uint32_t round; /* that wrote it */
+        uint32_t
+                slot; /* MFL_STORE_STATE_LOST: its round is superseded; in a commit: the client's state is forgotten */
+        uint32_t crc; /* CRC-32C of its floats */
+};
+#define MFL_STORE_STATE_LOST UINT32_MAX
+#define MFL_STORE_STATES_FILE "clients.f32"
+struct mfl_store_states {
+        uint32_t n;
+        struct mfl_store_state *v;
+};
+void mfl_store_states_deinit(struct mfl_store_states *states);
+/* By client: those of the newest committed round. */
+int mfl_store_state_list(
+        struct mfl_store *store, const char *id, struct mfl_store_states *ret_states, struct mfl_error *err);
+
+#define MFL_STORE_CHOICE_BYTES 384
 struct mfl_store_round {
         struct mfl_round_record record;
         uint64_t bytes_up, bytes_down;
@@ -152,6 +173,10 @@ struct mfl_store_round {
         bool kept;                                 /* its file is there */
         struct mfl_store_file file;
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
+        uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
+        const struct mfl_store_states
+                *states; /* for the commit: the states that the round wrote; NULL: none */
+        char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
         const void *scores; /* for commit alone: bytes that the store keeps as long as `file`; NULL: none */
         size_t scores_bytes;
 };

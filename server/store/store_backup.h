@@ -66,7 +66,8 @@ struct mfl_store_named {
         struct mfl_store_file file;
         int fd; /* -1: not open */
 };
-#define MFL_STORE_SCHEMA_FROZEN 6u /* from this schema on, rounds may name a second file */
+#define MFL_STORE_SCHEMA_FROZEN 6u  /* from this schema on, rounds may name a second file */
+#define MFL_STORE_SCHEMA_STATES 10u /* from this schema on, clients may have states */
 struct mfl_store_inventory {
         uint32_t n, room;
         struct mfl_store_named *v;

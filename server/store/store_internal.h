@@ -80,6 +80,10 @@ int mfl_store_scores_row(
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
         const struct mfl_store_nodes *nodes, struct mfl_error *err);
 
+/* The same: what a round changed. */
+int mfl_store_state_rows(struct mfl_store *store, const char *id, const struct mfl_store_states *states,
+        struct mfl_error *err);
+
 /* store_files.c */
 int mfl_store_sha256_file(
         const char *path, uint8_t ret_sha256[32], uint64_t *ret_bytes, struct mfl_error *err);

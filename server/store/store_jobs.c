@@ -389,6 +389,8 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
         r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM client_states WHERE job = ?1", "t", id);
+        if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM rounds WHERE job = ?1", "t", id);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM lines WHERE job = ?1", "t", id);

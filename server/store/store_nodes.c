@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows beside those of rounds: the network traffic of each node, and the lists of evaluations. */
+/* Rows beside those of rounds: the network traffic of each round and node, the places of clients' states, and the lists of
+ * evaluations. */
 #include "server/store/store_internal.h"
 
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
@@ -128,4 +129,79 @@ int mfl_store_scores_get(
         *ret_scores = reader.body;
         *ret_bytes = reader.bytes;
         return 0;
+}
+
+/* ---- clients' states ---- */
+
+int mfl_store_state_rows(
+        struct mfl_store *store, const char *id, const struct mfl_store_states *states, struct mfl_error *err)
+{
+        int r = 0;
+        for (uint32_t i = 0; i < states->n && !r; i++) {
+                const struct mfl_store_state *s = &states->v[i];
+                if (s->slot == MFL_STORE_STATE_LOST)
+                        r = mfl_db_run(store->db, err,
+                                "DELETE FROM client_states WHERE job = ?1 AND client = ?2", "ti", id,
+                                (int64_t)s->client);
+                else
+                        r = mfl_db_run(store->db, err,
+                                "INSERT OR REPLACE INTO client_states (job, client, round, slot, crc) VALUES "
+                                "(?1, "
+                                "?2, ?3, ?4, ?5)",
+                                "tiiii", id, (int64_t)s->client, (int64_t)s->round, (int64_t)s->slot,
+                                (int64_t)s->crc);
+        }
+        return r;
+}
+
+struct states_reader {
+        struct mfl_store_states states;
+        uint32_t room;
+};
+
+static int on_state(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct states_reader *reader = user;
+        if (reader->states.n == reader->room) {
+                uint32_t room = reader->room ? 2 * reader->room : 64;
+                struct mfl_store_state *grown = mfl_realloc(reader->states.v, room * sizeof *grown);
+                if (!grown)
+                        return mfl_fail_memory(err, room * sizeof *grown, "the list of clients' states");
+                reader->states.v = grown;
+                reader->room = room;
+        }
+        int64_t slot = mfl_db_int(row, 2);
+        bool fits = slot >= 0 && slot < (int64_t)MFL_STORE_STATE_LOST;
+        reader->states.v[reader->states.n++] = (struct mfl_store_state){
+                .client = (uint64_t)mfl_db_int(row, 0),
+                .round = (uint32_t)mfl_db_int(row, 1),
+                .slot = fits ? (uint32_t)slot : MFL_STORE_STATE_LOST,
+                .crc = (uint32_t)mfl_db_int(row, 3),
+        };
+        return 0;
+}
+
+/* As SQLite orders them: signed. */
+int mfl_store_state_list(
+        struct mfl_store *store, const char *id, struct mfl_store_states *ret_states, struct mfl_error *err)
+{
+        struct states_reader reader = {{0}};
+        mfl_store_lock(store);
+        int r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_query(store->db, on_state, &reader, err,
+                        "SELECT client, round, slot, crc FROM client_states WHERE job = ?1 ORDER BY client",
+                        "t", id);
+        mfl_store_unlock(store);
+        if (r)
+                mfl_store_states_deinit(&reader.states);
+        else
+                *ret_states = reader.states;
+        return r;
+}
+
+void mfl_store_states_deinit(struct mfl_store_states *states)
+{
+        free(states->v);
+        *states = (struct mfl_store_states){0};
 }

@@ -11,7 +11,8 @@
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
         "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
-        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, measures"
+        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "     \
+        "states_lost, choice, measures"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
 
@@ -73,6 +74,7 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
                 .bytes_up_alone = (uint64_t)mfl_db_int(row, 23),
                 .bytes_down_alone = (uint64_t)mfl_db_int(row, 24),
                 .frozen.bytes = (uint64_t)mfl_db_int(row, 27),
+                .states_lost = (uint32_t)mfl_db_int(row, 32),
         };
         round->record.clamped = (uint64_t)mfl_db_int(row, 31);
         round->record.mean_iou = mfl_db_double(row, 28);
@@ -82,11 +84,12 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
         round->record.has_virtual = !mfl_db_is_null(row, 30);
         round->record.virtual_start_us = (uint64_t)mfl_db_int(row, 29);
         round->record.virtual_end_us = (uint64_t)mfl_db_int(row, 30);
-        read_measures(row, 32, &round->record.measures);
+        read_measures(row, 34, &round->record.measures);
         mfl_db_blob(row, 15, round->record.digest, MFL_DIGEST_BYTES);
         mfl_strcpy(round->file.name, sizeof round->file.name, mfl_db_text(row, 19));
         mfl_db_blob(row, 20, round->file.sha256, sizeof round->file.sha256);
         mfl_strcpy(round->frozen.name, sizeof round->frozen.name, mfl_db_text(row, 25));
+        mfl_strcpy(round->choice, sizeof round->choice, mfl_db_text(row, 33));
         mfl_db_blob(row, 26, round->frozen.sha256, sizeof round->frozen.sha256);
 }
 
@@ -100,8 +103,8 @@ static int insert_round(
                 "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
                 "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
-                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34)",
-                "tiiiddddiiiiiiiibiiitbiiitbidiiiib", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35, ?36)",
+                "tiiiddddiiiiiiiibiiitbiiitbidiiiiitb", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
@@ -113,6 +116,7 @@ static int insert_round(
                 sizeof round->frozen.sha256, (int64_t)round->frozen.bytes,
                 rec->has_mean_iou ? rec->mean_iou : (double)NAN, (int64_t)rec->virtual_start_us,
                 (int64_t)rec->virtual_end_us, (int64_t)rec->has_virtual, (int64_t)rec->clamped,
+                (int64_t)round->states_lost, round->choice,
                 rec->measures.known ? (const void *)measures : NULL, measures_bytes);
 }
 
@@ -280,6 +284,8 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
                 r = insert_round(store, id, &row, err);
         if (!r)
                 r = mfl_store_node_rows(store, id, row.record.round, nodes, err);
+        if (!r && row.states)
+                r = mfl_store_state_rows(store, id, row.states, err);
         if (!r)
                 r = retain(store, id, keep, &rounds, err);
         if (!r)
@@ -351,6 +357,10 @@ static int supersede(struct mfl_store *store, const char *id, uint32_t round, st
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM round_scores WHERE job = ?1 AND round > ?2", "ti",
                         id, (int64_t)round);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "UPDATE client_states SET slot = -1 WHERE job = ?1 AND round > ?2", "ti", id,
+                        (int64_t)round);
         return mfl_store_end(store, r, err);
 }
 

@@ -157,6 +157,12 @@ static int judge_file(
         } else if (!strcmp(file, "initial.f32")) {
                 named = job->has_initial;
                 kind = MFL_STRAY_ORPHAN;
+        } else if (!strcmp(file, MFL_STORE_STATES_FILE)) {
+                if (s->schema >= (int64_t)MFL_STORE_SCHEMA_STATES)
+                        r = mfl_db_query(s->db, on_int, &naming, err,
+                                "SELECT count(*) FROM client_states WHERE job = ?1", "t", id);
+                named = naming;
+                kind = job->goes_on ? MFL_STRAY_REDONE : MFL_STRAY_DROPPED;
         } else if (ends_with(file, ".tmp")) {
                 kind = MFL_STRAY_DROPPED;
         }
@@ -180,6 +186,8 @@ static void look_into(const char *path, struct contents *ret_contents)
                         continue;
                 if (is_checkpoint(name))
                         c.checkpoints = true;
+                else if (!strcmp(name, MFL_STORE_STATES_FILE))
+                        continue;
                 else if (!strcmp(name, "initial.f32"))
                         c.initial = true;
                 else if (!ends_with(name, ".tmp"))

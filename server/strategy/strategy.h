@@ -4,7 +4,7 @@
  * top.
  *
  * A strategy sees one number per element and round, the aggregate d: the weighted mean of the clients'
- * deltas from exact sums (common/base/fixed.h), or what the strategy makes of the single updates (median).
+ * deltas from exact sums (common/base/fixed.h), or what a robust rule makes of the single updates (server/robust).
  * The papers call -d the pseudo-gradient. Parameters that are not trained (running statistics of batch
  * norm) have no gradient that a server optimizer could follow. With every strategy and learning rate they
  * become param + d: the clients' weighted mean (for median, their median); their state stays the same.
@@ -33,15 +33,9 @@ struct mfl_strategy_ops {
         int n_state;
         const char *state_name[MFL_STRATEGY_STATES_MAX]; /* "momentum", "variance", ...: part of checkpoint
                                                             tensors' names */
-        bool needs_single_updates;
 
         /* The value of every element of state i before the first round. NULL if n_state is 0. */
         float (*state_initial)(const struct mfl_job *job, int i);
-
-        /* Only with needs_single_updates: d[e] from n_rows deltas rows[k][e], e in [0, count). scratch has
-         * room for n_rows floats. n_rows >= 1. */
-        void (*reduce)(
-                const float *const *rows, uint32_t n_rows, size_t count, float *scratch, double *ret_d);
 
         /* Computes one range: params_out[e] from params_in[e], d[e] and state[i][e], which is updated in
          * place. params_out and params_in do not overlap. mfl_strategy_apply checks that the results are
@@ -63,6 +57,8 @@ int mfl_strategy_apply(const struct mfl_strategy_ops *ops, const struct mfl_job 
 
 extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, mfl_strategy_fedavgm,
         mfl_strategy_fedadagrad, mfl_strategy_fedadam, mfl_strategy_fedyogi, mfl_strategy_median,
-        mfl_strategy_fednova, mfl_strategy_qfedavg;
+        mfl_strategy_fednova, mfl_strategy_qfedavg, mfl_strategy_scaffold, mfl_strategy_feddyn, mfl_strategy_trimmed_mean,
+        mfl_strategy_mean_around_median, mfl_strategy_krum, mfl_strategy_multi_krum, mfl_strategy_bulyan,
+        mfl_strategy_rfa, mfl_strategy_centered_clip, mfl_strategy_norm_filter;
 
 #endif

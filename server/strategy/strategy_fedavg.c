@@ -38,6 +38,19 @@ const struct mfl_strategy_ops mfl_strategy_qfedavg = {
         .apply = apply,
 };
 
+/* The clients' states, and what feddyn adds to d, are common/job/method_scaffold.c's and method_feddyn.c's. */
+const struct mfl_strategy_ops mfl_strategy_scaffold = {
+        .kind = MFL_STRATEGY_SCAFFOLD,
+        .name = "scaffold",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_feddyn = {
+        .kind = MFL_STRATEGY_FEDDYN,
+        .name = "feddyn",
+        .apply = apply,
+};
+
 const struct mfl_strategy_ops mfl_strategy_fedprox = {
         .kind = MFL_STRATEGY_FEDPROX,
         .name = "fedprox",

@@ -27,6 +27,9 @@ struct mfl_transfer {
         uint64_t offset;            /* next float */
         uint32_t in_flight;         /* frames that are queued */
         uint64_t request;
+        struct mfl_transfer **place; /* in the session */
+        bool of_client;
+        uint64_t client;
 };
 
 static void free_if_done(struct mfl_transfer *t)
@@ -39,9 +42,9 @@ static void free_if_done(struct mfl_transfer *t)
 
 static void end(struct mfl_transfer *t)
 {
-        mfl_assert(t->session->transfer == t);
+        mfl_assert(*t->place == t);
         mfl_state_move(t->state, edges, TRANSFER_ENDED);
-        t->session->transfer = NULL;
+        *t->place = NULL;
         t->job = NULL;
         free_if_done(t);
 }
@@ -73,6 +76,8 @@ static bool send_frame(struct mfl_transfer *t)
         body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
         body.offset = t->offset;
         body.total = t->params->n;
+        body.of_client = t->of_client;
+        body.client = t->client;
         envelope.request = t->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &body;
@@ -122,35 +127,62 @@ static void pump(struct mfl_transfer *t)
                 end(t);
 }
 
+/* Instead of what is in that place. */
+static void start(const struct mfl_transfer *transfer, struct mfl_params *params)
+{
+        struct mfl_transfer *t = mfl_malloc(sizeof *t);
+        mfl_assert(transfer->offset < params->n);
+        if (*transfer->place)
+                end(*transfer->place);
+        if (!t) {
+                mfl_loop_no_memory(transfer->session->all->loop, sizeof *t, "a transfer of params");
+                return;
+        }
+        *t = *transfer;
+        t->params = mfl_params_ref(params);
+        *t->place = t;
+        pump(t);
+}
+
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
         uint64_t offset, uint64_t request)
 {
-        mfl_assert(offset < params->n);
-        mfl_transfer_stop(session);
-        struct mfl_transfer *t = mfl_malloc(sizeof *t);
-        if (!t) {
-                mfl_loop_no_memory(session->all->loop, sizeof *t, "a transfer of params");
-                return;
-        }
-        *t = (struct mfl_transfer){.session = session,
+        const struct mfl_transfer transfer = {.session = session,
                 .state = TRANSFER_SENDING,
-                .params = mfl_params_ref(params),
                 .job = job,
                 .offset = offset,
-                .request = request};
-        session->transfer = t;
-        pump(t);
+                .request = request,
+                .place = &session->transfer};
+        start(&transfer, params);
+}
+
+void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
+        struct mfl_params *correction, uint64_t client, uint64_t offset)
+{
+        const struct mfl_transfer transfer = {.session = session,
+                .state = TRANSFER_SENDING,
+                .job = job,
+                .offset = offset,
+                .place = &session->correction,
+                .of_client = true,
+                .client = client};
+        start(&transfer, correction);
 }
 
 void mfl_transfer_stop(struct mfl_session *session)
 {
         if (session->transfer)
                 end(session->transfer);
+        if (session->correction)
+                end(session->correction);
 }
 
 void mfl_transfer_stop_job(struct mfl_sessions *sessions, const struct mfl_server_job *job)
 {
-        for (struct mfl_session *s = sessions->first; s; s = s->next)
+        for (struct mfl_session *s = sessions->first; s; s = s->next) {
                 if (s->transfer && s->transfer->job == job)
-                        mfl_transfer_stop(s);
+                        end(s->transfer);
+                if (s->correction && s->correction->job == job)
+                        end(s->correction);
+        }
 }

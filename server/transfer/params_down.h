@@ -6,7 +6,7 @@
  *        |                                     |
  *        +----- stopped, or params retired ----+-----------------> ENDED
  *
- * A session has at most one transfer. Its memory goes when it has ended and no frame of it is queued.
+ * A session has at most one transfer of params, and beside it one of what is added to a client's gradients. Its memory goes when it has ended and no frame of it is queued.
  */
 #ifndef MFL_SERVER_TRANSFER_PARAMS_DOWN_H
 #define MFL_SERVER_TRANSFER_PARAMS_DOWN_H
@@ -18,7 +18,10 @@
  * request: of an operator's Pull; 0 for daemons. */
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
         uint64_t offset, uint64_t request);
-/* Fine without a transfer. */
+/* The same for what is added to the gradients of a client's training, instead of another client's. */
+void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
+        struct mfl_params *correction, uint64_t client, uint64_t offset);
+/* Both. Fine without a transfer. */
 void mfl_transfer_stop(struct mfl_session *session);
 /* Stops all transfers of a job. */
 void mfl_transfer_stop_job(struct mfl_sessions *sessions, const struct mfl_server_job *job);

@@ -40,12 +40,14 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.bytes_down = round->bytes_down;
         out.bytes_up_alone = round->bytes_up_alone;
         out.bytes_down_alone = round->bytes_down_alone;
+        out.states_lost = round->states_lost;
         out.seconds = (double)(record->ended_ms - record->started_ms) / 1000.0;
         out.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = (uint8_t *)record->digest};
         out.attempt = record->attempt;
         out.committed_ms = round->committed_ms;
         out.kept = round->kept;
         out.daemons = record->daemons;
+        out.choice = (char *)round->choice;
         *ret_info = out;
 }
 

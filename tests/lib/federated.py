@@ -149,9 +149,9 @@ def loss_of(w, b, x, y):
     return float(np.mean(np.log(np.exp(z).sum(axis=1)) - z[np.arange(len(y)), y]))
 
 
-def train_locally(w, b, x, y, batches, lr, optimizer, mu=0, clip=None, losses=None):
+def train_locally(w, b, x, y, batches, lr, optimizer, mu=0, clip=None, losses=None, decay=0, added=(0, 0)):
     """Softmax cross-entropy, mean over the batch. lr: of all steps, or of each. mu: FedProx's term, a part of the loss; clip: of
-    the norm of the whole gradient."""
+    the norm of the whole gradient. added: to each gradient."""
     w0, b0, w, b = w, b, w.copy(), b.copy()
     of_w, of_b = optimizer(), optimizer()
     for s, i in enumerate(batches):
@@ -162,7 +162,8 @@ def train_locally(w, b, x, y, batches, lr, optimizer, mu=0, clip=None, losses=No
         p = np.exp(z - z.max(axis=1, keepdims=True))
         p /= p.sum(axis=1, keepdims=True)
         p[np.arange(len(i)), y[i]] -= 1
-        dw, db = p.T @ x[i] / len(i) + mu * (w - w0), p.sum(axis=0) / len(i) + mu * (b - b0)
+        dw = p.T @ x[i] / len(i) + mu * (w - w0) + decay * w + added[0]
+        db = p.sum(axis=0) / len(i) + mu * (b - b0) + decay * b + added[1]
         norm = np.sqrt((dw ** 2).sum() + (db ** 2).sum())
         factor = min(1, clip / (norm + 1e-6)) if clip else 1
         w -= of_w.step(dw * factor, rate)
@@ -174,8 +175,8 @@ class Client:
     """One client's part of a round: samples, steps, its loss with the params that it received, what its params moved by, and the
     mean loss of its training."""
 
-    def __init__(self, n, steps, loss, d, trained):
-        self.n, self.steps, self.loss, self.d, self.trained = n, steps, loss, d, trained
+    def __init__(self, n, steps, loss, d, trained, k):
+        self.n, self.steps, self.loss, self.d, self.trained, self.k = n, steps, loss, d, trained, k
 
 
 def parts_of(seed, n, clients, split=0):
@@ -191,11 +192,12 @@ def parts_of(seed, n, clients, split=0):
     return parts
 
 
-def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, turns=None, split=0,
-                      **local):
+def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, turns=None,
+                      states=None, split=0, **local):
     """McMahan et al. 2017, algorithm 1, with a rule for the server, all clients in every round, on the tiny data set; in double. lr:
     of each round. clients: how many, or their sizes. method(clients, r): the mean of what they moved by, and more for local. turns(r): the
-    clients of a round, if not all. split: the share of its samples that a client keeps for evaluations."""
+    clients of a round, if not all. states: what clients keep; added(k): to the gradients of client k; it is a method, too. split: the share
+    of its samples that a client keeps for evaluations."""
     shape, classes, n = (1, 8, 8), 4, 400
     x, y = synthetic(shape, classes, n, 1, 0)
     parts = [trained for trained, _ in parts_of(seed, n, clients, split)]
@@ -211,11 +213,14 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Averag
             epoch_orders = [Stream(seed, SHUFFLE, k, r * 65536 + e).shuffled(part) for e in range(epochs)]
             batches = [o[at:at + batch] for o in epoch_orders for at in range(0, len(part), batch)]
             losses = []
-            wk, bk = train_locally(w, b, x, y, batches, lr(r), optimizer, losses=losses, **local)
+            added = {'added': states.added(k)} if states else {}
+            wk, bk = train_locally(w, b, x, y, batches, lr(r), optimizer, losses=losses, **added, **local)
             trained = sum(m * v for m, v in losses) / sum(m for m, _ in losses)
-            round_clients.append(Client(len(part), len(losses), loss_of(w, b, x[part], y[part]), (wk - w, bk - b), trained))
+            round_clients.append(Client(len(part), len(losses), loss_of(w, b, x[part], y[part]), (wk - w, bk - b), trained, k))
         if not round_clients:
             dw, db = 0 * w, 0 * b
+        elif states:
+            dw, db = states.turn(round_clients)
         elif method:
             dw, db = method(round_clients, r, local)
         else:

@@ -81,20 +81,21 @@ struct mfl_cuda_layer {
 
 /* Parts of the one allocation. */
 enum mfl_cuda_region {
-        MFL_CUDA_ARENA,     /* activations, gradients, auxiliary: kernels/plan.h */
-        MFL_CUDA_PARAMS,    /* [G][stride] floats */
-        MFL_CUDA_LOW,       /* [G][stride] of the element type; 16-bit types only */
-        MFL_CUDA_BASE,      /* [stride] floats: of params_base */
-        MFL_CUDA_BASE_LOW,  /* [stride] of the element type */
-        MFL_CUDA_FIRST,     /* [G][stride] floats: of params_set; only in training, as the next five. None
+        MFL_CUDA_ARENA,      /* activations, gradients, auxiliary: kernels/plan.h */
+        MFL_CUDA_PARAMS,     /* [G][stride] floats */
+        MFL_CUDA_LOW,        /* [G][stride] of the element type; 16-bit types only */
+        MFL_CUDA_BASE,       /* [stride] floats: of params_base */
+        MFL_CUDA_BASE_LOW,   /* [stride] of the element type */
+        MFL_CUDA_FIRST,      /* [G][stride] floats: of params_set; only in training, as the next five. None
                                where all groups start from BASE */
-        MFL_CUDA_MOMENTUM,  /* [G][stride] floats; where options.moments has it, as for SECOND */
-        MFL_CUDA_SECOND,    /* [G][stride] floats: for Adam, AdamW, Adagrad */
-        MFL_CUDA_GRADS,     /* [G][stride] floats; 0 where no operator writes */
-        MFL_CUDA_GRADS_SUM, /* [G][stride] floats: of a step's batches, where it has several */
-        MFL_CUDA_NORMS,     /* [G][mfl_cuda_norms_count] floats */
-        MFL_CUDA_SUM,       /* [stride] int64 */
-        MFL_CUDA_SCALE,     /* [G + 1] struct mfl_cuda_scale; fp16. The last is what a training starts with */
+        MFL_CUDA_MOMENTUM,   /* [G][stride] floats; where options.moments has it, as for SECOND */
+        MFL_CUDA_SECOND,     /* [G][stride] floats: for Adam, AdamW, Adagrad */
+        MFL_CUDA_CORRECTION, /* [G][stride] floats: added to gradients; with options.corrects */
+        MFL_CUDA_GRADS,      /* [G][stride] floats; 0 where no operator writes */
+        MFL_CUDA_GRADS_SUM,  /* [G][stride] floats: of a step's batches, where it has several */
+        MFL_CUDA_NORMS,      /* [G][mfl_cuda_norms_count] floats */
+        MFL_CUDA_SUM,        /* [stride] int64 */
+        MFL_CUDA_SCALE, /* [G + 1] struct mfl_cuda_scale; fp16. The last is what a training starts with */
         MFL_CUDA_WORKSPACE_2, /* for the gradients of weights */
         MFL_CUDA_EVAL,        /* [stride] floats: the group that eval uses; G > 1 */
         MFL_CUDA_EVAL_LOW,    /* [stride] of the element type */
@@ -341,6 +342,7 @@ int mfl_cuda_params_base(
         struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
 int mfl_cuda_params_set(
         struct mfl_net *net, int group, const float *frozen, const float *moving, struct mfl_error *err);
+int mfl_cuda_correction_set(struct mfl_net *net, int group, const float *moving, struct mfl_error *err);
 int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err);
 int mfl_cuda_params_staged(struct mfl_net *net, int group, const struct mfl_params_part *frozen,
         const struct mfl_params_part *moving, struct mfl_error *err);

@@ -103,6 +103,7 @@ int mfl_cuda_launch_update(
                 .first_stride = first ? net->model.stride : 0,
                 .grads = sum ? sum : mfl_cuda_at(net, MFL_CUDA_GRADS),
                 .second = mfl_cuda_at(net, MFL_CUDA_SECOND),
+                .correction = mfl_cuda_at(net, MFL_CUDA_CORRECTION),
                 .rates = mfl_cuda_control_at(net, net->model.control.rates),
                 .norms = mfl_cuda_at(net, MFL_CUDA_NORMS),
                 .low = mfl_cuda_at(net, MFL_CUDA_LOW),
@@ -116,6 +117,8 @@ int mfl_cuda_launch_update(
         int rc = accumulate(pass, err);
         if (!rc && a.scale)
                 rc = mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", err);
+        if (!rc && a.correction)
+                rc = mfl_cuda_check(mfl_cuda_add_correction(&a, stream), "add corrections", err);
         if (!rc && mfl_optimizer_clips_prox(opt)) {
                 rc = mfl_cuda_check(mfl_cuda_add_prox(&a, stream), "add the proximal term", err);
                 a.opt.prox_mu = 0;

@@ -234,6 +234,7 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_FIRST] = training && !model->options.shared_start ? own : 0;
         bytes[MFL_CUDA_MOMENTUM] = mfl_net_has_first(&model->options) ? own : 0;
         bytes[MFL_CUDA_SECOND] = mfl_net_has_second(&model->options) ? own : 0;
+        bytes[MFL_CUDA_CORRECTION] = training && model->options.corrects ? wide : 0;
         bytes[MFL_CUDA_GRADS] = training ? wide : 0;
         bytes[MFL_CUDA_GRADS_SUM] = training && model->accumulate > 1 ? own : 0;
         bytes[MFL_CUDA_NORMS] =

@@ -210,7 +210,7 @@ struct mfl_cuda_sgd_args {
         float *second;                /* Adam, AdamW, Adagrad: v. momentum is m */
         const struct mfl_rate *rates; /* [G][steps_max]; NULL: opt.lr always (SGD) */
         float *norms;                 /* clip_norm > 0: mfl_cuda_norms_count(n) floats of each group. */
-        const float *first, *grads;
+        const float *first, *grads, *correction;
         uint64_t first_stride; /* from a group's first params to the next's: stride, or 0 for one start */
         void *low; /* bf16, fp16: the copies of the params that products read, [G][stride]; else NULL */
         enum mfl_cuda_type low_type;
@@ -220,6 +220,8 @@ struct mfl_cuda_sgd_args {
         struct mfl_cuda_steps steps; /* a group whose count is 0 stays untouched */
 };
 cudaError_t mfl_cuda_check_grads(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
+/* Adds the groups' corrections to the gradients: grads += correction, times the loss scale. */
+cudaError_t mfl_cuda_add_correction(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
 /* Adds FedProx's term to the gradients: grads += prox_mu * (params - first), times the loss scale. */
 cudaError_t mfl_cuda_add_prox(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
 /* Writes the factor that clips a group's gradients to the first of its norms. The order of its sum of

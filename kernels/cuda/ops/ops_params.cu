@@ -208,6 +208,23 @@ MFL_DEVICE void quad_true(const struct mfl_cuda_sgd_args *a, float *g)
 }
 
 /* After a check of the gradients: an overflow is skipped. */
+MFL_KERNEL(add_correction, struct sgd)
+{
+        int64_t i;
+        int n = quad_place(a.op.n, a.op.stride, &i);
+        const struct mfl_cuda_scale *scale = a.op.scale ? &a.op.scale[blockIdx.y] : NULL;
+        if (n == 0 || !mfl_cuda_updates(&a.op.steps, blockIdx.y) || (scale && scale->overflow))
+                return;
+        float g[QUAD], c[QUAD], times = scale ? scale->scale : 1.0f; /* exact: a power of two */
+        quad_load(g, a.op.grads, i, n, a.wide);
+        quad_load(c, a.op.correction, i, n, a.wide);
+        MFL_UNROLL
+        for (int k = 0; k < QUAD; k++)
+                g[k] = g[k] + c[k] * times;
+        quad_store((float *)a.op.grads, i, g, n, a.wide);
+}
+
+/* After a check of the gradients: an overflow is skipped. */
 MFL_KERNEL(add_prox, struct sgd)
 {
         int64_t i;
@@ -310,7 +327,7 @@ static cudaError_t launch_sgd(const void *kernel, const struct mfl_cuda_sgd_args
         struct sgd b;
         b.op = *a;
         uintptr_t bits = (uintptr_t)a->params | (uintptr_t)a->grads | (uintptr_t)a->momentum |
-                         (uintptr_t)a->first | (uintptr_t)a->second;
+                         (uintptr_t)a->first | (uintptr_t)a->second | (uintptr_t)a->correction;
         b.wide = (a->stride | a->first_stride) % QUAD == 0 && bits % 16 == 0 && (uintptr_t)a->low % 8 == 0;
         if (a->n == 0)
                 return cudaSuccess;
@@ -320,6 +337,11 @@ static cudaError_t launch_sgd(const void *kernel, const struct mfl_cuda_sgd_args
 MFL_HOST cudaError_t mfl_cuda_check_grads(const struct mfl_cuda_sgd_args *a, cudaStream_t stream)
 {
         return launch_sgd((const void *)(check_grads), a, stream);
+}
+
+MFL_HOST cudaError_t mfl_cuda_add_correction(const struct mfl_cuda_sgd_args *a, cudaStream_t stream)
+{
+        return launch_sgd((const void *)(add_correction), a, stream);
 }
 
 MFL_HOST cudaError_t mfl_cuda_add_prox(const struct mfl_cuda_sgd_args *a, cudaStream_t stream)

@@ -150,11 +150,60 @@ static void norms_leave_running_statistics_out(void **state)
         assert_true(mfl_method_norm2(&fixed, &parts, delta, N) == want);
 }
 
+/* SCAFFOLD's and FedDyn's formulas, by hand; a client without steps changes nothing. */
+static void clients_remember(void **state)
+{
+        const double mean[] = {0.25, -1};
+        const float own[] = {1, 2}, delta[] = {-0.5f, 0.25f};
+        const struct mfl_client_turn turn = {.round = 3, .steps = 4}, none = {.round = 3};
+        float got[2];
+        struct mfl_job *job = job_of("", "strategy: scaffold");
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        ops->correct(job, 2, mean, own, got);
+        assert_true(got[0] == -0.75f && got[1] == -3);
+        ops->remember(job, &turn, 2, mean, own, delta, got); /* 4 steps of 0.5 */
+        assert_true(got[0] == 1 && got[1] == 2.875f);
+        ops->remember(job, &none, 2, mean, own, delta, got);
+        assert_true(got[0] == own[0] && got[1] == own[1]);
+        mfl_job_free(job);
+        job = job_of(", schedule: {kind: step, every: 1, factor: 0.5}", "strategy: scaffold");
+        mfl_method_get(job)->remember(
+                job, &turn, 2, mean, own, delta, got); /* the third round's rate is 0.125 */
+        assert_true(got[0] == 1.75f && got[1] == 2.5f);
+        mfl_job_free(job);
+        job = job_of("", "strategy: feddyn, alpha: 0.5");
+        ops = mfl_method_get(job);
+        ops->correct(job, 2, mean, own, got);
+        assert_true(got[0] == -1 && got[1] == -2);
+        ops->remember(job, &turn, 2, mean, own, delta, got);
+        assert_true(got[0] == 1.25f && got[1] == 1.875f);
+        assert_true(ops->shift(job, 0.25) == -0.5);
+        mfl_job_free(job);
+}
+
+static void steps_are_counted_exactly(void **state)
+{
+        struct mfl_job *job = job_of("", "strategy: scaffold");
+        struct mfl_fixed fixed;
+        struct mfl_error err = {""};
+        int64_t units;
+        assert_int_equal(mfl_job_fixed(job, 60000, 4, &fixed, &err), 0);
+        for (uint64_t steps = 0; steps <= 1 << 24; steps = 3 * steps + 1) {
+                assert_int_equal(mfl_method_count(job, &fixed, steps, &units, &err), 0);
+                assert_int_equal(mfl_method_steps(job, &fixed, units), steps);
+        }
+        assert_int_equal(mfl_method_count(job, &fixed, (1 << 24) + 1, &units, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "scaffold counts at most 2^24 local steps, and it took 16777217"));
+        mfl_job_free(job);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(powers_are_those_of_libm_but_for_the_last_bits),
                 cmocka_unit_test(fednova_has_the_closed_formula),
+                cmocka_unit_test(clients_remember),
+                cmocka_unit_test(steps_are_counted_exactly),
                 cmocka_unit_test(qfedavg_follows_the_losses),
                 cmocka_unit_test(what_can_not_be_added_is_refused),
                 cmocka_unit_test(mu_rises_and_falls),

@@ -67,6 +67,7 @@ struct mfl_runtime *fixture_open(
                 .fixed = f->fixed,
                 .n_slots = n_slots,
                 .cohort = 8,
+                .n_threads = f->n_threads,
                 .state_dir = f->dir};
         if (resume && resume->checkpoint_path[0])
                 options.checkpoint_path = resume->checkpoint_path;

@@ -15,6 +15,7 @@ struct fixture {
         struct mfl_fixed fixed;
         char dir[64];
         uint64_t n;
+        uint32_t n_threads; /* of the pass over single updates; 0 at first */
 };
 void fixture_init(struct fixture *f, enum mfl_strategy_kind strategy, int side);
 /* Two dense layers in the place of the model: the first is frozen; n counts what moves. */

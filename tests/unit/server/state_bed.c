@@ -26,7 +26,10 @@ static void train(struct fixture *f, struct mfl_store *store, const char *id)
         for (uint32_t number = 1; number <= ROUNDS; number++) {
                 struct mfl_store_round round = {
                         .record = {.round = number, .evaluated = true, .accuracy = 0.1 * number, .loss = 1}};
+                struct mfl_store_state own = {.client = 5, .round = number};
+                const struct mfl_store_states states = {1, &own};
                 struct mfl_checkpoint checkpoint;
+                round.states = &states;
                 mfl_runtime_round_open(rt, number);
                 fixture_add_f32(f, rt, 1, number, 1);
                 state_ok(mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 1}, round.record.digest,

@@ -70,7 +70,7 @@ static void check_order_independence(enum mfl_strategy_kind kind)
         digest_of_order(&f, (const int[]){0, 1, 2, 3, 4}, a);
         digest_of_order(&f, (const int[]){3, 0, 4, 2, 1}, b);
         assert_memory_equal(a, b, sizeof a);
-        if (kind != MFL_STRATEGY_MEDIAN) {
+        if (!mfl_job_is_robust(&f.spec)) {
                 digest_of_groups(&f, c);
                 assert_memory_equal(a, c, sizeof a);
         }
@@ -82,6 +82,9 @@ static void order_and_grouping_of_updates_do_not_matter(void **state)
         check_order_independence(MFL_STRATEGY_FEDAVG);
         check_order_independence(MFL_STRATEGY_FEDYOGI);
         check_order_independence(MFL_STRATEGY_MEDIAN);
+        check_order_independence(MFL_STRATEGY_KRUM);
+        check_order_independence(MFL_STRATEGY_RFA);
+        check_order_independence(MFL_STRATEGY_CENTERED_CLIP);
 }
 
 /* Against sums in long double: fixed point is exact to 2^-s. */
@@ -339,6 +342,31 @@ static void median_takes_single_updates_only(void **state)
         fixture_deinit(&f);
 }
 
+/* Several ranges, so that threads meet; and the guess of centered clipping comes from a checkpoint's vector. */
+static void any_number_of_threads_gives_the_same_bits(void **state)
+{
+        struct fixture f;
+        uint8_t first[MFL_DIGEST_BYTES], digest[MFL_DIGEST_BYTES];
+        fixture_init(&f, MFL_STRATEGY_CENTERED_CLIP, 90);
+        assert_true(f.n > 4 * 16384);
+        for (uint32_t n = 1; n <= 4; n++) {
+                f.n_threads = n;
+                struct mfl_runtime *rt = fixture_open(&f, 2, NULL);
+                for (uint64_t round = 1; round <= 2; round++) {
+                        mfl_runtime_round_open(rt, (uint32_t)round);
+                        for (uint64_t k = 0; k < 7; k++)
+                                fixture_add_f32(&f, rt, k, round, 1);
+                        apply_ok(rt, 7, digest);
+                        assert_int_equal(mfl_runtime_report(rt)->n_rows, 7);
+                }
+                if (n == 1)
+                        memcpy(first, digest, sizeof first);
+                assert_memory_equal(first, digest, sizeof first);
+                mfl_runtime_close(rt);
+        }
+        fixture_deinit(&f);
+}
+
 static void spill_replaces_orders_and_bounds_rows(void **state)
 {
         struct fixture f;
@@ -352,9 +380,9 @@ static void spill_replaces_orders_and_bounds_rows(void **state)
         for (int i = 0; i < 3; i++) {
                 for (int e = 0; e < 3000; e++)
                         data[e] = (float)(10000 * i + e);
-                assert_int_equal(mfl_spill_put(spill, items[i], data, &err), 0);
+                assert_int_equal(mfl_spill_put(spill, items[i], 1, data, &err), 0);
         }
-        assert_int_equal(mfl_spill_put(spill, 4, data, &err), MFL_INVALID);
+        assert_int_equal(mfl_spill_put(spill, 4, 1, data, &err), MFL_INVALID);
         assert_int_equal(mfl_spill_rows(spill), 2);
         mfl_spill_release(spill, 0, 3000);
         mfl_spill_range(spill, 1500, rows);
@@ -507,6 +535,7 @@ int main(void)
                 cmocka_unit_test(memory_is_a_few_copies_and_comes_back),
                 cmocka_unit_test(old_params_stay_while_they_are_sent),
                 cmocka_unit_test(median_takes_single_updates_only),
+                cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
                 cmocka_unit_test(spill_replaces_orders_and_bounds_rows),
                 cmocka_unit_test(open_survives_every_failed_allocation),
                 cmocka_unit_test(initial_params_must_fit),

@@ -222,42 +222,6 @@ static void running_statistics_take_the_plain_mean(void **state)
         check_untrained(MFL_STRATEGY_MEDIAN);
 }
 
-static int compare_floats(const void *a, const void *b)
-{
-        float x = *(const float *)a, y = *(const float *)b;
-        return (x > y) - (x < y);
-}
-
-/* Also with many equal values, which bad selection loops stumble over. */
-static void median_is_the_middle_of_the_sorted(void **state)
-{
-        enum { ROWS = 33, WIDTH = 50 };
-        static float data[ROWS][WIDTH];
-        const float *rows[ROWS];
-        float scratch[ROWS], sorted[ROWS];
-        double d[WIDTH];
-        for (uint32_t k = 0; k < ROWS; k++) {
-                rows[k] = data[k];
-                for (uint32_t e = 0; e < WIDTH; e++) {
-                        float x = fixture_delta(k, 0, e);
-                        data[k][e] = e % 3 == 0   ? x
-                                     : e % 3 == 1 ? roundf(x * 4)
-                                                  : (float)k * (e % 2 ? 1 : -1);
-                }
-        }
-        for (uint32_t n = 1; n <= ROWS; n++) {
-                mfl_strategy_median.reduce(rows, n, WIDTH, scratch, d);
-                for (uint32_t e = 0; e < WIDTH; e++) {
-                        for (uint32_t k = 0; k < n; k++)
-                                sorted[k] = data[k][e];
-                        qsort(sorted, n, sizeof *sorted, compare_floats);
-                        double want = n % 2 ? (double)sorted[n / 2]
-                                            : ((double)sorted[n / 2 - 1] + (double)sorted[n / 2]) / 2;
-                        assert_true(d[e] == want);
-                }
-        }
-}
-
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -266,7 +230,6 @@ int main(void)
                 cmocka_unit_test(flowers_variant_by_hand),
                 cmocka_unit_test(results_that_are_not_finite_are_refused),
                 cmocka_unit_test(running_statistics_take_the_plain_mean),
-                cmocka_unit_test(median_is_the_middle_of_the_sorted),
         };
         return cmocka_run_group_tests_name("server_strategy", tests, NULL, NULL);
 }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Robust aggregation as a job file asks for it, how many rows it needs, and attacks to test it with. A row is what the rule sees as one update: a
+ * client's delta, or a mean of several after `before: {bucket: s}`. server/robust has the rules themselves. Pure
+ * functions; any thread. */
+#ifndef MFL_COMMON_JOB_ROBUST_H
+#define MFL_COMMON_JOB_ROBUST_H
+
+#include "common/base/base.h"
+
+/* Rules that compare rows with each other keep a matrix of rows x rows numbers. */
+#define MFL_ROBUST_ROWS_MAX 1024u
+#define MFL_BEFORE_MAX 4
+
+/* What is done to the rows before the rule. */
+enum mfl_before_kind {
+        MFL_BEFORE_NNM, /* each row becomes the mean of the m - f rows nearest to it, with itself (Allouah et al. 2023) */
+        MFL_BEFORE_ARC, /* the floor(2 (f / m) (m - f)) longest rows get the length of the next (Allouah et al. 2024) */
+        MFL_BEFORE_BUCKET, /* means of `size` rows each, drawn anew in each round (Karimireddy et al. 2022) */
+        MFL_BEFORE_CLIP,   /* no row is longer than `radius`, or than the median length */
+};
+struct mfl_before {
+        enum mfl_before_kind kind;
+        uint32_t size;
+        double radius; /* 0: the median */
+};
+
+/* What happens in a round with fewer rows than the rule needs. */
+enum mfl_on_few {
+        MFL_ON_FEW_FAIL,
+        MFL_ON_FEW_MEAN,
+        MFL_ON_FEW_MEDIAN,
+};
+
+enum mfl_rows_unit {
+        MFL_ROWS_CLIENT,
+        MFL_ROWS_DAEMON, /* partition local: a daemon is one client */
+};
+
+struct mfl_robust_spec {
+        enum mfl_rows_unit unit;
+        bool has_f, has_more; /* the job has f; unit, before or on_few */
+        uint32_t f;           /* rows that may be bad */
+        double beta;          /* trimmed-mean without f: the share that is cut off at each end, default 0.2 */
+        uint32_t neighbours;  /* krum, multi-krum, bulyan: 0: m - f - 2 */
+        double clip_radius;   /* centered-clip; 0: the median distance */
+        enum mfl_on_few on_few;
+        uint32_t n_before;
+        struct mfl_before before[MFL_BEFORE_MAX];
+};
+
+struct mfl_job;
+
+/* The strategy works on single rows: the median and all rules of server/robust. */
+bool mfl_job_is_robust(const struct mfl_job *job);
+/* The rows that are left of m by buckets. */
+uint32_t mfl_robust_rows_after(const struct mfl_robust_spec *spec, uint32_t m);
+/* The fewest rows, after buckets, that the job's rule works with; at least 1. */
+uint32_t mfl_robust_rows_least(const struct mfl_job *job);
+/* Whether the rule, or what is done before it, compares rows: then there are at most MFL_ROBUST_ROWS_MAX. */
+bool mfl_robust_compares(const struct mfl_job *job);
+
+/* ---- simulated attacks ----
+ *
+ * For tests of robust rules: some clients of a simulated population are bad. A server carries such a job out only if it
+ * was started with --allow-simulation. The server makes these attacks on the round's single updates before anything else
+ * looks at them, because the strong ones need all honest updates. The bad clients are the first share * clients of a
+ * shuffle of all clients with the stream (seed, MFL_RNG_ATTACK). */
+
+enum mfl_attack {
+        MFL_ATTACK_NONE,
+        MFL_ATTACK_SIGN_FLIP, /* -scale * own (1) */
+        MFL_ATTACK_GAUSSIAN,  /* N(0, scale^2) per element (0.1) */
+        MFL_ATTACK_ALIE, /* mean + z std of the honest rows (Baruch et al. 2019); scale: z, 0: from the numbers of rows */
+        MFL_ATTACK_IPM, /* -scale * mean of the honest rows (0.1) (Xie et al. 2020) */
+        MFL_ATTACK_MIN_MAX, /* mean - gamma std, as far as a honest row is from another (Shejwalkar, Houmansadr 2021) */
+        MFL_ATTACK_MIN_SUM, /* the same for the sum of squared distances */
+        MFL_ATTACK_MIMIC,   /* the first honest row (Karimireddy et al. 2022) */
+        MFL_ATTACK_LAZY,    /* zeros */
+        MFL_ATTACK_NAN,     /* not a number: refused as any such update is */
+};
+
+struct mfl_simulation {
+        enum mfl_attack attack;
+        double share; /* of the population */
+        double scale;
+        bool has_scale;
+        uint32_t from; /* the first round with the attack; default 1 */
+};
+
+#define MFL_SIMULATION_REFUSED                                                                               \
+        "this server takes no jobs with simulated attacks; start it with --allow-simulation, or use mfl run"
+
+bool mfl_attack_is_on_updates(enum mfl_attack attack);
+const char *mfl_attack_name(enum mfl_attack attack);
+/* How many clients are bad. */
+uint32_t mfl_simulation_bad(const struct mfl_job *job);
+/* ret_bad[k]: client k is bad; data.clients of them, on the heap. -ENOMEM. */
+int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad);
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a robust rule made of a round's updates, as one line for people: how many counted, and which counted least. */
+#include <math.h>
+#include <stdio.h>
+
+#include "server/jobs/job_internal.h"
+
+struct line {
+        char *text;
+        size_t room;
+};
+
+static void add(struct line *line, const char *fmt, ...) MFL_PRINTF(2, 3);
+static void add(struct line *line, const char *fmt, ...)
+{
+        va_list args;
+        va_start(args, fmt);
+        int n = vsnprintf(line->text, line->room, fmt, args);
+        va_end(args);
+        size_t used = n < 0 ? 0 : MFL_MIN((size_t)n, line->room - 1);
+        line->text += used;
+        line->room -= used;
+}
+
+static void add_row(const struct mfl_server_job *job, const struct mfl_rows_report *report, uint32_t i,
+        char *text, size_t room)
+{
+        struct line line = {text, room};
+        char site[MFL_NAME_BYTES] = "";
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
+                mfl_core_site_name(job->jobs->loop->core, report->told[i].item, site);
+        if (site[0])
+                add(&line, "%s", site);
+        else
+                add(&line, "client %llu", (unsigned long long)report->told[i].item);
+        double score = report->told[i].score, distance = report->told[i].distance;
+        if (report->told[i].share > 0)
+                add(&line, " %.2g%%", 100 * report->told[i].share);
+        if (!isnan(score))
+                add(&line, " score %.3g", score);
+        if (!isnan(distance))
+                add(&line, " distance %.3g", distance);
+}
+
+void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_report *report)
+{
+        static const char *const instead[] = {"nothing", "their mean", "their median"};
+        struct line line = {job->choice, sizeof job->choice};
+        const char *rule = mfl_strategy_name(job->spec->aggregation.strategy);
+        job->choice[0] = '\0';
+        if (report->n_bad)
+                add(&line, "attack %s: %u bad; ", mfl_attack_name(job->spec->simulation.attack),
+                        report->n_bad);
+        if (report->n_dropped)
+                add(&line, "%u not finite; ", report->n_dropped);
+        if (report->few)
+                add(&line, "%u rows are too few for %s: %s", report->few, rule,
+                        instead[job->spec->aggregation.robust.on_few]);
+        else if (report->n_rows)
+                add(&line, "%s: %u of %u counted", rule, report->n_used, report->n_rows);
+        for (uint32_t i = 0; i < report->n_told; i++) {
+                char row[MFL_NAME_BYTES + 64];
+                add_row(job, report, i, row, sizeof row);
+                if (strlen(row) + sizeof ", ..." + 2 > line.room) {
+                        add(&line, ", ...");
+                        return;
+                }
+                add(&line, "%s%s", i ? ", " : "; least: ", row);
+        }
+        if (report->n_least > report->n_told)
+                add(&line, ", ...");
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What simulated bad clients send in the place of their updates (common/job/robust.h), from the honest rows of the round.
+ * Pure functions; any thread. */
+#ifndef MFL_SERVER_ROBUST_ATTACK_H
+#define MFL_SERVER_ROBUST_ATTACK_H
+
+#include "common/job/job.h"
+
+struct mfl_attack_plan {
+        enum mfl_attack kind;
+        double scale; /* of the attack; min-max and min-sum: gamma */
+        uint64_t seed;
+        uint32_t round;
+        uint64_t client;
+};
+
+/* z of ALIE for n rows of which n_bad are bad: the quantile of (n - n_bad - s) / (n - n_bad), s = floor(n / 2) + 1 - n_bad;
+ * at most 1.97, at least 0. */
+double mfl_attack_alie(uint32_t n, uint32_t n_bad);
+/* The largest gamma for which mean - gamma p is within the honest rows' largest distance (min-max), or has at most the
+ * largest sum of squared distances that an honest row has (min-sum). g: [n + 1][n + 1] of n honest rows and p. */
+double mfl_attack_gamma(enum mfl_attack kind, uint32_t n, const double *g);
+/* p of these: the standard deviation of each element over the honest rows (n - 1 in the denominator). */
+void mfl_attack_deviation(const float *const *honest, uint32_t n, size_t count, float *out);
+/* Elements [first, first + count) of the bad row; none is larger than limit, which the server would refuse. own: what
+ * the client has trained, may be out. n may be 0: out is own then, for attacks that need honest rows. */
+void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n,
+        const float *own, uint64_t first, size_t count, float limit, float *out);
+
+#endif

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clients' states: rows in a file, and their exact sum.
+ *   - open: read every row that the database names, compare, add;
+ *   - put, keep: a client's new row, at a free place;
+ *   - advance, apply: the sum and the places follow the round;
+ *   - sync, batch, committed: durable rows, their places for the commit, old places free again.
+ * Fails when the disk is full or broken. */
+#include "server/runtime/states.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/crc32c.h"
+#include "common/base/fs.h"
+#include "server/runtime/states_list.h"
+#include "server/store/store_db.h"
+
+#define PAGE 4096u
+/* |element| <= 2^14: far above any gradient of a training that works. With 2^20 clients, units are 2^-28. */
+#define LIMIT_BITS 14
+#define LOCAL_CLIENTS ((uint64_t)1 << 20)
+
+/* An applied round that is not committed yet. */
+struct batch {
+        uint32_t round, n_lost;
+        struct mfl_states_list rows; /* and the lost */
+        struct mfl_states_places old;
+        struct mfl_store_states told;
+        struct batch *next;
+};
+
+struct mfl_states {
+        int fd;
+        char *path;
+        const struct mfl_job *spec;
+        const struct mfl_method_ops *method;
+        const struct mfl_fixed_parts *statistics;
+        uint64_t n, row_bytes;
+        uint32_t population, round, n_places, lost;
+        int scale_bits;
+        double unit; /* 2^scale_bits */
+        int64_t *sum;
+        struct mfl_states_list index;      /* by client */
+        struct mfl_states_list round_rows; /* by client: of the round, not applied */
+        struct mfl_store_state put;        /* the last put, until keep */
+        bool has_put;
+        struct mfl_states_list lost_rows; /* for the next batch */
+        pthread_mutex_t lock;             /* of free and batches */
+        struct mfl_states_places free;
+        struct batch *batches;
+        double *mean;
+        float *own, *fresh; /* MFL_STATES_RANGE each */
+};
+
+uint64_t mfl_states_bytes(uint64_t n)
+{
+        return n * sizeof(int64_t);
+}
+
+uint64_t mfl_states_row_bytes(uint64_t n)
+{
+        return (n * sizeof(float) + PAGE - 1) / PAGE * PAGE;
+}
+
+uint32_t mfl_states_seen(const struct mfl_states *states)
+{
+        return states->index.n;
+}
+
+uint32_t mfl_states_lost(const struct mfl_states *states)
+{
+        return states->lost;
+}
+
+int64_t mfl_states_units(const struct mfl_states *states, float v)
+{
+        return (int64_t)mfl_fixed_round((double)v * states->unit);
+}
+
+int64_t mfl_states_sum(const struct mfl_states *states, uint64_t i)
+{
+        return states->sum[i];
+}
+
+/* ---- places ---- */
+
+static int give_place(struct mfl_states *states, uint32_t place, struct mfl_error *err)
+{
+        pthread_mutex_lock(&states->lock);
+        int r = mfl_states_add_place(&states->free, place, err);
+        pthread_mutex_unlock(&states->lock);
+        return r;
+}
+
+static uint32_t take_place(struct mfl_states *states)
+{
+        pthread_mutex_lock(&states->lock);
+        uint32_t place = states->free.n ? states->free.v[--states->free.n] : states->n_places++;
+        pthread_mutex_unlock(&states->lock);
+        return place;
+}
+
+/* ---- bytes ---- */
+
+static int read_row(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n, float *to,
+        struct mfl_error *err)
+{
+        char *at = (char *)to;
+        size_t left = n * sizeof *to;
+        off_t offset = (off_t)(place * states->row_bytes + first * sizeof *to);
+        while (left) {
+                ssize_t got = pread(states->fd, at, left, offset);
+                if (got < 0 && errno == EINTR)
+                        continue;
+                if (got < 0)
+                        return mfl_fail_errno(err, "read %s", states->path);
+                if (!got)
+                        return mfl_fail(err, -EIO, "%s: shorter than it was", states->path);
+                at += got;
+                offset += got;
+                left -= (size_t)got;
+        }
+        return 0;
+}
+
+static int write_row(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n,
+        const float *from, struct mfl_error *err)
+{
+        const char *at = (const char *)from;
+        size_t left = n * sizeof *from;
+        off_t offset = (off_t)(place * states->row_bytes + first * sizeof *from);
+        while (left) {
+                ssize_t put = pwrite(states->fd, at, left, offset);
+                if (put < 0 && errno == EINTR)
+                        continue;
+                if (put < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+                        return mfl_fail(err, MFL_INVALID, "the client's state can't be stored: write %s: %s",
+                                states->path, strerror(errno));
+                if (put < 0)
+                        return mfl_fail_errno(err, "write %s", states->path);
+                at += put;
+                offset += put;
+                left -= (size_t)put;
+        }
+        return 0;
+}
+
+/* Advice to the file system: what fails costs space, nothing else. */
+static void punch(const struct mfl_states *states, uint32_t place)
+{
+        (void)!fallocate(states->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                (off_t)(place * states->row_bytes), (off_t)states->row_bytes);
+}
+
+static size_t range_at(const struct mfl_states *states, uint64_t first)
+{
+        return (size_t)MFL_MIN(states->n - first, (uint64_t)MFL_STATES_RANGE);
+}
+
+/* A client's own range: zeros before its first turn. */
+static int own_range(struct mfl_states *states, const struct mfl_store_state *row, uint64_t first, size_t n,
+        float *to, struct mfl_error *err)
+{
+        if (row)
+                return read_row(states, row->slot, first, n, to, err);
+        memset(to, 0, n * sizeof *to);
+        return 0;
+}
+
+/* ---- open ---- */
+
+/* Adds `sign` times a row to the sum. */
+static int add_row(struct mfl_states *states, uint32_t place, int64_t sign, struct mfl_error *err)
+{
+        for (uint64_t first = 0, n; first < states->n; first += n) {
+                n = range_at(states, first);
+                int r = read_row(states, place, first, n, states->own, err);
+                if (r)
+                        return r;
+                for (uint64_t i = 0; i < n; i++)
+                        states->sum[first + i] += sign * mfl_states_units(states, states->own[i]);
+        }
+        return 0;
+}
+
+static bool is_whole(struct mfl_states *states, const struct mfl_store_state *row, uint64_t file_bytes)
+{
+        uint32_t crc = 0;
+        if (row->slot == MFL_STORE_STATE_LOST ||
+                row->slot * states->row_bytes + states->n * sizeof(float) > file_bytes)
+                return false;
+        for (uint64_t first = 0, n; first < states->n; first += n) {
+                n = range_at(states, first);
+                if (read_row(states, row->slot, first, n, states->own, NULL))
+                        return false;
+                crc = mfl_crc32c(crc, states->own, n * sizeof(float));
+        }
+        return crc == row->crc;
+}
+
+static int take_known(struct mfl_states *states, const struct mfl_store_states *known, uint64_t file_bytes,
+        struct mfl_error *err)
+{
+        int r = 0;
+        for (uint32_t i = 0; i < known->n && !r; i++) {
+                struct mfl_store_state row = known->v[i];
+                if (is_whole(states, &row, file_bytes)) {
+                        r = add_row(states, row.slot, 1, err);
+                        if (!r)
+                                r = mfl_states_set(&states->index, &row, err);
+                        states->n_places = MFL_MAX(states->n_places, row.slot + 1);
+                        continue;
+                }
+                states->lost++;
+                row.slot = MFL_STORE_STATE_LOST;
+                r = mfl_states_set(&states->lost_rows, &row, err);
+        }
+        return r;
+}
+
+/* All places that no client has, the first of them last, so that they are taken from the front. */
+static int find_free(struct mfl_states *states, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE bool *used = mfl_calloc((size_t)states->n_places + 1, sizeof *used);
+        if (!used)
+                return mfl_fail_memory(err, states->n_places, "places of clients' states");
+        for (uint32_t i = 0; i < states->index.n; i++)
+                used[states->index.v[i].slot] = true;
+        int r = 0;
+        for (uint32_t place = states->n_places; place-- > 0 && !r;)
+                if (!used[place]) {
+                        punch(states, place);
+                        r = mfl_states_add_place(&states->free, place, err);
+                }
+        return r;
+}
+
+static int bits_for(uint64_t n)
+{
+        return n <= 1 ? 0 : 64 - __builtin_clzll(n - 1);
+}
+
+static int open_file(struct mfl_states *states, const struct mfl_store_states *known, struct mfl_error *err)
+{
+        struct stat st;
+        states->fd = open(states->path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (states->fd < 0 || fstat(states->fd, &st))
+                return mfl_fail_errno(err, "open %s", states->path);
+        int r = take_known(states, known, (uint64_t)st.st_size, err);
+        if (!r && ftruncate(states->fd, (off_t)(states->n_places * states->row_bytes)))
+                r = mfl_fail_errno(err, "truncate %s", states->path);
+        return r ? r : find_free(states, err);
+}
+
+int mfl_states_open(
+        const struct mfl_states_options *options, struct mfl_states **ret_states, struct mfl_error *err)
+{
+        struct mfl_states *states = mfl_calloc(1, sizeof *states);
+        if (!states)
+                return mfl_fail_memory(err, sizeof *states, "clients' states");
+        uint64_t clients = options->population ? options->population : LOCAL_CLIENTS;
+        states->fd = -1;
+        states->spec = options->spec;
+        states->method = mfl_method_get(options->spec);
+        states->statistics = options->statistics;
+        states->n = options->n;
+        states->row_bytes = mfl_states_row_bytes(options->n);
+        states->population = options->population;
+        states->scale_bits = 62 - LIMIT_BITS - bits_for(clients);
+        states->unit = ldexp(1, states->scale_bits);
+        states->path = mfl_strdup(options->path);
+        states->sum = mfl_alloc_aligned(options->n * sizeof *states->sum);
+        states->mean = mfl_calloc(MFL_STATES_RANGE, sizeof *states->mean);
+        states->own = mfl_calloc(MFL_STATES_RANGE, sizeof *states->own);
+        states->fresh = mfl_calloc(MFL_STATES_RANGE, sizeof *states->fresh);
+        pthread_mutex_init(&states->lock, NULL);
+        bool ok = states->path && states->sum && states->mean && states->own && states->fresh;
+        int r = ok ? 0 : mfl_fail_memory(err, options->n * sizeof *states->sum, "clients' states");
+        if (!r) {
+                memset(states->sum, 0, options->n * sizeof *states->sum);
+                r = open_file(states, options->known, err);
+        }
+        if (r) {
+                mfl_states_close(states);
+                return r;
+        }
+        *ret_states = states;
+        return 0;
+}
+
+static void free_batch(struct batch *batch)
+{
+        free(batch->rows.v);
+        free(batch->old.v);
+        free(batch);
+}
+
+void mfl_states_close(struct mfl_states *states)
+{
+        if (!states)
+                return;
+        while (states->batches) {
+                struct batch *batch = states->batches;
+                states->batches = batch->next;
+                free_batch(batch);
+        }
+        if (states->fd >= 0)
+                close(states->fd);
+        pthread_mutex_destroy(&states->lock);
+        free(states->path);
+        free(states->sum);
+        free(states->index.v);
+        free(states->round_rows.v);
+        free(states->lost_rows.v);
+        free(states->free.v);
+        free(states->mean);
+        free(states->own);
+        free(states->fresh);
+        free(states);
+}
+
+/* ---- a round ---- */
+
+static void drop_put(struct mfl_states *states)
+{
+        if (states->has_put)
+                give_place(states, states->put.slot,
+                        NULL); /* without memory the place is lost until the next start */
+        states->has_put = false;
+}
+
+void mfl_states_round_open(struct mfl_states *states, uint32_t round)
+{
+        drop_put(states);
+        for (uint32_t i = 0; i < states->round_rows.n; i++)
+                give_place(states, states->round_rows.v[i].slot, NULL);
+        states->round_rows.n = 0;
+        states->round = round;
+}
+
+static void mean_of(const struct mfl_states *states, uint64_t first, size_t n, double *ret_mean)
+{
+        uint64_t clients = states->population ? states->population : MFL_MAX(states->index.n, 1u);
+        double factor = ldexp(1, -states->scale_bits);
+        for (size_t i = 0; i < n; i++)
+                ret_mean[i] = (double)states->sum[first + i] / (double)clients * factor;
+}
+
+/* Running statistics are no gradients. */
+static void clear_statistics(const struct mfl_states *states, uint64_t first, size_t n, float *v)
+{
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* they count as such */
+        for (uint64_t i = first, end = first + n; i < end;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, states->statistics, i, end);
+                if (part.statistics)
+                        memset(v + (i - first), 0, (size_t)(part.end - i) * sizeof *v);
+                i = part.end;
+        }
+}
+
+static int check_range(uint64_t client, const float *v, size_t n, uint64_t first, struct mfl_error *err)
+{
+        const float limit = (float)(1 << LIMIT_BITS);
+        for (size_t i = 0; i < n; i++)
+                if (!(fabsf(v[i]) <= limit))
+                        return mfl_fail(err, MFL_INVALID,
+                                "the state of client %llu would have %g as its element %llu, and at most %g "
+                                "can be "
+                                "kept: its training diverges; a smaller training.lr may help",
+                                (unsigned long long)client, (double)v[i], (unsigned long long)(first + i),
+                                (double)limit);
+        return 0;
+}
+
+int mfl_states_put(
+        struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta, struct mfl_error *err)
+{
+        const struct mfl_store_state *own = mfl_states_get(&states->index, client);
+        const struct mfl_client_turn turn = {.round = states->round, .steps = steps};
+        struct mfl_store_state row = {.client = client, .round = states->round};
+        drop_put(states);
+        int r = mfl_states_reserve_one(&states->round_rows, err);
+        if (r)
+                return r;
+        row.slot = take_place(states);
+        for (uint64_t first = 0, n; first < states->n && !r; first += n) {
+                n = range_at(states, first);
+                mean_of(states, first, n, states->mean);
+                r = own_range(states, own, first, n, states->own, err);
+                if (r)
+                        break;
+                states->method->remember(
+                        states->spec, &turn, n, states->mean, states->own, delta + first, states->fresh);
+                clear_statistics(states, first, n, states->fresh);
+                r = check_range(client, states->fresh, n, first, err);
+                if (!r)
+                        r = write_row(states, row.slot, first, n, states->fresh, err);
+                row.crc = mfl_crc32c(row.crc, states->fresh, n * sizeof(float));
+        }
+        if (r) {
+                give_place(states, row.slot, NULL);
+                return r;
+        }
+        states->put = row;
+        states->has_put = true;
+        return 0;
+}
+
+void mfl_states_keep(struct mfl_states *states)
+{
+        mfl_assert(states->has_put);
+        const struct mfl_store_state *before = mfl_states_get(&states->round_rows, states->put.client);
+        uint32_t old = before ? before->slot : MFL_STORE_STATE_LOST;
+        int r = mfl_states_set(&states->round_rows, &states->put, NULL); /* put has made room */
+        mfl_assert(!r);
+        if (before)
+                give_place(states, old, NULL);
+        states->has_put = false;
+}
+
+/* ---- apply ---- */
+
+int mfl_states_advance(
+        struct mfl_states *states, uint64_t first, size_t n, const double **ret_mean, struct mfl_error *err)
+{
+        uint64_t clients = states->population;
+        int r = 0;
+        mfl_assert(n <= MFL_STATES_RANGE);
+        for (uint32_t k = 0; k < states->round_rows.n && !r; k++) {
+                const struct mfl_store_state *row = &states->round_rows.v[k],
+                                             *own = mfl_states_get(&states->index, row->client);
+                r = own_range(states, own, first, n, states->own, err);
+                if (!r)
+                        r = read_row(states, row->slot, first, n, states->fresh, err);
+                for (size_t i = 0; i < n && !r; i++)
+                        states->sum[first + i] += mfl_states_units(states, states->fresh[i]) -
+                                                  mfl_states_units(states, states->own[i]);
+        }
+        if (r)
+                return r;
+        if (!clients) {
+                clients = states->index.n;
+                for (uint32_t k = 0; k < states->round_rows.n; k++)
+                        clients += !mfl_states_get(&states->index, states->round_rows.v[k].client);
+        }
+        double factor = ldexp(1, -states->scale_bits);
+        for (size_t i = 0; i < n; i++)
+                states->mean[i] =
+                        (double)states->sum[first + i] / (double)MFL_MAX(clients, (uint64_t)1) * factor;
+        *ret_mean = states->mean;
+        return 0;
+}
+
+int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
+{
+        struct batch *batch = mfl_calloc(1, sizeof *batch), **at = &states->batches;
+        int r = batch ? 0 : mfl_fail_memory(err, sizeof *batch, "a round's states");
+        if (r)
+                return r;
+        batch->round = states->round;
+        batch->n_lost = states->lost_rows.n;
+        for (uint32_t i = 0; i < states->lost_rows.n && !r; i++)
+                r = mfl_states_set(&batch->rows, &states->lost_rows.v[i], err);
+        for (uint32_t i = 0; i < states->round_rows.n && !r; i++) {
+                const struct mfl_store_state *row = &states->round_rows.v[i],
+                                             *own = mfl_states_get(&states->index, row->client);
+                if (own)
+                        r = mfl_states_add_place(&batch->old, own->slot, err);
+                if (!r)
+                        r = mfl_states_set(&batch->rows, row, err);
+                if (!r)
+                        r = mfl_states_set(&states->index, row, err);
+        }
+        if (r) { /* the process ends */
+                free_batch(batch);
+                return r;
+        }
+        states->lost_rows.n = states->round_rows.n = 0;
+        batch->told = (struct mfl_store_states){batch->rows.n, batch->rows.v};
+        pthread_mutex_lock(&states->lock);
+        while (*at)
+                at = &(*at)->next;
+        *at = batch;
+        pthread_mutex_unlock(&states->lock);
+        return 0;
+}
+
+int mfl_states_correction(
+        struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err)
+{
+        const struct mfl_store_state *own = mfl_states_get(&states->index, client);
+        for (uint64_t first = 0, n; first < states->n; first += n) {
+                n = range_at(states, first);
+                int r = own_range(states, own, first, n, states->own, err);
+                if (r)
+                        return r;
+                mean_of(states, first, n, states->mean);
+                states->method->correct(states->spec, n, states->mean, states->own, ret_correction + first);
+        }
+        return 0;
+}
+
+/* ---- commit ---- */
+
+int mfl_states_sync(struct mfl_states *states, struct mfl_error *err)
+{
+        int r = mfl_fs_fault("before-states", states->path);
+        if (r)
+                return mfl_fail(err, mfl_store_code(r), "sync %s: %s", states->path, strerror(-r));
+        if (!fdatasync(states->fd)) {
+                mfl_fs_fault("after-states", states->path);
+                return 0;
+        }
+        if (errno == ENOSPC || errno == EDQUOT)
+                return mfl_fail(err, MFL_STORE_FULL, "sync %s: %s", states->path, strerror(errno));
+        return mfl_fail_errno(err, "sync %s", states->path);
+}
+
+const struct mfl_store_states *mfl_states_batch(struct mfl_states *states, uint32_t round, uint32_t *ret_lost)
+{
+        pthread_mutex_lock(&states->lock);
+        struct batch *batch = states->batches;
+        while (batch && batch->round != round)
+                batch = batch->next;
+        pthread_mutex_unlock(&states->lock);
+        *ret_lost = batch ? batch->n_lost : 0;
+        return batch ? &batch->told : NULL;
+}
+
+void mfl_states_committed(struct mfl_states *states, uint32_t round)
+{
+        pthread_mutex_lock(&states->lock);
+        struct batch *batch = states->batches;
+        if (batch && batch->round == round)
+                states->batches = batch->next;
+        else
+                batch = NULL;
+        pthread_mutex_unlock(&states->lock);
+        for (uint32_t i = 0; batch && i < batch->old.n; i++) {
+                punch(states, batch->old.v[i]);
+                give_place(states, batch->old.v[i], NULL);
+        }
+        if (batch)
+                free_batch(batch);
+}

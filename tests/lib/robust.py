@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Robust rules recomputed in numpy from their papers, on the rows themselves; they share no code with the programs. And the
+program that runs the real ones on rows of a test."""
+import os
+import struct
+import subprocess
+
+import numpy as np
+
+from federated import Stream
+
+BUCKET = 18  # common/base/rng.h
+
+
+def ranked(keys):
+    """Rows from the smallest key on; ties go to the lower row."""
+    return sorted(range(len(keys)), key=lambda i: (keys[i], i))
+
+
+def distances2(x):
+    return np.array([[float(((a - b) ** 2).sum()) for b in x] for a in x])
+
+
+def norms(x):
+    return np.sqrt((x ** 2).sum(axis=1))
+
+
+# -- before a rule --
+
+def nnm(x, f):
+    d = distances2(x)
+    keep = len(x) - f
+    out = []
+    for i in range(len(x)):
+        nearest = [i] + [j for j in ranked(d[i]) if j != i][:keep - 1]
+        out.append(x[nearest].mean(axis=0))
+    return np.array(out)
+
+
+def clip(x, radius):
+    n = norms(x)
+    limit = np.median(n) if radius == 'median' else radius
+    return x * np.array([limit / v if v > limit else 1 for v in n])[:, None]
+
+
+def arc(x, f):
+    m = len(x)
+    clipped = 2 * f * (m - f) // m
+    return clip(x, np.sort(norms(x))[m - clipped - 1])
+
+
+def bucket(x, size, seed, r, step=0):
+    order = Stream(seed, BUCKET, r, step).shuffled(range(len(x)))
+    return np.array([x[order[at:at + size]].mean(axis=0) for at in range(0, len(x), size)])
+
+
+# -- rules --
+
+def median(x):
+    return np.median(x, axis=0)
+
+
+def trimmed_mean(x, cut):
+    return np.sort(x, axis=0)[cut:len(x) - cut].mean(axis=0)
+
+
+def near_median(x, keep):
+    """Of equally near values those of lower rows."""
+    order = np.argsort(abs(x - np.median(x, axis=0)), axis=0, kind='stable')[:keep]
+    return np.take_along_axis(x, order, axis=0).mean(axis=0)
+
+
+def krum_scores(x, neighbours):
+    d = distances2(x)
+    return [float(np.sort(np.delete(d[i], i))[:neighbours].sum()) for i in range(len(x))]
+
+
+def multi_krum(x, f, k, neighbours=None):
+    best = ranked(krum_scores(x, neighbours or len(x) - f - 2))[:k]
+    return x[best].mean(axis=0)
+
+
+def bulyan(x, f):
+    left, taken, theta = list(range(len(x))), [], len(x) - 2 * f
+    while len(taken) < theta:
+        neighbours = len(left) - f - 2 if len(left) > f + 3 else 1
+        scores = krum_scores(x[left], neighbours)
+        taken.append(left.pop(ranked(scores)[0]))
+    return near_median(x[sorted(taken)], theta - 2 * f)
+
+
+def rfa(x, nu=1e-5, steps=100, stop=1e-6, z=None):
+    z = x.mean(axis=0) if z is None else z
+    total = norms(x - z).sum()
+    for step in range(steps):
+        b = 1 / np.maximum(nu, norms(x - z))
+        z = (b[:, None] * x).sum(axis=0) / b.sum()
+        before, total = total, norms(x - z).sum()
+        if step and abs(before - total) <= stop * total:
+            break
+    return z
+
+
+def centered_clip(x, radius, v):
+    n = norms(x - v)
+    tau = np.median(n) if radius == 'median' else radius
+    return v + ((x - v) * np.array([tau / d if d > tau else 1 for d in n])[:, None]).mean(axis=0)
+
+
+def norm_filter(x, f):
+    return x[ranked(norms(x))[:len(x) - f]].mean(axis=0)
+
+
+def aggregate(x, spec, seed=0, r=0, v=None):
+    """What a job's `aggregation` makes of rows."""
+    x, f = x.astype(np.float64), spec.get('f', 0)
+    steps = spec.get('before', [])
+    for i, step in enumerate(steps if isinstance(steps, list) else [steps]):
+        if step == 'nnm':
+            x = nnm(x, f)
+        elif step == 'arc':
+            x = arc(x, f)
+        elif 'bucket' in step:
+            x = bucket(x, step['bucket'], seed, r, i)
+        else:
+            x = clip(x, step['clip'])
+    m = len(x)
+    cut = f if 'f' in spec else int(spec.get('beta', 0.2) * m)
+    rules = {
+        'median': lambda: median(x), 'trimmed-mean': lambda: trimmed_mean(x, cut),
+        'mean-around-median': lambda: near_median(x, m - f), 'krum': lambda: multi_krum(x, f, 1, spec.get('neighbours')),
+        'multi-krum': lambda: multi_krum(x, f, m - f, spec.get('neighbours')), 'bulyan': lambda: bulyan(x, f),
+        'rfa': lambda: rfa(x), 'norm-filter': lambda: norm_filter(x, f),
+        'centered-clip': lambda: centered_clip(x, spec['clip_radius'], np.zeros(x.shape[1]) if v is None else v),
+    }
+    return rules[spec['strategy']]()
+
+
+class Rows:
+    """The real rules (tests/lib/robust_rows.c)."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([os.environ['MFL_ROBUST_ROWS']], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(20) == 0
+        self.process.stdout.close()
+
+    def read(self, dtype, count):
+        data = self.process.stdout.read(np.dtype(dtype).itemsize * count)
+        return np.frombuffer(data, dtype, count)
+
+    def aggregate(self, x, text, r=0, v=None):
+        """The aggregate, shares and scores; or the text of what is wrong."""
+        m, n = x.shape
+        data = x.astype('<f4').tobytes() + (b'' if v is None else v.astype('<f4').tobytes())
+        self.process.stdin.write(struct.pack('<5I', len(text), m, n, r, v is not None) + text.encode() + data)
+        self.process.stdin.flush()
+        if self.read('<i4', 1)[0]:
+            return self.process.stdout.read(512).split(b'\0')[0].decode()
+        return self.read('<f8', n), self.read('<f8', m), self.read('<f8', m)

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Robust aggregation and simulated attacks in job files: what arrives, and what is refused with which words. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+
+#include "common/job/job.h"
+
+static int parse(const char *data, const char *rest, struct mfl_job **ret_job, struct mfl_error *err)
+{
+        char text[1024];
+        snprintf(text, sizeof text, "name: t\nrounds: 2\nmodel: mlp\ndata: %s\ntraining: {lr: 0.1}\n%s\n",
+                data ? data : "{name: d, partition: iid, clients: 10}", rest);
+        return mfl_job_parse(text, strlen(text), "j.yaml", ret_job, err);
+}
+
+static void values_arrive(void **state)
+{
+        struct mfl_job *job;
+        struct mfl_error err;
+        assert_int_equal(parse(NULL,
+                                 "aggregation: {strategy: bulyan, f: 1, on_few: median, before: [arc, {clip: "
+                                 "1.5}, {clip: "
+                                 "median}]}\nsimulation: {attack: ipm, share: 0.2, from: 3}",
+                                 &job, &err),
+                0);
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        assert_true(mfl_job_is_robust(job) && mfl_job_needs_single_updates(job) && mfl_robust_compares(job));
+        assert_true(spec->f == 1 && spec->on_few == MFL_ON_FEW_MEDIAN && spec->n_before == 3);
+        assert_true(spec->before[0].kind == MFL_BEFORE_ARC && spec->before[1].radius == 1.5);
+        assert_true(spec->before[2].kind == MFL_BEFORE_CLIP && spec->before[2].radius == 0);
+        assert_int_equal(mfl_robust_rows_least(job), 7);
+        assert_true(job->simulation.attack == MFL_ATTACK_IPM && job->simulation.scale == 0.1 &&
+                    job->simulation.from == 3);
+        assert_int_equal(mfl_simulation_bad(job), 2);
+        bool *bad = NULL, *again = NULL;
+        int n = 0;
+        assert_int_equal(mfl_simulation_draw(job, &bad), 0);
+        assert_int_equal(mfl_simulation_draw(job, &again), 0);
+        for (int k = 0; k < 10; k++) {
+                n += bad[k];
+                assert_true(bad[k] == again[k]);
+        }
+        assert_int_equal(n, 2);
+        free(bad);
+        free(again);
+        mfl_job_free(job);
+        assert_int_equal(parse(NULL, "aggregation: {strategy: trimmed-mean}", &job, &err), 0);
+        assert_true(job->aggregation.robust.beta == 0.2 && !mfl_robust_compares(job));
+        mfl_job_free(job);
+        /* The plain mean under an attack needs single updates, too. */
+        assert_int_equal(parse(NULL, "simulation: {attack: nan, share: 0.1}", &job, &err), 0);
+        assert_true(mfl_job_needs_single_updates(job) && !mfl_job_is_robust(job));
+        mfl_job_free(job);
+}
+
+static void mistakes_are_refused_by_name(void **state)
+{
+        static const struct {
+                const char *data, *rest, *want;
+        } cases[] = {
+                {NULL, "aggregation: {strategy: krum}", "krum needs f, the number of bad updates"},
+                {NULL, "aggregation: {strategy: krum, f: 4}",
+                        "j.yaml:6: aggregation.f: krum with f: 4 needs 11 rows, and a round has 10; lower f"},
+                {NULL, "aggregation: {strategy: bulyan, f: 2}",
+                        "bulyan with f: 2 needs 11 rows, and a round has 10"},
+                {NULL, "aggregation: {strategy: median, f: 5, before: nnm}",
+                        "median with f: 5 needs 11 rows"},
+                {NULL, "aggregation: {strategy: multi-krum, f: 2, before: {bucket: 2}}",
+                        "multi-krum with f: 2 needs 7 rows, and a round has 5 after `before`"},
+                {NULL, "aggregation: {strategy: krum, f: 1, neighbours: 10}", "krum with f: 1 needs 11 rows"},
+                {NULL, "aggregation: {strategy: rfa, before: nnm}", "aggregation.before: nnm needs f"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: bucket}",
+                        "expected nnm, arc, {bucket: 2}"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: {bucket: 1}}",
+                        "expected a whole number from 2 to 65536"},
+                {NULL, "aggregation: {strategy: rfa, f: 1, before: [arc, arc, arc, arc, arc]}",
+                        "at most 4 steps"},
+                {NULL, "aggregation: {strategy: trimmed-mean, f: 1, beta: 0.1}", "remove one of the two"},
+                {NULL, "aggregation: {strategy: krum, f: 1, beta: 0.1}",
+                        "aggregation.beta: is not used by krum"},
+                {NULL, "aggregation: {strategy: fedavg, f: 1}", "aggregation.f: is not used by fedavg"},
+                {NULL, "aggregation: {strategy: rfa, weighting: samples}",
+                        "aggregation.weighting: is not used by rfa"},
+                {NULL, "aggregation: {strategy: centered-clip}", "centered-clip needs clip_radius"},
+                {NULL, "aggregation: {strategy: dnc, f: 1}", "dnc is not supported yet; multi-krum"},
+                {NULL, "aggregation: {strategy: rfa, unit: bucket}",
+                        "bucket is not supported yet; write before: {bucket: 2}"},
+                {NULL, "aggregation: {strategy: rfa, unit: daemon}", "daemon needs partition: local"},
+                {"{name: d, partition: iid, clients: 2000}", "aggregation: {strategy: rfa}",
+                        "at most 1024 clients per round, not 2000 (selection.clients)"},
+                {NULL, "simulation: {attack: lazy}", "needs attack, and share"},
+                {NULL, "simulation: {attack: lazy, share: 0.01}", "of 10 clients, that is 0 bad ones"},
+                {NULL, "simulation: {attack: lazy, share: 0.1, scale: 2}",
+                        "simulation.scale: is not used by lazy"},
+                {NULL, "simulation: {attack: backdoor, share: 0.1}", "backdoor is not supported yet"},
+                {NULL, "simulation: {attack: label-flip, share: 0.1}", "label-flip is not supported yet"},
+                {"{name: d}", "simulation: {attack: lazy, share: 0.1}", "needs a simulated population"},
+                {NULL, "aggregation: {strategy: fednova}\nsimulation: {attack: lazy, share: 0.1}",
+                        "lazy works on single updates, which fednova does not have"},
+        };
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                struct mfl_job *job = NULL;
+                struct mfl_error err = {""};
+                int r = parse(cases[i].data, cases[i].rest, &job, &err);
+                if (r != MFL_INVALID || !strstr(err.text, cases[i].want))
+                        fail_msg("case %zu: %d \"%s\", not \"%s\"", i, r, err.text, cases[i].want);
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(values_arrive),
+                cmocka_unit_test(mistakes_are_refused_by_name),
+        };
+        return cmocka_run_group_tests_name("job_robust", tests, NULL, NULL);
+}
