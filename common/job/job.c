@@ -16,8 +16,8 @@ static const char *const partition_names[] = {"local", "iid", "dirichlet", "shar
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
-        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean",
-        "mean-around-median", "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
+        "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Robust rules of the literature that are not there yet. */

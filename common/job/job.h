@@ -314,7 +314,7 @@ struct mfl_job {
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
                 uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
-                uint64_t state;       /* bytes of all clients' states together, default 64 GiB */
+                uint64_t state;               /* bytes of all clients' states together, default 64 GiB */
         } limits;
         struct {
                 uint32_t

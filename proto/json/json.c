@@ -120,7 +120,8 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
         bool iou = r->has_mean_iou_case == MFL__ROUND_INFO__HAS_MEAN_IOU_MEAN_IOU;
         bool virtual = r->has_virtual_end_case == MFL__ROUND_INFO__HAS_VIRTUAL_END_VIRTUAL_END;
         bool trained = r->clients; /* a Poisson sample may be empty */
-        json_t *round = json_pack("{sI so so so so sI sI sI sI sI sI so so sI sI sI sb sI sI so so so sI sI so}", "round",
+        json_t *round = json_pack(
+                "{sI so so so so sI sI sI sI sI sI so so sI sI sI sb sI sI so so so sI sI so}", "round",
                 (json_int_t)r->round, "accuracy", mfl_json_number(mfl_has_accuracy(r), r->accuracy), "loss",
                 mfl_json_number(r->evaluated, r->loss), "train_loss", mfl_json_number(trained, r->train_loss),
                 "train_accuracy", mfl_json_number(trained && !r->no_accuracy, r->train_accuracy), "samples",

@@ -76,7 +76,7 @@ struct mfl_core_action {
                                 v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */
                         uint64_t n; /* rows of 4 */
                 } memory;
-                struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
+                struct mfl_team_totals teams; /* JOB_RELEASE: the last ones */
                 struct {
                         struct mfl_round_record record; /* COMMIT */
                         const struct mfl_round_scores

@@ -175,7 +175,7 @@ struct mfl_store_round {
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
         uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
         const struct mfl_store_states
-                *states; /* for the commit: the states that the round wrote; NULL: none */
+                *states;                     /* for the commit: the states that the round wrote; NULL: none */
         char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
         const void *scores; /* for commit alone: bytes that the store keeps as long as `file`; NULL: none */
         size_t scores_bytes;

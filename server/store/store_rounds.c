@@ -11,7 +11,7 @@
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
         "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
-        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "     \
+        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
         "states_lost, choice, measures"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"

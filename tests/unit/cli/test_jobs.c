@@ -11,7 +11,7 @@
         "\"daemons\":0,\"committed_unix_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0,"  \
         "\"mean_iou\":null,\"virtual_start\":null,\"virtual_end\":null,\"clamped\":0,\"states_lost\":0,"     \
         "\"choice\":null,"                                                                                   \
-        "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,"                             \
+        "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,"                               \
         "\"client_best\":null,\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,"      \
         "\"rmse\":null,"                                                                                     \
         "\"r2\":null,\"clients_evaluated\":null,\"client_bins\":null}"
