@@ -6,7 +6,7 @@
 static const char *const own_columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy",
         "samples", "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest",
         "attempt", "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
-        "virtual_start", "virtual_end", "clamped"};
+        "virtual_start", "virtual_end", "clamped", "states_lost", "choice"};
 
 static const char *const last_columns[] = {"clients_evaluated", "client_bins"};
 #define N_OWN MFL_ARRAY_SIZE(own_columns)
