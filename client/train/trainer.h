@@ -134,8 +134,8 @@ struct mfl_train_result {
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */
         uint32_t n_eval;
         struct mfl_eval_item *eval;
-        uint32_t n_by_class; /* n_eval times 3 * classes counts (struct mfl_score), or 0 */
-        uint64_t *by_class;
+        uint32_t n_tally; /* n_eval times mfl_tally_size, or 0 */
+        uint64_t *tally;
         /* All numbers are right, but only the first control.ready elements of update 0, the only update, are
          * final; all are final when mfl_trainer_land returns. */
         bool late;

@@ -2,6 +2,7 @@
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
 #include "common/job/job_compression.h"
+#include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_time.h"
@@ -238,9 +239,6 @@ static const struct mfl_yaml_field limits_fields[] = {
                 .min = 1,
                 .max = 365.0 * 86400000},
         {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
-static const struct mfl_yaml_field evaluation_fields[] = {
-        {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
-        {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
@@ -257,13 +255,13 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
-        {.key = "evaluation", FIELDS(evaluation_fields)}, {.key = "checkpoints", FIELDS(checkpoints_fields)},
-        {0}};
+        {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
+        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
-        mfl_job_simulation_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -501,6 +499,8 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
                 r = mfl_job_check_parallel(doc, job, err);
         if (!r)
                 r = check_rest(doc, job, err);
+        if (!r)
+                r = mfl_job_check_evaluation(doc, job, err);
         mfl_yaml_free(doc);
         if (r) {
                 mfl_job_free(job);

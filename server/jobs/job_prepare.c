@@ -196,8 +196,8 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.scored_all =
                 !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
                                     !job->spec->training.has_ignore_index);
-        if (classes && mfl_job_counts_classes(job->graph, job->spec->training.auxiliary.n))
-                op->event.job_ready.counted_classes = (uint32_t)job->graph->classes;
+        op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
+        op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
