@@ -27,6 +27,7 @@
 #include "common/data/dataset.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/base/rng.h"
 #include "kernels/grad.h"
@@ -146,6 +147,7 @@ struct mfl_net_options {
         bool streamed;     /* has room for data that is not resident; see data_new */
         struct mfl_augment augment;
         struct mfl_loss loss;
+        enum mfl_tally tally; /* what evaluations can add up beside the score */
         /* Batches of one step (0: 1). The network adds their gradients, weighted so that the sum is the mean
          * over all rows of the step; then the optimizer steps once. Batch norm sees each batch separately.
          * Rows of dropout and augmentation are numbered over the step. */
@@ -247,9 +249,9 @@ static inline bool mfl_moments_hold(enum mfl_moments moments, const struct mfl_o
 struct mfl_score {
         int64_t loss_sum; /* mfl_fixed_loss units */
         uint64_t n_correct, n_scored;
-        /* Evaluation of labels: 3 * classes counts that it adds to, the caller's; NULL: not wanted. For class c:
-         * [c] predictions whose label is c, [classes + c] predictions of c, [2 * classes + c] both. */
-        uint64_t *by_class;
+        /* Evaluation: what it adds to, the caller's, mfl_tally_size(options.tally, graph->classes) numbers; NULL: not
+         * wanted. */
+        uint64_t *tally;
 };
 
 /* One group's share of a call: n_steps steps over samples of `data`. With rows = batch * accumulate, step t
@@ -443,7 +445,7 @@ struct mfl_backend_ops {
         /* One client over several networks. NULL: this backend trains a client by one network alone. */
         const struct mfl_grad_ops *grad;
         /* Score of rows index[0 .. n) under group g's params, without dropout, by mfl_loss_plain, in
-         * batches of the net's size from index[0] on. ret_score->by_class is the caller's, and is set before. Callers cut work at multiples of that size, so that
+         * batches of the net's size from index[0] on. ret_score->tally is the caller's, and is set before. Callers cut work at multiples of that size, so that
          * batches are always the same. */
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
                 uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);

@@ -20,11 +20,4 @@ struct mfl_loss mfl_loss_of_job(const struct mfl_job *job);
 /* What the predictions of a whole step share; index: all its rows. 0 where none counts. */
 struct mfl_loss_share mfl_loss_share_of(const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_loss *loss, const uint32_t *index, uint32_t rows);
-/* Whether an evaluation counts labels and predictions by class (mfl_score.by_class). */
-static inline bool mfl_counts_classes(const struct mfl_graph *graph, const struct mfl_loss *loss)
-{
-        return mfl_loss_answers(loss->kind) == MFL_ANSWERS_LABELS &&
-               mfl_job_counts_classes(graph, (uint32_t)loss->n_auxiliary);
-}
-
 #endif

@@ -123,9 +123,10 @@ void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct 
         }
 }
 
-static void against_targets(const struct mfl_loss *loss, int n, const float *target, float scale,
+static void against_targets(const struct mfl_host_loss *a, int n, const float *target, float scale,
         const float *z, float *dz, struct mfl_score *score)
 {
+        const struct mfl_loss *loss = a->loss;
         bool binary = loss->kind == MFL_LOSS_BINARY;
         for (int k = 0; k < n; k++) {
                 float grad, value = mfl_target_loss(loss, k, z[k], target[k], &grad);
@@ -134,17 +135,17 @@ static void against_targets(const struct mfl_loss *loss, int n, const float *tar
                 score->loss_sum = mfl_fixed_loss_add(score->loss_sum, mfl_fixed_loss(value));
                 score->n_correct += binary && (z[k] > 0.0f) == (target[k] > 0.5f);
                 score->n_scored++;
+                if (score->tally && a->tally == MFL_TALLY_TARGETS)
+                        mfl_tally_target(score->tally, (uint32_t)k, z[k], target[k]);
         }
 }
 
-static void count_classes(uint64_t *by_class, const float *z, int classes, int label)
+static uint32_t best_of(const float *z, int classes)
 {
         int best = 0;
         for (int c = 1; c < classes; c++)
                 best = z[c] > z[best] ? c : best;
-        by_class[label]++;
-        by_class[classes + best]++;
-        by_class[2 * classes + label] += label == best;
+        return (uint32_t)best;
 }
 
 /* One sample's positions: those of the main output, and of auxiliary ones. */
@@ -168,8 +169,9 @@ static void against_labels(const struct mfl_host_loss *a, const int32_t *labels,
                 score->loss_sum = mfl_fixed_loss_add(score->loss_sum, mfl_fixed_loss(value));
                 score->n_correct += main && hit;
                 score->n_scored += main;
-                if (score->by_class && main)
-                        count_classes(score->by_class, z, classes, label);
+                if (score->tally && a->tally != MFL_TALLY_NONE && main)
+                        mfl_tally_label(a->tally, score->tally, (uint32_t)classes, (uint32_t)label,
+                                best_of(z, classes));
         }
 }
 
@@ -189,7 +191,7 @@ void mfl_host_loss(const struct mfl_host_loss *a, const float *z, float *dz, str
         for (uint32_t r = 0; r < a->rows; r++, z += n, dz = dz ? dz + n : NULL) {
                 size_t sample = a->index[r];
                 if (mfl_loss_answers(a->loss->kind) == MFL_ANSWERS_TARGETS)
-                        against_targets(a->loss, (int)n, split->targets + sample * n,
+                        against_targets(a, (int)n, split->targets + sample * n,
                                 a->share ? a->share->scale : 0.0f, z, dz, score);
                 else
                         against_labels(&own, split->labels + sample * each, z, dz, score);

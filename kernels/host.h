@@ -52,6 +52,7 @@ struct mfl_host_loss {
         const struct mfl_loss_share *share; /* NULL: evaluation; auxiliary outputs do not count */
         mfl_host_row *row;                  /* NULL: mfl_label_loss */
         const void *row_user;
+        enum mfl_tally tally; /* of score->tally, if that is not NULL */
 };
 
 /* The loss of rows with outputs z of the graph's last layer. Adds to the score; dz (NULL: not wanted) is the

@@ -74,7 +74,7 @@ static unsigned arrays_of(struct mfl_msg *msg, struct array ret_arrays[ARRAYS_MA
                 return 1;
         case MFL_MSG_EVAL_RESULT:
                 ret_arrays[0] = ARRAY(msg->eval.items, msg->eval.n_items);
-                ret_arrays[1] = ARRAY(msg->eval.by_class, msg->eval.n_by_class);
+                ret_arrays[1] = ARRAY(msg->eval.tally, msg->eval.n_tally);
                 return 2;
         default:
                 return 0;

@@ -21,8 +21,8 @@
 #define MFL_NODE_BYTES (2 * MFL_NAME_BYTES) /* a node's name: an id, "/", a daemon's name */
 #define MFL_DIGEST_BYTES 32
 #define MFL_ITEMS_MAX 65536
-#define MFL_LOSSES_MAX 32768       /* items whose losses an Announce tells */
-#define MFL_BY_CLASS_MAX (1 << 20) /* counts of one evaluation result */
+#define MFL_LOSSES_MAX 32768    /* items whose losses an Announce tells */
+#define MFL_TALLY_MAX (1 << 20) /* numbers of one evaluation result */
 #define MFL_DATA_SETS_MAX 64
 #define MFL_RANGES_MAX 1024
 /* Of a Partition. */
@@ -319,8 +319,8 @@ struct mfl_msg {
                         uint64_t task;
                         uint32_t n_items;
                         struct mfl_eval_item *items;
-                        uint32_t n_by_class; /* n_items times 3 * classes, or 0 */
-                        uint64_t *by_class;
+                        uint32_t n_tally; /* n_items times mfl_tally_size, or 0 */
+                        uint64_t *tally;
                 } eval;
                 struct {
                         uint64_t task;

@@ -128,6 +128,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
         if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
+                free(m->task.team.peers);
                 free(items);
                 return -ENOMEM;
         }
@@ -217,15 +218,15 @@ static int eval_to_msg(const Mfl__EvalResult *e, struct mfl_msg *m)
         m->eval.task = e->task;
         m->eval.n_items = (uint32_t)e->n_items;
         m->eval.items = items;
-        if (!e->n_by_class)
+        if (!e->n_tally)
                 return 0;
-        m->eval.by_class = mfl_calloc(e->n_by_class, sizeof *m->eval.by_class);
-        if (!m->eval.by_class) {
+        m->eval.tally = mfl_calloc(e->n_tally, sizeof *m->eval.tally);
+        if (!m->eval.tally) {
                 free(items);
                 return -ENOMEM;
         }
-        memcpy(m->eval.by_class, e->by_class, e->n_by_class * sizeof *e->by_class);
-        m->eval.n_by_class = (uint32_t)e->n_by_class;
+        memcpy(m->eval.tally, e->tally, e->n_tally * sizeof *e->tally);
+        m->eval.n_tally = (uint32_t)e->n_tally;
         return 0;
 }
 

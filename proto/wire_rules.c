@@ -237,9 +237,9 @@ static int check_eval_item(const void *message, struct mfl_error *err)
 static int check_eval_result(const void *message, struct mfl_error *err)
 {
         const Mfl__EvalResult *m = message;
-        if (m->n_items && m->n_by_class % (3 * m->n_items))
-                return INVALID("EvalResult.by_class: %zu counts for %zu items are not 3 for each class",
-                        m->n_by_class, m->n_items);
+        if (m->n_items && m->n_tally % m->n_items)
+                return INVALID("EvalResult.tally: %zu numbers for %zu items are not as many for each",
+                        m->n_tally, m->n_items);
         return 0;
 }
 
@@ -386,8 +386,8 @@ static const struct mfl_wire_message messages[] = {
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"losses", 0, MFL_LOSSES_MAX},
-                {"clamped", COUNTER}),
+                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
+                {"losses", 0, MFL_LOSSES_MAX}),
         MESSAGE(client_loss, NULL, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
                 {"square_sum", NOT_NEGATIVE}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},
@@ -402,7 +402,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(eval_item, check_eval_item, {"item", ANY}, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
                 {"correct", COUNTER}),
         MESSAGE(eval_result, check_eval_result, {"task", ANY}, {"items", 1, MFL_ITEMS_MAX},
-                {"by_class", 0, MFL_BY_CLASS_MAX}),
+                {"tally", 0, MFL_TALLY_MAX}),
         MESSAGE(task_failed, NULL, {"task", ANY}, {"reason", REASON}, {"permanent", BOOL}, {"broken", BOOL},
                 {"accused", 0, MFL_GROUP_MAX}, {"site", 0, MFL_SITE_TAKES}, {"job", JOB_OR_EMPTY}),
         MESSAGE(progress, NULL, {"task", ANY}, {"items_done", 0, MFL_ITEMS_MAX}, {"samples_done", ANY},

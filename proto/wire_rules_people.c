@@ -50,6 +50,15 @@ static int check_access_rule(const void *message, struct mfl_error *err)
         return check_pattern(m->pattern, err);
 }
 
+static int check_scores(const void *message, struct mfl_error *err)
+{
+        const Mfl__RoundScores *m = message;
+        if (m->n_confusion != (size_t)m->classes * m->classes)
+                return INVALID(
+                        "RoundScores.confusion: %zu numbers for %u classes", m->n_confusion, m->classes);
+        return 0;
+}
+
 static int check_event(const void *message, struct mfl_error *err)
 {
         const Mfl__Event *m = message;
@@ -78,14 +87,18 @@ static const struct mfl_wire_message messages[] = {
                 {"seconds", FLOAT}, {"digest", 0, MFL_DIGEST_BYTES}, {"attempt", ANY}, {"committed_ms", ANY},
                 {"kept", BOOL}, {"daemons", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY},
                 {"no_accuracy", BOOL}, {"mean_iou", FLOAT}, {"virtual_start", FLOAT}, {"virtual_end", FLOAT},
-                {"clamped", ANY}, {"states_lost", ANY},
-                {"choice", 0, 383, LINE}),
+                {"clamped", ANY}, {"states_lost", ANY}, {"choice", 0, 383, LINE}, {"measured", ANY},
+                {"measures", 0, 32}, {"clients_evaluated", ANY}, {"client_bins", 0, 64}),
+        MESSAGE(round_scores, check_scores, {"round", ANY}, {"clients", 0, 1000}, {"classes", 0, 100},
+                {"confusion", 0, 10000}),
+        MESSAGE(client_score, NULL, {"client", ANY}, {"site", NAME_OR_EMPTY, LINE}, {"samples", COUNTER},
+                {"correct", COUNTER}, {"loss_sum", NOT_NEGATIVE}),
         MESSAGE(node_cost, NULL, {"round", ANY}, {"node", 0, MFL_NODE_BYTES - 1, LINE}, {"daemons", ANY},
                 {"bytes_up", ANY}, {"bytes_down", ANY}, {"bytes_up_alone", ANY}, {"bytes_down_alone", ANY}),
         MESSAGE(job_list, NULL, {"jobs", 0, 65536}, {"notice", NOTE}),
         MESSAGE(show_job, NULL, {"job", JOB}),
         MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX, LINES}, {"rounds", 0, 1000},
-                {"nodes", 0, 1000}, {"teams", OPTIONAL}),
+                {"nodes", 0, 1000}, {"teams", OPTIONAL}, {"scores", OPTIONAL}),
         MESSAGE(job_teams, NULL, {"formed", ANY}, {"broken", ANY}, {"taken", ANY}, {"times", OPTIONAL},
                 {"at_work", 0, MFL_CREW_MAX}, {"last", 0, 200, LINE}),
         MESSAGE(job_team, NULL, {"members", 0, MFL_GROUP_MAX}, {"wide", BOOL}),

@@ -275,8 +275,8 @@ static int pack_eval(const struct mfl_msg *m, uint8_t **ret_bytes, size_t *ret_n
         eval.task = m->eval.task;
         eval.n_items = m->eval.n_items;
         eval.items = (Mfl__EvalItem **)items;
-        eval.n_by_class = m->eval.n_by_class;
-        eval.by_class = m->eval.by_class;
+        eval.n_tally = m->eval.n_tally;
+        eval.tally = m->eval.tally;
         e.body_case = MFL__ENVELOPE__BODY_EVAL_RESULT;
         e.eval_result = &eval;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);

@@ -17,10 +17,13 @@ PAGE = "docs/architecture.md"
 # What each room of check_layers.ROOMS is for, in the order of the page's table.
 PURPOSE = {
     "common/base": "errors, memory, files, logs, digests, fixed-point sums, worker threads",
+    "common/exact": "logarithms and powers with the same bits on every machine",
     "common/settings": "YAML files and their settings",
     "common/model": "the graph of a model, presets, safetensors files",
     "common/job": "job files: reading and checking",
+    "common/method": "what strategies add to the mean of deltas: a file for each",
     "common/data": "data sets: reading, checking, splitting",
+    "common/measure": "what evaluations add up, and the measures made of it",
     "common/trace": "durations and availability of clients, as data of a job",
     "common/cohort": "which clients a round has",
     "common/privacy": "what differential privacy costs",

@@ -113,6 +113,15 @@ static int print_network(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mf
         return 0;
 }
 
+static int print_scores(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = mfl_view_scores(d, width(cli));
+        if (!text)
+                return mfl_fail_memory(err, 0, "the scores of clients");
+        printf("%s%s", *text ? "\n" : "", text);
+        return 0;
+}
+
 static int print_teams(struct mfl_cli *cli, const Mfl__JobDetail *d, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE char *text = mfl_view_teams(d->teams, cli->options.teams, width(cli));
@@ -158,9 +167,9 @@ static json_t *teams_json(const Mfl__JobTeams *teams)
 
 static json_t *detail_json(const Mfl__JobDetail *d)
 {
-        return json_pack("{so ss so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+        return json_pack("{so ss so so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
                 rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes), "teams",
-                teams_json(d->teams));
+                teams_json(d->teams), "scores", mfl_json_scores(d->scores));
 }
 
 /* What a robust strategy made of the updates, for the newest rounds. */
@@ -204,6 +213,8 @@ static int print_detail(
         putchar('\n');
         int r = print_rounds(cli, d->rounds, d->n_rounds, err);
         print_choices(d->rounds, d->n_rounds);
+        if (!r)
+                r = print_scores(cli, d, err);
         if (!r)
                 r = print_network(cli, d, err);
         if (!r)

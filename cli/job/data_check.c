@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks a job against a data set with the functions that the daemons and the server call. */
 #include "cli/job/data_check.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include "common/partition/partition.h"
 #include "kernels/check.h"

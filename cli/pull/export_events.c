@@ -21,7 +21,7 @@
 #define RECORD_MAX (1u << 20) /* the longest record is the job file, 256 KiB */
 #define HEAD_BYTES 12u        /* u64 length, u32 CRC of the length */
 #define FRAME_BYTES 16u       /* header, and the CRC of the data after them */
-#define VALUES_MAX 16
+#define VALUES_MAX (16 + MFL_MEASURES)
 
 /* ---- records ---- */
 
@@ -198,6 +198,10 @@ static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
                         put(s, "test/accuracy", r->accuracy);
                 if (r->has_mean_iou_case)
                         put(s, "test/mean_iou", r->mean_iou);
+                struct mfl_measures m = mfl_round_measures(r);
+                for (int k = 0; k < MFL_MEASURES; k++)
+                        if (mfl_measure_known(&m, (enum mfl_measure)k))
+                                put(s, mfl_measure_infos[k].tag, m.v[k]);
         }
         put(s, "round/seconds", r->seconds);
         if (r->has_virtual_end_case)

@@ -2,11 +2,23 @@
 /* Writes rounds as CSV or JSON lines. */
 #include "cli/pull/export.h"
 
-/* In the order of mfl_json_round; a test compares the two. */
-static const char *const columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy", "samples",
-        "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest", "attempt",
-        "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
-        "virtual_start", "virtual_end", "clamped"};
+/* In the order of mfl_json_round, which has the measures and the last two after these; a test compares the two. */
+static const char *const own_columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy",
+        "samples", "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest",
+        "attempt", "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
+        "virtual_start", "virtual_end", "clamped", "states_lost", "choice"};
+
+static const char *const last_columns[] = {"clients_evaluated", "client_bins"};
+#define N_OWN MFL_ARRAY_SIZE(own_columns)
+#define N_COLUMNS (N_OWN + MFL_MEASURES + MFL_ARRAY_SIZE(last_columns))
+
+static const char *column(size_t i)
+{
+        if (i < N_OWN)
+                return own_columns[i];
+        return i < N_OWN + MFL_MEASURES ? mfl_measure_infos[i - N_OWN].name
+                                        : last_columns[i - N_OWN - MFL_MEASURES];
+}
 
 static void put_text(FILE *out, const char *s)
 {
@@ -29,6 +41,12 @@ static void put_value(FILE *out, const json_t *value)
                 put_text(out, json_string_value(value));
         else if (json_is_real(value))
                 fputs(mfl_double_text(json_real_value(value), (char[MFL_DOUBLE_BYTES]){0}), out);
+        else if (json_is_array(value)) /* of numbers, with blanks between them */
+                for (size_t i = 0; i < json_array_size(value); i++) {
+                        if (i)
+                                fputc(' ', out);
+                        json_dumpf(json_array_get(value, i), out, JSON_ENCODE_ANY);
+                }
         else if (value && !json_is_null(value))
                 json_dumpf(value, out, JSON_ENCODE_ANY);
 }
@@ -55,8 +73,8 @@ int mfl_rows_open(struct mfl_rows *rows, const char *path, bool csv, struct mfl_
                         return mfl_fail_memory(err, 0, "the rounds of a job");
                 }
         }
-        for (size_t i = 0; csv && i < MFL_ARRAY_SIZE(columns); i++)
-                fprintf(rows->out, "%s%s", i ? "," : "", columns[i]);
+        for (size_t i = 0; csv && i < N_COLUMNS; i++)
+                fprintf(rows->out, "%s%s", i ? "," : "", column(i));
         if (csv)
                 fputs("\r\n", rows->out);
         return check(rows, err);
@@ -71,10 +89,10 @@ int mfl_rows_add(struct mfl_rows *rows, const Mfl__RoundInfo *round, struct mfl_
                 json_dumpf(row, rows->out, JSON_COMPACT);
                 fputc('\n', rows->out);
         }
-        for (size_t i = 0; rows->csv && i < MFL_ARRAY_SIZE(columns); i++) {
+        for (size_t i = 0; rows->csv && i < N_COLUMNS; i++) {
                 if (i)
                         fputc(',', rows->out);
-                put_value(rows->out, json_object_get(row, columns[i]));
+                put_value(rows->out, json_object_get(row, column(i)));
         }
         if (rows->csv)
                 fputs("\r\n", rows->out);

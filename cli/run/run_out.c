@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/run/run.h"
+#include "cli/view/views.h"
 #include "common/base/digest.h"
 #include "common/base/fs.h"
 
@@ -86,14 +87,31 @@ static void put_number(FILE *f, bool known, double value)
         fputc(',', f);
 }
 
+static void put_measures(FILE *f, const struct mfl_measures *m)
+{
+        char text[MFL_DOUBLE_BYTES];
+        for (int k = 0; k < MFL_MEASURES; k++)
+                fprintf(f, ",%s",
+                        mfl_measure_known(m, (enum mfl_measure)k) ? mfl_double_text(m->v[k], text) : "");
+        if (m->clients)
+                fprintf(f, ",%u,", m->clients);
+        else
+                fputs(",,", f);
+        for (int i = 0; m->clients && i < MFL_SCORE_BINS; i++)
+                fprintf(f, "%s%u", i ? " " : "", m->bins[i]);
+}
+
 static void print_csv(FILE *f, const struct mfl_watch *w)
 {
         char hex[MFL_SHA256_HEX_BYTES];
         fputs("round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_rejected,bytes_up,bytes_"
               "down,"
               "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,virtual_"
-              "end,clamped\n",
+              "end,clamped",
                 f);
+        for (int k = 0; k < MFL_MEASURES; k++)
+                fprintf(f, ",%s", mfl_measure_infos[k].name);
+        fputs(",clients_evaluated,client_bins\n", f);
         for (size_t i = 0; i < w->n; i++) {
                 const Mfl__RoundInfo *r = &w->all[i].info;
                 fprintf(f, "%u,", r->round);
@@ -111,7 +129,9 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                 put_number(f, r->has_virtual_end_case, r->virtual_start);
                 if (r->has_virtual_end_case)
                         fputs(mfl_double_text(r->virtual_end, (char[MFL_DOUBLE_BYTES]){0}), f);
-                fprintf(f, ",%" PRIu64 "\n", r->clamped);
+                fprintf(f, ",%" PRIu64, r->clamped);
+                put_measures(f, &w->all[i].measures);
+                fputc('\n', f);
         }
 }
 
@@ -185,8 +205,10 @@ static json_t *result_json(const struct mfl_run *run)
                 ended || !*run->out ? json_null() : json_sprintf("%s/state", run->out));
 }
 
-static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
+static void print_quality(const struct mfl_watch *w, const struct mfl_watch_round *round)
 {
+        const Mfl__RoundInfo *r = &round->info;
+        char text[256];
         if (mfl_has_accuracy(r))
                 printf("accuracy  %.4f\n", r->accuracy);
         if (r->has_mean_iou_case)
@@ -194,6 +216,9 @@ static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
         printf("loss      %.4f\n", r->loss);
         if (w->per_token)
                 printf("perplexity %.2f\n", exp(r->loss));
+        mfl_view_measures(&round->measures, ", ", text, sizeof text);
+        if (*text)
+                printf("measures  %s\n", text + 2);
 }
 
 int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
@@ -204,7 +229,7 @@ int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)
         if (run->cli->json)
                 return mfl_json_print(stdout, result_json(run), err);
         if (e)
-                print_quality(w, &e->info);
+                print_quality(w, e);
         if (!w->n) /* the failure was already reported, and there is nothing more to say */
                 return mfl_cli_flush(err);
         printf("rounds    %u\nseconds   %.1f (%s)\n", w->round, run->seconds,

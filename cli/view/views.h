@@ -5,6 +5,7 @@
 #define MFL_CLI_VIEW_VIEWS_H
 
 #include "common/base/base.h"
+#include "common/measure/measure.h"
 #include "proto/wire.h"
 
 /* A node's label for people: an id of 32 hex digits is cut to 12, like a digest, and a daemon's name after it
@@ -32,6 +33,13 @@ char *mfl_view_network(const Mfl__JobDetail *detail, bool all_rounds, int column
 
 /* A line of sums; at_work: also the teams at work. NULL teams: the job has none. "" if there is nothing to say. */
 char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns);
+
+/* "SEPARATORclients' mean 0.8120SEPARATORworst 10% 0.6000": the measures that are known. Returns buf. */
+const char *mfl_view_measures(
+        const struct mfl_measures *measures, const char *separator, char *buf, size_t buf_bytes);
+/* What the newest evaluated round measured beside its loss and accuracy; with partition local, a row for each site, the
+ * worst first. "": nothing. */
+char *mfl_view_scores(const Mfl__JobDetail *detail, int columns);
 
 /* How a job's data set is divided: a line of sums, then one row per shown client with its most common
  * classes. */

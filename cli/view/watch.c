@@ -10,6 +10,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "cli/view/views.h"
 #include "cli/view/watch_state.h"
 
 #define PAUSE_FIRST_MS 100
@@ -188,8 +189,10 @@ int mfl_watch_run(struct mfl_watch *w, struct mfl_error *err)
                 *w->reason ? w->reason : "no reason was given");
 }
 
-static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
+static void print_quality(const struct mfl_watch *w, const struct mfl_watch_round *round)
 {
+        const Mfl__RoundInfo *r = &round->info;
+        char text[256];
         if (!r->no_accuracy)
                 printf(", accuracy %.4f", r->accuracy);
         if (r->has_mean_iou_case)
@@ -197,6 +200,7 @@ static void print_quality(const struct mfl_watch *w, const Mfl__RoundInfo *r)
         printf(", loss %.4f", r->loss);
         if (w->per_token)
                 printf(", perplexity %.2f", exp(r->loss));
+        fputs(mfl_view_measures(&round->measures, ", ", text, sizeof text), stdout);
 }
 
 static void print_last_word(struct mfl_watch *w)
@@ -210,7 +214,7 @@ static void print_last_word(struct mfl_watch *w)
         while (i && !w->all[i - 1].info.evaluated)
                 i--;
         if (i)
-                print_quality(w, &w->all[i - 1].info);
+                print_quality(w, &w->all[i - 1]);
         if (i && i < w->n)
                 printf(" (round %u)", w->all[i - 1].info.round);
         putchar('\n');

@@ -22,6 +22,7 @@ enum mfl_watch_output {
 struct mfl_watch_round {
         Mfl__RoundInfo info;
         uint8_t digest[MFL_DIGEST_BYTES];
+        struct mfl_measures measures;
 };
 
 struct mfl_watch {

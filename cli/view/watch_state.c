@@ -6,6 +6,8 @@
 
 #include "cli/view/watch_state.h"
 
+#include "cli/view/views.h"
+
 static bool draws(const struct mfl_watch *w)
 {
         return w->output == MFL_WATCH_LINES && w->cli->terminal;
@@ -203,7 +205,7 @@ int mfl_watch_take_crew(struct mfl_watch *w, const Mfl__Crew *crew, struct mfl_e
 static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_error *err)
 {
         Mfl__Activity sum;
-        char crew[128];
+        char crew[128], text[256];
         if (w->output == MFL_WATCH_JSON) {
                 json_t *event = mfl_json_event("round");
                 json_object_set_new(event, "job", json_string(w->job));
@@ -225,6 +227,8 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
                 printf("  loss %.4f", r->loss);
         if (r->evaluated && w->per_token)
                 printf("  perplexity %.2f", exp(r->loss));
+        struct mfl_measures measures = mfl_round_measures(r);
+        fputs(mfl_view_measures(&measures, "  ", text, sizeof text), stdout);
         if (r->clients)
                 printf("  train loss %.4f", r->train_loss);
         printf("  clients %u", r->clients);
@@ -250,7 +254,11 @@ int mfl_watch_take_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mf
                 return e;
         struct mfl_watch_round *to = &w->all[w->n++];
         to->info = *r;
-        to->info.digest.data = NULL; /* the array moves when it grows, so readers use to->digest */
+        to->info.digest.data = NULL; /* the message goes, so readers use to->digest and to->measures */
+        to->info.measures = NULL;
+        to->info.client_bins = NULL;
+        to->info.n_measures = to->info.n_client_bins = 0;
+        to->measures = mfl_round_measures(r);
         memset(to->digest, 0, sizeof to->digest);
         if (r->digest.len == sizeof to->digest)
                 memcpy(to->digest, r->digest.data, sizeof to->digest);

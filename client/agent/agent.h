@@ -117,8 +117,8 @@ struct mfl_agent_event {
         bool grouped;
         uint32_t n_eval;
         const struct mfl_eval_item *eval;
-        uint32_t n_by_class; /* as in struct mfl_msg */
-        const uint64_t *by_class;
+        uint32_t n_tally; /* as in struct mfl_msg */
+        const uint64_t *tally;
         uint64_t communicator; /* COMMUNICATOR */
         uint8_t communicator_id[MFL_COMMUNICATOR_ID_BYTES];
         char reason[MFL_REASON_BYTES];

@@ -112,7 +112,7 @@ static void free_task(struct agent_task *task)
         }
         free(task->updates);
         free(task->eval);
-        free(task->by_class);
+        free(task->tally);
         free(task->task.items);
         free(task->task.grid);
         free(task->task.team.peers);

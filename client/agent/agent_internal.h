@@ -107,8 +107,8 @@ struct agent_task {
         uint32_t n_updates, n_eval;
         struct agent_update *updates;
         struct mfl_eval_item *eval;
-        uint32_t n_by_class;
-        uint64_t *by_class;
+        uint32_t n_tally;
+        uint64_t *tally;
         bool permanent, broken; /* FAILED */
         uint32_t accused;
         char reason[MFL_REASON_BYTES];

@@ -116,7 +116,7 @@ static void announce(struct mfl_agent *agent, struct agent_task *task, struct ag
 static void send_eval(struct mfl_agent *agent, const struct agent_task *task)
 {
         struct mfl_msg msg = {.kind = MFL_MSG_EVAL_RESULT,
-                .eval = {task->wire, task->n_eval, task->eval, task->n_by_class, task->by_class}};
+                .eval = {task->wire, task->n_eval, task->eval, task->n_tally, task->tally}};
         if (mfl_msg_copy(&msg, mfl_agent_send(agent, MFL_MSG_NONE)))
                 agent->error = -ENOMEM;
 }
@@ -417,13 +417,13 @@ static int keep_eval(struct agent_task *task, const struct mfl_agent_event *even
         if (event->n_eval)
                 memcpy(task->eval, event->eval, event->n_eval * sizeof *task->eval);
         task->n_eval = event->n_eval;
-        if (!event->n_by_class)
+        if (!event->n_tally)
                 return 0;
-        task->by_class = mfl_calloc(event->n_by_class, sizeof *task->by_class);
-        if (!task->by_class)
+        task->tally = mfl_calloc(event->n_tally, sizeof *task->tally);
+        if (!task->tally)
                 return -ENOMEM;
-        memcpy(task->by_class, event->by_class, event->n_by_class * sizeof *task->by_class);
-        task->n_by_class = event->n_by_class;
+        memcpy(task->tally, event->tally, event->n_tally * sizeof *task->tally);
+        task->n_tally = event->n_tally;
         return 0;
 }
 

@@ -119,8 +119,8 @@ static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_resul
                 .grouped = result->grouped,
                 .n_eval = result->n_eval,
                 .eval = result->eval,
-                .n_by_class = result->n_by_class,
-                .by_class = result->by_class};
+                .n_tally = result->n_tally,
+                .tally = result->tally};
         bool kept = result->n_updates > 0;
         if (kept && !mfl_link_result_add(link, task, result)) {
                 struct mfl_error err;

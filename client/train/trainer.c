@@ -117,7 +117,7 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         free(result->data);
         free(result->updates);
         free(result->eval);
-        free(result->by_class);
+        free(result->tally);
         free(owned);
 }
 

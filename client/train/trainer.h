@@ -108,7 +108,7 @@ struct mfl_train_request {
         const float *params;  /* the other task->n_params - n_frozen floats, which move */
         /* The same floats on the device; NULL: not staged. */
         const struct mfl_stage *frozen_stage, *params_stage;
-        /* For a job whose clients keep states (common/job/method.h), from round 2 on: brings what is added to the gradients of a
+        /* For a job whose clients keep states (common/method/method.h), from round 2 on: brings what is added to the gradients of a
          * client's training, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
         int (*correct)(void *user, uint64_t client, float *to, struct mfl_error *err);
         void *correct_user;
@@ -134,8 +134,8 @@ struct mfl_train_result {
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */
         uint32_t n_eval;
         struct mfl_eval_item *eval;
-        uint32_t n_by_class; /* n_eval times 3 * classes counts (struct mfl_score), or 0 */
-        uint64_t *by_class;
+        uint32_t n_tally; /* n_eval times mfl_tally_size, or 0 */
+        uint64_t *tally;
         /* All numbers are right, but only the first control.ready elements of update 0, the only update, are
          * final; all are final when mfl_trainer_land returns. */
         bool late;

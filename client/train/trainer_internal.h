@@ -7,7 +7,7 @@
 
 #include "client/train/trainer.h"
 #include "common/partition/partition.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 /* ---- memory: trainer_memory.c ---- */
 
@@ -187,6 +187,12 @@ struct mfl_trainer {
         bool no_room;                      /* why the last mfl_trainer_job_prepare failed, if it did */
 };
 
+/* Whether evaluations read training samples, those that clients keep. */
+static inline bool trainer_evaluates_held(const struct mfl_job *spec)
+{
+        return spec->evaluation.on == MFL_EVALUATE_CLIENTS && mfl_job_held(spec, UINT32_MAX);
+}
+
 /* The rows of an optimizer step: batch * accumulate. */
 static inline uint32_t trainer_step_rows(const struct mfl_job *spec)
 {
@@ -210,8 +216,11 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
 int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
 void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
-/* The samples of an item: MFL_INVALID for an item that the job does not have. */
+/* The samples that an item trains on, and those that it keeps for evaluations: MFL_INVALID for an item that the job does
+ * not have. */
 int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
+int mfl_trainer_job_held(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
         const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err);
 
 /* trainer_team.c: how many workers each of a task's clients gets: all of the daemon's, shared among the clients that

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which items of a training have begun, and which were given back. Workers begin items in the run's order;
+/* The samples of an item; which items of a training have begun, and which were given back. Workers begin items in the run's order;
  * the server gets them back from the end of the task's order, down to the last item that has begun. Both are
  * in one number, so that neither waits for the other. */
 #include "client/train/trainer_internal.h"
@@ -62,4 +62,47 @@ bool mfl_trainer_item_begin(struct trainer_run *run, uint32_t *ret_item)
                         return true;
                 }
         }
+}
+
+/* ---- samples ---- */
+
+/* All samples of an item. */
+static int client_samples(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
+{
+        const struct mfl_partition *partition = job->partition;
+        uint64_t k = item;
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
+                if (item != trainer->local_item)
+                        return mfl_fail(err, MFL_INVALID, "the client is another site's data");
+                k = 0;
+        }
+        if (k >= partition->n_clients)
+                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
+                        (unsigned long long)item, partition->n_clients);
+        *ret_samples = partition->index + partition->start[k];
+        *ret_n = partition->start[k + 1] - partition->start[k];
+        return 0;
+}
+
+int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
+{
+        int r = client_samples(trainer, job, item, ret_samples, ret_n, err);
+        if (!r)
+                *ret_n -= mfl_job_held(job->spec, *ret_n);
+        return r;
+}
+
+int mfl_trainer_job_held(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
+        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
+{
+        const uint32_t *samples = NULL;
+        uint32_t n = 0;
+        int r = client_samples(trainer, job, item, &samples, &n, err);
+        if (r)
+                return r;
+        *ret_n = mfl_job_held(job->spec, n);
+        *ret_samples = samples + n - *ret_n;
+        return 0;
 }

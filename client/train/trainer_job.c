@@ -180,6 +180,10 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = mfl_check_job(job->spec, job->data->dataset, &job->graph, err);
         if (r)
                 return r;
+        if (mfl_job_tally(job->spec, job->graph) == MFL_TALLY_TARGETS && !strcmp(trainer->ops->name, "cuda"))
+                return mfl_fail(err, MFL_INVALID,
+                        "evaluation.detailed of target values is not supported on the cuda backend yet: use "
+                        "training.backend: cpu, or remove it");
         r = make_partition(trainer, job, err);
         if (!r && request->population)
                 r = tell_population(trainer, request, job, err);
@@ -319,8 +323,10 @@ static struct mfl_net_options net_options(
                 .shared_start = trainer->ops->params_base != NULL,
                 /* An evaluation before training reads the clients' samples, too, whichever of both are resident. */
                 .streamed = training ? job->data->train_streamed
-                                     : job->data->test_streamed || mfl_method_get(spec)->needs_loss};
+                                     : job->data->test_streamed || mfl_method_get(spec)->needs_loss ||
+                                               trainer_evaluates_held(spec)};
         options.loss = mfl_loss_of_job(spec);
+        options.tally = training ? MFL_TALLY_NONE : mfl_job_tally(spec, job->graph);
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
@@ -467,10 +473,10 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         return r;
 }
 
-static int prepare_data(struct mfl_trainer *trainer, struct trainer_data *data, enum mfl_task_kind kind,
-        struct mfl_error *err)
+static int prepare_data(
+        struct mfl_trainer *trainer, struct trainer_data *data, bool train, struct mfl_error *err)
 {
-        bool train = kind == MFL_TASK_TRAIN, *streamed = train ? &data->train_streamed : &data->test_streamed;
+        bool *streamed = train ? &data->train_streamed : &data->test_streamed;
         const struct mfl_split *split = train ? &data->dataset->train : &data->dataset->test;
         struct mfl_device_data **at = train ? &data->train : &data->test;
         if (*at)
@@ -547,7 +553,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         if (kind == MFL_TASK_TRAIN && misfits(trainer, job, n))
                 empty_slots(trainer, job);
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
-        int r = prepare_data(trainer, job->data, kind, err);
+        int r = prepare_data(
+                trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
         bool others = job->bytes || job->device_bytes;
         if (!r)
@@ -562,22 +569,4 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         if (r)
                 mfl_trainer_forget(trainer, job->id);
         return r;
-}
-
-int mfl_trainer_job_client(const struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t item,
-        const uint32_t **ret_samples, uint32_t *ret_n, struct mfl_error *err)
-{
-        const struct mfl_partition *partition = job->partition;
-        uint64_t k = item;
-        if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
-                if (item != trainer->local_item)
-                        return mfl_fail(err, MFL_INVALID, "the client is another site's data");
-                k = 0;
-        }
-        if (k >= partition->n_clients)
-                return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
-                        (unsigned long long)item, partition->n_clients);
-        *ret_samples = partition->index + partition->start[k];
-        *ret_n = partition->start[k + 1] - partition->start[k];
-        return 0;
 }

@@ -71,7 +71,7 @@ static inline MFL_HD uint64_t mfl_fixed_round(double x)
 int mfl_fixed_choose(
         float delta_max, uint64_t weight_max, struct mfl_fixed *ret_fixed, struct mfl_error *err);
 
-/* The scale for clients with real weights (common/job/method.h), which may be 2^share_bits times their whole ones. */
+/* The scale for clients with real weights (common/method/method.h), which may be 2^share_bits times their whole ones. */
 int mfl_fixed_choose_share(float delta_max, uint64_t weight_max, int share_bits, struct mfl_fixed *ret_fixed,
         struct mfl_error *err);
 

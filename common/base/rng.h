@@ -22,7 +22,7 @@
 enum mfl_rng_domain {
         MFL_RNG_INIT = 1,      /* a: parameter tensor index */
         MFL_RNG_PARTITION = 2, /* a: partition step */
-        MFL_RNG_SELECT = 3,    /* a: round, b: attempt */
+        MFL_RNG_SELECT = 3,    /* a: round, b: attempt; 0, 0: the clients that evaluate */
         MFL_RNG_SHUFFLE = 4,   /* a: client, b: round * 65536 + epoch */
         MFL_RNG_DROPOUT =
                 5,       /* a: client, b: round; then one stream per step and layer, mfl_rng_dropout_key */

@@ -22,7 +22,7 @@
 #include <math.h>
 
 #include "common/cohort/draw.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 struct choice {
         double score;

@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "common/base/rng.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 __extension__ typedef unsigned __int128 wide;
 

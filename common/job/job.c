@@ -2,6 +2,7 @@
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
 #include "common/job/job_compression.h"
+#include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_time.h"
@@ -11,12 +12,7 @@
 
 #include <math.h>
 
-static const char *const partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
-        "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
-static const char *const strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
-        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean",
-        "mean-around-median", "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Robust rules of the literature that are not there yet. */
@@ -25,24 +21,7 @@ static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
-static const char *const selection_names[] = {
-        "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 static const char *const assign_names[] = {"speed", "modulo", NULL};
-
-const char *mfl_strategy_name(enum mfl_strategy_kind kind)
-{
-        return strategy_names[kind];
-}
-
-const char *mfl_partition_name(enum mfl_partition_kind kind)
-{
-        return partition_names[kind];
-}
-
-const char *mfl_selection_name(enum mfl_selection kind)
-{
-        return selection_names[kind];
-}
 
 /* The name appears in paths, metrics and on terminals. */
 static int read_name(
@@ -144,7 +123,7 @@ static int read_strategy(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = strategy_names};
+                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = mfl_job_strategy_names};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
                 if (!strcmp(node->text, strategies_later[i]))
                         return mfl_yaml_fail(doc, node, err,
@@ -175,7 +154,7 @@ static const struct mfl_yaml_field augment_fields[] = {
         {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
 static const struct mfl_yaml_field data_fields[] = {
         {.key = "name", CALL_AT(data.name, read_name), .required = true},
-        {.key = "partition", AT(ENUM, data.partition), .names = partition_names},
+        {.key = "partition", AT(ENUM, data.partition), .names = mfl_job_partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
         {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
         {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},
@@ -242,7 +221,7 @@ static const struct mfl_yaml_field oort_fields[] = {
         {.key = "threshold", AT(U32, selection.oort.threshold), .min = 1, .max = 100},
         {.key = "window", AT(U32, selection.oort.window), .min = 1, .max = 1000000}, {0}};
 static const struct mfl_yaml_field selection_fields[] = {
-        {.key = "kind", AT(ENUM, selection.kind), .names = selection_names},
+        {.key = "kind", AT(ENUM, selection.kind), .names = mfl_job_selection_names},
         {.key = "separation", AT(U32, selection.separation), .min = 2, .max = 10000000},
         {.key = "rate", AT(F64, selection.rate), .min = 1e-6, .max = 1},
         {.key = "candidates", AT(U32, selection.candidates), .min = 1, .max = 1048576},
@@ -260,9 +239,6 @@ static const struct mfl_yaml_field limits_fields[] = {
                 .min = 1,
                 .max = 365.0 * 86400000},
         {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
-static const struct mfl_yaml_field evaluation_fields[] = {
-        {.key = "every", AT(U32, evaluation.every), .min = 0, .max = 1000000},
-        {.key = "batch", AT(U32, evaluation.batch), .min = 1, .max = 65536}, {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
@@ -279,13 +255,13 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
-        {.key = "evaluation", FIELDS(evaluation_fields)},
+        {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
-        mfl_job_simulation_fields, limits_fields, evaluation_fields, checkpoints_fields, NULL};
+        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -409,7 +385,7 @@ static int check_selection(const struct mfl_yaml_doc *doc, const struct mfl_yaml
         enum mfl_selection kind = job->selection.kind;
         uint32_t separation = job->selection.separation, population = job->data.clients;
         int r = mfl_job_check_usage(doc, selection, selection_usage, MFL_ARRAY_SIZE(selection_usage), kind,
-                selection_names[kind], err);
+                mfl_job_selection_names[kind], err);
         const struct mfl_yaml_node *node = mfl_job_find_key(selection, "kind");
         if (!r && kind == MFL_SELECT_POISSON && job->selection.rate == 0)
                 return mfl_yaml_fail(doc, node, err, "poisson needs rate, the probability of each client");
@@ -523,6 +499,8 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
                 r = mfl_job_check_parallel(doc, job, err);
         if (!r)
                 r = check_rest(doc, job, err);
+        if (!r)
+                r = mfl_job_check_evaluation(doc, job, err);
         mfl_yaml_free(doc);
         if (r) {
                 mfl_job_free(job);
@@ -573,74 +551,4 @@ void mfl_job_free(struct mfl_job *job)
         free(job->data.distribution);
         mfl_trace_deinit(&job->trace);
         free(job);
-}
-
-uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
-{
-        if (job->selection.kind == MFL_SELECT_SEPARATED)
-                population = population / job->selection.separation +
-                             (population % job->selection.separation != 0);
-        if (job->selection.kind == MFL_SELECT_POISSON) {
-                double mean = population * job->selection.rate, variance = mean * (1 - job->selection.rate);
-                return (uint32_t)MFL_MIN((double)population, ceil(mean + 10 * sqrt(variance)) + 40);
-        }
-        return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
-}
-
-/* Whether a partition may leave a client without samples. */
-static bool may_be_empty(const struct mfl_job *job)
-{
-        enum mfl_partition_kind kind = job->data.partition;
-        return kind == MFL_PARTITION_LINEAR || kind == MFL_PARTITION_SQUARE ||
-               kind == MFL_PARTITION_EXPONENTIAL || kind == MFL_PARTITION_PATHOLOGICAL ||
-               kind == MFL_PARTITION_DISTRIBUTION;
-}
-
-uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
-{
-        if (job->time == MFL_TIME_VIRTUAL && job->selection.kind != MFL_SELECT_POISSON)
-                return (uint32_t)ceil(job->limits.quorum * mfl_job_cohort_size(job, population));
-        if (job->selection.kind >= MFL_SELECT_WEIGHTED && may_be_empty(job))
-                return 1;
-        if (job->selection.kind == MFL_SELECT_POISSON)
-                return job->selection.rate < 1 ? 0 : population;
-        if (job->selection.kind == MFL_SELECT_SEPARATED) {
-                uint32_t turn = population / job->selection.separation;
-                return job->selection.clients ? MFL_MIN(job->selection.clients, turn) : turn;
-        }
-        return mfl_job_cohort_size(job, population);
-}
-
-int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
-{
-        uint32_t n = mfl_job_cohort_size(job, job->data.clients);
-        if (job->data.partition == MFL_PARTITION_LOCAL || n <= MFL_COHORT_MAX)
-                return 0;
-        if (job->selection.kind == MFL_SELECT_POISSON)
-                return mfl_fail(err, MFL_INVALID,
-                        "job %s: selection.rate: up to %u clients per round; the limit is %u", job->name, n,
-                        MFL_COHORT_MAX);
-        if (job->selection.clients)
-                return mfl_fail(err, MFL_INVALID,
-                        "job %s: selection.clients: %u clients per round; the limit is %u", job->name, n,
-                        MFL_COHORT_MAX);
-        return mfl_fail(err, MFL_INVALID,
-                "job %s: data.clients: each round would take all %u clients, and the limit is %u; set "
-                "selection.clients, the number of clients per round",
-                job->name, n, MFL_COHORT_MAX);
-}
-
-bool mfl_job_keeps_state(const struct mfl_job *job)
-{
-        return STATEFUL & BIT(job->aggregation.strategy);
-}
-
-bool mfl_job_has_rows(const struct mfl_job *job)
-{
-        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
-}
-
-bool mfl_job_needs_single_updates(const struct mfl_job *job)
-{
-        return mfl_job_has_rows(job) || mfl_job_keeps_state(job);
 }

@@ -15,6 +15,7 @@
 #include "common/job/losses.h"
 #include "common/job/robust.h"
 #include "common/job/where.h"
+#include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/trace/trace.h"
 
@@ -71,7 +72,7 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_CENTERED_CLIP,
         MFL_STRATEGY_NORM_FILTER,
 };
-/* How a client of scaffold finds its control variate (common/job/method_scaffold.c). */
+/* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
         MFL_SCAFFOLD_II,
@@ -109,6 +110,12 @@ enum mfl_time {
 enum mfl_assign {
         MFL_ASSIGN_SPEED,  /* by measured speed, so that all daemons should finish at the same time */
         MFL_ASSIGN_MODULO, /* round robin: client modulo the number of daemons, which are in order of names */
+};
+
+/* What the model of a round is evaluated on. */
+enum mfl_evaluate_on {
+        MFL_EVALUATE_TEST, /* the data set's test split: all of it, or with partition local each site's own */
+        MFL_EVALUATE_CLIENTS, /* samples of the clients' own, which they keep out of their training */
 };
 
 /* How the learning rate changes. Local step s (from 0) of round r (from 1) has lr * scale(t), with t = r - 1 per round and
@@ -307,12 +314,18 @@ struct mfl_job {
                 double quorum;        /* share of the round's clients that must arrive, (0, 1], default 1 */
                 uint32_t retries;     /* of one round, default 3 */
                 uint64_t virtual_deadline_ms; /* of one round's training, in virtual time; 0: none */
-                uint64_t state;       /* bytes of all clients' states together, default 64 GiB */
+                uint64_t state;               /* bytes of all clients' states together, default 64 GiB */
         } limits;
         struct {
                 uint32_t
                         every; /* rounds; 0: never; default 1; unless 0, the last round is always evaluated */
                 uint32_t batch; /* samples at a time; part of reproducibility; default 50 */
+                int on;         /* enum mfl_evaluate_on; default test */
+                double split; /* clients: the share of its samples that each keeps; default 0.25. 0: none; with
+                                   partition local, sites then evaluate on their own test samples */
+                bool detailed; /* mfl_job_tally; default false */
+                uint32_t
+                        clients; /* clients: how many evaluate, the same ones in each round; 0 for local: all sites */
         } evaluation;
         struct {
                 uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */
@@ -327,6 +340,10 @@ void mfl_job_free(struct mfl_job *job);
 /* The graph of a job for the data set's shape and classes (which the job may override, if they agree). */
 int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
+
+/* How many of its n samples a client keeps for evaluations and never trains on: round(split * n), but not all of them.
+ * It never falls when n rises, and neither does what is left. */
+uint32_t mfl_job_held(const struct mfl_job *job, uint32_t n);
 
 /* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are
  * being submitted: mfl_job_parse accepts such a job, because old stored jobs must remain readable. */
@@ -348,16 +365,17 @@ uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */
 bool mfl_job_has_accuracy(const struct mfl_job *job);
-/* Whether evaluations count labels and predictions by class, for the mean intersection over union: labels at several
- * positions, as of an image's pixels, but not of text. auxiliary: the number of auxiliary outputs. */
-#define MFL_COUNTED_CLASSES_MAX 256 /* their counts travel with each evaluation */
-bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary);
+/* What the job's evaluations add up: with `evaluation: {detailed: true}` confusion or targets; otherwise classes, for the mean
+ * intersection over union, where samples have labels at several positions, as an image's pixels, but not text. */
+enum mfl_tally mfl_job_tally(const struct mfl_job *job, const struct mfl_graph *graph);
+/* Whether the model can be evaluated as the job says. MFL_INVALID, with what to write. */
+int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* Whether the model's outputs are those that `training` speaks of: class_weights, pos_weight, auxiliary. MFL_INVALID,
  * with what to write. */
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
-/* Whether clients keep something from round to round (common/job/method.h). */
+/* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);

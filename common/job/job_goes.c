@@ -145,13 +145,15 @@ static const struct rule rules[] = {
         {{"strategy: scaffold", "option: I", "I is not supported yet; write II"}, ONLY(SCAFFOLD),
                 first_option, "aggregation", "option"},
         {{"strategy: feddyn", "optimizer: adamw",
-                 "adamw's weight decay is no part of the gradient that feddyn's clients remember; write adam"},
+                 "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
+                 "adam"},
                 ONLY(FEDDYN), decays_apart, "training", "optimizer"},
         {{"strategy: scaffold or feddyn", "parallel",
                  "clients that keep a state can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 STATEFUL, always, "", "parallel"},
-        {{"strategy: scaffold or feddyn", "client_state: daemon", "daemon is not supported yet; write server"},
+        {{"strategy: scaffold or feddyn", "client_state: daemon",
+                 "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
         {{"other strategies", "client_state",
                  "is only used with strategies whose clients keep a state: scaffold, feddyn"},
@@ -160,14 +162,15 @@ static const struct rule rules[] = {
                  "is only used with strategies whose clients keep a state: scaffold, feddyn"},
                 ANY, stateless, "limits", "state"},
         {{"strategy: scaffold or feddyn", "compression",
-                 "is for sums of updates, and the server takes those of clients that keep a state one by one; "
+                 "is for sums of updates, and the server takes those of clients that keep a state one by "
+                 "one; "
                  "remove compression"},
                 STATEFUL, compresses, "compression", "up"},
         {{"robust strategies, attacks on updates", "compression",
                  "is for sums of updates, and this job takes each client's by itself; remove compression"},
                 ANY, compresses_rows, "compression", "up"},
         {{"strategy: scaffold or feddyn", "simulation: an attack on updates",
-                 "changes rows of updates, and clients that keep a state have none; write label-flip, or another "
+                 "changes rows of updates, and clients that keep a state have none; write another "
                  "strategy"},
                 STATEFUL, attacks_rows, "", "simulation"},
         {{"strategy: fednova or qfedavg", "compression: bits",

@@ -82,6 +82,8 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
         r = mfl_job_check_trained(job, graph, &why);
         if (!r)
                 r = mfl_job_check_outputs(job, graph, &why);
+        if (!r)
+                r = mfl_job_check_tally(job, graph, &why);
         if (r) {
                 mfl_graph_free(graph);
                 return mfl_fail(err, r, "job %s: %.430s", job->name, why.text);

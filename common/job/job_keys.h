@@ -6,6 +6,10 @@
 #include "common/job/job.h"
 #include "common/settings/yaml.h"
 
+/* job_facts.c: by enum, with NULL at the end. */
+extern const char *const mfl_job_partition_names[], *const mfl_job_strategy_names[],
+                                                            *const mfl_job_selection_names[];
+
 /* Keys that only some kinds use; bit k of `used_by` stands for kind k. */
 struct mfl_job_usage {
         const char *key;

@@ -2,10 +2,36 @@
 /* Whether a model gives what the losses of `training` need. */
 #include "common/job/job.h"
 
-bool mfl_job_counts_classes(const struct mfl_graph *graph, uint32_t auxiliary)
+static bool has_positions(const struct mfl_job *job, const struct mfl_graph *graph)
 {
-        return !graph->vocabulary && graph->positions > 1 + (int)auxiliary &&
-               graph->classes <= MFL_COUNTED_CLASSES_MAX;
+        return !graph->vocabulary && graph->positions > 1 + (int)job->training.auxiliary.n;
+}
+
+enum mfl_tally mfl_job_tally(const struct mfl_job *job, const struct mfl_graph *graph)
+{
+        bool labels = mfl_loss_answers(job->training.loss) == MFL_ANSWERS_LABELS;
+        if (job->evaluation.detailed)
+                return labels ? MFL_TALLY_CONFUSION : MFL_TALLY_TARGETS;
+        return labels && has_positions(job, graph) && graph->classes <= MFL_TALLY_CLASSES_MAX
+                       ? MFL_TALLY_CLASSES
+                       : MFL_TALLY_NONE;
+}
+
+int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err)
+{
+        enum mfl_tally kind = mfl_job_tally(job, graph);
+        if (kind == MFL_TALLY_CONFUSION && (graph->vocabulary || graph->classes > MFL_TALLY_CONFUSION_MAX))
+                return mfl_fail(err, MFL_INVALID,
+                        "evaluation.detailed: the model has %d classes, and a confusion matrix at most %d; "
+                        "remove it",
+                        graph->classes, MFL_TALLY_CONFUSION_MAX);
+        if (kind == MFL_TALLY_TARGETS && graph->classes > MFL_TALLY_TARGETS_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "evaluation.detailed: samples have %d target values, and errors are added up for at "
+                        "most "
+                        "%d; remove it",
+                        graph->classes, MFL_TALLY_TARGETS_MAX);
+        return 0;
 }
 
 const char *mfl_job_losses(enum mfl_loss_answers answers)

@@ -5,6 +5,8 @@
 
 #include "common/base/base.h"
 #include "common/base/digest.h"
+#include "common/measure/measure.h"
+#include "common/model/graph.h"
 
 /* The numbers are those of mfl.proto and of the database. */
 enum mfl_job_state {
@@ -27,6 +29,7 @@ struct mfl_round_record {
          * predictions - both). */
         bool has_mean_iou;
         double mean_iou;
+        struct mfl_measures measures;
         uint64_t eval_samples, samples, weight;
         uint64_t clamped; /* elements of its clients' deltas beyond the grid (common/codec/grid.h) */
         uint32_t clients, clients_rejected, daemons;
@@ -34,6 +37,18 @@ struct mfl_round_record {
         uint64_t virtual_start_us, virtual_end_us;
         uint64_t started_ms, ended_ms; /* the core's clock, up to the order to commit; rounds may overlap */
         uint8_t digest[MFL_SHA256_BYTES];
+};
+
+/* The lists of a round's evaluation: what each client has scored, the worst first, without those that have no samples; and
+ * the confusion matrix. */
+#define MFL_SCORES_SHOWN_MAX 1000 /* kept with the round: the worst */
+struct mfl_round_scores {
+        uint32_t round, n;
+        struct mfl_client_score *v;
+        char (*sites)
+                [MFL_NAME_BYTES]; /* partition local: their names, "" where the site has left; else NULL */
+        uint32_t classes;
+        uint64_t *confusion; /* classes * classes, as in common/measure/tally.h; NULL: none */
 };
 
 #endif

@@ -173,7 +173,9 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, const struct mfl_job *j
                 return r;
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
         uint32_t most = mfl_job_cohort_size(job, job->data.clients);
-        uint32_t fewest = mfl_robust_rows_after(spec, mfl_job_cohort_least(job, job->data.clients));
+        uint32_t drawn =
+                MFL_MAX(mfl_job_cohort_least(job, job->data.clients), 1u); /* nobody: the update is zero */
+        uint32_t fewest = mfl_robust_rows_after(spec, drawn);
         uint32_t least = mfl_robust_rows_least(job);
         if (mfl_robust_compares(job) && most > MFL_ROBUST_ROWS_MAX)
                 return mfl_yaml_fail(doc, aggregation, err,
@@ -181,10 +183,10 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, const struct mfl_job *j
                         "not %u "
                         "(selection.clients)",
                         mfl_strategy_name(job->aggregation.strategy), MFL_ROBUST_ROWS_MAX, most);
-        if (fewest < least && spec->on_few == MFL_ON_FEW_FAIL && job->selection.kind != MFL_SELECT_POISSON)
+        if (fewest < least && spec->on_few == MFL_ON_FEW_FAIL)
                 return mfl_yaml_fail(doc, spec->has_f ? mfl_job_find_key(aggregation, "f") : aggregation, err,
-                        "%s with f: %u needs %u rows, and a round has %u%s; lower f, select more clients, or "
-                        "say "
+                        "%s with f: %u needs %u rows, and a round may have %u%s; lower f, select more "
+                        "clients, or say "
                         "with on_few what such a round does",
                         mfl_strategy_name(job->aggregation.strategy), spec->f, least, fewest,
                         spec->n_before ? " after `before`" : "");
@@ -297,4 +299,14 @@ int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad)
         free(order);
         *ret_bad = bad;
         return 0;
+}
+
+bool mfl_job_has_rows(const struct mfl_job *job)
+{
+        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
+}
+
+bool mfl_job_needs_single_updates(const struct mfl_job *job)
+{
+        return mfl_job_has_rows(job) || mfl_job_keeps_state(job);
 }

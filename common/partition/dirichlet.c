@@ -10,7 +10,7 @@
  * proportions are then rounded to multiples of 2^-30 and cut in integers.
  */
 #include "common/partition/partition_draw.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

@@ -197,6 +197,17 @@ static int draw(const struct mfl_job *job, const int32_t *labels, uint32_t n, in
         return mfl_fail(err, MFL_INVALID, "data.partition: unknown kind %d", (int)job->data.partition);
 }
 
+/* What a client keeps for evaluations comes last. */
+static void hold_back(const struct mfl_job *job, struct mfl_partition *p)
+{
+        for (uint32_t k = 0; k < p->n_clients; k++) {
+                uint32_t n = p->start[k + 1] - p->start[k];
+                struct mfl_rng rng = mfl_rng_new(job->seed, MFL_RNG_PARTITION, MFL_STREAM_HELD, k);
+                if (mfl_job_held(job, n))
+                        mfl_rng_shuffle(&rng, p->index + p->start[k], n);
+        }
+}
+
 static int make_partition(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,
         const struct mfl_dataset *dataset, struct mfl_partition **ret_partition, struct mfl_error *err)
 {
@@ -207,11 +218,13 @@ static int make_partition(const struct mfl_job *job, const int32_t *labels, uint
                         job->data.partition == MFL_PARTITION_LOCAL ? 1 : job->data.clients, n, &p, err);
         if (!r)
                 r = draw(job, labels, n, classes, dataset, p, err);
-        if (r)
+        if (r) {
                 mfl_partition_free(p);
-        else
-                *ret_partition = p;
-        return r;
+                return r;
+        }
+        hold_back(job, p);
+        *ret_partition = p;
+        return 0;
 }
 
 int mfl_partition_new(const struct mfl_job *job, const int32_t *labels, uint32_t n, int classes,

@@ -10,11 +10,12 @@
 #include "common/job/job.h"
 
 /* Client k owns index[start[k] .. start[k + 1]), sample numbers of the training split. No sample occurs twice; size,
- * distribution, inner-dirichlet, pathological and natural-id may leave samples out. */
+ * distribution, inner-dirichlet, pathological and natural-id may leave samples out. Of its n samples the last
+ * mfl_job_held(job, n) are for evaluations, drawn by the seed, and it trains on the others. */
 struct mfl_partition {
         uint32_t n_clients;
         uint32_t *start; /* n_clients + 1; start[n_clients] samples in all */
-        uint32_t *index; /* in the order drawn */
+        uint32_t *index; /* in the order drawn, or shuffled where samples are kept for evaluations */
 };
 
 /* Divides the training split of a data set, whose labels or owners the job's partition may need. local makes one

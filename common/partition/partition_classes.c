@@ -4,7 +4,7 @@
  * heterogeneous networks", arXiv 1812.06127), as in flwr-datasets. Classes without a training sample are ignored.
  */
 #include "common/partition/partition_draw.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

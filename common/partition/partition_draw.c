@@ -2,11 +2,11 @@
 /* What the partitioners share: samples sorted by label, and random numbers that are exact to the bit.
  *
  * Every daemon must draw the same partition, but log, exp and pow of two C libraries may differ in the last bit.
- * Nothing here calls them: common/job/exact.h has its own.
+ * Nothing here calls them: common/exact/exact.h has its own.
  */
 #include "common/partition/partition_draw.h"
 
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

@@ -19,6 +19,7 @@ enum {
         MFL_STREAM_REST = 8,         /* b: class */
         MFL_STREAM_INNER_PRIORS = 9, /* b: client */
         MFL_STREAM_INNER = 10,
+        MFL_STREAM_HELD = 11, /* b: client */
 };
 
 #define MFL_ALPHA_MIN 1e-6

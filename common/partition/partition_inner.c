@@ -4,7 +4,7 @@
  * random client that is not full, then a class by the client's mix among the classes with samples left.
  */
 #include "common/partition/partition_draw.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

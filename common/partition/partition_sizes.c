@@ -7,7 +7,7 @@
  * sample; here linear and square are exact integers.
  */
 #include "common/partition/partition_draw.h"
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 int mfl_partition_sizes_given(const struct mfl_job *job, uint32_t n, uint32_t *start, struct mfl_error *err)
 {

@@ -76,7 +76,17 @@ static void take_results(const struct conf_backend *b, struct conf_training *t, 
         }
         for (uint32_t i = 0; i < CONF_SAMPLES; i++)
                 all[i] = CONF_SAMPLES - 1 - i;
+        memset(t->tally, 0, sizeof t->tally);
+        t->eval.tally = t->tally;
         mfl_conf_must(b->ops->eval(net, 0, data, all, CONF_SAMPLES, &t->eval, &err), &err);
+}
+
+/* Confusion matrices where they have room, of labels at several positions counts of classes. */
+static enum mfl_tally tally_of(const struct conf_train_case *kase)
+{
+        if (mfl_loss_answers(kase->loss.kind) != MFL_ANSWERS_LABELS || kase->classes > CONF_TALLIED)
+                return MFL_TALLY_NONE;
+        return kase->accumulate > 1 ? MFL_TALLY_CLASSES : MFL_TALLY_CONFUSION;
 }
 
 struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, const struct conf_training *t,
@@ -88,6 +98,7 @@ struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, cons
                 .training = true,
                 .augment = kase->augment,
                 .loss = kase->loss,
+                .tally = tally_of(kase),
                 .accumulate = kase->accumulate,
                 .segments = t->segments,
                 .input_grad = t->input_grad,
@@ -217,6 +228,13 @@ static void compare_with_reference(
         }
         double params = params_distance(got, &want, CONF_GROUPS * (size_t)got->graph->n);
         double eval = loss_distance(got->eval.loss_sum, want.eval.loss_sum);
+        uint64_t moved = 0, tallied = 0;
+        for (int i = 0; i < CONF_TALLY; i++) {
+                moved += apart(got->tally[i], want.tally[i]);
+                tallied += got->tally[i];
+        }
+        bool none = tally_of(kase) == MFL_TALLY_NONE;
+        counts &= none ? tallied == 0 : tallied >= got->eval.n_scored && moved <= 6 * bounds.hits;
         mfl_conf_report(counts && params < bounds.params && loss < bounds.loss && eval < bounds.eval &&
                                 apart(got->eval.n_correct, want.eval.n_correct) <= bounds.hits,
                 "%s: train %s: params %.1e (bound %.0e) loss %.1e (%.0e) eval %.1e (%.0e)", b->label,

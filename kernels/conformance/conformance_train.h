@@ -11,7 +11,8 @@
 #define CONF_PARTS 3 /* batches of a step, at most */
 #define CONF_GROUPS 7
 #define CONF_CLASSES_MAX 1100
-#define CONF_COUNTED 8 /* classes of a case with a label per position, at most */
+#define CONF_TALLIED 24 /* classes whose predictions are counted, at most */
+#define CONF_TALLY (CONF_TALLIED * CONF_TALLIED)
 
 struct conf_train_case {
         const char *name, *preset; /* preset NULL: the layers */
@@ -51,8 +52,8 @@ struct conf_training {
         int64_t *acc;  /* n: the exact sum of all groups' updates */
         struct mfl_group_steps groups[CONF_GROUPS];
         struct mfl_score eval;
-        uint64_t by_class[3 * CONF_COUNTED];
-        bool moved; /* see moves_agree */
+        uint64_t tally[CONF_TALLY]; /* of eval */
+        bool moved;                 /* see moves_agree */
         struct mfl_net_plan plan;
 };
 void mfl_conf_training_init(struct conf_training *t, const struct conf_train_case *kase);

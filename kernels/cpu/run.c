@@ -77,7 +77,8 @@ static void take_loss(struct mfl_net *net, const struct mfl_device_data *data, c
                 mfl_layout_to_plain(l, net->options.batch, z, net->logits);
                 z = net->logits;
         }
-        struct mfl_host_loss a = {data, net->graph, loss, index, rows, share, NULL, net->device->loops};
+        struct mfl_host_loss a = {
+                data, net->graph, loss, index, rows, share, NULL, net->device->loops, net->options.tally};
         if (net->graph->classes >= MFL_CLASSES_MANY)
                 a.row = loss_of_many;
         mfl_host_loss(&a, z, dz, score);
@@ -235,8 +236,7 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
 {
         struct pass pass = {.net = net, .group = group, .err = err};
         struct mfl_loss loss = mfl_loss_plain(&net->options.loss);
-        struct mfl_score score = {
-                .by_class = mfl_counts_classes(net->graph, &loss) ? ret_score->by_class : NULL};
+        struct mfl_score score = {.tally = ret_score->tally};
         int rc = mfl_check_data(net->graph, &loss, data->dataset, err);
         omp_set_num_threads(net->options.threads);
         for (uint32_t at = 0, rows; !rc && at < n; at += rows) {

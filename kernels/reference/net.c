@@ -396,8 +396,7 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
 {
         struct mfl_loss loss = mfl_loss_plain(&net->options.loss);
         int rc = mfl_check_data(net->graph, &loss, data->dataset, err);
-        struct mfl_score score = {
-                .by_class = mfl_counts_classes(net->graph, &loss) ? ret_score->by_class : NULL};
+        struct mfl_score score = {.tally = ret_score->tally};
         if (rc)
                 return rc;
         for (uint32_t at = 0, rows; at < n; at += rows) {
@@ -406,7 +405,8 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
                         .net = net, .params = net->params + net->graph->n * (uint64_t)group, .rows = rows};
                 mfl_ref_gather(&pass, data, NULL, index + at);
                 mfl_ref_forward(&pass);
-                struct mfl_host_loss batch = {data, net->graph, &loss, index + at, rows, NULL, NULL, NULL};
+                struct mfl_host_loss batch = {
+                        data, net->graph, &loss, index + at, rows, NULL, NULL, NULL, net->options.tally};
                 mfl_host_loss(&batch, mfl_ref_act(net, net->graph->n_layers - 1), NULL, &score);
         }
         *ret_score = score;

@@ -61,6 +61,58 @@ static json_t *digest_or_null(const ProtobufCBinaryData *digest)
         return mfl_json_text(hex);
 }
 
+struct mfl_measures mfl_round_measures(const Mfl__RoundInfo *round)
+{
+        struct mfl_measures m = {.clients = round->clients_evaluated};
+        for (size_t k = 0; k < MFL_MIN(round->n_measures, (size_t)MFL_MEASURES); k++) {
+                m.known |= round->measured & 1u << k;
+                m.v[k] = round->measures[k];
+        }
+        for (size_t i = 0; i < MFL_MIN(round->n_client_bins, (size_t)MFL_SCORE_BINS); i++)
+                m.bins[i] = round->client_bins[i];
+        return m;
+}
+
+static json_t *put_measures(json_t *object, const Mfl__RoundInfo *r)
+{
+        struct mfl_measures m = mfl_round_measures(r);
+        json_t *bins = m.clients ? json_array() : json_null();
+        for (size_t i = 0; m.clients && i < MFL_SCORE_BINS; i++)
+                json_array_append_new(bins, json_integer(m.bins[i]));
+        for (int k = 0; object && k < MFL_MEASURES; k++)
+                json_object_set_new(object, mfl_measure_infos[k].name,
+                        mfl_json_number(mfl_measure_known(&m, (enum mfl_measure)k), m.v[k]));
+        json_object_set_new(
+                object, "clients_evaluated", m.clients ? json_integer((json_int_t)m.clients) : json_null());
+        json_object_set_new(object, "client_bins", bins);
+        return object;
+}
+
+json_t *mfl_json_scores(const Mfl__RoundScores *scores)
+{
+        json_t *clients = json_array();
+        for (size_t i = 0; scores && i < scores->n_clients; i++) {
+                const Mfl__ClientScore *c = scores->clients[i];
+                json_array_append_new(
+                        clients, json_pack("{sI so sI sI sf}", "client", (json_int_t)c->client, "site",
+                                         mfl_json_text(c->site), "samples", (json_int_t)c->samples, "correct",
+                                         (json_int_t)c->correct, "loss_sum", (double)c->loss_sum * 0x1p-32));
+        }
+        json_t *confusion = scores && scores->classes ? json_array() : json_null();
+        for (uint32_t c = 0; scores && c < scores->classes; c++) {
+                json_t *row = json_array();
+                for (uint32_t p = 0; p < scores->classes; p++)
+                        json_array_append_new(
+                                row, json_integer((json_int_t)scores->confusion[c * scores->classes + p]));
+                json_array_append_new(confusion, row);
+        }
+        if (scores)
+                return json_pack("{sI so so}", "round", (json_int_t)scores->round, "clients", clients,
+                        "confusion", confusion);
+        json_decref(clients);
+        return confusion;
+}
+
 json_t *mfl_json_round(const Mfl__RoundInfo *r)
 {
         if (!r)
@@ -68,7 +120,8 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
         bool iou = r->has_mean_iou_case == MFL__ROUND_INFO__HAS_MEAN_IOU_MEAN_IOU;
         bool virtual = r->has_virtual_end_case == MFL__ROUND_INFO__HAS_VIRTUAL_END_VIRTUAL_END;
         bool trained = r->clients; /* a Poisson sample may be empty */
-        return json_pack("{sI so so so so sI sI sI sI sI sI so so sI sI sI sb sI sI so so so sI sI so}", "round",
+        json_t *round = json_pack(
+                "{sI so so so so sI sI sI sI sI sI so so sI sI sI sb sI sI so so so sI sI so}", "round",
                 (json_int_t)r->round, "accuracy", mfl_json_number(mfl_has_accuracy(r), r->accuracy), "loss",
                 mfl_json_number(r->evaluated, r->loss), "train_loss", mfl_json_number(trained, r->train_loss),
                 "train_accuracy", mfl_json_number(trained && !r->no_accuracy, r->train_accuracy), "samples",
@@ -83,6 +136,7 @@ json_t *mfl_json_round(const Mfl__RoundInfo *r)
                 mfl_json_number(virtual, r->virtual_start), "virtual_end",
                 mfl_json_number(virtual, r->virtual_end), "clamped", (json_int_t)r->clamped, "states_lost",
                 (json_int_t)r->states_lost, "choice", mfl_json_text(r->choice));
+        return put_measures(round, r);
 }
 
 json_t *mfl_json_node(const Mfl__NodeCost *c)

@@ -12,11 +12,13 @@
 #include <jansson.h>
 
 #include "common/base/base.h"
+#include "common/measure/measure.h"
 #include "proto/wire.h"
 
 /* NULL: null, for round and activity. */
 json_t *mfl_json_round(const Mfl__RoundInfo *round);
 json_t *mfl_json_job(const Mfl__JobInfo *info);
+json_t *mfl_json_scores(const Mfl__RoundScores *scores); /* NULL: null */
 json_t *mfl_json_node(const Mfl__NodeCost *cost);
 json_t *mfl_json_partition(const Mfl__JobPartition *partition);
 json_t *mfl_json_activity(const Mfl__Activity *activity);
@@ -32,6 +34,8 @@ const char *mfl_state_name(Mfl__JobState state); /* "waiting", "running", "done"
 const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "nccl", "unknown" */
 /* Whether the round was evaluated with a loss that can tell right from wrong. */
 bool mfl_has_accuracy(const Mfl__RoundInfo *round);
+/* The round's measures, as far as this program knows them. */
+struct mfl_measures mfl_round_measures(const Mfl__RoundInfo *round);
 bool mfl_state_is_final(Mfl__JobState state);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "server/admin/answers.h"
 #include "server/jobs/partition.h"
+#include "server/jobs/scores.h"
 #include "server/views/job_view.h"
 #include "server/views/teams_view.h"
 
@@ -67,6 +68,8 @@ static void run_detail(struct mfl_work *work)
         if (!op->status)
                 op->status =
                         mfl_store_node_list(op->admin->store, op->job, DETAIL_NODES, &op->nodes, &op->err);
+        if (!op->status)
+                op->status = mfl_job_scores_read(op->admin->store, op->job, &op->scores, &op->err);
 }
 
 /* The rounds as protobuf: two arrays, freed by the caller. */
@@ -143,6 +146,7 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         detail.n_nodes = op->nodes.n;
         detail.nodes = cost_pointers;
         detail.teams = mfl_teams_wire(teams);
+        detail.scores = op->scores;
         while (detail.n_nodes && mfl__job_detail__get_packed_size(&detail) > MFL_LIST_BYTES_MAX) {
                 size_t n_dropped = detail.n_nodes / 8 + 1; /* the oldest rounds are left out */
                 detail.nodes += n_dropped;

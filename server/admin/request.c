@@ -3,6 +3,7 @@
 #include "server/admin/request.h"
 
 #include "server/jobs/partition.h"
+#include "server/jobs/scores.h"
 
 struct mfl_admin *mfl_admin_of(const struct mfl_session *session)
 {
@@ -72,6 +73,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_store_nodes_deinit(&op->nodes);
         free(op->audits.v);
         mfl_job_partition_free(op->partition);
+        mfl_job_scores_free(op->scores);
         mfl_store_job_deinit(&op->row);
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);

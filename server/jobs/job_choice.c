@@ -49,10 +49,11 @@ void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_r
         const char *rule = mfl_strategy_name(job->spec->aggregation.strategy);
         job->choice[0] = '\0';
         if (report->n_bad)
-                add(&line, "attack %s: %u bad; ", mfl_attack_name(job->spec->simulation.attack),
-                        report->n_bad);
+                add(&line, "attack %s: %u bad", mfl_attack_name(job->spec->simulation.attack), report->n_bad);
         if (report->n_dropped)
-                add(&line, "%u not finite; ", report->n_dropped);
+                add(&line, ", %u not finite", report->n_dropped);
+        if (report->n_bad && report->n_rows)
+                add(&line, "; ");
         if (report->few)
                 add(&line, "%u rows are too few for %s: %s", report->few, rule,
                         instead[job->spec->aggregation.robust.on_few]);

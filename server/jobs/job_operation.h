@@ -51,6 +51,8 @@ struct job_operation {
                 struct {
                         struct mfl_store_round commit;
                         struct mfl_store_nodes nodes;
+                        void *scores; /* packed; NULL: none */
+                        size_t scores_bytes;
                 };
                 struct {
                         enum mfl_job_state state;

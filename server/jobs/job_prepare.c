@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prepares a job: graph, last committed round, memory, params; and stores what is known about its data. */
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/cohort/memory.h"
 #include "common/partition/partition.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "common/base/log.h"
 #include "kernels/backend.h"
 #include "server/jobs/job_internal.h"
@@ -34,6 +37,30 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+}
+
+/* Who is bad belongs to what is known of a run. */
+static int tell_bad(const struct mfl_server_job *job, struct mfl_error *err)
+{
+        char text[256];
+        bool *bad;
+        size_t n = 0;
+        if (!job->spec->simulation.attack)
+                return 0;
+        if (mfl_simulation_draw(job->spec, &bad))
+                return mfl_fail_memory(err, job->spec->data.clients, "a simulated attack");
+        for (uint32_t k = 0; k < job->spec->data.clients && n + 20 < sizeof text; k++)
+                if (bad[k])
+                        n += (size_t)snprintf(text + n, sizeof text - n, "%s%u", n ? ", " : "", k);
+        free(bad);
+        MFL_CLEANUP_FREE char *line = mfl_asprintf("simulation: %s by %u of %u clients: %s%s",
+                mfl_attack_name(job->spec->simulation.attack), mfl_simulation_bad(job->spec),
+                job->spec->data.clients, text, n + 20 < sizeof text ? "" : ", ...");
+        if (!line)
+                return mfl_fail_memory(err, sizeof text, "a line of the log");
+        uint64_t seq;
+        mfl_store_log(job->jobs->store, job->id, line, &seq);
+        return 0;
 }
 
 /* A population of known size may have more states than the job allows. */
@@ -104,6 +131,8 @@ static void run_prepare(struct mfl_work *work)
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status)
+                op->status = tell_bad(job, &op->err);
+        if (!op->status)
                 op->status = check_states(job, op->prepare.population, op->prepare.graph->n_moving, &op->err);
         if (!op->status && mfl_job_keeps_state(job->spec))
                 op->status = mfl_store_state_list(store, job->id, &states, &op->err);
@@ -167,8 +196,8 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.scored_all =
                 !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
                                     !job->spec->training.has_ignore_index);
-        if (classes && mfl_job_counts_classes(job->graph, job->spec->training.auxiliary.n))
-                op->event.job_ready.counted_classes = (uint32_t)job->graph->classes;
+        op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
+        op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "server/jobs/job_internal.h"
+#include "server/jobs/scores.h"
 
 static void run_round_open(struct mfl_work *work)
 {
@@ -103,6 +104,8 @@ static void run_commit(struct mfl_work *work)
         if (op->status)
                 return;
         job->prepared_stored = true;
+        op->commit.scores = op->scores;
+        op->commit.scores_bytes = op->scores_bytes;
         struct mfl_states *states = mfl_runtime_states(job->runtime);
         if (states)
                 op->commit.states =
@@ -112,6 +115,7 @@ static void run_commit(struct mfl_work *work)
         op->commit.states = NULL;
         if (states && !op->status)
                 mfl_states_committed(states, op->commit.record.round);
+        op->commit.scores = NULL;
 }
 
 static bool is_better(const struct mfl_round_record *a, const struct mfl_round_record *b)
@@ -143,6 +147,7 @@ static void done_commit(struct mfl_work *work)
                 job->jobs->ops->committed(job->jobs->user, job);
         }
         mfl_store_nodes_deinit(&op->nodes);
+        free(op->scores);
         mfl_job_operation_end(op);
 }
 
@@ -156,8 +161,12 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
         op->commit.file = job->file;
         op->commit.frozen = job->frozen_file;
         mfl_strcpy(op->commit.choice, sizeof op->commit.choice, job->choice);
-        op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
+        if (action->scores)
+                op->status = mfl_job_scores_pack(action->scores, &op->scores, &op->scores_bytes, &op->err);
+        if (!op->status)
+                op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
         if (op->status) {
+                free(op->scores);
                 job_fatal(job, op->status, &op->err);
                 mfl_job_operation_free(op);
                 return;

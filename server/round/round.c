@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One job's rounds: preparation, decisions, timers. */
 #include "server/round/round.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
@@ -76,12 +76,12 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         job->n_slots = event->job_ready.n_slots;
         job->scored = event->job_ready.scored;
         job->scored_all = event->job_ready.scored_all;
-        job->counted_classes = event->job_ready.counted_classes;
-        free(job->by_class);
-        job->by_class = job->counted_classes
-                                ? mfl_calloc(3 * (size_t)job->counted_classes, sizeof *job->by_class)
-                                : NULL;
-        if (job->counted_classes && !job->by_class) {
+        job->tally_kind = event->job_ready.tally;
+        job->answers = event->job_ready.answers;
+        job->n_tally = mfl_tally_size(job->tally_kind, job->answers);
+        free(job->tally);
+        job->tally = job->n_tally ? mfl_calloc(job->n_tally, sizeof *job->tally) : NULL;
+        if (job->n_tally && !job->tally) {
                 core->error = -ENOMEM;
                 return;
         }

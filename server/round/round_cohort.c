@@ -118,10 +118,18 @@ bool mfl_round_lacks_samples(const struct core_job *job)
                !job->cut_exact && mfl_cohort_needs_samples(job->spec);
 }
 
+/* Without those that the client keeps for evaluations. */
+static uint32_t trained_of(const struct core_job *job, uint32_t n)
+{
+        return n - mfl_job_held(job->spec, n);
+}
+
 bool mfl_round_samples_differ(const struct core_job *job)
 {
-        size_t bytes = (size_t)job->spec->data.clients * sizeof *job->samples;
-        return job->samples && job->cut_exact && memcmp(job->samples, job->cut->count, bytes) != 0;
+        for (uint32_t k = 0; job->samples && job->cut_exact && k < job->spec->data.clients; k++)
+                if (job->samples[k] != trained_of(job, job->cut->count[k]))
+                        return true;
+        return false;
 }
 
 static int take_samples(struct core_job *job)
@@ -134,9 +142,11 @@ static int take_samples(struct core_job *job)
                 job->samples = mfl_malloc(population * sizeof *job->samples);
         if (!job->samples)
                 return -ENOMEM;
-        for (uint32_t k = 0; k < population; k++)
+        for (uint32_t k = 0; k < population; k++) {
                 if (!mfl_partition_client(job->spec, job->data.train_samples, k, &job->samples[k]))
                         job->samples[k] = job->cut->count[k];
+                job->samples[k] = trained_of(job, job->samples[k]);
+        }
         return 0;
 }
 
@@ -178,10 +188,26 @@ int mfl_round_items_census(struct core_job *job)
         return set_items(job, 1);
 }
 
+/* The same clients in each round, so that rounds compare. */
+static int pick_evaluators(struct core_job *job)
+{
+        uint32_t population = job->spec->data.clients, n = job->spec->evaluation.clients;
+        MFL_CLEANUP_FREE uint32_t *v = n < population ? mfl_malloc(n * sizeof *v) : NULL;
+        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, 0, 0);
+        int r = n < population && !v ? -ENOMEM : set_items(job, n);
+        if (!r && v)
+                r = mfl_draw_uniform(&rng, population, n, v);
+        for (uint32_t i = 0; !r && i < n; i++)
+                job->items[i].item = v ? v[i] : i;
+        return r;
+}
+
 int mfl_round_items_eval(struct core_job *job)
 {
         if (mfl_core_job_is_local(job))
                 return pick_local(job, 0, MFL_SELECT_UNIFORM);
+        if (job->spec->evaluation.on == MFL_EVALUATE_CLIENTS)
+                return pick_evaluators(job);
         uint32_t per_shard,
                 n = mfl_eval_shards(job->data.test_samples, job->spec->evaluation.batch, &per_shard);
         int r = set_items(job, n);

@@ -88,11 +88,23 @@ static uint32_t list_open(const struct core_job *job, uint32_t *v)
         return n;
 }
 
+/* The result of an evaluation is one message with a few numbers for each item. */
+#define EVALUATED_MAX 16384u
+#define TALLIED_MAX 65536u
+
+static uint32_t items_of_task(const struct core_job *job)
+{
+        if (job->phase != PHASE_EVAL)
+                return MFL_ITEMS_MAX;
+        return MFL_MAX(1u, MFL_MIN(EVALUATED_MAX, TALLIED_MAX / MFL_MAX(1u, job->n_tally)));
+}
+
 static void give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon, const uint32_t *v,
         uint32_t n)
 {
-        for (uint32_t i = 0; i < n; i += MFL_ITEMS_MAX)
-                mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, MFL_ITEMS_MAX));
+        uint32_t most = items_of_task(job);
+        for (uint32_t i = 0; i < n; i += most)
+                mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, most));
 }
 
 /* Deals contiguous pieces, so large that all daemons should end at the same time. */

@@ -2,6 +2,7 @@
 /* A job from its beginning to its end, and what people are told about it. */
 #include "server/round/round_job.h"
 
+#include "server/round/round_scores.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
 #include "server/work/core_team.h"
@@ -180,7 +181,8 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         mfl_core_cuts_free(job);
         free(job->leased);
         free(job->slots);
-        free(job->by_class);
+        free(job->tally);
+        mfl_round_scores_clear(job);
         mfl_core_items_clear(job);
         free(job->samples);
         free(job->seen);

@@ -4,6 +4,7 @@
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
+#include "server/round/round_scores.h"
 #include "server/round/round_store.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
@@ -45,8 +46,8 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         job->train_loss = job->eval_loss = 0;
         memset(job->scalars, 0, sizeof job->scalars);
         job->train_correct = job->eval_correct = 0;
-        if (job->counted_classes)
-                memset(job->by_class, 0, 3 * (size_t)job->counted_classes * sizeof *job->by_class);
+        if (job->n_tally)
+                memset(job->tally, 0, job->n_tally * sizeof *job->tally);
         job->weight_claimed = job->weight_counted = 0;
         job->spoilt = job->turned_away = false;
         struct mfl_error err;
@@ -66,6 +67,11 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         mfl_core_trace(core, job, "round %u of %u begins%s: %u clients on %u daemons", job->round,
                 job->spec->rounds, job->attempt ? " again" : "", job->n_items, job->n_leased);
         mfl_core_act(core, MFL_ACT_ROUND_OPEN, job);
+}
+
+static const char *shards_of(const struct core_job *job)
+{
+        return job->spec->evaluation.on == MFL_EVALUATE_CLIENTS ? "clients" : "shards";
 }
 
 /* An evaluation whose score nobody needs (round_cohort.h). */
@@ -88,10 +94,14 @@ static void begin_eval(struct mfl_core *core, struct core_job *job)
                 core->error = -ENOMEM;
                 return;
         }
+        if (mfl_round_scores_begin(job)) {
+                core->error = -ENOMEM;
+                return;
+        }
         mfl_core_job_move(job, PHASE_EVAL);
         job->eval_tries = 0;
-        mfl_core_trace(core, job, "round %u: evaluation begins: %u shards on %u daemons", job->round,
-                job->n_items, job->n_leased);
+        mfl_core_trace(core, job, "round %u: evaluation begins: %u %s on %u daemons", job->round,
+                job->n_items, shards_of(job), job->n_leased);
 }
 
 void mfl_round_begin(struct mfl_core *core, struct core_job *job)
@@ -197,19 +207,12 @@ static double accuracy_of(const struct core_job *job, uint64_t correct, uint64_t
         return mfl_job_has_accuracy(job->spec) ? ratio((double)correct, scored) : (double)NAN;
 }
 
-/* The mean over the classes that are a label or a prediction of both / (labels + predictions - both). */
-static void measure_iou(const struct core_job *job, struct mfl_round_record *record)
+static void measure(const struct core_job *job, struct mfl_round_record *record)
 {
-        uint32_t classes = job->counted_classes, n = 0;
-        double sum = 0;
-        for (uint32_t c = 0; c < classes; c++) {
-                uint64_t both = job->by_class[2 * classes + c];
-                uint64_t either = job->by_class[c] + job->by_class[classes + c] - both;
-                sum += ratio((double)both, either);
-                n += either > 0;
-        }
-        record->has_mean_iou = n > 0;
-        record->mean_iou = ratio(sum, n);
+        bool positions = job->tally_kind == MFL_TALLY_CLASSES || job->scored > 1;
+        mfl_tally_measure(job->tally_kind, job->tally, job->answers, record->eval_samples, &record->measures);
+        record->has_mean_iou =
+                positions && mfl_tally_iou(job->tally_kind, job->tally, job->answers, &record->mean_iou);
 }
 
 /* The losses of the clients that count wait until the round is applied. */
@@ -292,17 +295,24 @@ void mfl_round_finish_eval(struct mfl_core *core, struct core_job *job)
 {
         struct mfl_round_record *record = &job->record;
         uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items;
-        record->evaluated = counted && (counted == n || mfl_core_job_is_local(job));
+        bool enough = counted && (counted == n || mfl_core_job_is_local(job));
+        record->evaluated = enough && record->eval_samples;
         if (record->evaluated) {
                 record->loss = ratio(mfl_core_loss(job->eval_loss), record->eval_samples);
                 record->accuracy = accuracy_of(job, job->eval_correct, record->eval_samples);
-                measure_iou(job, record);
+                measure(job, record);
+                mfl_round_scores_end(core, job);
                 mfl_core_trace(core, job, "round %u is evaluated on %llu samples", job->round,
                         (unsigned long long)record->eval_samples);
         } else {
                 record->eval_samples = 0;
-                mfl_core_trace(core, job, "round %u is not evaluated: only %u of %u shards were done",
-                        job->round, counted, n);
+                mfl_round_scores_clear(job);
+                if (enough)
+                        mfl_core_trace(core, job,
+                                "round %u is not evaluated: there is no sample to evaluate on", job->round);
+                else
+                        mfl_core_trace(core, job, "round %u is not evaluated: only %u of %u %s were done",
+                                job->round, counted, n, shards_of(job));
         }
         drop_work(core, job, "the evaluation is over");
         complete_record(core, job);
@@ -325,7 +335,8 @@ void mfl_round_hopeless(struct mfl_core *core, struct core_job *job)
 static bool evaluates(const struct core_job *job)
 {
         uint32_t every = job->spec->evaluation.every;
-        if (!every || (!mfl_core_job_is_local(job) && !job->data.test_samples))
+        bool shards = job->spec->evaluation.on == MFL_EVALUATE_TEST && !mfl_core_job_is_local(job);
+        if (!every || (shards && !job->data.test_samples))
                 return false;
         return job->round % every == 0 || job->round == job->spec->rounds || job->round == job->stop_after;
 }

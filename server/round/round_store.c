@@ -45,6 +45,7 @@ static void order_commit(struct mfl_core *core, struct core_job *job)
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COMMIT, job);
         action->round = store->round;
         action->record = store->record;
+        action->scores = job->scores.round == store->round ? &job->scores : NULL;
 }
 
 void mfl_round_store_begin(struct mfl_core *core, struct core_job *job)

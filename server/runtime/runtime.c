@@ -112,19 +112,6 @@ static int alloc_memory(
         return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
 }
 
-static int open_states(
-        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
-{
-        static const struct mfl_store_states none;
-        const struct mfl_states_options states = {.path = options->states_path,
-                .spec = rt->spec,
-                .statistics = &rt->graph->statistics,
-                .n = rt->n,
-                .population = options->population,
-                .known = options->states ? options->states : &none};
-        return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
-}
-
 static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
 {
         char *p = dst;
@@ -395,7 +382,7 @@ int mfl_runtime_open(
         if (!r)
                 r = make_params(rt, options, frozen, err);
         if (!r)
-                r = open_states(rt, options, err);
+                r = mfl_runtime_open_states(rt, options, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -484,19 +471,6 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
         }
 }
 
-_Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
-
-/* The clients' states follow the round, and the params may follow them. */
-static int advance_states(
-        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
-{
-        const double *mean;
-        int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
-        for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
-                rt->d[e] += rt->method->shift(rt->spec, mean[e]);
-        return r;
-}
-
 /* The steps of the next round's grid. A round of nobody leaves them as they were. */
 static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *params, struct mfl_error *err)
 {
@@ -529,7 +503,7 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 for (int i = 0; i < rt->strategy->n_state; i++)
                         state[i] = rt->state[i] + begin;
                 reduce_range(rt, begin, count, totals->weight);
-                r = advance_states(rt, begin, count, totals->weight, err);
+                r = mfl_runtime_advance_states(rt, begin, count, totals->weight, err);
                 if (r)
                         break;
                 if (rt->largest)
@@ -582,29 +556,6 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 rt->method->advance(rt->spec, totals, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;
-}
-
-int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
-        struct mfl_params **ret_correction, struct mfl_error *err)
-{
-        struct mfl_params *correction;
-        float *v;
-        if (!rt->states || memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
-                return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
-        int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
-        if (r)
-                return r;
-        r = mfl_states_correction(rt->states, client, v, err);
-        if (r)
-                mfl_params_unref(correction);
-        else
-                *ret_correction = correction;
-        return r;
-}
-
-struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
-{
-        return rt->states;
 }
 
 const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt)

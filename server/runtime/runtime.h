@@ -32,7 +32,7 @@
 #include <stdatomic.h>
 
 #include "common/base/fixed.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 #include "server/runtime/states.h"
 #include "server/store/checkpoint.h"

@@ -128,6 +128,12 @@ static inline uint64_t mfl_element_bytes(enum mfl_encoding encoding)
         return encoding == MFL_ENCODING_F32 ? sizeof(float) : sizeof(int64_t);
 }
 
+/* runtime_states.c. advance: the clients' states follow the round, and d may follow them. */
+int mfl_runtime_open_states(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
+int mfl_runtime_advance_states(
+        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err);
+
 /* runtime_ahead.c. free: under the mutex, of a slot whose block goes; true when the block's reference was
  * taken over. undo: worker, before anything that reads or adds to the sums; forget: the sums are zero, or go.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job's clients keep from round to round (common/job/method.h): a row of floats per client in the file clients.f32 of
+/* What a job's clients keep from round to round (common/method/method.h): a row of floats per client in the file clients.f32 of
  * the job's directory, and the exact sum over all of them.
  *
  * ROWS. A client gets a place in the file when its first update counts. A new row never overwrites the old one: it goes to a
@@ -21,7 +21,7 @@
 #define MFL_SERVER_RUNTIME_STATES_H
 
 #include "common/base/fixed.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "server/store/store.h"
 
 struct mfl_states;

@@ -4,7 +4,7 @@
 #define MFL_SERVER_STATE_ACTION_H
 
 #include "common/job/job_record.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 enum mfl_core_action_kind {
@@ -76,8 +76,12 @@ struct mfl_core_action {
                                 v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */
                         uint64_t n; /* rows of 4 */
                 } memory;
-                struct mfl_team_totals teams;   /* JOB_RELEASE: the last ones */
-                struct mfl_round_record record; /* COMMIT */
+                struct mfl_team_totals teams; /* JOB_RELEASE: the last ones */
+                struct {
+                        struct mfl_round_record record; /* COMMIT */
+                        const struct mfl_round_scores
+                                *scores; /* the core's, until its next step; NULL: none */
+                };
                 struct {
                         char node[MFL_NODE_BYTES], daemon[MFL_NAME_BYTES];
                         uint64_t up, down;

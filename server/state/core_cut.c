@@ -31,7 +31,8 @@ bool mfl_core_cut_has_told(const struct core_job *job, const struct core_relatio
 
 bool mfl_core_cut_differs(const struct core_relation *relation, const struct core_job *job)
 {
-        if (job->phase == PHASE_EVAL_WAIT || job->phase == PHASE_EVAL)
+        bool evaluates = job->phase == PHASE_EVAL_WAIT || job->phase == PHASE_EVAL;
+        if (evaluates && job->spec->evaluation.on == MFL_EVALUATE_TEST)
                 return false; /* the test samples are the same for all daemons */
         return job->cut && relation->cut != job->cut && mfl_core_cut_has_told(job, relation);
 }

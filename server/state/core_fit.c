@@ -45,6 +45,10 @@ static bool has_last_cell(const struct core_job *job)
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
+        if (job->spec->evaluation.on == MFL_EVALUATE_CLIENTS)
+                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation on clients", ""};
+        if (job->spec->evaluation.detailed)
+                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
         if (method->remember)
                 return (struct core_demand){
                         MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};

@@ -6,7 +6,8 @@
 #include "common/base/fixed.h"
 #include "common/cohort/memory.h"
 #include "common/job/job_record.h"
-#include "common/job/method.h"
+#include "common/measure/tally.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 struct core_cut;
@@ -126,7 +127,8 @@ struct core_job {
         bool spoilt;                 /* an update that counts in this round has proved false */
         uint32_t scored;             /* as in JOB_READY */
         bool scored_all;
-        uint32_t counted_classes;
+        enum mfl_tally tally_kind;
+        uint32_t answers, n_tally; /* as in JOB_READY; numbers of a tally */
 
         uint32_t *
                 samples; /* of each client of the population, when the newest round was drawn; NULL: it needs none */
@@ -166,9 +168,12 @@ struct core_job {
         struct mfl_round_record record;
         core_sum train_loss, eval_loss;
         core_sum scalars
-                [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/job/method.h) */
+                [MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas (common/method/method.h) */
         uint64_t train_correct, eval_correct;
-        uint64_t *by_class; /* 3 * counted_classes, of the evaluation at hand */
+        uint64_t *tally; /* n_tally, of the evaluation at hand */
+        /* Evaluation on clients: by item while it runs, which takes 32 bytes for each of at most MFL_COHORT_MAX clients;
+         * then, as for all jobs, of the round that is being stored. */
+        struct mfl_round_scores scores;
         uint64_t progress_samples;
         core_sum progress_loss;
 };

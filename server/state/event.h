@@ -3,7 +3,8 @@
 #ifndef MFL_SERVER_STATE_EVENT_H
 #define MFL_SERVER_STATE_EVENT_H
 
-#include "common/job/method.h"
+#include "common/measure/tally.h"
+#include "common/method/method.h"
 #include "proto/message.h"
 
 struct mfl_core_options {
@@ -94,10 +95,10 @@ struct mfl_core_event {
                         uint64_t n_params, n_frozen;
                         bool statistics; /* the model has running statistics */
                         uint32_t n_slots;
-                        uint32_t scored; /* maximum number of predictions per sample; 0: not known */
-                        bool scored_all; /* every sample has exactly that many */
-                        uint32_t
-                                counted_classes; /* classes of which evaluations count the predictions; 0: none */
+                        uint32_t scored;      /* maximum number of predictions per sample; 0: not known */
+                        bool scored_all;      /* every sample has exactly that many */
+                        enum mfl_tally tally; /* what evaluations add up */
+                        uint32_t answers;     /* the model's classes, or target values */
                         uint8_t frozen_digest[MFL_DIGEST_BYTES]; /* of the frozen params, if n_frozen > 0 */
                         uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
                         uint64_t virtual_us;                     /* when that round ended in virtual time */

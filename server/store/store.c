@@ -126,6 +126,10 @@ static const char *const schema_steps[] = {
         " sum INTEGER, PRIMARY KEY (job, client)) WITHOUT ROWID;"
         "ALTER TABLE rounds ADD COLUMN states_lost INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
+        /* NULL: no measures beside the loss and the accuracy. */
+        "ALTER TABLE rounds ADD COLUMN measures BLOB;"
+        "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " round INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round)) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

@@ -175,8 +175,10 @@ struct mfl_store_round {
         struct mfl_store_file frozen; /* the params that `file` lacks; name "": `file` has all */
         uint32_t states_lost; /* clients whose state was lost before the round, and which began anew */
         const struct mfl_store_states
-                *states; /* for the commit: the states that the round wrote; NULL: none */
+                *states;                     /* for the commit: the states that the round wrote; NULL: none */
         char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
+        const void *scores; /* for commit alone: bytes that the store keeps as long as `file`; NULL: none */
+        size_t scores_bytes;
 };
 struct mfl_store_rounds {
         uint32_t n;
@@ -213,6 +215,9 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
 /* Rows of the newest rounds, at most limit, and for each round all rows or none: by round, then by node. */
 int mfl_store_node_list(struct mfl_store *store, const char *id, uint32_t limit,
         struct mfl_store_nodes *ret_nodes, struct mfl_error *err);
+/* The newest kept scores of a job (round->scores), which the caller frees; NULL: there are none. */
+int mfl_store_scores_get(
+        struct mfl_store *store, const char *id, void **ret_scores, size_t *ret_bytes, struct mfl_error *err);
 /* Rounds in (after, ...], ascending, the newest `limit` of them (0: all). */
 int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after, uint32_t limit,
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err);

@@ -74,6 +74,9 @@ void mfl_store_log_deinit(struct mfl_store *store);
 void mfl_store_logf(struct mfl_store *store, const char *id, const char *fmt, ...) MFL_PRINTF(3, 4);
 
 /* store_nodes.c, within a transaction: replaces the rows of a round; the oldest rows go. */
+/* Writes a round's scores, and removes those of rounds whose files are gone. Within a transaction. */
+int mfl_store_scores_row(
+        struct mfl_store *store, const char *id, const struct mfl_store_round *round, struct mfl_error *err);
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
         const struct mfl_store_nodes *nodes, struct mfl_error *err);
 

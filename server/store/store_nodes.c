@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows beside those of rounds: the network traffic of each round and node, and the places of clients' states. */
+/* Rows beside those of rounds: the network traffic of each round and node, the places of clients' states, and the lists of
+ * evaluations. */
 #include "server/store/store_internal.h"
 
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
@@ -75,6 +76,59 @@ void mfl_store_nodes_deinit(struct mfl_store_nodes *nodes)
 {
         free(nodes->v);
         *nodes = (struct mfl_store_nodes){0};
+}
+
+/* ---- lists of evaluations ---- */
+
+int mfl_store_scores_row(
+        struct mfl_store *store, const char *id, const struct mfl_store_round *round, struct mfl_error *err)
+{
+        int r = 0;
+        if (round->scores)
+                r = mfl_db_run(store->db, err,
+                        "INSERT OR REPLACE INTO round_scores (job, round, body) VALUES (?1, ?2, ?3)", "tib",
+                        id, (int64_t)round->record.round, round->scores, round->scores_bytes);
+        if (r)
+                return r;
+        return mfl_db_run(store->db, err,
+                "DELETE FROM round_scores WHERE job = ?1 AND round NOT IN (SELECT round FROM rounds WHERE "
+                "job = ?1 AND kept = 1)",
+                "t", id);
+}
+
+struct reader {
+        void *body;
+        size_t bytes;
+};
+
+static int on_scores(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct reader *reader = user;
+        reader->bytes = mfl_db_bytes(row, 0);
+        reader->body = mfl_malloc(reader->bytes);
+        if (!reader->body)
+                return mfl_fail_memory(err, reader->bytes, "the scores of clients");
+        mfl_db_blob(row, 0, reader->body, reader->bytes);
+        return 0;
+}
+
+int mfl_store_scores_get(
+        struct mfl_store *store, const char *id, void **ret_scores, size_t *ret_bytes, struct mfl_error *err)
+{
+        struct reader reader = {0};
+        mfl_store_lock(store);
+        int r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_query(store->db, on_scores, &reader, err,
+                        "SELECT body FROM round_scores WHERE job = ?1 ORDER BY round DESC LIMIT 1", "t", id);
+        mfl_store_unlock(store);
+        if (r) {
+                free(reader.body);
+                return r;
+        }
+        *ret_scores = reader.body;
+        *ret_bytes = reader.bytes;
+        return 0;
 }
 
 /* ---- clients' states ---- */

@@ -11,10 +11,39 @@
         "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
         "committed_ms, file, "                                                                               \
         "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
-        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "     \
-        "states_lost, choice"
+        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
+        "states_lost, choice, measures"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
+
+/* The blob of a row: known, clients, the bins, and as many values as there were when it was written. */
+struct measures_head {
+        uint32_t known, clients, bins[MFL_SCORE_BINS];
+};
+
+static void read_measures(struct mfl_db_row *row, int column, struct mfl_measures *ret_measures)
+{
+        uint8_t blob[sizeof(struct measures_head) + sizeof ret_measures->v];
+        size_t bytes = MFL_MIN(mfl_db_bytes(row, column), sizeof blob);
+        struct measures_head head;
+        if (bytes < sizeof head)
+                return;
+        mfl_db_blob(row, column, blob, bytes);
+        memcpy(&head, blob, sizeof head);
+        *ret_measures = (struct mfl_measures){.known = head.known, .clients = head.clients};
+        memcpy(ret_measures->bins, head.bins, sizeof head.bins);
+        memcpy(ret_measures->v, blob + sizeof head, bytes - sizeof head);
+}
+
+static size_t write_measures(const struct mfl_measures *measures,
+        uint8_t blob[sizeof(struct measures_head) + sizeof(double) * MFL_MEASURES])
+{
+        struct measures_head head = {.known = measures->known, .clients = measures->clients};
+        memcpy(head.bins, measures->bins, sizeof head.bins);
+        memcpy(blob, &head, sizeof head);
+        memcpy(blob + sizeof head, measures->v, sizeof measures->v);
+        return sizeof head + sizeof measures->v;
+}
 
 static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
 {
@@ -55,6 +84,7 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
         round->record.has_virtual = !mfl_db_is_null(row, 30);
         round->record.virtual_start_us = (uint64_t)mfl_db_int(row, 29);
         round->record.virtual_end_us = (uint64_t)mfl_db_int(row, 30);
+        read_measures(row, 34, &round->record.measures);
         mfl_db_blob(row, 15, round->record.digest, MFL_DIGEST_BYTES);
         mfl_strcpy(round->file.name, sizeof round->file.name, mfl_db_text(row, 19));
         mfl_db_blob(row, 20, round->file.sha256, sizeof round->file.sha256);
@@ -67,12 +97,14 @@ static int insert_round(
         struct mfl_store *store, const char *id, const struct mfl_store_round *round, struct mfl_error *err)
 {
         const struct mfl_round_record *rec = &round->record;
+        uint8_t measures[sizeof(struct measures_head) + sizeof rec->measures.v];
+        size_t measures_bytes = write_measures(&rec->measures, measures);
         return mfl_db_run(store->db, err,
                 "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
                 "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
-                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35)",
-                "tiiiddddiiiiiiiibiiitbiiitbidiiiiit", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35, ?36)",
+                "tiiiddddiiiiiiiibiiitbiiitbidiiiiitb", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
@@ -84,7 +116,8 @@ static int insert_round(
                 sizeof round->frozen.sha256, (int64_t)round->frozen.bytes,
                 rec->has_mean_iou ? rec->mean_iou : (double)NAN, (int64_t)rec->virtual_start_us,
                 (int64_t)rec->virtual_end_us, (int64_t)rec->has_virtual, (int64_t)rec->clamped,
-                (int64_t)round->states_lost, round->choice);
+                (int64_t)round->states_lost, round->choice,
+                rec->measures.known ? (const void *)measures : NULL, measures_bytes);
 }
 
 /* ---- lists of rounds ---- */
@@ -255,6 +288,8 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
                 r = mfl_store_state_rows(store, id, row.states, err);
         if (!r)
                 r = retain(store, id, keep, &rounds, err);
+        if (!r)
+                r = mfl_store_scores_row(store, id, &row, err);
         r = mfl_store_end(store, r, err);
         for (uint32_t i = 0; i < rounds.n && !r; i++)
                 if (!rounds.v[i].kept)
@@ -318,6 +353,9 @@ static int supersede(struct mfl_store *store, const char *id, uint32_t round, st
                 (int64_t)round);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1 AND round > ?2", "ti",
+                        id, (int64_t)round);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM round_scores WHERE job = ?1 AND round > ?2", "ti",
                         id, (int64_t)round);
         if (!r)
                 r = mfl_db_run(store->db, err,

@@ -27,6 +27,7 @@ static const struct table {
         {"job_partitions", "job || ' ' || daemon", "job = NEW.job AND daemon = NEW.daemon", false},
         {"round_nodes", "job || ', round ' || round || ', node ' || node",
                 "job = NEW.job AND round = NEW.round AND node = NEW.node", false},
+        {"round_scores", "job || ', round ' || round", "job = NEW.job AND round = NEW.round", false},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},

@@ -8,7 +8,7 @@
  * With a server learning rate (Reddi et al. 2021, algorithm 1 with SGD as the server's optimizer) it becomes
  * w(t+1) = w(t) + eta d. FedProx (Li et al.: "Federated Optimization in Heterogeneous Networks", MLSys 2020,
  * algorithm 2) is the same on the server: clients add its proximal term (mu/2) |w - w(t)|^2. FedNova and q-FedAvg
- * (common/job/method_fednova.c, method_qfedavg.c) weigh clients otherwise, and d has a factor that follows from that.
+ * (common/method/fednova.c, qfedavg.c) weigh clients otherwise, and d has a factor that follows from that.
  */
 #include "server/strategy/strategy.h"
 
@@ -38,7 +38,7 @@ const struct mfl_strategy_ops mfl_strategy_qfedavg = {
         .apply = apply,
 };
 
-/* The clients' states, and what feddyn adds to d, are common/job/method_scaffold.c's and method_feddyn.c's. */
+/* The clients' states, and what feddyn adds to d, are common/method/scaffold.c's and feddyn.c's. */
 const struct mfl_strategy_ops mfl_strategy_scaffold = {
         .kind = MFL_STRATEGY_SCAFFOLD,
         .name = "scaffold",

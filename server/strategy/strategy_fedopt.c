@@ -19,7 +19,7 @@
  */
 #include "server/strategy/strategy.h"
 
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

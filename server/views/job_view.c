@@ -24,6 +24,13 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
                 out.virtual_start = (double)record->virtual_start_us / 1e6;
                 out.virtual_end = (double)record->virtual_end_us / 1e6;
         }
+        const struct mfl_measures *measures = &record->measures;
+        out.measured = measures->known;
+        out.n_measures = measures->known ? MFL_MEASURES : 0;
+        out.measures = (double *)measures->v;
+        out.clients_evaluated = measures->clients;
+        out.n_client_bins = measures->clients ? MFL_SCORE_BINS : 0;
+        out.client_bins = (uint32_t *)measures->bins;
         out.samples = record->samples;
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;

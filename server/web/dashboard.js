@@ -241,6 +241,20 @@ function jobsSection() {
   };
 }
 
+// The measures of the newest evaluated round, in words; the histogram is a line of blocks.
+function measured(job) {
+  const r = job.evaluated || job.last || {}, rows = [];
+  if (r.clients_evaluated) {
+    const most = Math.max(...r.client_bins), blocks = r.client_bins.map((n) => (n ? '\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588'[Math.ceil(8 * n / most) - 1] : '_'));
+    rows.push([`Evaluated on ${r.clients_evaluated} clients`, `mean ${fixed(r.client_mean, 4)}, worst 10% ${fixed(r.client_worst, 4)}, best 10% ${fixed(r.client_best, 4)}, `
+      + `variance ${fixed(r.client_variance, 6)}; ${fixed(r.client_low, 2)} ${blocks.join('')} ${fixed(r.client_high, 2)}`]);
+  }
+  for (const [name, key] of [['Macro F1', 'macro_f1'], ['MAE', 'mae'], ['RMSE', 'rmse'], ['R2', 'r2']]) {
+    if (Number.isFinite(r[key])) rows.push([name, fixed(r[key], 4)]);
+  }
+  return rows;
+}
+
 function facts(list, job) {
   const at = job.progress || {};
   const rows = [['State', job.state + (at.phase && job.state === 'running' ? `, ${at.phase}` : '')],
@@ -249,7 +263,8 @@ function facts(list, job) {
     ['Daemons', String(at.daemons || 0)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
     ['Data', job.data], ['Strategy', job.strategy],
     ['Last round', job.last ? duration(job.last.seconds) : '-'],
-    ['Traffic of that round', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-']];
+    ['Traffic of that round', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-'],
+    ...measured(job)];
   if (list.children.length !== rows.length) list.replaceChildren(...rows.map(() => el('div', {}, el('dt', {}), el('dd', {}))));
   rows.forEach(([name, value], i) => {
     setText(list.children[i].firstChild, name);

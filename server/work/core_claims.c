@@ -33,8 +33,8 @@ bool mfl_core_claims_known(const struct core_job *job)
                job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM;
 }
 
-/* The number of samples that one client has. */
-static struct bounds samples_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t client)
+/* The number of samples that one client has, with those that it keeps for evaluations. */
+static struct bounds owned_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t client)
 {
         uint32_t n;
         const struct core_cut *cut = job->cut;
@@ -47,6 +47,21 @@ static struct bounds samples_of(const struct core_job *job, const struct mfl_dat
         if (cut)
                 return (struct bounds){cut->samples_min, cut->samples_max};
         return (struct bounds){0, job->data.train_samples};
+}
+
+/* The number of those that it keeps, and of those that it trains on. */
+static struct bounds held_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t client)
+{
+        struct bounds all = owned_of(job, data, client);
+        return (struct bounds){
+                mfl_job_held(job->spec, (uint32_t)all.min), mfl_job_held(job->spec, (uint32_t)all.max)};
+}
+
+static struct bounds samples_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t client)
+{
+        struct bounds all = owned_of(job, data, client);
+        return (struct bounds){all.min - mfl_job_held(job->spec, (uint32_t)all.min),
+                all.max - mfl_job_held(job->spec, (uint32_t)all.max)};
 }
 
 /* The maximum number of scored predictions in one client's local training. */
@@ -217,14 +232,17 @@ void mfl_core_claims_check(struct mfl_core *core, struct core_job *job)
 
 /* ---- evaluations and progress ---- */
 
-/* The number of test samples in one shard. */
-static uint64_t tested_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t shard)
+/* The number of samples that one shard, or one client, evaluates. */
+static struct bounds tested_of(const struct core_job *job, const struct mfl_data_info *data, uint64_t item)
 {
         uint32_t per, n = job->data.test_samples;
+        if (mfl_job_held(job->spec, UINT32_MAX))
+                return held_of(job, data, item);
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
-                return data->test_samples;
+                return (struct bounds){data->test_samples, data->test_samples};
         uint64_t n_shards = mfl_eval_shards(n, job->spec->evaluation.batch, &per);
-        return shard < n_shards ? MFL_MIN((uint64_t)per, n - shard * per) : 0;
+        uint64_t tested = item < n_shards ? MFL_MIN((uint64_t)per, n - item * per) : 0;
+        return (struct bounds){tested, tested};
 }
 
 const char *mfl_core_claim_score(const struct core_task *task, const struct core_daemon *daemon,
@@ -232,34 +250,26 @@ const char *mfl_core_claim_score(const struct core_task *task, const struct core
 {
         const struct core_job *job = task->job;
         const struct mfl_data_info *data = mfl_core_daemon_data(daemon, job);
-        uint64_t most = data ? multiply(tested_of(job, data, item->item), job->scored) : 0;
-        bool wrong = item->samples > most || (job->scored_all && item->samples != most);
+        struct bounds tested = data ? tested_of(job, data, item->item) : (struct bounds){0, 0};
+        uint64_t most = multiply(tested.max, job->scored), least = multiply(tested.min, job->scored);
+        bool wrong = item->samples > most || (job->scored_all && item->samples < least);
         if (data && job->scored && wrong) {
                 mfl_snprintf(text, MFL_REASON_BYTES,
-                        "%" PRIu64 " predictions are scored, but the test samples have %" PRIu64,
-                        item->samples, most);
+                        "%" PRIu64 " predictions are scored, but the test samples have %s%" PRIu64,
+                        item->samples, least < most ? "at most " : "", item->samples > most ? most : least);
                 return text;
         }
         return check_score(job, item->samples, item->correct, item->loss_sum, text);
 }
 
-const char *mfl_core_claim_by_class(const struct core_job *job, const struct mfl_eval_item *item,
-        const uint64_t *by_class, char text[MFL_REASON_BYTES])
+const char *mfl_core_claim_tally(const struct core_job *job, const struct mfl_eval_item *item,
+        const uint64_t *tally, char text[MFL_REASON_BYTES])
 {
-        uint32_t classes = job->counted_classes;
-        uint64_t sum[3] = {0};
-        bool more = false;
-        for (uint32_t c = 0; c < classes; c++) {
-                for (int k = 0; k < 3; k++)
-                        sum[k] = add(sum[k], by_class[(uint32_t)k * classes + c]);
-                more |= by_class[2 * classes + c] > MFL_MIN(by_class[c], by_class[classes + c]);
-        }
-        if (!more && sum[0] == item->samples && sum[1] == item->samples && sum[2] == item->correct)
+        if (mfl_tally_agrees(job->tally_kind, tally, job->answers, item->samples, item->correct))
                 return NULL;
         mfl_snprintf(text, MFL_REASON_BYTES,
-                "its counts by class (%" PRIu64 " labels, %" PRIu64 " predictions, %" PRIu64
-                " right) contradict %" PRIu64 " predictions, %" PRIu64 " right",
-                sum[0], sum[1], sum[2], item->samples, item->correct);
+                "its tally contradicts %" PRIu64 " predictions, %" PRIu64 " right", item->samples,
+                item->correct);
         return text;
 }
 
@@ -275,7 +285,7 @@ const char *mfl_core_claim_progress(const struct core_task *task, const struct c
                 uint64_t item = job->items[task->index[i]].item;
                 most = add(most, task->kind == MFL_TASK_TRAIN
                                          ? trained_of(job, samples_of(job, data, item).max)
-                                         : multiply(tested_of(job, data, item), job->scored));
+                                         : multiply(tested_of(job, data, item).max, job->scored));
         }
         if (samples > most) {
                 mfl_snprintf(text, MFL_REASON_BYTES,

@@ -20,9 +20,9 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
         const struct mfl_announce *announce, char text[MFL_REASON_BYTES]);
 const char *mfl_core_claim_score(const struct core_task *task, const struct core_daemon *daemon,
         const struct mfl_eval_item *item, char text[MFL_REASON_BYTES]);
-/* The counts by class of an evaluated shard: 3 * job->counted_classes. */
-const char *mfl_core_claim_by_class(const struct core_job *job, const struct mfl_eval_item *item,
-        const uint64_t *by_class, char text[MFL_REASON_BYTES]);
+/* The tally of an evaluated shard: job->n_tally numbers. */
+const char *mfl_core_claim_tally(const struct core_job *job, const struct mfl_eval_item *item,
+        const uint64_t *tally, char text[MFL_REASON_BYTES]);
 const char *mfl_core_claim_progress(const struct core_task *task, const struct core_daemon *daemon,
         uint64_t samples, int64_t loss_sum, char text[MFL_REASON_BYTES]);
 /* Whether an update's weight can be checked. Until then no update gets a slot. */

@@ -196,10 +196,12 @@ def as_schema(c, job, schema):
                    (hashlib.sha256(data).digest(), len(data), job, name))
     os.unlink(folder + 'frozen.safetensors')
     mfl_state.drop_sums(db)
-    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'clamped'):
+    for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'clamped', 'virtual_start_us', 'virtual_end_us', 'states_lost',
+                   'choice', 'measures'):
         db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
     for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
         db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
+    db.execute('DROP TABLE client_states')
     db.execute('PRAGMA user_version = %d' % schema)
     db.commit()
     db.close()

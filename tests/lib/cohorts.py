@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who takes part in a round, recomputed from the seed: weighted draws, virtual time, power-of-choice, Oort. Shares no code with the
-programs; exact logarithms and powers are the series that common/job/exact.h describes."""
+programs; exact logarithms and powers are the series that common/exact/exact.h describes."""
 import math
 import struct
 

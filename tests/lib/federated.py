@@ -8,6 +8,7 @@ import mfl_harness as h
 U32 = (1 << 32) - 1
 INIT, PARTITION, SELECT, SHUFFLE, DATA = 1, 2, 3, 4, 9  # common/base/rng.h: part of reproducibility
 SIZES = 4  # the stream of partition `size` (common/partition/partition_draw.h)
+HELD = 11  # of what clients keep for evaluations
 
 
 def philox(c, k0, k1):
@@ -178,19 +179,28 @@ class Client:
         self.n, self.steps, self.loss, self.d, self.trained, self.k = n, steps, loss, d, trained, k
 
 
+def parts_of(seed, n, clients, split=0):
+    """The samples of each of so many clients, or of clients of these sizes: those that it trains on, and those that it keeps."""
+    order = Stream(seed, PARTITION, 0 if isinstance(clients, int) else SIZES, 0).shuffled(range(n))
+    sizes = [(k + 1) * n // clients - k * n // clients for k in range(clients)] if isinstance(clients, int) else clients
+    parts = []
+    for k, (size, end) in enumerate(zip(sizes, np.cumsum(sizes))):
+        part, held = order[end - size:end], min(int(size * split + 0.5), size - 1)
+        if held:
+            part = Stream(seed, PARTITION, HELD, k).shuffled(part)
+        parts.append((part[:size - held], part[size - held:]))
+    return parts
+
+
 def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, turns=None,
-                      states=None, **local):
+                      states=None, split=0, **local):
     """McMahan et al. 2017, algorithm 1, with a rule for the server, all clients in every round, on the tiny data set; in double. lr:
     of each round. clients: how many, or their sizes. method(clients, r): the mean of what they moved by, and more for local. turns(r): the
-    clients of a round, if not all. states: what clients keep; added(k): to the gradients of client k; it is a method, too."""
+    clients of a round, if not all. states: what clients keep; added(k): to the gradients of client k; it is a method, too. split: the share
+    of its samples that a client keeps for evaluations."""
     shape, classes, n = (1, 8, 8), 4, 400
     x, y = synthetic(shape, classes, n, 1, 0)
-    order = Stream(seed, PARTITION, 0 if isinstance(clients, int) else SIZES, 0).shuffled(range(n))
-    if isinstance(clients, int):
-        parts = [order[k * n // clients:(k + 1) * n // clients] for k in range(clients)]
-    else:
-        ends = np.cumsum(clients)
-        parts = [order[end - size:end] for size, end in zip(clients, ends)]
+    parts = [trained for trained, _ in parts_of(seed, n, clients, split)]
     d = int(np.prod(shape))
     w = uniform_init(seed, 0, classes * d, d).reshape(classes, d)
     b = uniform_init(seed, 1, classes, d)

@@ -449,12 +449,16 @@ static void finish_eval(
         struct mfl_eval_item v[SIM_ITEMS];
         const struct mfl_job *spec = &sim_job(sim, task->job)->spec;
         bool local = spec->data.partition == MFL_PARTITION_LOCAL;
-        uint32_t n = local ? 100 : spec->evaluation.batch; /* 100 test samples: every shard is one batch */
-        for (uint32_t k = 0; k < task->n_items; k++)
+        for (uint32_t k = 0; k < task->n_items; k++) {
+                uint32_t n =
+                        local ? 100 : spec->evaluation.batch; /* 100 test samples: every shard is one batch */
+                if (spec->evaluation.on == MFL_EVALUATE_CLIENTS)
+                        n = mfl_job_held(spec, sim_samples(spec, task->items[k]));
                 v[k] = (struct mfl_eval_item){.item = task->items[k],
                         .samples = n,
-                        .correct = task->items[k] % n,
+                        .correct = n ? task->items[k] % n : 0,
                         .loss_sum = (int64_t)n << 31};
+        }
         lie_of_scores(&sim->daemon[i], &v[0]);
         new_result(sim, &sim->daemon[i], task)->t.items = NULL;
         event->ok = true;

@@ -46,6 +46,12 @@ static void setup_job(struct sim *sim, uint32_t i, bool second_data)
                 spec->selection.clients = 0;
                 spec->selection.daemons_min = 1; /* some daemons may be too old */
         }
+        if (!sim->scenario && (sim->seed + i) % 6 == 4) {
+                spec->evaluation.on = MFL_EVALUATE_CLIENTS;
+                spec->evaluation.split = 0.5;
+                spec->evaluation.clients = local ? 0 : 1 + (uint32_t)(sim->seed % spec->data.clients);
+                spec->selection.daemons_min = 1; /* some daemons may be too old */
+        }
         if (!sim->scenario && (sim->seed + i) % 11 == 5 && !local &&
                 spec->selection.kind == MFL_SELECT_UNIFORM) {
                 spec->selection.kind = MFL_SELECT_WEIGHTED;
@@ -203,6 +209,9 @@ static void setup_rivals(struct sim *sim)
                 if (!i)
                         spec->time = MFL_TIME_REAL;
                 spec->data.clients = i ? 1 + (uint32_t)(sim->seed / 2 + i) % 6 : 0;
+                spec->evaluation.clients = MFL_MIN(spec->evaluation.clients, spec->data.clients);
+                if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && i)
+                        spec->evaluation.clients = MFL_MAX(spec->evaluation.clients, 1u);
                 spec->selection.clients = 0;
                 spec->selection.daemons_min = 1;
                 spec->rounds = i ? 100 : 20;

@@ -2,7 +2,7 @@
 /* Federated learning in miniature: six parameters, a training that is a function of (params, client, round),
  * and the true fixed-point sums. */
 #include "tests/sim/sim.h"
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include "common/base/digest.h"
 
@@ -30,7 +30,8 @@ void sim_initial(const struct mfl_job *spec, float *ret_params)
 
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item)
 {
-        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : sim_samples(spec, item);
+        uint32_t n = sim_samples(spec, item);
+        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : n - mfl_job_held(spec, n);
 }
 
 uint32_t sim_samples(const struct mfl_job *spec, uint64_t item)

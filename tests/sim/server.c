@@ -245,6 +245,24 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const st
         sim_digest(job->params_new, answer(sim, job, 3, MFL_EV_APPLIED)->digest);
 }
 
+/* The samples of an evaluation: of 100 test samples, or of the clients that evaluate. */
+static uint32_t tested(const struct mfl_job *spec)
+{
+        uint32_t v[SIM_ITEMS], n = spec->evaluation.clients, sum = 0;
+        if (spec->evaluation.on == MFL_EVALUATE_TEST)
+                return 100;
+        struct mfl_rng rng = mfl_rng_new(spec->seed, MFL_RNG_SELECT, 0, 0);
+        for (uint32_t i = 0; i < spec->data.clients; i++)
+                v[i] = i;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t j = i + mfl_rng_below(&rng, spec->data.clients - i), t = v[i];
+                v[i] = v[j];
+                v[j] = t;
+                sum += mfl_job_held(spec, sim_samples(spec, v[i]));
+        }
+        return sum;
+}
+
 static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_round_record *record)
 {
         uint8_t digest[MFL_DIGEST_BYTES];
@@ -265,11 +283,14 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
         sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0,
                 "the model of round %u is not that of its clients", record->round);
         bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
+        due &= local || tested(&job->spec); /* clients may have nothing to keep */
         sim_check(sim,
                 record->evaluated == due || !due || job->spec.limits.quorum < 1 || local || sim->barred,
                 "round %u: evaluated %d", record->round, record->evaluated);
-        sim_check(sim, !record->evaluated || local || record->eval_samples == 100,
+        sim_check(sim, !record->evaluated || local || record->eval_samples == tested(&job->spec),
                 "round %u: evaluated on %u samples", record->round, (uint32_t)record->eval_samples);
+        sim_check(sim, !record->evaluated || record->measures.clients <= record->eval_samples,
+                "round %u: %u clients evaluated", record->round, record->measures.clients);
         bool timed = job->spec.time == MFL_TIME_VIRTUAL;
         sim_check(sim,
                 record->has_virtual == timed && record->virtual_start_us == job->virtual_us &&

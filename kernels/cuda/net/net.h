@@ -118,7 +118,7 @@ enum mfl_cuda_region {
 struct mfl_cuda_control {
         uint64_t step, step_first, dropout, augment;
         uint64_t loss_sum, n_correct, n_scored; /* [G] each, one after another */
-        uint64_t by_class;                      /* [3][classes], of all groups together */
+        uint64_t tally;                         /* of options.tally, of all groups together */
         uint64_t weight, n_bad;                 /* [G] */
         /* Tables by batch; a step of the optimizer has options.accumulate batches. */
         uint64_t count; /* [G][steps_max] rows */
@@ -156,7 +156,6 @@ struct mfl_cuda_model {
                                               copies of shared tensors, all */
         uint32_t accumulate; /* batches of a step, at least 1 */
         int answers;         /* words of a sample's labels or targets */
-        bool counts_classes; /* evaluation fills mfl_score.by_class */
         uint32_t steps_max;  /* batches of one upload of tables, a multiple of accumulate */
         uint64_t stage_rows; /* float samples in half of the staging area; of bytes there are four
                                        times as many */

@@ -355,6 +355,10 @@ static int check_options(
         if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%d segments: must be 0 to %d", options->segments,
                         MFL_SEGMENTS_MAX);
+        if (options->tally == MFL_TALLY_TARGETS)
+                return mfl_fail(err, MFL_INVALID,
+                        "evaluation.detailed of target values is not supported on the cuda backend yet: use "
+                        "training.backend: cpu, or remove it");
         if (options->augment.crop < 0 || options->augment.crop > CROP_MAX)
                 return mfl_fail(
                         err, MFL_INVALID, "crop %d: must be 0 to %d", options->augment.crop, CROP_MAX);
@@ -372,7 +376,6 @@ int mfl_cuda_model_init(struct mfl_cuda_model *model, const struct mfl_graph *gr
         model->accumulate = (uint32_t)MFL_MAX(options->accumulate, 1);
         bool labels = mfl_loss_answers(options->loss.kind) == MFL_ANSWERS_LABELS;
         model->answers = labels ? graph->positions / (1 + options->loss.n_auxiliary) : graph->classes;
-        model->counts_classes = mfl_counts_classes(graph, &options->loss);
         model->answers = MFL_MAX(model->answers, 1);
         int rc = check_options(graph, options, err);
         if (!rc)

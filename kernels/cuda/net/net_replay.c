@@ -68,8 +68,10 @@ static int launch_loss(const struct mfl_cuda_run *pass, bool gradient)
         a.z.c /= positions;
         if (gradient)
                 a.loss.weights = mfl_cuda_at(net, MFL_CUDA_CLASS_WEIGHTS);
-        else if (net->model.counts_classes)
-                a.by_class = mfl_cuda_control_at(net, control->by_class);
+        else if (net->model.options.tally) {
+                a.tally_kind = net->model.options.tally;
+                a.tally = mfl_cuda_control_at(net, control->tally);
+        }
         return mfl_cuda_check(mfl_cuda_loss(&a, net->main.stream), "loss", pass->err);
 }
 

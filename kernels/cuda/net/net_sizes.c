@@ -110,8 +110,8 @@ static void size_control(struct mfl_cuda_model *model)
         control->loss_sum = take(&at, groups * sizeof(int64_t));
         control->n_correct = take(&at, groups * sizeof(uint64_t));
         control->n_scored = take(&at, groups * sizeof(uint64_t));
-        control->by_class =
-                take(&at, model->counts_classes ? 3 * (uint64_t)model->graph->classes * sizeof(uint64_t) : 0);
+        control->tally = take(&at,
+                mfl_tally_size(model->options.tally, (uint32_t)model->graph->classes) * sizeof(uint64_t));
         control->weight = take(&at, groups * sizeof(uint64_t));
         control->n_bad = take(&at, groups * sizeof(uint64_t));
         control->count = take(&at, groups * model->steps_max * sizeof(uint32_t));

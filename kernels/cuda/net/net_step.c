@@ -177,7 +177,8 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
 {
         const struct mfl_cuda_control *control = &net->model.control;
         struct mfl_cuda_work work = {net, data, NULL};
-        struct mfl_score score = {.by_class = net->model.counts_classes ? ret_score->by_class : NULL};
+        struct mfl_score score = {.tally = ret_score->tally};
+        uint32_t n_tally = mfl_tally_size(net->model.options.tally, (uint32_t)net->model.graph->classes);
         mfl_assert(group >= 0 && group < net->model.options.groups);
         int rc = check_data(net, data, err);
         if (!rc)
@@ -186,9 +187,9 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
                 rc = choose_group(net, group, err);
         while (!rc && n) {
                 rc = run_tables(&work, deal_batches(net, data, &index, &n), err);
-                const uint64_t *by_class = mfl_cuda_pinned(net, control->by_class);
-                for (int c = 0; !rc && score.by_class && c < 3 * net->model.graph->classes; c++)
-                        score.by_class[c] += by_class[c];
+                const uint64_t *tally = mfl_cuda_pinned(net, control->tally);
+                for (uint32_t i = 0; !rc && score.tally && i < n_tally; i++)
+                        score.tally[i] += tally[i];
                 for (int g = 0; !rc && g < net->model.options.groups; g++) {
                         score.loss_sum += ((int64_t *)mfl_cuda_pinned(net, control->loss_sum))[g];
                         score.n_correct += ((uint64_t *)mfl_cuda_pinned(net, control->n_correct))[g];

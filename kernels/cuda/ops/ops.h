@@ -193,7 +193,8 @@ struct mfl_cuda_loss {
         const struct mfl_cuda_scale *scale; /* [G]; NULL: 1 */
         int64_t *loss_sum;                  /* [G] each; added to */
         uint64_t *n_correct, *n_scored;
-        uint64_t *by_class; /* [3][classes], of struct mfl_score, of all groups together; NULL: not wanted */
+        enum mfl_tally tally_kind; /* classes or confusion */
+        uint64_t *tally;           /* of struct mfl_score, of all groups together; NULL: not wanted */
         struct mfl_cuda_steps steps;
 };
 cudaError_t mfl_cuda_loss(const struct mfl_cuda_loss *a, cudaStream_t stream);

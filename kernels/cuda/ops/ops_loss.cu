@@ -54,10 +54,14 @@ MFL_DEVICE struct place place_of(const struct mfl_cuda_loss *a, uint32_t row, ui
 MFL_DEVICE void count_classes(const struct mfl_cuda_loss *a, int label, int best)
 {
         int classes = a->z.c;
-        mfl_atomic_add_u64(&a->by_class[label], 1);
-        mfl_atomic_add_u64(&a->by_class[classes + best], 1);
+        if (a->tally_kind == MFL_TALLY_CONFUSION) {
+                mfl_atomic_add_u64(&a->tally[label * classes + best], 1);
+                return;
+        }
+        mfl_atomic_add_u64(&a->tally[label], 1);
+        mfl_atomic_add_u64(&a->tally[classes + best], 1);
         if (label == best)
-                mfl_atomic_add_u64(&a->by_class[2 * classes + label], 1);
+                mfl_atomic_add_u64(&a->tally[2 * classes + label], 1);
 }
 
 /* Adds a block's share to the sums, once in each block. */
@@ -93,7 +97,7 @@ MFL_DEVICE void loss_rows(const struct mfl_cuda_loss *a, uint32_t rows, const fl
                         a->dz ? dz + t * pitch : NULL, &hit);
                 loss[t] = mfl_fixed_loss(v * (share.ratio * place.head));
                 hits[t] = place.main ? SCORED + hit : 0;
-                if (a->by_class && place.main) {
+                if (a->tally && place.main) {
                         int best = 0;
                         for (int c = 1; c < classes; c++)
                                 best = own[c] > own[best] ? c : best;
@@ -269,7 +273,7 @@ MFL_DEVICE void loss_many(const struct mfl_cuda_loss *a, enum mfl_cuda_type type
         float loss = loss_of_row(&a->loss, classes, &v) * (share.ratio * place.head);
         if (threadIdx.x == 0) {
                 add_sums(a, mfl_fixed_loss(loss), place.main && at[0] == label, place.main);
-                if (a->by_class && place.main)
+                if (a->tally && place.main)
                         count_classes(a, label, at[0]);
         }
         for (int c = (int)threadIdx.x; a->dz && c < classes; c += MFL_OPS_THREADS)

@@ -10,7 +10,11 @@
         "\"digest\":\"abcd000000000000000000000000000000000000000000000000000000000000\",\"attempt\":0,"     \
         "\"daemons\":0,\"committed_unix_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0,"  \
         "\"mean_iou\":null,\"virtual_start\":null,\"virtual_end\":null,\"clamped\":0,\"states_lost\":0,"     \
-        "\"choice\":null}"
+        "\"choice\":null,"                                                                                   \
+        "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,"                               \
+        "\"client_best\":null,\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,"      \
+        "\"rmse\":null,"                                                                                     \
+        "\"r2\":null,\"clients_evaluated\":null,\"client_bins\":null}"
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \
@@ -232,7 +236,7 @@ static void test_json(void **state)
                 "{\"round\":1,\"node\":\"earlier\",\"daemons\":0,\"bytes_up\":0,\"bytes_down\":0,"
                 "\"bytes_up_alone\":0,\"bytes_down_alone\":0},"
                 "{\"round\":2,\"node\":\"n\",\"daemons\":3,\"bytes_up\":10,\"bytes_down\":0,"
-                "\"bytes_up_alone\":30,\"bytes_down_alone\":7}],\"teams\":null}",
+                "\"bytes_up_alone\":30,\"bytes_down_alone\":7}],\"teams\":null,\"scores\":null}",
                 "show j-000002");
         check(&f, "models b --json", 0, "{\"job\":\"j-000002\",\"models\":[" ROUND_2 "]}", "models j-000002");
         check(&f, "stop last --json", 0, "{\"job\":\"j-000010\",\"text\":\"stopping\"}", "stop j-000010");

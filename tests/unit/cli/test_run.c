@@ -173,6 +173,10 @@ static void test_rounds_csv(void **state)
         rounds[1].info.bytes_down_alone = 20;
         rounds[1].info.daemons = 4;
         rounds[1].digest[31] = 0xef;
+        rounds[1].measures = (struct mfl_measures){.known = 1u << MFL_MEASURE_CLIENT_MEAN,
+                .clients = 7,
+                .v = {[MFL_MEASURE_CLIENT_MEAN] = 0.25},
+                .bins = {[9] = 3}};
         mfl_strcpy(run.out, sizeof run.out, path);
         *strrchr(run.out, '/') = '\0';
         if (mfl_run_write_rounds(&run, &err) || mfl_fs_read(path, 10000, &text, &bytes, &err))
@@ -181,11 +185,14 @@ static void test_rounds_csv(void **state)
                 "round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_"
                 "rejected,bytes_up,bytes_down,"
                 "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,"
-                "virtual_end,clamped\n"
+                "virtual_end,clamped,client_mean,client_variance,client_worst,client_best,client_low,client_"
+                "high,"
+                "macro_f1,mae,rmse,r2,clients_evaluated,client_bins\n"
                 "1,,,0,0,0,4,0,0,0,0.000,0,0,"
-                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0\n"
+                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0,,,,,,,,,,,,\n"
                 "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
-                "00000000000000000000000000000000000000000000000000000000000000ef,40,20,,,,0\n");
+                "00000000000000000000000000000000000000000000000000000000000000ef,40,20,,,,0,0.25,,,,,,,,,,7,"
+                "0 0 0 0 0 0 0 0 0 3\n");
         free(text);
 }
 

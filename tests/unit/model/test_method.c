@@ -2,8 +2,8 @@
 /* Methods: their numbers against closed formulas and libm, their limits, and exact logarithms and powers. */
 #include "tests/lib/test.h"
 #include "common/base/rng.h"
-#include "common/job/exact.h"
-#include "common/job/method.h"
+#include "common/exact/exact.h"
+#include "common/method/method.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -75,10 +75,10 @@ static void random_arrays(struct mfl_rng *r, struct mfl_msg *m)
                 for (uint32_t i = 0; i < n; i++)
                         m->eval.items[i] = (struct mfl_eval_item){
                                 mfl_rng_u64(r), 1u << 31, mfl_rng_u32(r) >> 1, mfl_rng_u32(r)};
-                m->eval.n_by_class = 6 * n;
-                m->eval.by_class = calloc(6 * n, sizeof *m->eval.by_class);
+                m->eval.n_tally = 6 * n;
+                m->eval.tally = calloc(6 * n, sizeof *m->eval.tally);
                 for (uint32_t i = 0; i < 6 * n; i++)
-                        m->eval.by_class[i] = mfl_rng_u32(r);
+                        m->eval.tally[i] = mfl_rng_u32(r);
                 break;
         default:
                 break;
@@ -367,7 +367,7 @@ static void each_broken_field_is_named(void **state)
         ROW(MFL_MSG_REFUSED, m.update.code = 9, "Refused.code");
         ROW(MFL_MSG_EVAL_RESULT, m.eval.n_items = 0, "EvalResult.items");
         ROW(MFL_MSG_EVAL_RESULT, m.eval.items[0].samples = 0, "EvalItem.correct");
-        ROW(MFL_MSG_EVAL_RESULT, m.eval.n_by_class--, "EvalResult.by_class");
+        ROW(MFL_MSG_EVAL_RESULT, m.eval.n_tally--, "EvalResult.tally");
         ROW(MFL_MSG_PROGRESS, m.progress.items_done = 65537, "Progress.items_done");
         ROW(MFL_MSG_RECALL, m.recall.n_items = 0, "Recall.keep");
         ROW(MFL_MSG_RETURNED, m.recall.n_items = 65537, "Returned.kept");

@@ -26,6 +26,8 @@ static const struct {
         {"Partition", "first", 0},
         {"Range", "bytes", 8},
         {"Chunk", "offset", 8},
+        {"PeerHello", "to", 0},
+        {"PeerHello", "n_ranks", 2},
         {"Activity", "compute", 0.25},
         {"Activity", "data", 0.25},
         {"Activity", "network", 0.25},
@@ -83,8 +85,11 @@ static void fill_value(struct filling *f, const ProtobufCMessageDescriptor *d,
                 *(char **)p = next_text(f, d, field->name);
                 break;
         case PROTOBUF_C_TYPE_BYTES:
-                *(ProtobufCBinaryData *)p = (ProtobufCBinaryData){
-                        !strcmp(d->short_name, "CommunicatorId") ? 128 : 32, make(f, 128)};
+                *(ProtobufCBinaryData *)p =
+                        (ProtobufCBinaryData){!strcmp(d->short_name, "CommunicatorId") ? 128
+                                              : !strcmp(field->name, "nonce")          ? 16
+                                                                                       : 32,
+                                make(f, 128)};
                 break;
         case PROTOBUF_C_TYPE_BOOL: /* false: Drain.all, Access.remove and others forbid what else is there */
                 break;
@@ -133,7 +138,7 @@ static ProtobufCMessage *fill(struct filling *f, const ProtobufCMessageDescripto
                         continue;
                 }
                 bool pair = !strcmp(d->short_name, "Group") || !strcmp(d->short_name, "Team");
-                int n = pair ? 2 : !strcmp(field->name, "by_class") ? 3 : 1;
+                int n = pair ? 2 : !strcmp(field->name, "tally") ? 3 : 1;
                 char *list = make(f, (size_t)n * value_bytes(field->type));
                 for (int k = 0; k < n; k++)
                         fill_value(f, d, field, list + (size_t)k * value_bytes(field->type), k, 0);

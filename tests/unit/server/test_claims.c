@@ -37,7 +37,8 @@ static void job_event(struct bed *bed, enum mfl_core_event_kind kind, const stru
                 event.job_ready.n_slots = 1;
                 event.job_ready.scored = 1;
                 event.job_ready.scored_all = true;
-                event.job_ready.counted_classes = counted_classes;
+                event.job_ready.tally = counted_classes ? MFL_TALLY_CLASSES : MFL_TALLY_NONE;
+                event.job_ready.answers = counted_classes;
         } else if (answers) {
                 event.upload.slot = answers->slot.slot;
                 event.upload.grant = answers->slot.grant;
@@ -246,9 +247,9 @@ static void expect_accused(struct bed *bed, const char *who, const char *why)
         bed->accused[0] = bed->why[0] = '\0';
 }
 
-/* by_class: n_by_class counts for each shard. */
+/* tally: n_tally counts for each shard. */
 static void evaluate_classes(
-        struct bed *bed, uint32_t d, struct mfl_eval_item item, const uint64_t *by_class, uint32_t n_by_class)
+        struct bed *bed, uint32_t d, struct mfl_eval_item item, const uint64_t *tally, uint32_t n_tally)
 {
         const struct mfl_task *t = &bed->task[d];
         struct mfl_eval_item items[CLIENTS];
@@ -256,10 +257,10 @@ static void evaluate_classes(
         for (uint32_t i = 0; i < t->n_items; i++)
                 items[i] = (struct mfl_eval_item){t->items[i], item.samples, item.correct, item.loss_sum};
         uint64_t counts[64];
-        for (uint32_t i = 0; i < t->n_items * n_by_class; i++)
-                counts[i] = by_class[i % n_by_class];
+        for (uint32_t i = 0; i < t->n_items * n_tally; i++)
+                counts[i] = tally[i % n_tally];
         struct mfl_msg msg = {.kind = MFL_MSG_EVAL_RESULT,
-                .eval = {t->task, t->n_items, items, t->n_items * n_by_class, n_by_class ? counts : NULL}};
+                .eval = {t->task, t->n_items, items, t->n_items * n_tally, n_tally ? counts : NULL}};
         feed(bed, (struct mfl_core_event){
                           .kind = MFL_EV_MESSAGE, .conn = (uint32_t)bed->instance[d], .msg = &msg});
 }
@@ -416,17 +417,13 @@ static void counts_by_class_are_added_and_checked(void **state)
         static const uint64_t one[9] = {6, 4, 0, 5, 5, 0, 4, 3, 0}, two[9] = {10, 0, 0, 8, 2, 0, 8, 0, 0};
         static const uint64_t more[9] = {6, 4, 0, 5, 5, 0, 3, 4, 1}, wrong[9] = {6, 5, 0, 5, 5, 0, 4, 3, 0};
         static const struct {
-                const uint64_t *by_class;
+                const uint64_t *tally;
                 uint32_t n;
                 const char *why;
-        } lies[] = {{one, 6, "6 counts by class for 1 shards, but each has 9"},
-                {NULL, 0, "0 counts by class for 1 shards, but each has 9"},
-                {more, 9,
-                        "shard 0: its counts by class (10 labels, 10 predictions, 8 right) contradict 10 "
-                        "predictions, 7 right"},
-                {wrong, 9,
-                        "shard 0: its counts by class (11 labels, 10 predictions, 7 right) contradict 10 "
-                        "predictions, 7 right"}};
+        } lies[] = {{one, 6, "a tally of 6 numbers for 1 shards, but each has 9"},
+                {NULL, 0, "a tally of 0 numbers for 1 shards, but each has 9"},
+                {more, 9, "shard 0: its tally contradicts 10 predictions, 7 right"},
+                {wrong, 9, "shard 0: its tally contradicts 10 predictions, 7 right"}};
         counted_classes = 3;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(lies); i++) {
                 struct bed bed;
@@ -434,7 +431,7 @@ static void counts_by_class_are_added_and_checked(void **state)
                 announce(&bed, 1, update_of(&bed, 1, 0));
                 announce(&bed, 2, update_of(&bed, 2, 0));
                 evaluate_classes(&bed, 2, (struct mfl_eval_item){0, 10, 8, 0}, two, 9);
-                evaluate_classes(&bed, 1, (struct mfl_eval_item){0, 10, 7, 0}, lies[i].by_class, lies[i].n);
+                evaluate_classes(&bed, 1, (struct mfl_eval_item){0, 10, 7, 0}, lies[i].tally, lies[i].n);
                 expect_accused(&bed, "d1", lies[i].why);
                 evaluate_classes(&bed, 2, (struct mfl_eval_item){0, 10, 7, 0}, one, 9);
                 assert_true(bed.record.accuracy == 0.75 && bed.record.has_mean_iou);

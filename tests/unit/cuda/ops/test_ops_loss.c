@@ -207,8 +207,9 @@ static const struct kind kinds[] = {
 };
 
 /* One group of ROWS rows, of which the last does not count; two predictions each where there is an auxiliary output. */
-static void try_kind(const struct kind *kind, int classes, int turn)
+static void try_kind(const struct kind *kind, int classes, int turn, enum mfl_tally tally_kind)
 {
+        uint32_t n_tally = mfl_tally_size(tally_kind, (uint32_t)classes);
         struct mfl_loss loss = kind->loss;
         int positions = 1 + loss.n_auxiliary, n = ROWS * positions * classes;
         struct mfl_cuda_tensor t = {1, ROWS * positions, 1, 1, classes, MFL_CUDA_F32};
@@ -216,9 +217,11 @@ static void try_kind(const struct kind *kind, int classes, int turn)
         struct ops_steps steps = ops_steps_new(1, ROWS, (uint32_t[]){ROWS - 1}, 1);
         float *z = ops_uniform(n, MFL_CUDA_F32, (uint64_t)turn), *got = ops_zeros(n), weights[CLASSES_MAX];
         int32_t labels[ROWS] = {0, 1, classes - 1, -1, 0};
-        uint64_t zero[3 * CLASSES_MAX] = {0}, counts[3 * CLASSES_MAX] = {0}, by_class[3 * CLASSES_MAX];
+        static uint64_t zero[CLASSES_MAX * CLASSES_MAX], counts[CLASSES_MAX * CLASSES_MAX],
+                tally[CLASSES_MAX * CLASSES_MAX];
         int64_t sum = 0, got_sum;
         uint64_t correct = 0, scored = 0, got_correct, got_scored;
+        memset(counts, 0, sizeof counts);
         for (int c = 0; c < classes; c++)
                 weights[c] = 0.25f * (float)(1 + c % 4);
         struct ops_buffer b[] = {ops_tensor_from(&t, z), ops_tensor(&t), ops_new_from(labels, sizeof labels),
@@ -233,14 +236,15 @@ static void try_kind(const struct kind *kind, int classes, int turn)
                 .logits = b[0].at,
                 .dz = b[1].at,
                 .labels = (int32_t *)(void *)b[2].at,
-                .by_class = (uint64_t *)(void *)b[4].at,
+                .tally_kind = tally_kind,
+                .tally = (uint64_t *)(void *)b[4].at,
                 .loss_sum = (int64_t *)(void *)b[5].at,
                 .n_correct = (uint64_t *)(void *)b[6].at,
                 .n_scored = (uint64_t *)(void *)b[7].at,
                 .steps = steps.on_device};
         OPS_OK(mfl_cuda_loss(&a, NULL));
         ops_tensor_get(&b[1], &t, got);
-        ops_get(&b[4], by_class);
+        ops_get(&b[4], tally);
         ops_get(&b[5], &got_sum);
         ops_get(&b[6], &got_correct);
         ops_get(&b[7], &got_scored);
@@ -258,16 +262,16 @@ static void try_kind(const struct kind *kind, int classes, int turn)
                         scored += main;
                         for (int c = 1; c < classes; c++)
                                 best = own[c] > own[best] ? c : best;
-                        counts[label] += main;
-                        counts[classes + best] += main;
-                        counts[2 * classes + label] += main && best == label;
+                        if (main)
+                                mfl_tally_label(tally_kind, counts, (uint32_t)classes, (uint32_t)label,
+                                        (uint32_t)best);
                 }
                 for (int c = 0; c < classes; c++)
                         assert_float_equal(got[i * classes + c], dz[c], 2e-6f);
         }
         assert_float_equal(mfl_fixed_loss_to_double(got_sum), mfl_fixed_loss_to_double(sum), 1e-5);
         assert_true(got_correct == correct && got_scored == scored && scored > 0);
-        assert_memory_equal(by_class, counts, (size_t)classes * 24);
+        assert_memory_equal(tally, counts, n_tally * sizeof *counts);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(b); i++)
                 ops_free(&b[i]);
         ops_steps_free(&steps);
@@ -278,8 +282,9 @@ static void try_kind(const struct kind *kind, int classes, int turn)
 OPS_TEST(weights_focal_ignored_and_auxiliary_outputs)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++) {
-                try_kind(&kinds[i], 10, (int)i);
-                try_kind(&kinds[i], CLASSES_MAX, (int)i + 20);
+                try_kind(&kinds[i], 10, (int)i, MFL_TALLY_CLASSES);
+                try_kind(&kinds[i], 10, (int)i, MFL_TALLY_CONFUSION);
+                try_kind(&kinds[i], CLASSES_MAX, (int)i + 20, MFL_TALLY_CLASSES);
         }
 }
 

@@ -13,8 +13,8 @@
  *
  * for m clients of whole weight 1. F_k below 1e-10 counts as 1e-10. q = 0 is FedAvg with `weighting: uniform`.
  */
-#include "common/job/method.h"
-#include "common/job/exact.h"
+#include "common/method/method.h"
+#include "common/exact/exact.h"
 
 #include <math.h>
 

@@ -9,7 +9,7 @@
  * the defaults, 0 and 1, are pfl-research's. The loss is that of the round's local trainings, which is there without an
  * evaluation.
  */
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods, and what all of them share: limits, units, norms. */
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  * with a real weight beside its whole one (the number of its samples, or 1), it may tell a few numbers that are added over
  * the round's clients like the deltas themselves, exactly and in any order, and the server may keep a few numbers from
  * round to round that daemons need to train. Each client may keep a vector of floats from round to round, too: see `correct`.
- * One table of functions and one file per method (common/job/method_*.c).
+ * One table of functions and one file per method (common/method).
  *
  * A client's real weight is folded into its delta before the only rounding, q = round(real * delta * 2^s), and is at
  * most its whole weight times 2^share_bits, which the scale s allows for: an overflow is impossible by construction.
@@ -13,8 +13,8 @@
  * All arithmetic is in double, in a fixed order, with mfl_exact_power for powers, so that it has the same bits everywhere.
  * Pure functions, no allocation, any thread.
  */
-#ifndef MFL_COMMON_JOB_METHOD_H
-#define MFL_COMMON_JOB_METHOD_H
+#ifndef MFL_COMMON_METHOD_METHOD_H
+#define MFL_COMMON_METHOD_METHOD_H
 
 #include "common/job/job.h"
 

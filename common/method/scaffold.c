@@ -13,7 +13,7 @@
  * The last line keeps c the mean of all c_k, which is how the server has it: from exact integers. With a schedule per step,
  * K_k lr is the sum of the steps' learning rates. All c are 0 in the first round, which is FedAvg's with `weighting: uniform`.
  */
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 static void correct(
         const struct mfl_job *job, size_t n, const double *mean, const float *own, float *ret_correction)

@@ -12,7 +12,7 @@
  *
  *      real weight = n_k / a_k,   scalar = a_k   (so that the round has sum n_k a_k),   step = sum n_k a_k / sum n
  */
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 static bool per_step(const struct mfl_job *job)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Series on arguments that were reduced to a small range first. */
-#include "common/job/exact.h"
+#include "common/exact/exact.h"
 
 #include <float.h>
 #include <math.h>

@@ -11,7 +11,7 @@
  *
  * So h is the mean of all clients' g_k, which is how the server has it: from exact integers. Weight decay is a part of F_k.
  */
-#include "common/job/method.h"
+#include "common/method/method.h"
 
 static void correct(
         const struct mfl_job *job, size_t n, const double *mean, const float *own, float *ret_correction)

@@ -4,8 +4,8 @@
  * multiplications and divisions, which are exact to the bit everywhere (the build forbids contraction to FMA). Pure
  * functions, any thread.
  */
-#ifndef MFL_COMMON_JOB_EXACT_H
-#define MFL_COMMON_JOB_EXACT_H
+#ifndef MFL_COMMON_EXACT_EXACT_H
+#define MFL_COMMON_EXACT_EXACT_H
 
 double mfl_exact_log(double x); /* x > 0, normal */
 double mfl_exact_exp(double x); /* x <= 0 */

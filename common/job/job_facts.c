@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What follows from a job's keys: names, how many clients a round has, and how their updates travel. */
+#include "common/job/job_keys.h"
+
+#include <math.h>
+
+#define BIT MFL_JOB_BIT
+#define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
+
+const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
+        "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
+const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
+        "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
+        "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+const char *const mfl_job_selection_names[] = {
+        "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
+
+const char *mfl_strategy_name(enum mfl_strategy_kind kind)
+{
+        return mfl_job_strategy_names[kind];
+}
+
+const char *mfl_partition_name(enum mfl_partition_kind kind)
+{
+        return mfl_job_partition_names[kind];
+}
+
+const char *mfl_selection_name(enum mfl_selection kind)
+{
+        return mfl_job_selection_names[kind];
+}
+
+uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
+{
+        if (job->selection.kind == MFL_SELECT_SEPARATED)
+                population = population / job->selection.separation +
+                             (population % job->selection.separation != 0);
+        if (job->selection.kind == MFL_SELECT_POISSON) {
+                double mean = population * job->selection.rate, variance = mean * (1 - job->selection.rate);
+                return (uint32_t)MFL_MIN((double)population, ceil(mean + 10 * sqrt(variance)) + 40);
+        }
+        return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
+}
+
+/* Whether a partition may leave a client without samples. */
+static bool may_be_empty(const struct mfl_job *job)
+{
+        enum mfl_partition_kind kind = job->data.partition;
+        return kind == MFL_PARTITION_LINEAR || kind == MFL_PARTITION_SQUARE ||
+               kind == MFL_PARTITION_EXPONENTIAL || kind == MFL_PARTITION_PATHOLOGICAL ||
+               kind == MFL_PARTITION_DISTRIBUTION;
+}
+
+uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
+{
+        if (job->time == MFL_TIME_VIRTUAL && job->selection.kind != MFL_SELECT_POISSON)
+                return (uint32_t)ceil(job->limits.quorum * mfl_job_cohort_size(job, population));
+        if (job->selection.kind >= MFL_SELECT_WEIGHTED && may_be_empty(job))
+                return 1;
+        if (job->selection.kind == MFL_SELECT_POISSON)
+                return job->selection.rate < 1 ? 0 : population;
+        if (job->selection.kind == MFL_SELECT_SEPARATED) {
+                uint32_t turn = population / job->selection.separation;
+                return job->selection.clients ? MFL_MIN(job->selection.clients, turn) : turn;
+        }
+        return mfl_job_cohort_size(job, population);
+}
+
+int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
+{
+        uint32_t n = mfl_job_cohort_size(job, job->data.clients);
+        if (job->data.partition == MFL_PARTITION_LOCAL || n <= MFL_COHORT_MAX)
+                return 0;
+        if (job->selection.kind == MFL_SELECT_POISSON)
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.rate: up to %u clients per round; the limit is %u", job->name, n,
+                        MFL_COHORT_MAX);
+        if (job->selection.clients)
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.clients: %u clients per round; the limit is %u", job->name, n,
+                        MFL_COHORT_MAX);
+        return mfl_fail(err, MFL_INVALID,
+                "job %s: data.clients: each round would take all %u clients, and the limit is %u; set "
+                "selection.clients, the number of clients per round",
+                job->name, n, MFL_COHORT_MAX);
+}
+
+bool mfl_job_keeps_state(const struct mfl_job *job)
+{
+        return STATEFUL & BIT(job->aggregation.strategy);
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A job's clients' states, as its runtime uses them. */
+#include "server/runtime/runtime_internal.h"
+
+int mfl_runtime_open_states(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err)
+{
+        static const struct mfl_store_states none;
+        const struct mfl_states_options states = {.path = options->states_path,
+                .spec = rt->spec,
+                .statistics = &rt->graph->statistics,
+                .n = rt->n,
+                .population = options->population,
+                .known = options->states ? options->states : &none};
+        return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
+}
+
+_Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
+
+int mfl_runtime_advance_states(
+        struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
+{
+        const double *mean;
+        int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
+        for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
+                rt->d[e] += rt->method->shift(rt->spec, mean[e]);
+        return r;
+}
+
+int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
+        struct mfl_params **ret_correction, struct mfl_error *err)
+{
+        struct mfl_params *correction;
+        float *v;
+        if (!rt->states || memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
+                return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
+        int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
+        if (r)
+                return r;
+        r = mfl_states_correction(rt->states, client, v, err);
+        if (r)
+                mfl_params_unref(correction);
+        else
+                *ret_correction = correction;
+        return r;
+}
+
+struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
+{
+        return rt->states;
+}
