@@ -1,15 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job file means for local training: steps and optimizers. */
+/* What a job file means for local training: its optimizer. */
 #include "client/train/trainer_internal.h"
-
-uint64_t mfl_trainer_steps(const struct mfl_job *spec, uint32_t n)
-{
-        uint32_t rows = trainer_step_rows(spec), epoch = trainer_epoch_rows(spec, n);
-        uint64_t per_epoch = ((uint64_t)epoch + rows - 1) / rows;
-        if (n && !epoch)
-                return 0;
-        return spec->training.steps ? spec->training.steps : per_epoch * spec->training.epochs;
-}
 
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
 {
