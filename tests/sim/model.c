@@ -125,6 +125,13 @@ static int compare_items(const void *a, const void *b)
 }
 
 /* round.h's rule, written a second time. */
+/* Those that the client trains on. */
+static uint32_t trained(const struct mfl_job *spec, uint64_t client)
+{
+        uint32_t n = sim_samples(spec, client);
+        return n - mfl_job_held(spec, n);
+}
+
 uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items)
 {
         uint32_t population = spec->data.clients, v[SIM_ITEMS];
@@ -143,14 +150,14 @@ uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt
                 for (uint32_t i = 0; i < n; i++) {
                         uint64_t total = 0;
                         for (uint32_t k = 0; k < population - i; k++)
-                                total += sim_samples(spec, v[k]);
+                                total += trained(spec, v[k]);
                         wide m = (wide)mfl_rng_u64(&rng) * total;
                         while ((uint64_t)m < -total % total)
                                 m = (wide)mfl_rng_u64(&rng) * total;
                         uint64_t at = (uint64_t)(m >> 64);
                         uint32_t k = 0;
-                        for (; at >= sim_samples(spec, v[k]); k++)
-                                at -= sim_samples(spec, v[k]);
+                        for (; at >= trained(spec, v[k]); k++)
+                                at -= trained(spec, v[k]);
                         ret_items[i] = v[k];
                         memmove(v + k, v + k + 1, (population - i - 1 - k) * sizeof *v);
                 }
