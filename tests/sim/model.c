@@ -28,10 +28,16 @@ void sim_initial(const struct mfl_job *spec, float *ret_params)
                 ret_params[i] = mfl_u32_to_unit(mfl_rng_u32(&rng));
 }
 
+/* Those that the client trains on. */
+static uint32_t trained(const struct mfl_job *spec, uint64_t client)
+{
+        uint32_t n = sim_samples(spec, client);
+        return n - mfl_job_held(spec, n);
+}
+
 uint64_t sim_weight(const struct mfl_job *spec, uint64_t item)
 {
-        uint32_t n = sim_samples(spec, item);
-        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : n - mfl_job_held(spec, n);
+        return spec->aggregation.weighting == MFL_WEIGHT_UNIFORM ? 1 : trained(spec, item);
 }
 
 uint32_t sim_samples(const struct mfl_job *spec, uint64_t item)
@@ -125,13 +131,6 @@ static int compare_items(const void *a, const void *b)
 }
 
 /* round.h's rule, written a second time. */
-/* Those that the client trains on. */
-static uint32_t trained(const struct mfl_job *spec, uint64_t client)
-{
-        uint32_t n = sim_samples(spec, client);
-        return n - mfl_job_held(spec, n);
-}
-
 uint32_t sim_cohort(const struct mfl_job *spec, uint32_t round, uint32_t attempt, uint64_t *ret_items)
 {
         uint32_t population = spec->data.clients, v[SIM_ITEMS];
