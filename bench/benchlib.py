@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Python benchmarks share: a server of their own, `mfl` calls, memory of a process, medians, tables."""
 
+import csv
 import json
 import os
 import pathlib
@@ -183,3 +184,26 @@ def wait_until(condition, seconds, what):
         if time.monotonic() > end:
             raise SystemExit(f"{what}: not within {seconds} s")
         time.sleep(0.05)
+
+
+def kept_run(build, folder, job, daemons=1, may_fail=()):
+    """The rounds of a job that `mfl run` trains in the folder, as dictionaries; a job that is done there is not run again, so an
+    interrupted benchmark goes on. may_fail: what the message of a job may say that fails and is as good as done; such a job
+    may have no rounds."""
+    folder = pathlib.Path(folder)
+    if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
+        folder.mkdir(parents=True)
+        (folder / "job.yaml").write_text(json.dumps(job))  # which YAML includes
+        build = pathlib.Path(build).resolve()
+        env = dict(os.environ, MFL_MODULE_DIR=str(build / "kernels" / "cpu"), OMP_WAIT_POLICY="passive",
+                   PATH=os.pathsep.join([str(build / "server"), str(build / "client"), os.environ["PATH"]]))
+        done = subprocess.run([build / "cli" / "mfl", "run", folder / "job.yaml", "--daemons", str(daemons), "--threads", "1",
+                               "--out", folder / "out"], env=env, capture_output=True, text=True)
+        text = (done.stdout + done.stderr).strip()
+        if done.returncode and not any(words in text for words in may_fail):
+            raise SystemExit(f"{folder.name}: {text[-800:]}")
+        shutil.rmtree(folder / "out" / "state", ignore_errors=True)
+        (folder / "done").touch()
+    table = folder / "out" / "rounds.csv"
+    return list(csv.DictReader(table.open())) if table.exists() else []

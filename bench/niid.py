@@ -8,12 +8,10 @@ accuracy over the rounds, in percent. SCAFFOLD's local steps have no momentum he
 learning rate instead. A cell takes about ten minutes on two cores. Cells that are done in OUT are not run again.
 """
 import argparse
-import csv
-import json
 import os
-import shutil
-import subprocess
 import sys
+
+import benchlib
 
 PARTITIONS = {
     'iid': {'partition': 'iid'},
@@ -48,24 +46,7 @@ def job(partition, strategy, rounds):
 
 def run(build, out, cell, rounds, daemons):
     partition, strategy = cell
-    folder = os.path.join(out, f'{partition}-{strategy}-{rounds}')
-    table = os.path.join(folder, 'out', 'rounds.csv')
-    if not os.path.exists(os.path.join(folder, 'done')):
-        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
-        os.makedirs(folder)
-        path = os.path.join(folder, 'job.yaml')
-        with open(path, 'w') as f:
-            json.dump(job(partition, strategy, rounds), f)  # which YAML includes
-        parts = [os.path.join(build, p) for p in ('server', 'client')]
-        env = dict(os.environ, MFL_MODULE_DIR=os.path.join(build, 'kernels', 'cpu'), OMP_WAIT_POLICY='passive',
-                   PATH=os.pathsep.join(parts + [os.environ['PATH']]))
-        done = subprocess.run([os.path.join(build, 'cli', 'mfl'), 'run', path, '--daemons', str(daemons), '--threads', '1',
-                               '--out', os.path.join(folder, 'out')], env=env, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f'{partition}/{strategy}: {done.stderr.strip()[-800:]}')
-        open(os.path.join(folder, 'done'), 'w').close()
-    with open(table) as f:
-        rows = list(csv.DictReader(f))
+    rows = benchlib.kept_run(build, os.path.join(out, f'{partition}-{strategy}-{rounds}'), job(partition, strategy, rounds), daemons)
     return max(100 * float(r['accuracy']) for r in rows if r['accuracy']), sum(float(r['seconds']) for r in rows)
 
 

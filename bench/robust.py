@@ -8,11 +8,10 @@ OUT/robust.md and OUT/robust.csv. The accuracy is the mean of the last five roun
 """
 import argparse
 import csv
-import json
 import os
-import shutil
-import subprocess
 import sys
+
+import benchlib
 
 F = 4
 RULES = {
@@ -55,28 +54,9 @@ def job(rule, attack, partition, rounds):
 
 def run(build, out, cell, rounds, daemons):
     """The accuracies of a cell's rounds, in percent; fewer rounds than wanted: the model diverged."""
-    folder = os.path.join(out, '_'.join(cell).replace(' ', '-') + f'_{rounds}')
-    if not os.path.exists(os.path.join(folder, 'done')):
-        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
-        os.makedirs(folder)
-        path = os.path.join(folder, 'job.yaml')
-        with open(path, 'w') as f:
-            json.dump(job(*cell, rounds), f)  # which YAML includes
-        parts = [os.path.join(build, p) for p in ('server', 'client')]
-        env = dict(os.environ, MFL_MODULE_DIR=os.path.join(build, 'kernels', 'cpu'), OMP_WAIT_POLICY='passive',
-                   PATH=os.pathsep.join(parts + [os.environ['PATH']]))
-        done = subprocess.run([os.path.join(build, 'cli', 'mfl'), 'run', path, '--daemons', str(daemons), '--threads', '1',
-                               '--out', os.path.join(folder, 'out')], env=env, capture_output=True, text=True)
-        text = done.stdout + done.stderr
-        if done.returncode and 'not finite' not in text and 'rejected' not in text:
-            sys.exit(f'{cell}: {text.strip()[-800:]}')
-        shutil.rmtree(os.path.join(folder, 'out', 'state'), ignore_errors=True)
-        open(os.path.join(folder, 'done'), 'w').close()
-    try:
-        with open(os.path.join(folder, 'out', 'rounds.csv')) as f:
-            return [100 * float(r['accuracy']) for r in csv.DictReader(f) if r['accuracy']]
-    except FileNotFoundError:
-        return []
+    rows = benchlib.kept_run(build, os.path.join(out, '_'.join(cell).replace(' ', '-') + f'_{rounds}'), job(*cell, rounds), daemons,
+                             may_fail=('not finite', 'rejected'))
+    return [100 * float(r['accuracy']) for r in rows if r['accuracy']]
 
 
 def result(accuracies, rounds):

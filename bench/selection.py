@@ -7,13 +7,10 @@ them per round. Every selection draws 13, and the first ten to be done take part
 not run again. Virtual time is a function of the job, so that the load of the machine does not matter.
 """
 import argparse
-import csv
-import json
 import os
-import shutil
 import statistics
-import subprocess
-import sys
+
+import benchlib
 
 KINDS = {
     'uniform': {'kind': 'uniform'},
@@ -32,23 +29,8 @@ def job(kind, seed, rounds):
 
 
 def run(build, out, kind, seed, rounds, daemons):
-    folder = os.path.join(out, f'{kind}-{seed}-{rounds}')
-    if not os.path.exists(os.path.join(folder, 'done')):
-        shutil.rmtree(folder, ignore_errors=True)  # what an interrupted run left
-        os.makedirs(folder)
-        path = os.path.join(folder, 'job.yaml')
-        with open(path, 'w') as f:
-            json.dump(job(kind, seed, rounds), f)  # which YAML includes
-        parts = [os.path.join(build, p) for p in ('server', 'client')]
-        env = dict(os.environ, MFL_MODULE_DIR=os.path.join(build, 'kernels', 'cpu'), OMP_WAIT_POLICY='passive',
-                   PATH=os.pathsep.join(parts + [os.environ['PATH']]))
-        done = subprocess.run([os.path.join(build, 'cli', 'mfl'), 'run', path, '--daemons', str(daemons), '--threads', '1',
-                               '--out', os.path.join(folder, 'out')], env=env, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f'{kind}, seed {seed}: {done.stderr.strip()[-800:]}')
-        open(os.path.join(folder, 'done'), 'w').close()
-    with open(os.path.join(folder, 'out', 'rounds.csv')) as f:
-        return [(float(r['virtual_end']), float(r['accuracy'])) for r in csv.DictReader(f) if r['accuracy']]
+    rows = benchlib.kept_run(build, os.path.join(out, f'{kind}-{seed}-{rounds}'), job(kind, seed, rounds), daemons)
+    return [(float(r['virtual_end']), float(r['accuracy'])) for r in rows if r['accuracy']]
 
 
 def smooth(rows):

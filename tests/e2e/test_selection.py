@@ -3,7 +3,6 @@
 from the job's trace alone."""
 import csv
 import io
-import json
 
 import numpy as np
 import pytest

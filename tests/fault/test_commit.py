@@ -48,14 +48,7 @@ def test_damaged_checkpoint_is_passed_over(cluster):
     job = c.begin(**settings)
     c.wait_info(job, lambda i: i['round'] >= 3, 30, 'three rounds')
     c.server.kill()
-    folder = os.path.join(c.state_dir, 'jobs', job)
-    newest = sorted(f for f in os.listdir(folder) if f.endswith('.safetensors'))[-1]
-    damaged = int(newest.split('-')[1].split('.')[0])
-    with open(os.path.join(folder, newest), 'r+b') as f:
-        f.seek(-1, 2)
-        last = f.read(1)
-        f.seek(-1, 2)
-        f.write(bytes([last[0] ^ 1]))
+    damaged = c.rot_newest(job)
     c.start_server()
     c.wait_info(job, lambda i: i['round'] >= damaged, 30, 'that round')
     c.finish(job, **settings)

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strategies with weights or numbers of their own: killed servers and daemons leave no trace in the model."""
-import time
-
 import pytest
-
-import mfl_harness as h
 
 METHODS = [
     {'strategy': 'fednova'},
@@ -20,15 +16,6 @@ def test_killed_at_random(cluster, aggregation):
     c.wait_daemons(3)
     job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 12}, 'aggregation': aggregation,
            'training': {'lr': 0.3, 'epochs': 2, 'batch': 10, 'momentum': 0.5}}
-    rng = h.seeded('methods')
     at = c.begin(**job)
-    for i in range(8):
-        time.sleep(rng.random() * 0.4)
-        name = rng.choice(['d1', 'd2', 'd3'])
-        if i % 2:
-            c.server.kill()
-            c.start_server()
-        else:
-            c.daemons[name].kill()
-            c.start_daemon(name)
+    c.harass('methods')
     c.finish(at, **job)

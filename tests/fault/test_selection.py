@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selections that know their clients: killed servers and daemons change nobody's turn, and no virtual second."""
-import time
-
 import pytest
 
 import mfl_harness as h
@@ -21,17 +19,8 @@ def test_killed_at_random(cluster, kind):
     c = cluster(3)
     c.wait_daemons(3)
     job = {'model': 'logistic', 'training': TRAINING, **kind}
-    rng = h.seeded('selection')
     at = c.begin(**job)
-    for i in range(6):
-        time.sleep(rng.random() * 0.5)
-        name = rng.choice(['d1', 'd2', 'd3'])
-        if i % 2:
-            c.server.kill()
-            c.start_server()
-        else:
-            c.daemons[name].kill()
-            c.start_daemon(name)
+    c.harass('selection', times=6, pause=0.5)
     again = c.finish(at, **job)
     times = [[(r['virtual_start'], r['virtual_end']) for r in c.mfl_json('show', name)['rounds']] for name in (at, again)]
     assert times[0] == times[1] and times[0]

@@ -3,7 +3,6 @@
 mean over all clients holds in integers."""
 import os
 import sqlite3
-import time
 
 import numpy as np
 import pytest
@@ -35,17 +34,8 @@ def test_killed_at_random(cluster, aggregation):
     c.wait_daemons(3)
     job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 12}, 'aggregation': aggregation, 'selection': {'clients': 9},
            'training': {'lr': 0.1, 'epochs': 2, 'batch': 10}}
-    rng = h.seeded('states')
     at = c.begin(**job)
-    for i in range(8):
-        time.sleep(rng.random() * 0.4)
-        name = rng.choice(['d1', 'd2', 'd3'])
-        if i % 2:
-            c.server.kill()
-            c.start_server()
-        else:
-            c.daemons[name].kill()
-            c.start_daemon(name)
+    c.harass('states')
     again = c.finish(at, **job)
     disturbed, calm = states_of(c, at), states_of(c, again)
     assert disturbed.keys() == calm.keys()
@@ -84,14 +74,7 @@ def test_states_of_a_round_that_is_passed_over(cluster):
                  selection={'clients': 4}, checkpoints={'keep': 5})
     c.wait_info(at, lambda i: i['round'] >= 5, 30, 'five rounds')
     c.server.kill()
-    folder = os.path.join(c.state_dir, 'jobs', at)
-    newest = sorted(f for f in os.listdir(folder) if f.endswith('.safetensors'))[-1]
-    damaged = int(newest.split('-')[1].split('.')[0])
-    with open(os.path.join(folder, newest), 'r+b') as f:
-        f.seek(-1, 2)
-        last = f.read(1)
-        f.seek(-1, 2)
-        f.write(bytes([last[0] ^ 1]))
+    damaged = c.rot_newest(at)
     c.start_server()
     c.wait_info(at, lambda i: i['round'] >= damaged + 1, 30, 'the round after it')
     lost = {r['round']: r['states_lost'] for r in c.rounds(at)}

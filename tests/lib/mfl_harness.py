@@ -311,6 +311,30 @@ class Cluster:
         assert digests == expected
         return again
 
+    def harass(self, name, times=8, pause=0.4):
+        """Kills the server and one of its daemons in turn, at random moments, and starts each again. name: of the draws."""
+        rng = seeded(name)
+        for i in range(times):
+            time.sleep(rng.random() * pause)
+            daemon = rng.choice(sorted(self.daemons))
+            if i % 2:
+                self.server.kill()
+                self.start_server()
+            else:
+                self.daemons[daemon].kill()
+                self.start_daemon(daemon)
+
+    def rot_newest(self, job):
+        """Changes the last byte of the job's newest checkpoint. Returns its round. The server must not run."""
+        folder = os.path.join(self.state_dir, 'jobs', job)
+        newest = sorted(f for f in os.listdir(folder) if f.endswith('.safetensors'))[-1]
+        with open(os.path.join(folder, newest), 'r+b') as f:
+            f.seek(-1, 2)
+            last = f.read(1)
+            f.seek(-1, 2)
+            f.write(bytes([last[0] ^ 1]))
+        return int(newest.split('-')[1].split('.')[0])
+
     # -- the command line --
 
     def mfl(self, *argv, **options):
