@@ -15,8 +15,16 @@
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
-/* Robust rules of the literature that are not there yet. */
-static const char *const strategies_later[] = {"dnc", "signguard", "foolsgold", "flame", "fltrust"};
+/* Strategies of the literature that are not there yet, and what to write. */
+#define ROBUST_TOO "multi-krum, rfa, centered-clip and trimmed-mean are robust, too"
+#define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
+#define WAITS_LESS "fedavg with time: virtual and selection.over does not wait for slow clients, either"
+static const struct {
+        const char *name, *instead;
+} strategies_later[] = {{"dnc", ROBUST_TOO}, {"signguard", ROBUST_TOO}, {"foolsgold", ROBUST_TOO},
+        {"flame", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO},
+        {"ditto", CORRECTS_TOO}, {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}, {"fedbuff", WAITS_LESS},
+        {"fedasync", WAITS_LESS}};
 static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -125,11 +133,9 @@ static int read_strategy(
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = mfl_job_strategy_names};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
-                if (!strcmp(node->text, strategies_later[i]))
-                        return mfl_yaml_fail(doc, node, err,
-                                "%s is not supported yet; multi-krum, rfa, centered-clip and trimmed-mean "
-                                "are robust, too",
-                                strategies_later[i]);
+                if (!strcmp(node->text, strategies_later[i].name))
+                        return mfl_yaml_fail(doc, node, err, "%s is not supported yet; %s",
+                                strategies_later[i].name, strategies_later[i].instead);
         return mfl_yaml_read_value(doc, node, &field, value, err);
 }
 
