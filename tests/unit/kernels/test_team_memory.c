@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 #include <pthread.h>
+#include <stdio.h>
 
 #include "kernels/team/team.h"
 
@@ -159,11 +160,6 @@ static void a_rank_holds_what_its_stage_says(void **state)
                 {2, 2, false, false}, {2, 4, false, true}, {2, 8, false, false}, {0, 2, true, false},
                 {1, 4, true, false}};
         struct bed small, large;
-        void *probe = mfl_malloc(1 << 20);
-        bool counts = allocated() >= 1 << 20; /* a sanitizer's allocator does not */
-        free(probe);
-        if (!cpu || !counts)
-                skip();
         new_bed(DEPTH_LESS, &small);
         new_bed(DEPTH, &large);
         double params = (double)(large.graph->n - small.graph->n);
@@ -192,16 +188,22 @@ static void a_rank_holds_what_its_stage_says(void **state)
 
 static int open_device(void **state)
 {
-        if (mfl_backend_open("cpu", &cpu, NULL))
-                cpu = NULL; /* a build without oneDNN has nothing to test */
-        return cpu ? cpu->device_open(&cpu_device, NULL) : 0;
+        return cpu->device_open(&cpu_device, NULL);
 }
 
 static int close_device(void **state)
 {
-        if (cpu)
-                cpu->device_close(cpu_device);
+        cpu->device_close(cpu_device);
         return 0;
+}
+
+/* A sanitizer's allocator does not tell mallinfo2. */
+static bool allocator_counts(void)
+{
+        void *volatile probe = mfl_malloc(1 << 20);
+        bool counts = allocated() >= 1 << 20;
+        free(probe);
+        return counts;
 }
 
 int main(void)
@@ -209,5 +211,13 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_rank_holds_what_its_stage_says),
         };
+        const char *lacks = !allocator_counts() ? "the allocator does not count what it has given"
+                            : mfl_backend_open("cpu", &cpu, NULL)
+                                    ? "this build has no CPU backend (Debian: libdnnl-dev)"
+                                    : NULL;
+        if (lacks) {
+                printf("1..0 # SKIP %s\n", lacks);
+                return 0;
+        }
         return cmocka_run_group_tests(tests, open_device, close_device);
 }
