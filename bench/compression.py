@@ -37,8 +37,7 @@ def measure(server, model, name, clients, more):
     job = server.submit(job_text(model, name, clients, more))
     server.mfl("wait", job)
     info = server.mfl("show", job)
-    moving = info["job"]["n_params"] - info["job"].get("n_frozen", 0)
-    return bench.median(r["bytes_up"] for r in info["rounds"] if r["round"] > 1) / moving
+    return bench.median(r["bytes_up"] for r in info["rounds"] if r["round"] > 1) / info["job"]["moving"]
 
 
 def main():
