@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes of an update with `compression`, for each preset: compression.py [--models NAME ...] [--clients 4].
 
-One daemon trains so many clients of made-up data for three rounds; the bytes are the server's count of the second and third round's
-uploads, per parameter that moves, and their ratio to those without compression. `grid` has clients that count alike
-(`weighting: uniform`), `weighed` has weights of samples. Below: the CPU time that packing and unpacking
-take, from build/bench/bench_pack."""
+One daemon trains so many clients of made-up data for three rounds. The bytes are the server's count of the second and third round's
+uploads, per parameter that moves; the ratios are to the column `plain`. Clients count alike (`weighting: uniform`) with 16 and 8
+bits, and by their samples with `8 bits, weighed`. The table below has the time to pack and unpack, from build/bench/bench_pack."""
 
 import argparse
 import subprocess
