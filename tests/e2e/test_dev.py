@@ -4,6 +4,7 @@ here, which note that they were called. And what runs the tests: one that lacks 
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,14 +145,27 @@ def test_by_hand():
 """
 
 
-def run_file(tmp_path, text, **env):
-    """One file of tests, where there are neither torch nor promtool; (status, lines of TAP)."""
+HANGS = """import subprocess
+def test_it(tmp_path):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'server.log').write_text('its last words')
+    subprocess.run(['/bin/sleep', '4321'], timeout=0.1)
+"""
+
+
+def run_file_as(tmp_path, text, env):
+    """One file of tests, where there are neither torch nor promtool."""
     (tmp_path / 'modules').mkdir(exist_ok=True)
     (tmp_path / 'modules' / 'torch.py').write_text('raise ImportError("none")\n')
     (tmp_path / 'test_x.py').write_text(text)
-    done = subprocess.run([sys.executable, os.path.join(TOP, 'tests', 'lib', 'run_pytest.py'), str(tmp_path / 'test_x.py')], text=True,
+    return subprocess.run([sys.executable, os.path.join(TOP, 'tests', 'lib', 'run_pytest.py'), str(tmp_path / 'test_x.py')], text=True,
                           capture_output=True, timeout=60, check=False, cwd=tmp_path,
                           env={'PATH': str(tmp_path), 'PYTHONPATH': str(tmp_path / 'modules'), **env})
+
+
+def run_file(tmp_path, text, **env):
+    """(status, lines of TAP)"""
+    done = run_file_as(tmp_path, text, env)
     return done.returncode, done.stdout.splitlines()
 
 
@@ -171,6 +185,14 @@ def test_a_file_that_lacks_something_is_skipped(tmp_path):
     # Nothing to run is no reason.
     assert run_file(tmp_path, 'x = 1\n') == (5, ['not ok 1 - no test in test_x.py', '1..1'])
     assert run_file(tmp_path, 'import no_such_module\n') == (2, ['not ok 1 - test_x.py', '1..1'])
+
+
+def test_who_hangs_says_where(tmp_path):
+    """A hang is seen once in a long while: the failure shows what the processes were doing, and their logs."""
+    done = run_file_as(tmp_path, HANGS, {})
+    assert done.returncode == 1 and done.stdout.startswith('not ok 1 - test_x.py::test_it\n')
+    assert re.search(r'^\d+: /bin/sleep 4321\n  \d+ sleep S ', done.stderr, re.M), done.stderr
+    assert '== out/server.log, 1 lines\nits last words\n' in done.stderr
 
 
 def test_what_was_skipped_is_run_again_alone(tmp_path):

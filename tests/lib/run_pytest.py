@@ -75,8 +75,9 @@ def main():
     folder = os.path.dirname(os.path.abspath(sys.argv[1]))
     only = os.environ.pop('MFL_SKIPPED_IN', None)
     tap = Tap(out, only and skipped_in(only))
+    import mfl_hang  # only now: it needs pytest
     status = pytest.main(['-q', '-x', '-rs', '--durations=5', '-p', 'no:cacheprovider', '--rootdir', os.path.dirname(folder),
-                          *sys.argv[1:]], [tap])
+                          *sys.argv[1:]], [tap, mfl_hang.Plugin()])
     if not tap.n:
         tap.line(False, 'no test in ' + os.path.basename(sys.argv[1]))
     elif status == pytest.ExitCode.NO_TESTS_COLLECTED:
