@@ -2,6 +2,7 @@
 /* The topics of `mfl help` that are not commands. */
 #include "cli/commands/commands.h"
 #include "cli/commands/manual.h"
+#include "common/measure/measure.h"
 
 /* clang-format off: one line of source is one line of text. */
 static const char exit_text[] =
@@ -32,6 +33,7 @@ static const char tls_text[] =
         "  OU=daemon    for mfl-client: CN must be the daemon's name\n"
         "Without TLS, on the loopback, every user is an admin named 'local'.\n";
 
+#define MEASURES "          MEASURES\n" /* replaced by the names of the measures, a line for each */
 static const char json_text[] =
         "With --json every command prints JSON on stdout: one object on one line, or, for watch, logs, run "
         "and\n"
@@ -148,10 +150,8 @@ static const char json_text[] =
         "\"attempt\",\n"
         "          \"daemons\", \"committed_unix_ms\", \"kept\", \"bytes_up_alone\", \"bytes_down_alone\",\n"
         "          \"mean_iou\", \"virtual_start\", \"virtual_end\": seconds, null in real time; "
-        "\"clamped\", \"states_lost\", \"choice\", \"client_mean\",\n"
-        "          \"client_variance\", \"client_worst\", \"client_best\", \"client_low\", "
-        "\"client_high\", \"macro_f1\", \"mae\",\n"
-        "          \"rmse\", \"r2\", \"clients_evaluated\", \"client_bins\": [numbers]}\n"
+        "\"clamped\", \"states_lost\", \"choice\",\n"
+        "          \"clients_evaluated\", \"client_bins\": [numbers],\n" MEASURES "          }\n"
         "          bytes_..._alone: the bytes without nodes; accuracies are null with a loss that only "
         "measures a distance\n"
         "          (squared), and train_... in a round without clients (selection poisson); mean_iou: mean "
@@ -180,10 +180,27 @@ struct topic {
 static const struct topic topics[] = {
         {"json", json_text}, {"exit", exit_text}, {"tls", tls_text}, {"job", mfl_job_reference}};
 
+/* The text with the measures; not thread-safe. */
+static const char *with_measures(const char *text)
+{
+        static char whole[sizeof json_text + MFL_MEASURES * 100];
+        const char *at = strstr(text, MEASURES);
+        if (!at)
+                return text;
+        size_t n = (size_t)(at - text);
+        memcpy(whole, text, n);
+        for (int k = 0; k < MFL_MEASURES; k++)
+                n += (size_t)snprintf(whole + n, sizeof whole - n, "          \"%s\"%s  %s\n",
+                        mfl_measure_infos[k].name, k + 1 < MFL_MEASURES ? "," : "",
+                        mfl_measure_infos[k].label);
+        snprintf(whole + n, sizeof whole - n, "%s", at + strlen(MEASURES));
+        return whole;
+}
+
 const char *mfl_help_topic_text(const char *name)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(topics); i++)
                 if (!strcmp(topics[i].name, name))
-                        return topics[i].text;
+                        return with_measures(topics[i].text);
         return NULL;
 }

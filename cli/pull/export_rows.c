@@ -2,24 +2,6 @@
 /* Writes rounds as CSV or JSON lines. */
 #include "cli/pull/export.h"
 
-/* In the order of mfl_json_round, which has the measures and the last two after these; a test compares the two. */
-static const char *const own_columns[] = {"round", "accuracy", "loss", "train_loss", "train_accuracy",
-        "samples", "clients", "clients_rejected", "weight", "bytes_up", "bytes_down", "seconds", "digest",
-        "attempt", "daemons", "committed_unix_ms", "kept", "bytes_up_alone", "bytes_down_alone", "mean_iou",
-        "virtual_start", "virtual_end", "clamped", "states_lost", "choice"};
-
-static const char *const last_columns[] = {"clients_evaluated", "client_bins"};
-#define N_OWN MFL_ARRAY_SIZE(own_columns)
-#define N_COLUMNS (N_OWN + MFL_MEASURES + MFL_ARRAY_SIZE(last_columns))
-
-static const char *column(size_t i)
-{
-        if (i < N_OWN)
-                return own_columns[i];
-        return i < N_OWN + MFL_MEASURES ? mfl_measure_infos[i - N_OWN].name
-                                        : last_columns[i - N_OWN - MFL_MEASURES];
-}
-
 static void put_text(FILE *out, const char *s)
 {
         if (!s[strcspn(s, ",\"\r\n")]) {
@@ -51,11 +33,39 @@ static void put_value(FILE *out, const json_t *value)
                 json_dumpf(value, out, JSON_ENCODE_ANY);
 }
 
+/* The columns are the keys of mfl_json_round, in its order. */
+static void put_row(FILE *out, json_t *row, bool names)
+{
+        const char *name, *comma = "";
+        json_t *value;
+        json_object_foreach(row, name, value)
+        {
+                fputs(comma, out);
+                comma = ",";
+                if (names)
+                        fputs(name, out);
+                else
+                        put_value(out, value);
+        }
+        fputs("\r\n", out);
+}
+
 static int check(struct mfl_rows *rows, struct mfl_error *err)
 {
         if (rows->out == stdout)
                 return mfl_cli_flush(err);
         return ferror(rows->out) ? mfl_fail_memory(err, rows->text_bytes, "the rounds of a job") : 0;
+}
+
+static int put_columns(struct mfl_rows *rows, struct mfl_error *err)
+{
+        static const Mfl__RoundInfo none = MFL__ROUND_INFO__INIT;
+        json_t *row = mfl_json_round(&none);
+        if (!row)
+                return mfl_fail_memory(err, 0, "a round");
+        put_row(rows->out, row, true);
+        json_decref(row);
+        return check(rows, err);
 }
 
 int mfl_rows_open(struct mfl_rows *rows, const char *path, bool csv, struct mfl_error *err)
@@ -73,11 +83,7 @@ int mfl_rows_open(struct mfl_rows *rows, const char *path, bool csv, struct mfl_
                         return mfl_fail_memory(err, 0, "the rounds of a job");
                 }
         }
-        for (size_t i = 0; csv && i < N_COLUMNS; i++)
-                fprintf(rows->out, "%s%s", i ? "," : "", column(i));
-        if (csv)
-                fputs("\r\n", rows->out);
-        return check(rows, err);
+        return csv ? put_columns(rows, err) : 0;
 }
 
 int mfl_rows_add(struct mfl_rows *rows, const Mfl__RoundInfo *round, struct mfl_error *err)
@@ -89,13 +95,8 @@ int mfl_rows_add(struct mfl_rows *rows, const Mfl__RoundInfo *round, struct mfl_
                 json_dumpf(row, rows->out, JSON_COMPACT);
                 fputc('\n', rows->out);
         }
-        for (size_t i = 0; rows->csv && i < N_COLUMNS; i++) {
-                if (i)
-                        fputc(',', rows->out);
-                put_value(rows->out, json_object_get(row, column(i)));
-        }
         if (rows->csv)
-                fputs("\r\n", rows->out);
+                put_row(rows->out, row, false);
         json_decref(row);
         return check(rows, err);
 }

@@ -90,15 +90,15 @@ static void put_number(FILE *f, bool known, double value)
 static void put_measures(FILE *f, const struct mfl_measures *m)
 {
         char text[MFL_DOUBLE_BYTES];
-        for (int k = 0; k < MFL_MEASURES; k++)
-                fprintf(f, ",%s",
-                        mfl_measure_known(m, (enum mfl_measure)k) ? mfl_double_text(m->v[k], text) : "");
         if (m->clients)
                 fprintf(f, ",%u,", m->clients);
         else
                 fputs(",,", f);
         for (int i = 0; m->clients && i < MFL_SCORE_BINS; i++)
                 fprintf(f, "%s%u", i ? " " : "", m->bins[i]);
+        for (int k = 0; k < MFL_MEASURES; k++)
+                fprintf(f, ",%s",
+                        mfl_measure_known(m, (enum mfl_measure)k) ? mfl_double_text(m->v[k], text) : "");
 }
 
 static void print_csv(FILE *f, const struct mfl_watch *w)
@@ -107,11 +107,11 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
         fputs("round,accuracy,loss,train_loss,train_accuracy,samples,clients,clients_rejected,bytes_up,bytes_"
               "down,"
               "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,virtual_"
-              "end,clamped",
+              "end,clamped,clients_evaluated,client_bins",
                 f);
         for (int k = 0; k < MFL_MEASURES; k++)
                 fprintf(f, ",%s", mfl_measure_infos[k].name);
-        fputs(",clients_evaluated,client_bins\n", f);
+        fputc('\n', f);
         for (size_t i = 0; i < w->n; i++) {
                 const Mfl__RoundInfo *r = &w->all[i].info;
                 fprintf(f, "%u,", r->round);

@@ -79,12 +79,12 @@ static json_t *put_measures(json_t *object, const Mfl__RoundInfo *r)
         json_t *bins = m.clients ? json_array() : json_null();
         for (size_t i = 0; m.clients && i < MFL_SCORE_BINS; i++)
                 json_array_append_new(bins, json_integer(m.bins[i]));
-        for (int k = 0; object && k < MFL_MEASURES; k++)
-                json_object_set_new(object, mfl_measure_infos[k].name,
-                        mfl_json_number(mfl_measure_known(&m, (enum mfl_measure)k), m.v[k]));
         json_object_set_new(
                 object, "clients_evaluated", m.clients ? json_integer((json_int_t)m.clients) : json_null());
         json_object_set_new(object, "client_bins", bins);
+        for (int k = 0; object && k < MFL_MEASURES; k++) /* last, so that a new one moves no column */
+                json_object_set_new(object, mfl_measure_infos[k].name,
+                        mfl_json_number(mfl_measure_known(&m, (enum mfl_measure)k), m.v[k]));
         return object;
 }
 

@@ -296,8 +296,8 @@ JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'movi
             'finished_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_unix_ms', 'kept',
-              'bytes_up_alone', 'bytes_down_alone', 'mean_iou', 'clamped', 'virtual_start', 'virtual_end', 'states_lost', 'choice', 'client_mean', 'client_variance', 'client_worst',
-              'client_best', 'client_low', 'client_high', 'macro_f1', 'mae', 'rmse', 'r2', 'clients_evaluated', 'client_bins'}
+              'bytes_up_alone', 'bytes_down_alone', 'mean_iou', 'clamped', 'virtual_start', 'virtual_end', 'states_lost', 'choice',
+              'clients_evaluated', 'client_bins', *h.measures()}
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
                'samples_per_second', 'connected_unix_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',

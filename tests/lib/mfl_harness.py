@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import select
 import signal
 import shutil
@@ -362,6 +363,13 @@ def mfl(*argv, server=None, status=0, timeout=60, cwd=None, stdin='', env=None):
     assert status is None or done.returncode == status, 'mfl %s: status %d, expected %s\n%s%s' % (
         ' '.join(map(str, argv)), done.returncode, status, done.stdout, done.stderr)
     return done
+
+
+def measures():
+    """The names of what an evaluation measures, from `mfl help json`."""
+    text = mfl('help', 'json').stdout
+    block = text[text.index('"client_bins": [numbers],'):]
+    return re.findall(r'^ +"(\w+)",?  ', block[:block.index('}')], re.M)
 
 
 def start_cluster(directory, daemons=1, workers=1, config=None, **options):

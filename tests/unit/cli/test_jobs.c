@@ -2,6 +2,9 @@
 /* Commands of one request and one answer: what is asked, the shape of the JSON, and the exit codes. */
 #include "tests/unit/cli/fake.h"
 
+#define MEASURES                                                                                             \
+        "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,\"client_best\":null,"          \
+        "\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,\"rmse\":null,\"r2\":null"
 #define ROUND_2                                                                                              \
         "{\"round\":2,\"accuracy\":0.5,\"loss\":0.5,\"train_loss\":0.0,\"train_accuracy\":0.0,\"samples\":"  \
         "0,"                                                                                                 \
@@ -11,10 +14,7 @@
         "\"daemons\":0,\"committed_unix_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0,"  \
         "\"mean_iou\":null,\"virtual_start\":null,\"virtual_end\":null,\"clamped\":0,\"states_lost\":0,"     \
         "\"choice\":null,"                                                                                   \
-        "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,"                               \
-        "\"client_best\":null,\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,"      \
-        "\"rmse\":null,"                                                                                     \
-        "\"r2\":null,\"clients_evaluated\":null,\"client_bins\":null}"
+        "\"clients_evaluated\":null,\"client_bins\":null," MEASURES "}"
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \
