@@ -35,7 +35,9 @@ enum mfl_rng_domain {
         MFL_RNG_TRACE = 12,   /* virtual time: a: client, b: 0 its speed, 1 when it is on */
         MFL_RNG_ATTACK =
                 17, /* a, b: 0: which clients are bad; a: client + 1, b: round: what a bad client sends */
-        MFL_RNG_BUCKET = 18, /* a: round, b: step of `before` */
+        MFL_RNG_BUCKET = 18,  /* a: round, b: step of `before` */
+        MFL_RNG_COLUMNS = 40, /* a: round, b: sample; block k: which element of part k a rule looks at */
+        MFL_RNG_FLAME = 41,   /* a: round; number e is element e's noise */
 };
 
 struct mfl_philox {

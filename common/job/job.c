@@ -21,10 +21,9 @@ static const char *const client_state_names[] = {"server", "daemon", NULL};
 #define WAITS_LESS "fedavg with time: virtual and selection.over does not wait for slow clients, either"
 static const struct {
         const char *name, *instead;
-} strategies_later[] = {{"dnc", ROBUST_TOO}, {"signguard", ROBUST_TOO}, {"foolsgold", ROBUST_TOO},
-        {"flame", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO},
-        {"ditto", CORRECTS_TOO}, {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}, {"fedbuff", WAITS_LESS},
-        {"fedasync", WAITS_LESS}};
+} strategies_later[] = {{"foolsgold", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO},
+        {"mime", CORRECTS_TOO}, {"ditto", CORRECTS_TOO}, {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO},
+        {"fedbuff", WAITS_LESS}, {"fedasync", WAITS_LESS}};
 static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -201,6 +200,9 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "beta", AT(F64, aggregation.robust.beta), .min = 0, .max = 0.5, .max_open = true},
         {.key = "neighbours", AT(U32, aggregation.robust.neighbours), .min = 1, .max = MFL_ROBUST_ROWS_MAX},
         {.key = "clip_radius", CALL_AT(aggregation.robust, mfl_job_read_clip_radius)},
+        {.key = "sample", AT(U32, aggregation.robust.sample), .min = 1, .max = 1u << 24},
+        {.key = "iterations", AT(U32, aggregation.robust.iterations), .min = 1, .max = 16},
+        {.key = "noise", AT(F64, aggregation.robust.noise), .min = 0, .max = 1000},
         {.key = "unit",
                 CALL_AT(aggregation.robust.unit, read_unit),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
@@ -471,6 +473,9 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
         job->aggregation.robust.beta = 0.2;
+        job->aggregation.robust.sample = 10000;
+        job->aggregation.robust.iterations = 1;
+        job->aggregation.robust.noise = 0.001;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
         job->selection.daemons_min = 1;
         job->limits.deadline_ms = 3600000;

@@ -71,6 +71,9 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_RFA,
         MFL_STRATEGY_CENTERED_CLIP,
         MFL_STRATEGY_NORM_FILTER,
+        MFL_STRATEGY_DNC,
+        MFL_STRATEGY_SIGNGUARD,
+        MFL_STRATEGY_FLAME,
 };
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {

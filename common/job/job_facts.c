@@ -11,7 +11,8 @@ const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "sha
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
-        "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", NULL};
+        "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
+        NULL};
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 

@@ -9,9 +9,13 @@
 #define ROBUST                                                                                               \
         (KRUMS | BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_TRIMMED_MEAN) |                                 \
                 BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_RFA) |                               \
-                BIT(MFL_STRATEGY_CENTERED_CLIP) | BIT(MFL_STRATEGY_NORM_FILTER))
+                BIT(MFL_STRATEGY_CENTERED_CLIP) | BIT(MFL_STRATEGY_NORM_FILTER) | BIT(MFL_STRATEGY_DNC) |    \
+                BIT(MFL_STRATEGY_SIGNGUARD) | BIT(MFL_STRATEGY_FLAME))
 /* These have no meaning without f. */
-#define NEEDS_F (KRUMS | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_NORM_FILTER))
+#define NEEDS_F                                                                                              \
+        (KRUMS | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_NORM_FILTER) | BIT(MFL_STRATEGY_DNC))
+/* These look at single elements, which a mixture of rows does not have. */
+#define UNMIXED (BIT(MFL_STRATEGY_DNC) | BIT(MFL_STRATEGY_SIGNGUARD))
 /* These look at one element at a time. */
 #define COLUMNS                                                                                              \
         (BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_TRIMMED_MEAN) | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN))
@@ -125,6 +129,9 @@ static const struct mfl_job_usage usage[] = {
         {"beta", BIT(MFL_STRATEGY_TRIMMED_MEAN)},
         {"neighbours", KRUMS & ~BIT(MFL_STRATEGY_BULYAN)},
         {"clip_radius", BIT(MFL_STRATEGY_CENTERED_CLIP)},
+        {"sample", BIT(MFL_STRATEGY_DNC)},
+        {"iterations", BIT(MFL_STRATEGY_DNC)},
+        {"noise", BIT(MFL_STRATEGY_FLAME)},
         {"unit", ROBUST},
         {"before", ROBUST},
         {"on_few", ROBUST},
@@ -151,6 +158,11 @@ static int check_keys(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                         return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "before"), err,
                                 "%s needs f, the number of bad updates that it tolerates",
                                 spec->before[i].kind == MFL_BEFORE_NNM ? "nnm" : "arc");
+        if (is_one_of(job, UNMIXED) && spec->n_before)
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "before"), err,
+                        "%s looks at the elements of updates as they came; remove before, or write strategy: "
+                        "multi-krum",
+                        name);
         if (is_one_of(job, BIT(MFL_STRATEGY_CENTERED_CLIP)) && !mfl_job_find_key(aggregation, "clip_radius"))
                 return mfl_yaml_fail(doc, aggregation, err,
                         "centered-clip needs clip_radius: the longest difference from the round before that "

@@ -43,6 +43,8 @@ struct mfl_robust_spec {
         double beta;          /* trimmed-mean without f: the share that is cut off at each end, default 0.2 */
         uint32_t neighbours;  /* krum, multi-krum, bulyan: 0: m - f - 2 */
         double clip_radius;   /* centered-clip; 0: the median distance */
+        uint32_t sample, iterations; /* dnc: elements of a draw, default 10,000; draws, default 1 */
+        double noise; /* flame: the deviation of the noise over the median length, default 0.001 */
         enum mfl_on_few on_few;
         uint32_t n_before;
         struct mfl_before before[MFL_BEFORE_MAX];

@@ -7,14 +7,12 @@
  *   min-max, min-sum   mean - gamma std: Shejwalkar, Houmansadr: "Manipulating the Byzantine", NDSS 2021, sections IV-B and C. Both
  *            conditions are quadratic in gamma, so the largest one has a closed form
  *   mimic    one honest row again: Karimireddy, He, Jaggi, ICLR 2022
- *
- * Normal numbers are sums of twelve uniform ones, less 6: exact on every machine.
  */
 #include "server/robust/attack.h"
 
 #include <math.h>
 
-#include "common/base/rng.h"
+#include "server/robust/rule.h"
 
 /* The central region of Acklam's rational approximation of the normal quantile, relative error 1.2e-9. */
 static double quantile(double p)
@@ -96,18 +94,6 @@ void mfl_attack_deviation(const float *const *honest, uint32_t n, size_t count, 
                 out[e] = (float)deviation_of(honest, n, e, mean_of(honest, n, e));
 }
 
-/* Number `at` of the client's stream of the round. */
-static double normal(struct mfl_rng_key key, uint64_t at)
-{
-        double sum = -6;
-        for (uint64_t block = 3 * at; block < 3 * at + 3; block++) {
-                struct mfl_philox u = mfl_rng_block(key, block);
-                for (int i = 0; i < 4; i++)
-                        sum += (double)mfl_u32_to_unit(u.v[i]);
-        }
-        return sum;
-}
-
 void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *honest, uint32_t n,
         const float *own, uint64_t first, size_t count, float limit, float *out)
 {
@@ -117,7 +103,7 @@ void mfl_attack_range(const struct mfl_attack_plan *plan, const float *const *ho
                 if (plan->kind == MFL_ATTACK_SIGN_FLIP)
                         v = -plan->scale * v;
                 else if (plan->kind == MFL_ATTACK_GAUSSIAN)
-                        v = plan->scale * normal(key, first + e);
+                        v = plan->scale * mfl_robust_normal(key, first + e);
                 else if (plan->kind == MFL_ATTACK_ALIE && n)
                         v = mean + plan->scale * deviation_of(honest, n, e, mean);
                 else if (plan->kind == MFL_ATTACK_IPM && n)

@@ -121,13 +121,21 @@ static double reduce_one(const struct mfl_choice *choice, double *v, double *scr
         }
 }
 
-void mfl_robust_reduce(const struct mfl_choice *choice, bool means, const float *const *rows, size_t count,
-        double *scratch, double *d)
+static void add_noise(const struct mfl_choice *choice, uint64_t first, size_t count, double *d)
+{
+        for (size_t e = 0; e < count; e++)
+                d[e] += choice->noise * mfl_robust_normal(choice->noise_key, first + e);
+}
+
+void mfl_robust_reduce(const struct mfl_choice *choice, bool means, const float *const *rows, uint64_t first,
+        size_t count, double *scratch, double *d)
 {
         const double *a = means ? choice->a_means : choice->a;
         uint32_t n = choice->n_out;
         if (choice->column == MFL_COLUMN_SUM) {
                 combine(a, choice->n_in, rows, 0, count, d);
+                if (choice->noise > 0 && !means)
+                        add_noise(choice, first, count, d);
                 return;
         }
         double *v = scratch, *rest = v + n, *tile = rest + 2 * (size_t)n;

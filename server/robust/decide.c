@@ -183,26 +183,43 @@ static void weigh(const double *weight, uint32_t n, struct mfl_ruling *ruling)
                 ruling->weight[i] = weight[i] / sum;
 }
 
-int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows, bool guess, const double *g,
-        const double *weight, struct mfl_choice *ret_choice, struct mfl_error *err)
+/* The rows as they came (facts), or after `before` (seen). */
+static struct mfl_rows rows_of(const struct mfl_facts *shape, const double *facts, const struct seen *seen)
+{
+        struct mfl_rows rows = {
+                .m = seen->n, .stride = seen->n + seen->guess, .g = seen->g, .guess = seen->guess};
+        size_t square = (size_t)shape->m * shape->m;
+        if (!facts)
+                return rows;
+        rows.n_samples = shape->n_samples;
+        rows.sample = shape->n_samples ? facts + square : NULL;
+        rows.sign = shape->signs ? facts + square * (1 + (size_t)shape->n_samples) : NULL;
+        return rows;
+}
+
+int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows, bool guess,
+        const double *facts, const double *weight, struct mfl_choice *ret_choice, struct mfl_error *err)
 {
         struct seen seen = {.n = n_rows, .n_in = n_rows + guess, .guess = guess};
         struct mfl_choice choice = {.n_rows = n_rows, .n_in = n_rows + guess};
         struct mfl_ruling ruling = {0};
+        const struct mfl_facts shape = mfl_facts_of(job, seen.n_in, 0, round);
         mfl_assert(n_rows);
         const struct mfl_robust_rule *rule =
                 rule_for(job, mfl_robust_rows_after(&job->aggregation.robust, n_rows), &choice, err);
-        int r = !rule ? MFL_INVALID : choice.few ? 0 : see(job, round, g, &seen);
+        int r = !rule ? MFL_INVALID : choice.few ? 0 : see(job, round, facts, &seen);
         if (!r)
                 r = alloc_ruling(seen.n + guess, &ruling);
         if (!r) {
-                const struct mfl_rows rows = {seen.n, seen.n + guess, seen.g, guess};
+                const struct mfl_rows rows = rows_of(&shape, facts, &seen);
                 r = rule->decide(&rows, &job->aggregation.robust, &ruling);
         }
         if (!r && rule == &mfl_rule_mean && weight && !choice.few)
                 weigh(weight, n_rows, &ruling);
         if (!r)
-                r = take(&seen, &ruling, g, &choice);
+                r = take(&seen, &ruling, facts, &choice);
+        choice.noise = ruling.noise;
+        choice.noise_key = mfl_rng_derive(job->seed, MFL_RNG_FLAME, round, 0);
         free(seen.a);
         free(seen.g);
         free(ruling.weight);

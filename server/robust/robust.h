@@ -3,8 +3,8 @@
  * their Gram matrix G = X X^T, and put out a weighted sum of rows, or a rule per element (a median, a trimmed mean) of
  * the rows of A X with a small matrix A. So a round is
  *
- *      pass 1    G from the rows, range by range             mfl_gram_add, over elements that are trained
- *      decision  weights, or A and a rule per element        mfl_robust_decide, from G alone
+ *      pass 1    facts: G, and for some rules more           mfl_facts_add, over elements that are trained
+ *      decision  weights, or A and a rule per element        mfl_robust_decide, from the facts alone
  *      pass 2    the aggregate, range by range               mfl_robust_reduce
  *
  * Rows are floats; a product of two is exact in double, and every sum has one order, so the bits depend neither
@@ -18,6 +18,7 @@
 #ifndef MFL_SERVER_ROBUST_ROBUST_H
 #define MFL_SERVER_ROBUST_ROBUST_H
 
+#include "common/base/rng.h"
 #include "common/job/job.h"
 
 /* ---- pass 1 ---- */
@@ -33,14 +34,43 @@ void mfl_gram_add(
 /* Makes the upper half equal to the lower one. */
 void mfl_gram_mirror(uint32_t m, double *g);
 
+/* All that pass 1 finds, one vector of doubles, so that what ranges give is added element by element:
+ *
+ *      [m][m]               G
+ *      [n_samples][m][m]    Gram matrices of a few elements each, for rules that draw them (dnc)
+ *      [3][m]               for rules that want signs: how many elements of each row are negative, zero, positive
+ *
+ * Sample s has one element of each of `parts` equal parts of the vector, drawn by (seed, round, s). */
+struct mfl_facts {
+        uint32_t m; /* rows, with the guess */
+        uint32_t n_samples, parts;
+        bool signs;
+        uint64_t seed, n; /* n: elements of a row */
+        uint32_t round;
+};
+enum mfl_sign { MFL_SIGN_NEGATIVE, MFL_SIGN_ZERO, MFL_SIGN_POSITIVE, MFL_SIGNS };
+
+/* Of the job's rule for m rows, with the guess. n: elements of a row. */
+struct mfl_facts mfl_facts_of(const struct mfl_job *job, uint32_t m, uint64_t n, uint32_t round);
+size_t mfl_facts_size(const struct mfl_facts *facts);    /* doubles of the vector */
+size_t mfl_facts_scratch(const struct mfl_facts *facts); /* doubles that mfl_facts_add needs */
+/* Adds elements first + [from, from + count) of the rows, which begin at element `first`, to v; lower halves only. -ENOMEM. */
+int mfl_facts_add(const struct mfl_facts *facts, const float *const *rows, uint64_t first, size_t from,
+        size_t count, double *scratch, double *v);
+/* Upper halves. */
+void mfl_facts_finish(const struct mfl_facts *facts, double *v);
+
 /* ---- the decision ---- */
 
 /* What a rule sees. */
 struct mfl_rows {
-        uint32_t m;      /* rows */
-        uint32_t stride; /* of g: m, or m + 1 with the guess, which is the last row */
-        const double *g; /* symmetric; NULL for rules that compare nothing */
-        bool guess;      /* the aggregate of the round before is there */
+        uint32_t m;           /* rows */
+        uint32_t stride;      /* of g: m, or m + 1 with the guess, which is the last row */
+        const double *g;      /* symmetric; NULL for rules that compare nothing */
+        bool guess;           /* the aggregate of the round before is there */
+        const double *sample; /* [n_samples][m][m], symmetric; NULL unless the rule wants them */
+        uint32_t n_samples;
+        const double *sign; /* [MFL_SIGNS][m]; NULL unless the rule wants them */
 };
 
 enum mfl_column_rule {
@@ -56,11 +86,12 @@ struct mfl_ruling {
         uint32_t cut;
         double *weight; /* 0 at first */
         double *score;  /* what the rule judged a row by: large is bad. NAN at first: it has none */
+        double noise;   /* MFL_COLUMN_SUM: the deviation of what is added to each element */
 };
 
 struct mfl_robust_rule {
         enum mfl_strategy_kind kind;
-        bool wants_guess;
+        bool wants_guess, wants_samples, wants_signs;
         /* There are at least mfl_robust_rows_least rows. -ENOMEM. */
         int (*decide)(
                 const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling);
@@ -79,22 +110,24 @@ struct mfl_choice {
         double *score;    /* [n_rows] NAN: none */
         double *distance; /* [n_rows] of a row from the share-weighted mean of the rows; NAN: not known */
         uint32_t n_used;  /* rows with a share */
+        double noise; /* MFL_COLUMN_SUM: the deviation of normal numbers that are added, drawn by (seed, round, element) */
+        struct mfl_rng_key noise_key;
         uint32_t few; /* 0, or the rows that the rule saw when they were too few for it: on_few has decided */
 };
 
-/* g: [n_in][n_in], symmetric, or NULL when nothing compares rows (mfl_robust_compares); n_in is n_rows, or one more with the
+/* facts: of n_in rows, finished, or NULL when nothing compares rows (mfl_robust_compares); n_in is n_rows, or one more with the
  * guess. weight: of each row, for strategies that are not robust (a plain mean under a simulated attack); NULL: all
  * the same. MFL_INVALID: too few rows, and on_few is fail. -ENOMEM. */
-int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows, bool guess, const double *g,
-        const double *weight, struct mfl_choice *ret_choice, struct mfl_error *err);
+int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows, bool guess,
+        const double *facts, const double *weight, struct mfl_choice *ret_choice, struct mfl_error *err);
 void mfl_choice_deinit(struct mfl_choice *choice);
 
 /* ---- pass 2 ---- */
 
 /* Doubles of scratch memory that mfl_robust_reduce needs for a choice. */
 size_t mfl_robust_scratch(const struct mfl_choice *choice);
-/* d[e], e in [0, count), from rows[k][e]. means: these are running statistics. */
-void mfl_robust_reduce(const struct mfl_choice *choice, bool means, const float *const *rows, size_t count,
-        double *scratch, double *d);
+/* d[e], e in [0, count), from rows[k][e], element first + e of the vector. means: these are running statistics. */
+void mfl_robust_reduce(const struct mfl_choice *choice, bool means, const float *const *rows, uint64_t first,
+        size_t count, double *scratch, double *d);
 
 #endif

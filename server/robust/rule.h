@@ -46,6 +46,18 @@ struct mfl_weiszfeld {
  * step; w, distance: rows->m. */
 void mfl_weiszfeld(const struct mfl_rows *rows, const struct mfl_weiszfeld *how, double *w, double *distance);
 
+/* Number `at` of a stream of normal numbers: a sum of twelve uniform ones, less 6, which is exact on every machine. */
+static inline double mfl_robust_normal(struct mfl_rng_key key, uint64_t at)
+{
+        double sum = -6;
+        for (uint64_t block = 3 * at; block < 3 * at + 3; block++) {
+                struct mfl_philox u = mfl_rng_block(key, block);
+                for (int i = 0; i < 4; i++)
+                        sum += (double)mfl_u32_to_unit(u.v[i]);
+        }
+        return sum;
+}
+
 /* d[e] by a rule per element; v: scratch of n doubles. */
 double mfl_column_median(double *v, uint32_t n);
 double mfl_column_trim(double *v, uint32_t n, uint32_t cut);
@@ -59,6 +71,6 @@ int mfl_before_apply(const struct mfl_job *job, uint32_t step, uint32_t round, b
 
 extern const struct mfl_robust_rule mfl_rule_mean, mfl_rule_median, mfl_rule_trimmed_mean,
         mfl_rule_mean_around_median, mfl_rule_krum, mfl_rule_multi_krum, mfl_rule_bulyan, mfl_rule_rfa,
-        mfl_rule_centered_clip, mfl_rule_norm_filter;
+        mfl_rule_centered_clip, mfl_rule_norm_filter, mfl_rule_dnc, mfl_rule_signguard, mfl_rule_flame;
 
 #endif

@@ -12,6 +12,9 @@ static const struct mfl_robust_rule *const rules[] = {
         &mfl_rule_rfa,
         &mfl_rule_centered_clip,
         &mfl_rule_norm_filter,
+        &mfl_rule_dnc,
+        &mfl_rule_signguard,
+        &mfl_rule_flame,
 };
 
 const struct mfl_robust_rule *mfl_robust_get(enum mfl_strategy_kind kind)

@@ -31,8 +31,9 @@ uint64_t mfl_rows_bytes(const struct mfl_job *spec)
         if (!compares)
                 return 0;
         m = MFL_MIN(m, (uint64_t)MFL_ROBUST_ROWS_MAX) + 1;
-        return (THREADS_MAX + 6) * m * m * sizeof(double) +
-               THREADS_MAX * mfl_gram_scratch((uint32_t)m) * sizeof(double);
+        struct mfl_facts facts = mfl_facts_of(spec, (uint32_t)m, 0, 0);
+        return (THREADS_MAX + 1) * mfl_facts_size(&facts) * sizeof(double) + 5 * m * m * sizeof(double) +
+               THREADS_MAX * mfl_facts_scratch(&facts) * sizeof(double);
 }
 
 /* ---- pass 1 ---- */
@@ -40,75 +41,83 @@ uint64_t mfl_rows_bytes(const struct mfl_job *spec)
 struct pass {
         struct mfl_runtime *rt;
         const uint32_t *pick; /* which rows; NULL: all */
-        uint32_t n_pick, m;   /* m: with the guess */
+        uint32_t n_pick;
         const float *guess;
-        double *g;
+        struct mfl_facts facts; /* their shape; m: with the guess */
+        double *found;
         pthread_mutex_t mutex;
         pthread_cond_t turned;
         uint64_t next, turn; /* the range to take, and to add */
         bool failed;
 };
 
-static void add_range(const struct pass *pass, uint64_t begin, uint64_t count, const float **rows,
-        const float **picked, double *scratch, double *g)
+static int add_range(const struct pass *pass, uint64_t begin, uint64_t count, const float **rows,
+        const float **picked, double *scratch, double *found)
 {
+        int r = 0;
         struct mfl_runtime *rt = pass->rt;
         mfl_spill_range(rt->spill, begin, rows);
         for (uint32_t i = 0; i < pass->n_pick; i++)
                 picked[i] = rows[pass->pick ? pass->pick[i] : i];
         if (pass->guess)
                 picked[pass->n_pick] = pass->guess + begin;
-        memset(g, 0, (size_t)pass->m * pass->m * sizeof *g);
-        for (uint64_t at = begin; at < begin + count;) {
+        memset(found, 0, mfl_facts_size(&pass->facts) * sizeof *found);
+        for (uint64_t at = begin; at < begin + count && !r;) {
                 struct mfl_fixed_part part =
                         mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, begin + count);
                 if (!part.statistics)
-                        mfl_gram_add(picked, pass->m, at - begin, part.end - at, scratch, g);
+                        r = mfl_facts_add(
+                                &pass->facts, picked, begin, at - begin, part.end - at, scratch, found);
                 at = part.end;
         }
         mfl_spill_release(rt->spill, begin, count);
+        return r;
 }
 
 static void *run_pass(void *user)
 {
         struct pass *pass = user;
-        size_t count = (size_t)pass->m * pass->m;
+        size_t count = mfl_facts_size(&pass->facts);
         uint32_t n_rows = mfl_spill_rows(pass->rt->spill);
-        double *g = mfl_malloc(count * sizeof *g),
-               *scratch = mfl_malloc(mfl_gram_scratch(pass->m) * sizeof *scratch);
-        const float **rows = mfl_calloc(n_rows + (size_t)pass->m, sizeof *rows);
+        double *found = mfl_malloc(count * sizeof *found),
+               *scratch = mfl_malloc(mfl_facts_scratch(&pass->facts) * sizeof *scratch);
+        const float **rows = mfl_calloc(n_rows + (size_t)pass->facts.m, sizeof *rows);
         pthread_mutex_lock(&pass->mutex);
-        pass->failed = pass->failed || !g || !scratch || !rows;
+        pass->failed = pass->failed || !found || !scratch || !rows;
         while (!pass->failed && pass->next * RANGE_ELEMENTS < pass->rt->n) {
                 uint64_t range = pass->next++, begin = range * RANGE_ELEMENTS;
                 pthread_mutex_unlock(&pass->mutex);
-                add_range(pass, begin, MFL_MIN(pass->rt->n - begin, (uint64_t)RANGE_ELEMENTS), rows,
-                        rows + n_rows, scratch, g);
+                int r = add_range(pass, begin, MFL_MIN(pass->rt->n - begin, (uint64_t)RANGE_ELEMENTS), rows,
+                        rows + n_rows, scratch, found);
                 pthread_mutex_lock(&pass->mutex);
+                pass->failed = pass->failed || r;
                 while (pass->turn != range && !pass->failed)
                         pthread_cond_wait(&pass->turned, &pass->mutex);
                 for (size_t i = 0; i < count; i++)
-                        pass->g[i] += g[i];
+                        pass->found[i] += found[i];
                 pass->turn++;
                 pthread_cond_broadcast(&pass->turned);
         }
         pthread_cond_broadcast(&pass->turned);
         pthread_mutex_unlock(&pass->mutex);
-        free(g);
+        free(found);
         free(scratch);
         free(rows);
         return NULL;
 }
 
-/* The Gram matrix of the rows, and of the guess as the last one; the caller frees it. NULL: no memory. */
-static double *find_gram(struct mfl_runtime *rt, const uint32_t *pick, uint32_t n_pick, const float *guess)
+/* The facts of the rows, with the guess as the last one; the caller frees them. NULL: no memory. */
+static double *find_facts(struct mfl_runtime *rt, const uint32_t *pick, uint32_t n_pick, const float *guess)
 {
-        struct pass pass = {
-                .rt = rt, .pick = pick, .n_pick = n_pick, .m = n_pick + (guess != NULL), .guess = guess};
+        struct pass pass = {.rt = rt,
+                .pick = pick,
+                .n_pick = n_pick,
+                .guess = guess,
+                .facts = mfl_facts_of(rt->spec, n_pick + (guess != NULL), rt->n, rt->round)};
         pthread_t threads[THREADS_MAX];
         uint32_t started = 0, wanted = n_threads(rt) - 1;
-        pass.g = mfl_calloc((size_t)pass.m * pass.m, sizeof *pass.g);
-        if (!pass.g)
+        pass.found = mfl_calloc(mfl_facts_size(&pass.facts), sizeof *pass.found);
+        if (!pass.found)
                 return NULL;
         pthread_mutex_init(&pass.mutex, NULL);
         pthread_cond_init(&pass.turned, NULL);
@@ -120,11 +129,11 @@ static double *find_gram(struct mfl_runtime *rt, const uint32_t *pick, uint32_t 
         pthread_mutex_destroy(&pass.mutex);
         pthread_cond_destroy(&pass.turned);
         if (pass.failed) {
-                free(pass.g);
+                free(pass.found);
                 return NULL;
         }
-        mfl_gram_mirror(pass.m, pass.g);
-        return pass.g;
+        mfl_facts_finish(&pass.facts, pass.found);
+        return pass.found;
 }
 
 /* ---- a simulated attack ---- */
@@ -172,7 +181,7 @@ static int write_attack(struct mfl_runtime *rt, struct bad_rows *b)
         if ((b->plan.kind == MFL_ATTACK_MIN_MAX || b->plan.kind == MFL_ATTACK_MIN_SUM) && b->n_honest) {
                 write_rows(rt, b, true);
                 b->honest[b->n_honest] = b->bad[0];
-                double *g = find_gram(rt, b->honest, b->n_honest + 1, NULL);
+                double *g = find_facts(rt, b->honest, b->n_honest + 1, NULL); /* G is the first of them */
                 if (!g)
                         return -ENOMEM;
                 b->plan.scale = mfl_attack_gamma(b->plan.kind, b->n_honest, g);
@@ -275,16 +284,16 @@ static int decide(struct mfl_runtime *rt, struct mfl_error *err)
         if (compares && n > MFL_ROBUST_ROWS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%s compares all updates: a round has at most %u, not %u",
                         rt->strategy->name, MFL_ROBUST_ROWS_MAX, n);
-        double *g = compares ? find_gram(rt, NULL, n, guess ? rt->state[0] : NULL) : NULL;
+        double *facts = compares ? find_facts(rt, NULL, n, guess ? rt->state[0] : NULL) : NULL;
         double *weight = rule ? NULL : mfl_calloc(n, sizeof *weight);
-        int r = (compares && !g) || (!rule && !weight)
-                        ? mfl_fail_memory(err, n * sizeof *g, "the rows of a round")
+        int r = (compares && !facts) || (!rule && !weight)
+                        ? mfl_fail_memory(err, n * sizeof *facts, "the rows of a round")
                         : 0;
         for (uint32_t i = 0; i < n && weight; i++)
                 weight[i] = (double)mfl_spill_weight(rt->spill, i);
         if (!r)
-                r = mfl_robust_decide(rt->spec, rt->round, n, guess, g, weight, &rt->choice, err);
-        free(g);
+                r = mfl_robust_decide(rt->spec, rt->round, n, guess, facts, weight, &rt->choice, err);
+        free(facts);
         free(weight);
         if (r)
                 return r;
@@ -318,7 +327,7 @@ void mfl_rows_reduce(struct mfl_runtime *rt, uint64_t begin, size_t count)
                 mfl_spill_range(rt->spill, at, rt->rows);
                 if (rt->choice.n_in > rt->choice.n_rows)
                         rt->rows[rt->choice.n_rows] = rt->state[0] + at;
-                mfl_robust_reduce(&rt->choice, part.statistics, rt->rows, part.end - at, rt->scratch,
+                mfl_robust_reduce(&rt->choice, part.statistics, rt->rows, at, part.end - at, rt->scratch,
                         rt->d + (at - begin));
                 at = part.end;
         }

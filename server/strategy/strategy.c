@@ -25,6 +25,9 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_rfa,
         &mfl_strategy_centered_clip,
         &mfl_strategy_norm_filter,
+        &mfl_strategy_dnc,
+        &mfl_strategy_signguard,
+        &mfl_strategy_flame,
 };
 
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)

@@ -34,6 +34,9 @@ ROBUST(multi_krum, MULTI_KRUM, "multi-krum");
 ROBUST(bulyan, BULYAN, "bulyan");
 ROBUST(rfa, RFA, "rfa");
 ROBUST(norm_filter, NORM_FILTER, "norm-filter");
+ROBUST(dnc, DNC, "dnc");
+ROBUST(signguard, SIGNGUARD, "signguard");
+ROBUST(flame, FLAME, "flame");
 
 const struct mfl_strategy_ops mfl_strategy_centered_clip = {
         .kind = MFL_STRATEGY_CENTERED_CLIP,

@@ -15,7 +15,9 @@ RULES = [
     {'strategy': 'mean-around-median', 'f': 1}, {'strategy': 'krum', 'f': 1}, {'strategy': 'krum', 'f': 1, 'neighbours': 2},
     {'strategy': 'multi-krum', 'f': 1}, {'strategy': 'bulyan', 'f': 1}, {'strategy': 'rfa'},
     {'strategy': 'centered-clip', 'clip_radius': 0.5}, {'strategy': 'centered-clip', 'clip_radius': 'median'},
-    {'strategy': 'norm-filter', 'f': 1}, {'strategy': 'median', 'f': 1, 'before': 'nnm'},
+    {'strategy': 'norm-filter', 'f': 1}, {'strategy': 'median', 'f': 1, 'before': 'nnm'}, {'strategy': 'dnc', 'f': 1},
+    {'strategy': 'dnc', 'f': 1, 'sample': 40, 'iterations': 3}, {'strategy': 'signguard'}, {'strategy': 'flame', 'noise': 0.1},
+    {'strategy': 'flame', 'before': {'clip': 'median'}},
     {'strategy': 'trimmed-mean', 'f': 1, 'before': 'arc'}, {'strategy': 'rfa', 'f': 1, 'before': [{'bucket': 2}, 'nnm']},
     {'strategy': 'krum', 'f': 1, 'before': {'clip': 'median'}}, {'strategy': 'centered-clip', 'clip_radius': 1, 'before': {'clip': 1.5}},
 ]
@@ -66,6 +68,11 @@ def test_rules_are_their_papers(rows):
                     continue
                 spec['f'] = int(rng.integers(0, bound + 1))
             if spec.get('neighbours', 0) >= m:
+                continue
+            # Ties that last bits break: singular vectors, and cosines of rows that have been shortened.
+            if spec['strategy'] == 'dnc' and kind in (2, 3, 4):
+                continue
+            if spec['strategy'] == 'flame' and 'before' in spec and (kind == 4 or x.shape[1] == 1):
                 continue
             v = rng.normal(size=x.shape[1]).astype(np.float32) if spec['strategy'] == 'centered-clip' else None
             got = rows.aggregate(x, json.dumps(spec), r=3, v=v)
@@ -177,7 +184,8 @@ def test_jobs_are_the_algorithms(two_daemons):
 
 DIGESTS = [{'strategy': 'multi-krum', 'f': 2}, {'strategy': 'rfa', 'f': 2, 'before': ['arc', {'bucket': 2}]},
            {'strategy': 'centered-clip', 'clip_radius': 'median'}, {'strategy': 'bulyan', 'f': 1},
-           {'strategy': 'trimmed-mean', 'f': 2, 'before': 'nnm'}]
+           {'strategy': 'trimmed-mean', 'f': 2, 'before': 'nnm'}, {'strategy': 'dnc', 'f': 2, 'sample': 50, 'iterations': 2},
+           {'strategy': 'signguard'}, {'strategy': 'flame', 'noise': 0.01}]
 
 
 def test_one_digest_for_any_daemons_and_kills(cluster, two_daemons):

@@ -9,7 +9,7 @@ import numpy as np
 
 from federated import Stream
 
-BUCKET = 18  # common/base/rng.h
+BUCKET, COLUMNS, FLAME = 18, 40, 41  # common/base/rng.h
 
 
 def ranked(keys):
@@ -111,6 +111,82 @@ def norm_filter(x, f):
     return x[ranked(norms(x))[:len(x) - f]].mean(axis=0)
 
 
+def drawn_elements(n, parts, seed, r, sample):
+    """One of each of equal parts."""
+    u = Stream(seed, COLUMNS, r, sample).block(4 * parts)[::4]
+    found = []
+    for k in range(parts):
+        begin, end = k * n // parts, (k + 1) * n // parts
+        if end > begin:
+            found.append(begin + (int(u[k]) * (end - begin) >> 32))
+    return found
+
+
+def dnc(x, f, sample, iterations, seed, r):
+    m = len(x)
+    out = np.zeros(m, int)
+    for s in range(iterations):
+        y = x[:, drawn_elements(x.shape[1], sample, seed, r, s)]
+        y = y - y.mean(axis=0)
+        v = np.linalg.svd(y, full_matrices=False)[2][0]
+        for i in ranked((y @ v) ** 2)[m - f:]:
+            out[i] += 1
+    return x[out == out.min()].mean(axis=0)
+
+
+def mean_shift(x):
+    """Labels of sklearn.cluster.MeanShift with its estimate of the bandwidth (quantile 0.5, of all points)."""
+    m = len(x)
+    far = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=2))
+    width = np.sort(far, axis=1)[:, max(m // 2, 1) - 1].mean()
+    peaks = []
+    for point in x:
+        for _ in range(300):
+            near = np.sqrt(((x - point) ** 2).sum(axis=1)) <= width
+            before, point = point, x[near].mean(axis=0) if near.any() else point
+            if np.sqrt(((before - point) ** 2).sum()) <= 1e-3 * width:
+                break
+        peaks.append((int(near.sum()), point))
+    kept = []
+    for i in ranked([-n for n, _ in peaks]):
+        if all(np.sqrt(((peaks[i][1] - k) ** 2).sum()) > width for k in kept):
+            kept.append(peaks[i][1])
+    return np.array([int(np.argmin([np.sqrt(((p - k) ** 2).sum()) for k in kept])) for p in x])
+
+
+def signguard(x):
+    shares = np.stack([(x < 0).mean(axis=1), (x == 0).mean(axis=1), (x > 0).mean(axis=1)], axis=1)
+    labels = mean_shift(shares)
+    n = norms(x)
+    middle = np.median(n)
+    fits = (n >= 0.1 * middle) & (n <= 3 * middle)
+    both = fits & (labels == np.argmax(np.bincount(labels)))
+    keep = both if both.any() else fits if fits.any() else np.ones(len(x), bool)
+    return clip(x, middle)[keep].mean(axis=0)
+
+
+def flame(x, noise, seed, r):
+    m, n = len(x), norms(x)
+    pairs = []
+    for i in range(m):
+        for j in range(i + 1, m):
+            lengths = np.sqrt((x[i] @ x[i]) * (x[j] @ x[j]))
+            pairs.append((1 - float(x[i] @ x[j]) / lengths if lengths else 1, i, j))
+    groups = [{i} for i in range(m)]
+    cluster = groups[0]
+    for _, i, j in sorted(pairs):
+        a, b = (next(g for g in groups if k in g) for k in (i, j))
+        if a is not b:
+            groups.remove(b)
+            a |= b
+        if len(a) > m // 2:
+            cluster = a
+            break
+    middle = np.median(n)
+    u = (Stream(seed, FLAME, r, 0).block(12 * x.shape[1]) >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    return clip(x, middle)[sorted(cluster)].mean(axis=0) + noise * middle * (u.reshape(-1, 12).sum(axis=1) - 6)
+
+
 def aggregate(x, spec, seed=0, r=0, v=None):
     """What a job's `aggregation` makes of rows."""
     x, f = x.astype(np.float64), spec.get('f', 0)
@@ -130,7 +206,8 @@ def aggregate(x, spec, seed=0, r=0, v=None):
         'median': lambda: median(x), 'trimmed-mean': lambda: trimmed_mean(x, cut),
         'mean-around-median': lambda: near_median(x, m - f), 'krum': lambda: multi_krum(x, f, 1, spec.get('neighbours')),
         'multi-krum': lambda: multi_krum(x, f, m - f, spec.get('neighbours')), 'bulyan': lambda: bulyan(x, f),
-        'rfa': lambda: rfa(x), 'norm-filter': lambda: norm_filter(x, f),
+        'dnc': lambda: dnc(x, f, spec.get('sample', 10000), spec.get('iterations', 1), seed, r), 'signguard': lambda: signguard(x),
+        'flame': lambda: flame(x, spec.get('noise', 0.001), seed, r), 'rfa': lambda: rfa(x), 'norm-filter': lambda: norm_filter(x, f),
         'centered-clip': lambda: centered_clip(x, spec['clip_radius'], np.zeros(x.shape[1]) if v is None else v),
     }
     return rules[spec['strategy']]()

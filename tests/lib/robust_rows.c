@@ -43,8 +43,8 @@ static int weiszfeld(const char *text, const struct request *q, const double *g,
         return 0;
 }
 
-static int decide(const char *text, const struct request *q, const double *g, struct mfl_choice *choice,
-        struct mfl_error *err)
+static int decide(const char *text, const struct request *q, const float *const *rows,
+        struct mfl_choice *choice, struct mfl_error *err)
 {
         char doc[4096];
         struct mfl_job *job;
@@ -55,8 +55,19 @@ static int decide(const char *text, const struct request *q, const double *g, st
         int r = mfl_job_parse(doc, strlen(doc), "rows", &job, err);
         if (r)
                 return r;
+        const struct mfl_facts shape = mfl_facts_of(job, q->m + q->guess, q->n, q->round);
+        double *facts = must_alloc(mfl_facts_size(&shape), sizeof *facts),
+               *scratch = must_alloc(mfl_facts_scratch(&shape), sizeof *scratch);
+        for (uint32_t at = 0, part; at < q->n; at += part) { /* as ranges of a file */
+                part = MFL_MIN(q->n - at, 700u);
+                if (mfl_facts_add(&shape, rows, 0, at, part, scratch, facts))
+                        exit(3);
+        }
+        mfl_facts_finish(&shape, facts);
         r = mfl_robust_decide(
-                job, q->round, q->m, q->guess, mfl_robust_compares(job) ? g : NULL, NULL, choice, err);
+                job, q->round, q->m, q->guess, mfl_robust_compares(job) ? facts : NULL, NULL, choice, err);
+        free(facts);
+        free(scratch);
         mfl_job_free(job);
         return r;
 }
@@ -77,7 +88,7 @@ static void answer(const struct request *q)
         mfl_gram_mirror(m, g);
         struct mfl_choice choice = {0};
         struct mfl_error err = {{0}};
-        int32_t status = strncmp(text, "weiszfeld", 9) ? decide(text, q, g, &choice, &err)
+        int32_t status = strncmp(text, "weiszfeld", 9) ? decide(text, q, rows, &choice, &err)
                                                        : weiszfeld(text, q, g, &choice);
         status = status != 0;
         fwrite(&status, sizeof status, 1, stdout);
@@ -85,7 +96,7 @@ static void answer(const struct request *q)
                 fwrite(err.text, 1, 512, stdout);
         double *room = must_alloc(mfl_robust_scratch(&choice), sizeof *room);
         if (!status) {
-                mfl_robust_reduce(&choice, false, rows, q->n, room, d);
+                mfl_robust_reduce(&choice, false, rows, 0, q->n, room, d);
                 fwrite(d, sizeof *d, q->n, stdout);
                 fwrite(choice.share, sizeof *d, q->m, stdout);
                 fwrite(choice.score, sizeof *d, q->m, stdout);
