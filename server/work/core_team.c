@@ -238,13 +238,19 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         struct core_daemon *daemon = task->daemon;
         uint32_t accused = msg->failed.accused;
         char reason[MFL_REASON_BYTES];
-        mfl_snprintf(reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
+        bool known = accused && accused <= task->team->n_members && accused != task->member + 1;
+        if (known && msg->failed.loss == MFL_TEAM_UNREACHED)
+                mfl_snprintf(reason, sizeof reason, "daemon %.40s can't connect to daemon %.40s: %.90s",
+                        daemon->info.name, task->team->member[accused - 1].task->daemon->info.name,
+                        msg->failed.reason);
+        else
+                mfl_snprintf(reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
-        if (accused && accused <= task->team->n_members)
+        if (known)
                 accuse(core, task, accused - 1, reason);
         job->team_totals.broken++;
-        job->team_totals.late += accused && msg->failed.loss == MFL_TEAM_LATE;
-        job->team_totals.unreached += accused && msg->failed.loss == MFL_TEAM_UNREACHED;
+        job->team_totals.late += known && msg->failed.loss == MFL_TEAM_LATE;
+        job->team_totals.unreached += known && msg->failed.loss == MFL_TEAM_UNREACHED;
         lose(core, task, reason);
         mfl_core_group_lose(core, task, reason);
         mfl_core_task_reclaim(core, task, ITEM_OPEN);

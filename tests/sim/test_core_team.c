@@ -476,6 +476,7 @@ static void ends_are_counted_by_reason(void **state)
         assert_int_equal(totals.broken, 3);
         assert_int_equal(totals.late, 1);
         assert_int_equal(totals.unreached, 1);
+        assert_string_equal(totals.last, "daemon d1 can't connect to daemon d4: lost");
         mfl_core_free(bed.core);
 }
 
