@@ -158,6 +158,15 @@ static uint64_t piece_bytes(uint32_t n_ranks)
         return MFL_MAX(MESH_TCP_PIECE_BYTES_MIN, MFL_MIN(bytes, MESH_TCP_PIECE_BYTES));
 }
 
+/* What a connection holds of records that are sealed and not yet sent, or received and not yet opened. */
+#define LINK_BYTES ((uint64_t)256 << 10)
+
+uint64_t mfl_mesh_tcp_bytes(uint32_t n_ranks)
+{
+        return sizeof(struct mesh_tcp) + piece_bytes(n_ranks) * n_ranks +
+               (n_ranks - 1) * (sizeof(struct peer_link) + LINK_BYTES);
+}
+
 static int mesh_new(const struct mfl_mesh_tcp_options *o, struct mesh_tcp **ret_mesh, struct mfl_error *err)
 {
         mfl_assert(o->n_ranks >= 1 && o->n_ranks <= MFL_MESH_RANKS_MAX && o->rank < o->n_ranks);

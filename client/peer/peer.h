@@ -61,4 +61,7 @@ struct mfl_mesh_tcp_options {
 int mfl_mesh_tcp_open(
         const struct mfl_mesh_tcp_options *options, struct mfl_mesh **ret_mesh, struct mfl_error *err);
 
+/* Memory of a rank's mesh, at most: with TLS to each other rank. */
+uint64_t mfl_mesh_tcp_bytes(uint32_t n_ranks);
+
 #endif

@@ -129,7 +129,7 @@ struct trainer_slot {
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
-        float *after;                         /* params that move after a training, then the delta */
+        float *after; /* params that move after a training, then the delta; NULL: no task added one up yet */
         float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
         uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
         uint32_t *count;                      /* n_lanes * steps_max */
@@ -164,6 +164,7 @@ struct trainer_job {
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks;      /* of all its daemons */
+        bool sums; /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;

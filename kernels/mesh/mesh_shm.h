@@ -36,4 +36,7 @@ struct mfl_mesh_shm_options {
 int mfl_mesh_shm_open(
         const struct mfl_mesh_shm_options *options, struct mfl_mesh **ret_mesh, struct mfl_error *err);
 
+/* Memory of a rank: its own segment, with a ring of `ring_bytes` (0: MFL_MESH_SHM_BYTES). */
+uint64_t mfl_mesh_shm_bytes(uint64_t ring_bytes);
+
 #endif

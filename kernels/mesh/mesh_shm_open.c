@@ -245,6 +245,12 @@ void mfl_mesh_shm_free(struct mfl_mesh_shm *mesh)
         free(mesh);
 }
 
+uint64_t mfl_mesh_shm_bytes(uint64_t ring_bytes)
+{
+        uint64_t ring = ring_bytes ? ring_bytes : MFL_MESH_SHM_BYTES;
+        return MFL_MESH_SHM_DATA + ring + ring / 4;
+}
+
 static int mesh_new(
         const struct mfl_mesh_shm_options *o, struct mfl_mesh_shm **ret_mesh, struct mfl_error *err)
 {
@@ -263,7 +269,7 @@ static int mesh_new(
                 .epoch = o->epoch};
         mesh->slot_bytes = (uint32_t)(bytes / MFL_MESH_SHM_SLOTS);
         mesh->part_bytes = mesh->slot_bytes / o->n_ranks & ~63u;
-        mesh->segment_bytes = MFL_MESH_SHM_DATA + bytes + bytes / 4;
+        mesh->segment_bytes = mfl_mesh_shm_bytes(bytes);
         for (uint32_t r = 0; r < o->n_ranks; r++)
                 mesh->peer[r].fd = -1;
         *ret_mesh = mesh;
