@@ -244,7 +244,8 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
                         daemon->info.name, task->team->member[accused - 1].task->daemon->info.name,
                         msg->failed.reason);
         else
-                mfl_snprintf(reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
+                mfl_snprintf(
+                        reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
         if (known)
                 accuse(core, task, accused - 1, reason);
