@@ -465,8 +465,14 @@ int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v)
 int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w,
         bool transposed, struct onnx_value **ret_value);
 int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken);
+/* Gemm and MatMul of constant zeros. Before parameters become layers. */
+int mfl_onnx_zeros_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_matmul(struct onnx *o);
 int mfl_onnx_gemm(struct onnx *o);
+
+/* log_sum.c. Over the last dimension: log(softmax(x)), and log(sum(exp(x))), which is {1, rows, 1}. */
+int mfl_onnx_log_softmax(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view);
+int mfl_onnx_log_sum_exp(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view);
 
 /* reduce.c. The view with dimension `axis` last, and the other way round, in the former shape: */
 int mfl_onnx_axis_last(struct onnx *o, const struct onnx_value *of, int axis, struct onnx_value **ret_view);
