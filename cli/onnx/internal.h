@@ -417,6 +417,10 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
+/* BatchNormalization of {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the
+ * batch. l: the norm without input and output. */
+int mfl_onnx_norm_of_rows(
+        struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x);
 /* nodes/: groupnorm.c, norm.c, attention.c, noise.c: sequences of nodes that one layer stands for. *ret_taken says
  * whether the node was such a step. */
 int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);

@@ -805,7 +805,6 @@ class Factorised(Base):
 # Functions between two dense layers that mfl does not have, and what it says instead.
 FUNCTIONS = {
     "Sign": (torch.sign, "tanh for sign"), "Round": (torch.round, "its gradient is 0 everywhere"), "Sort": (lambda x: x.sort(1)[0], "torch.sort"),
-    "Triangle": (lambda x: (x.unsqueeze(1) * x.unsqueeze(2)).tril().sum(2), "torch.ones(n, n).tril()"),
     "Product": (lambda x: x * x.prod(1, keepdim=True), "torch.exp(torch.log(x).sum(d))"),
     "Both": (lambda x: x * ((x > 0) & (x < 1)), "multiply masks"), "Atan": (torch.atan, "log and tanh are"),
     "Sampled": (lambda x: F.grid_sample(x.view(-1, 1, 2, 3), x.view(-1, 1, 3, 2), align_corners=True).flatten(1).repeat(1, 2), "nn.Upsample"),

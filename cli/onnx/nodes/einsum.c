@@ -248,7 +248,8 @@ static int keep_labels(struct onnx *o, const struct equation *e, int k, struct l
                         if (!is_needed(e, k + 1, *p) || (side && strchr(l->in[0], *p)))
                                 continue;
                         if (n == ONNX_RANK_MAX)
-                                return mfl_onnx_fail(o, "the product of the first %d values has too many labels", k + 1);
+                                return mfl_onnx_fail(
+                                        o, "the product of the first %d values has too many labels", k + 1);
                         l->out[n++] = *p;
                 }
         l->out[n] = '\0';

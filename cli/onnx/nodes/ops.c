@@ -251,31 +251,6 @@ static int convert_global_pool(struct onnx *o)
         return add_image(o, &l, NULL);
 }
 
-/* {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the batch. */
-static int norm_of_rows(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x)
-{
-        int64_t rows = x->shape.dim[0], features = x->shape.dim[1];
-        struct onnx_shape turned = {3, {1, features, rows}};
-        struct onnx_value *view, *v;
-        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * features) + 1, sizeof *map),
-                *back = mfl_onnx_alloc(o, (size_t)(rows * features) + 1, sizeof *back);
-        int layer, r = map && back ? mfl_onnx_resolve(o, x, &view) : onnx_memory(o);
-        if (r)
-                return r;
-        for (int64_t i = 0; i < rows * features; i++) {
-                map[i] = (int32_t)(i % rows * features + i / rows);
-                back[i] = (int32_t)(i % features * rows + i / features);
-        }
-        l->out = (struct mfl_shape){3, {features, 1, rows}};
-        if ((r = mfl_onnx_view(o, view, &turned, map, &view)) ||
-                (r = mfl_onnx_view_layer(o, view, &l->out, &l->input)) ||
-                (r = mfl_onnx_add_layer(o, l, t, o->node, &layer)) ||
-                (r = mfl_onnx_layer_value(o, layer, &turned, &v)) ||
-                (r = mfl_onnx_view(o, v, &x->shape, back, &v)))
-                return r;
-        return mfl_onnx_output(o, 0, v);
-}
-
 static int convert_batchnorm(struct onnx *o)
 {
         struct mfl_layer l = {.op = MFL_OP_BATCHNORM,
@@ -303,7 +278,7 @@ static int convert_batchnorm(struct onnx *o)
         else if (x->shape.rank == 3 && x->shape.dim[0] == 1)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], 1, x->shape.dim[2]}};
         else if (x->shape.rank == 2)
-                return norm_of_rows(o, &l, t, x);
+                return mfl_onnx_norm_of_rows(o, &l, t, x);
         else
                 return mfl_onnx_fail(o, "needs {batch, features}, {batch, channels, positions} or images");
         r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
@@ -584,9 +559,9 @@ static const struct {
         {"ReduceSumSquare", mfl_onnx_reduce, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
         {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
         {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
-        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
-        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
+        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES},
+        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}, {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

@@ -234,8 +234,10 @@ int mfl_onnx_convert_pad(struct onnx *o)
         batch = shape.rank > 1 ? batch : shape.rank;
         for (int d = 0; d < shape.rank; d++) {
                 if (pads[d][0] < 0 || pads[d][1] < 0 || pads[d][0] > 65536 || pads[d][1] > 65536)
-                        return mfl_onnx_fail(
-                                o, "pads by %lld and %lld; 0 to 65536 are supported, and negative numbers with mode 'constant'", (long long)pads[d][0], (long long)pads[d][1]);
+                        return mfl_onnx_fail(o,
+                                "pads by %lld and %lld; 0 to 65536 are supported, and negative numbers with "
+                                "mode 'constant'",
+                                (long long)pads[d][0], (long long)pads[d][1]);
                 if (d == batch && (pads[d][0] || pads[d][1]))
                         return mfl_onnx_fail(o, "pads the batch");
                 shape.dim[d] += pads[d][0] + pads[d][1];
