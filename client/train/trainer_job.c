@@ -46,6 +46,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         if (!job)
                 return;
         empty_slots(trainer, job);
+        mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -556,12 +557,13 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
-        bool others = job->bytes || job->device_bytes;
+        bool others = job->bytes || job->device_bytes || job->kept;
         if (!r)
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         /* Networks for training and for evaluation may not fit side by side. */
         if (r == MFL_INVALID && trainer->no_room && others) {
                 trainer->no_room = false;
+                mfl_trainer_kept_drop(trainer, job);
                 empty_slots(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }

@@ -2,8 +2,12 @@
 /* Where a team's state lies, and what that takes: stages of ZeRO (kernels/team/team.h). */
 #include "client/train/trainer_team.h"
 
-/* What `zero: auto` begins with. Stage 0 takes more memory and time than stage 1, and nothing less. */
-#define ZERO_LEAST 1u
+/* What `zero: auto` begins with. Stage 0 takes more memory than stage 1, and no less time; but only in it the members that are left
+ * go on when one is lost, which is what a least number of members is for. */
+static uint32_t least_stage(const struct mfl_job *spec)
+{
+        return spec->parallel.members_min > 1 ? 0 : 1;
+}
 
 struct mfl_team_options mfl_trainer_team_options(
         const struct trainer_job *job, const struct mfl_net_options *net, uint32_t zero)
@@ -49,7 +53,7 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
 uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint64_t room)
 {
-        uint32_t zero = ZERO_LEAST;
+        uint32_t zero = least_stage(job->spec);
         if (job->spec->parallel.zero != MFL_ZERO_AUTO)
                 return (uint32_t)job->spec->parallel.zero;
         while (zero < MFL_ZERO_MAX && mfl_trainer_team_bytes(trainer, job, options, n, zero) > room)
