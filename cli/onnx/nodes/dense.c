@@ -182,10 +182,16 @@ int mfl_onnx_matmul(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
         int64_t heads, rows, columns;
+        int r;
+        if (x && x->tensor && b && !b->tensor && x->tensor->f) { /* weights on the left */
+                if ((r = mfl_onnx_lift(o, x, &x)) || (r = mfl_onnx_resolve(o, b, &b)) ||
+                        (r = mfl_onnx_weigh(o, x, b, &v)))
+                        return r;
+                return mfl_onnx_output(o, 0, v);
+        }
         if (!x || x->tensor || !b || !b->tensor)
                 return mfl_onnx_fail(o, "needs data of the samples and weights");
         struct onnx_tensor *matrix = b->tensor;
-        int r;
         if (b->tensor->f && b->shape.rank > 2 && mfl_onnx_heads(&b->shape, &heads, &rows, &columns)) {
                 if (heads > 1) {
                         r = multiply_each(o, x, b, &v);

@@ -70,8 +70,6 @@ static const struct {
                 "x * (x > 0) alone; write clamp or relu, or multiply masks instead of joining them. "
                 "mfl refuses "
                 "updates that are not numbers by itself: leave out nan_to_num"},
-        {" Trilu ", "of computed values is not supported; multiply by a constant triangle instead: "
-                    "x * torch.ones(n, n).tril()"},
         {" OneHot ", "of values that are computed is not supported; nn.Embedding with an identity "
                      "matrix that "
                      "requires no grad gives the same of tokens"},
