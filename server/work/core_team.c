@@ -240,7 +240,7 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         char reason[MFL_REASON_BYTES];
         bool known = accused && accused <= task->team->n_members && accused != task->member + 1;
         if (known && msg->failed.loss == MFL_TEAM_UNREACHED)
-                mfl_snprintf(reason, sizeof reason, "daemon %.40s can't connect to daemon %.40s: %.90s",
+                mfl_snprintf(reason, sizeof reason, "daemon %.40s can't connect to daemon %.40s: %.140s",
                         daemon->info.name, task->team->member[accused - 1].task->daemon->info.name,
                         msg->failed.reason);
         else
