@@ -174,8 +174,8 @@ int main(int argc, char **argv)
         bool floats = argc > 7 && !strcmp(argv[argc - 1], "float");
         argc -= floats;
         if (argc != 7 && argc != 8) {
-                fprintf(stderr,
-                        "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES] [float]\n");
+                fprintf(stderr, "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS "
+                                "[BUCKET_BYTES] [float]\n");
                 return 2;
         }
         struct bench bench = {.batch = (uint32_t)atoi(argv[3]),

@@ -128,7 +128,7 @@ struct trainer_slot {
         uint32_t n_used;           /* lanes that take clients of the current task */
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
-        uint64_t *weight, *n_bad;             /* each lane's, in sum_add */
+        uint64_t *weight, *n_bad; /* each lane's, in sum_add */
         float *after; /* params that move after a training, then the delta; NULL: no task added one up yet */
         float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
         uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
@@ -163,7 +163,7 @@ struct trainer_job {
         bool told_ungrouped;
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
-        uint32_t apart_ranks;      /* of all its daemons */
+        uint32_t apart_ranks; /* of all its daemons */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
@@ -241,6 +241,8 @@ uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct t
 /* A team took more than there is: what a worker would take in a team of several daemons. Appends to the text. */
 void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, struct mfl_error *err);
+/* Adds to the text that larger teams do not help where params and the update are what does not fit. */
+void mfl_trainer_members_advise(const struct trainer_job *job, struct mfl_error *err);
 /* first: rank 0's network, of those options. It outlives the team. */
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
         const struct mfl_net_options *options, uint32_t n, uint32_t zero, struct trainer_team **ret_team,

@@ -285,8 +285,8 @@ static uint64_t after_bytes(const struct trainer_job *job)
         return job->sums ? job->graph->n_moving * sizeof(float) : 0;
 }
 
-static int prepare_after(
-        struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot, struct mfl_error *err)
+static int prepare_after(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
 {
         uint64_t bytes = after_bytes(job);
         if (!bytes || slot->after)
@@ -306,20 +306,10 @@ static uint64_t room_of(struct mfl_trainer *trainer, const struct trainer_job *j
         while (made + 1 < job->n_slots && job->slots[made].train)
                 made++;
         if (!trainer->info.own_memory)
-                scratch = (job->n_slots - made - 1) * (scratch_bytes(job, &job->slots[made]) + after_bytes(job));
+                scratch = (job->n_slots - made - 1) *
+                          (scratch_bytes(job, &job->slots[made]) + after_bytes(job));
         left += made * bytes;
         return left > scratch ? (left - scratch) / job->n_slots : 0;
-}
-
-/* Larger teams help against gradients and optimizers that don't fit, and not here. */
-static void advise_members(const struct trainer_job *job, struct mfl_error *err)
-{
-        size_t length = strlen(err->text);
-        char params[16];
-        mfl_snprintf(err->text + length, sizeof(err->text) - length,
-                "; every member of a team keeps all params (%s), those of the round's start too, and the leader the "
-                "update",
-                mfl_format_bytes(job->graph->n * sizeof(float), params));
 }
 
 static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
@@ -331,7 +321,7 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         if (r == MFL_INVALID && options->training)
                 mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
         if (r == MFL_INVALID && options->worker && job->spec->parallel.within != MFL_WITHIN_DAEMON)
-                advise_members(job, err);
+                mfl_trainer_members_advise(job, err);
         if (r)
                 return r;
         struct mfl_error why = {{0}};

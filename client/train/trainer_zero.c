@@ -80,10 +80,21 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
         char bytes[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
-        uint64_t each = rank_bytes(trainer, job, options, members * n,
-                zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero);
+        uint64_t each = rank_bytes(
+                trainer, job, options, members * n, zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero);
         mfl_format_bytes(n * (each + mesh_bytes(members * n)), bytes);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
                 "; in a team of %u daemons each needs %s%s", members, bytes,
                 zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 2 less");
+}
+
+void mfl_trainer_members_advise(const struct trainer_job *job, struct mfl_error *err)
+{
+        size_t length = strlen(err->text);
+        char params[16];
+        mfl_snprintf(err->text + length, sizeof(err->text) - length,
+                "; every member of a team keeps all params (%s), those of the round's start too, and the "
+                "leader the "
+                "update",
+                mfl_format_bytes(job->graph->n * sizeof(float), params));
 }

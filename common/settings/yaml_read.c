@@ -131,8 +131,9 @@ static bool parse_with_unit(const char *text, const struct unit *units, bool fra
                 if (thousandths && units->factor == 1)
                         return false;
                 if (__builtin_mul_overflow(value, units->factor, &value) ||
-                        __builtin_add_overflow(value, units->factor / 1000 * thousandths +
-                                                              units->factor % 1000 * thousandths / 1000,
+                        __builtin_add_overflow(value,
+                                units->factor / 1000 * thousandths +
+                                        units->factor % 1000 * thousandths / 1000,
                                 &value))
                         return false;
                 *ret_value = value;

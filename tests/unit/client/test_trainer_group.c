@@ -342,8 +342,8 @@ static void shared_memory_is_charged_to_the_budget(void **state)
         assert_int_equal(mfl_budget_used(&m.budget), 0);
         assert_int_equal(run(m.trainer, &m.group, 0, 1, false, &m.result, &err), 0);
         assert_true(m.result->grouped);
-        assert_int_equal(mfl_budget_used(&m.budget),
-                alone + w.sum_bytes / 2 + w.graph->n_moving * sizeof(float));
+        assert_int_equal(
+                mfl_budget_used(&m.budget), alone + w.sum_bytes / 2 + w.graph->n_moving * sizeof(float));
         mfl_trainer_result_free(m.trainer, m.result);
         mfl_trainer_forget(m.trainer, "j-000001");
         assert_int_equal(mfl_budget_used(&m.budget), 0);
