@@ -116,10 +116,10 @@ class Daemons:
     """Daemons of one host with a data set and shared memory of their own: `kind` is how they add their updates (shm), or that they
     don't (solo). When they have ended, nothing may be left of them there."""
 
-    def __init__(self, address, count, kind, data, backend="cpu"):
+    def __init__(self, address, count, kind, data, backend="cpu", more=()):
         self.share = tempfile.mkdtemp(prefix="bench-of-mfl-", dir="/dev/shm")
         command = [program("client/mfl-client"), "--server", address, "--workers", "1", "--node", "one", "--backend", backend,
-                   "--collective", kind, "--share-dir", self.share, "--data", data, "--exit-with-stdin", "--log-level", "warn"]
+                   "--collective", kind, "--share-dir", self.share, "--data", data, "--exit-with-stdin", "--log-level", "warn", *more]
         self.processes = [subprocess.Popen([*command, "--name", f"d{i}"], stdin=subprocess.PIPE) for i in range(count)]
         self.pids = [p.pid for p in self.processes]
 

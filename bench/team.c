@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time of a training step by a team of threads, as jobs with `parallel` train.
  *
- *     mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES]
+ *     mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES] [float]
  *
  * prints the median microseconds of a step, and of rank 0 the shares of computing gradients, of exchange (waiting for
- * other ranks included) and of the optimizer, in microseconds a step, and how often a gradient was computed again. WORKERS
- * 0: one network without grains, as jobs without `parallel` train. With BUCKET_BYTES (0: the default) traffic goes behind
+ * other ranks included) and of the optimizer, in microseconds a step, how often a gradient was computed again, and the
+ * microseconds of processor time of a step, of all ranks. float: sums of floats. WORKERS 0: one network without grains, as jobs without `parallel` train. With BUCKET_BYTES (0: the default) traffic goes behind
  * backward. The data are those of mfl-bench-train. A tenth of the steps come before those that count. bench/team.py runs it
  * beside PyTorch's DistributedDataParallel. */
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "bench/samples.h"
 #include "kernels/backend.h"
@@ -28,9 +29,10 @@ struct bench {
         struct mfl_loss loss;
         uint32_t batch, n_calls, n_warm;
         uint64_t bucket_bytes;
-        bool overlap;
+        bool overlap, floats;
         uint32_t *index, count[CHUNK];
         uint64_t *ns; /* of each call, of rank 0 */
+        uint64_t cpu_ns;
 };
 
 struct rank {
@@ -50,6 +52,13 @@ static void must(int rc, const struct mfl_error *err)
         exit(1);
 }
 
+static uint64_t processor_ns(void)
+{
+        struct timespec now;
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+        return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
 static void *run(void *arg)
 {
         struct rank *rank = arg;
@@ -63,6 +72,8 @@ static void *run(void *arg)
                         .step_first = c * CHUNK};
                 if (rank->team && c == bench->n_warm)
                         rank->before = *mfl_team_times(rank->team);
+                if (!rank->number && c == bench->n_warm)
+                        bench->cpu_ns = processor_ns();
                 uint64_t begin_ns = mfl_now_ns();
                 must(rank->team ? mfl_team_step(rank->team, &bench->set, &bench->set.train, bench->data,
                                           &steps, CHUNK, &opt, NULL, &err)
@@ -71,6 +82,8 @@ static void *run(void *arg)
                 if (!rank->number && c >= bench->n_warm)
                         bench->ns[c - bench->n_warm] = mfl_now_ns() - begin_ns;
         }
+        if (!rank->number)
+                bench->cpu_ns = processor_ns() - bench->cpu_ns;
         return NULL;
 }
 
@@ -113,6 +126,7 @@ static void make_ranks(struct bench *bench, struct rank *ranks, uint32_t workers
                 .shared = true,
                 .zero = 1,
                 .moments = MFL_MOMENTS_NONE,
+                .floats = bench->floats,
                 .overlap = bench->overlap,
                 .bucket_bytes = bench->bucket_bytes,
                 .deadline_ms = 60000};
@@ -147,22 +161,26 @@ static void print(struct bench *bench, const struct rank *first)
         printf("%.2f", (double)bench->ns[bench->n_calls / 2] / CHUNK * 1e-3);
         if (first->team) {
                 const struct mfl_team_times *now = mfl_team_times(first->team), *then = &first->before;
-                printf(" %.2f %.2f %.2f %u", (double)(now->compute - then->compute) / steps,
+                printf(" %.2f %.2f %.2f %u %.2f", (double)(now->compute - then->compute) / steps,
                         (double)(now->exchange - then->exchange) / steps,
-                        (double)(now->apply - then->apply) / steps, now->repeats);
+                        (double)(now->apply - then->apply) / steps, now->repeats,
+                        (double)bench->cpu_ns / steps);
         }
         printf("\n");
 }
 
 int main(int argc, char **argv)
 {
+        bool floats = argc > 7 && !strcmp(argv[argc - 1], "float");
+        argc -= floats;
         if (argc != 7 && argc != 8) {
-                fprintf(stderr,
-                        "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS [BUCKET_BYTES]\n");
+                fprintf(stderr, "usage: mfl-bench-team BACKEND MODEL BATCH WORKERS GRAIN STEPS "
+                                "[BUCKET_BYTES] [float]\n");
                 return 2;
         }
         struct bench bench = {.batch = (uint32_t)atoi(argv[3]),
                 .overlap = argc == 8,
+                .floats = floats,
                 .bucket_bytes = argc == 8 ? (uint64_t)atoll(argv[7]) : 0};
         struct rank ranks[WORKERS_MAX];
         pthread_t threads[WORKERS_MAX];

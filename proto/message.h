@@ -42,6 +42,11 @@
 #define MFL_PEER_BYTES 128 /* "host:port" of a daemon that others reach */
 #define MFL_PEER_NONCE_BYTES 16
 #define MFL_TEAM_KEY_BYTES 32
+/* What has happened to a team's member: as enum mfl_mesh_loss (kernels/mesh/mesh.h). */
+#define MFL_TEAM_GONE 0u
+#define MFL_TEAM_LATE 1u
+#define MFL_TEAM_UNREACHED 2u
+#define MFL_TEAM_LOSS_MAX MFL_TEAM_UNREACHED
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];
@@ -210,12 +215,13 @@ struct mfl_rejected {
 /* Where the time of a team's steps went. */
 struct mfl_task_times {
         uint64_t compute_us, exchange_us, apply_us;
-        uint32_t repeats;
+        uint32_t repeats, kept;
 };
 
 /* What is counted of a job's teams, as in JobTeams. */
 struct mfl_team_totals {
         uint32_t formed, broken, taken;
+        uint32_t late, unreached; /* of those that are broken */
         struct mfl_task_times times;
         char last[MFL_REASON_BYTES]; /* why the last one that ended badly did */
 };
@@ -330,6 +336,7 @@ struct mfl_msg {
                         uint32_t accused;
                         enum mfl_site_word site;
                         char job[MFL_JOB_ID_BYTES]; /* site */
+                        uint32_t loss;              /* of the accused: MFL_TEAM_GONE, .. */
                 } failed;
                 struct {
                         uint64_t task;

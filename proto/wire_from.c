@@ -182,7 +182,8 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                 m->announce.team = (struct mfl_task_times){.compute_us = a->team->compute_us,
                         .exchange_us = a->team->exchange_us,
                         .apply_us = a->team->apply_us,
-                        .repeats = a->team->repeats};
+                        .repeats = a->team->repeats,
+                        .kept = a->team->kept};
         m->announce.clamped = a->clamped;
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
@@ -356,6 +357,7 @@ static void failed_to_msg(const Mfl__TaskFailed *failed, struct mfl_msg *m)
         m->failed.accused = failed->accused;
         m->failed.site = (enum mfl_site_word)failed->site;
         COPY(m->failed.job, failed->job);
+        m->failed.loss = failed->loss;
 }
 
 /* The kinds that only need their fields copied. */

@@ -100,7 +100,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(job_detail, NULL, {"info", REQUIRED}, {"text", 0, JOB_TEXT_MAX, LINES}, {"rounds", 0, 1000},
                 {"nodes", 0, 1000}, {"teams", OPTIONAL}, {"scores", OPTIONAL}),
         MESSAGE(job_teams, NULL, {"formed", ANY}, {"broken", ANY}, {"taken", ANY}, {"times", OPTIONAL},
-                {"at_work", 0, MFL_CREW_MAX}, {"last", 0, 200, LINE}),
+                {"at_work", 0, MFL_CREW_MAX}, {"last", 0, 200, LINE}, {"late", ANY}, {"unreached", ANY}),
         MESSAGE(job_team, NULL, {"members", 0, MFL_GROUP_MAX}, {"wide", BOOL}),
         MESSAGE(team_member, NULL, {"daemon", NAME}, {"ranks", ANY}),
         MESSAGE(watch, NULL, {"job", JOB}, {"logs", BOOL}, {"follow", BOOL}, {"rounds_from", ANY},

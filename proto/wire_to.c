@@ -214,6 +214,7 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.exchange_us = a->team.exchange_us;
         team.apply_us = a->team.apply_us;
         team.repeats = a->team.repeats;
+        team.kept = a->team.kept;
         announce.team = a->has_team ? &team : NULL;
         announce.clamped = a->clamped;
         announce.n_scalars = a->n_scalars;
@@ -342,7 +343,7 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                         (Mfl__RefusedCode)m->update.code, TEXT(m->update.reason))
                 SMALL(MFL_MSG_TASK_FAILED, TaskFailed, TASK_FAILED, task_failed, m->failed.task,
                         TEXT(m->failed.reason), m->failed.permanent, m->failed.broken, m->failed.accused,
-                        m->failed.site, TEXT(m->failed.job))
+                        m->failed.site, TEXT(m->failed.job), m->failed.loss)
                 SMALL(MFL_MSG_PROGRESS, Progress, PROGRESS, progress, m->progress.task,
                         m->progress.items_done, m->progress.samples_done, m->progress.loss_sum)
                 SMALL(MFL_MSG_COMBINE, Combine, COMBINE, combine, m->combine.group, m->combine.ranks,

@@ -59,6 +59,8 @@ static void print_check(
                 printf("at most %u workers for a client", j->parallel.members);
         else
                 printf("as many workers as there are for a client");
+        if (j->parallel.members_min > 1)
+                printf(", %u at least", j->parallel.members_min);
         printf(", within %s\n", within[j->parallel.within]);
         if (!j->parallel.exact)
                 puts("            sums of floats: the model depends on how many workers train a client");

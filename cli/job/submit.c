@@ -186,6 +186,12 @@ int mfl_submission_read(
         const char *path, const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err)
 {
         bool is_stdin = !strcmp(path, "-");
+        const char *end = strrchr(path, '.');
+        if (end && !strcmp(end, ".onnx"))
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: this is a model; write a job file that names it, model: {onnx: %s} (mfl help "
+                        "job)",
+                        path, path);
         struct mfl_submission s = {.path = is_stdin ? "<stdin>" : path};
         int r = mfl_fs_read(is_stdin ? "/dev/stdin" : path, MFL_JOB_TEXT_MAX, &s.text, &s.text_bytes, err);
         if (!r)

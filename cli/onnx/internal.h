@@ -391,6 +391,12 @@ int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, cons
 
 /* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
 bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
+/* Whether the dimensions before two matrices are the same. */
+bool mfl_onnx_same_lead(const struct onnx_shape *a, const struct onnx_shape *b);
+/* Repeats the matrices of either value as MatMul does, so that both have the same dimensions before them. */
+int mfl_onnx_as_many(struct onnx *o, const struct onnx_value **a, const struct onnx_value **b);
+/* A layer with the same numbers: no layer of two inputs reads one layer twice. */
+int mfl_onnx_copy_layer(struct onnx *o, int layer, int *ret_layer);
 /* Scores, or weights, that no attention layer takes, as layers. */
 int mfl_onnx_make_scores(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
 int mfl_onnx_make_weights(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
@@ -411,6 +417,10 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
+/* BatchNormalization of {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the
+ * batch. l: the norm without input and output. */
+int mfl_onnx_norm_of_rows(
+        struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x);
 /* nodes/: groupnorm.c, norm.c, attention.c, noise.c: sequences of nodes that one layer stands for. *ret_taken says
  * whether the node was such a step. */
 int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
@@ -435,6 +445,8 @@ int mfl_onnx_elementwise(struct onnx *o);
 int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken);
 
 /* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
+/* Trilu of computed values. */
+int mfl_onnx_convert_trilu(struct onnx *o);
 int mfl_onnx_convert_pad(struct onnx *o);
 bool mfl_onnx_pads_nothing(const struct onnx *o);
 int mfl_onnx_convert_resize(struct onnx *o);
@@ -457,8 +469,14 @@ int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v)
 int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct onnx_value *w,
         bool transposed, struct onnx_value **ret_value);
 int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken);
+/* Gemm and MatMul of constant zeros. Before parameters become layers. */
+int mfl_onnx_zeros_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_matmul(struct onnx *o);
 int mfl_onnx_gemm(struct onnx *o);
+
+/* log_sum.c. Over the last dimension: log(softmax(x)), and log(sum(exp(x))), which is {1, rows, 1}. */
+int mfl_onnx_log_softmax(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view);
+int mfl_onnx_log_sum_exp(struct onnx *o, const struct onnx_value *x, struct onnx_value **ret_view);
 
 /* reduce.c. The view with dimension `axis` last, and the other way round, in the former shape: */
 int mfl_onnx_axis_last(struct onnx *o, const struct onnx_value *of, int axis, struct onnx_value **ret_view);

@@ -46,6 +46,66 @@ static int layer_of(
         return mfl_onnx_view_layer(o, view, ret_shape, ret_layer);
 }
 
+int mfl_onnx_copy_layer(struct onnx *o, int layer, int *ret_layer)
+{
+        const struct mfl_shape *s = mfl_onnx_layer_shape(o, layer);
+        struct mfl_layer l = {.op = MFL_OP_RESHAPE, .input = layer, .shape = *s, .out = *s};
+        return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
+}
+
+/* ---- numbers of matrices ---- */
+
+/* The dimensions before the matrix. */
+static struct onnx_shape lead_of(const struct onnx_shape *s)
+{
+        struct onnx_shape lead = *s;
+        lead.rank = MFL_MAX(lead.rank - 2, 0);
+        return lead;
+}
+
+bool mfl_onnx_same_lead(const struct onnx_shape *a, const struct onnx_shape *b)
+{
+        for (int d = 3; d <= MFL_MAX(a->rank, b->rank); d++)
+                if ((d <= a->rank ? a->dim[a->rank - d] : 1) != (d <= b->rank ? b->dim[b->rank - d] : 1))
+                        return false;
+        return true;
+}
+
+/* One matrix of v for each of `lead`. */
+static int expand(struct onnx *o, const struct onnx_value *v, const struct onnx_shape *lead,
+        const struct onnx_value **ret_value)
+{
+        struct onnx_shape own = lead_of(&v->shape), shape = *lead;
+        int64_t n = v->shape.dim[v->shape.rank - 2] * v->shape.dim[v->shape.rank - 1];
+        int64_t all = mfl_onnx_count(lead) * n;
+        for (int d = v->shape.rank - 2; d < v->shape.rank; d++)
+                shape.dim[shape.rank++] = v->shape.dim[d];
+        int32_t *map = NULL;
+        struct onnx_value *view;
+        if (mfl_onnx_count(lead) != mfl_onnx_count(&own)) {
+                if (!(map = mfl_onnx_alloc(o, (size_t)all + 1, sizeof *map)))
+                        return onnx_memory(o);
+                for (int64_t i = 0; i < all; i++)
+                        map[i] = (int32_t)(mfl_onnx_broadcast_at(lead, i / n, &own) * n + i % n);
+        }
+        int r = mfl_onnx_view(o, v, &shape, map, &view);
+        if (!r)
+                *ret_value = view;
+        return r;
+}
+
+int mfl_onnx_as_many(struct onnx *o, const struct onnx_value **a, const struct onnx_value **b)
+{
+        struct onnx_shape la = lead_of(&(*a)->shape), lb = lead_of(&(*b)->shape), lead;
+        if ((*a)->shape.rank < 2 || (*b)->shape.rank < 2 ||
+                (la.rank == lb.rank && mfl_onnx_same_lead(&(*a)->shape, &(*b)->shape)))
+                return 0;
+        int r = mfl_onnx_broadcast(o, &la, &lb, &lead);
+        if (r || (r = expand(o, *a, &lead, a)))
+                return r;
+        return expand(o, *b, &lead, b);
+}
+
 /* a b, or a (b turned)^T, which is the same. */
 static int multiply(struct onnx *o, const struct onnx_value *a, const struct onnx_value *b, bool turned,
         struct onnx_value **ret_value)
@@ -58,8 +118,8 @@ static int multiply(struct onnx *o, const struct onnx_value *a, const struct onn
                 r = layer_of(o, b, turned, &sb, &l.input2);
         if (r)
                 return r;
-        if (l.input == l.input2)
-                return mfl_onnx_fail(o, "multiplies a value by itself; give each side a layer of its own");
+        if (l.input == l.input2 && (r = mfl_onnx_copy_layer(o, l.input, &l.input2)))
+                return r;
         shape.dim[shape.rank - 1] = b->shape.dim[b->shape.rank - 1];
         l.out = (struct mfl_shape){3, {sa.dim[0], sa.dim[1], shape.dim[shape.rank - 1]}};
         if ((r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)))
@@ -166,6 +226,9 @@ int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struc
         struct onnx_value **ret_value)
 {
         int64_t h = 0, t = 0, tk = 0, hv = 0, tv = 0, dv = 0;
+        int r = mfl_onnx_as_many(o, &weights, &values);
+        if (r)
+                return r;
         if (!mfl_onnx_heads(&weights->shape, &h, &t, &tk) || !mfl_onnx_heads(&values->shape, &hv, &tv, &dv) ||
                 h != hv || tk != tv)
                 return mfl_onnx_fail(o,

@@ -411,18 +411,23 @@ static int judge_gradients(struct replay *p, struct mfl_error *err)
                         wrong = &g[i];
                         by = 0;
                         for (int b = 0; b < MFL_PROOF_BATCHES; b++)
-                                by = fmax(by, p->difference[b][i].largest);
+                                if (!(p->difference[b][i].largest <= by)) /* or not a number */
+                                        by = p->difference[b][i].largest;
                 }
         }
+        char how[64];
         if (!wrong)
                 return r;
+        if (isnan(by))
+                mfl_strcpy(how, sizeof how, "is not a number here");
+        else
+                mfl_snprintf(how, sizeof how, "differs from PyTorch's by %.2g of its largest element", by);
         return mfl_fail(err, MFL_INVALID,
-                "proof: the gradient of %s differs from PyTorch's by %.2g of its largest element (%d of %u "
-                "parameters "
+                "proof: the gradient of %s %s (%d of %u parameters "
                 "differ; this one is nearest to the output). mfl would train another model: change that part "
                 "of the "
                 "module, or report it",
-                wrong->name, by, n_wrong, p->proof->n_gradients);
+                wrong->name, how, n_wrong, p->proof->n_gradients);
 }
 
 static int replay_batch(struct replay *p, int b, struct mfl_error *err)

@@ -44,22 +44,37 @@ static void put_times(const Mfl__TeamTimes *t, char *buf, size_t buf_bytes)
                         100 * (double)t->apply_us / all);
 }
 
+/* " (2 late, 1 unreached; 40 steps kept)"; "" without such. */
+static void put_losses(const Mfl__JobTeams *teams, char *buf, size_t buf_bytes)
+{
+        uint32_t kept = teams->times ? teams->times->kept : 0;
+        char reasons[64] = "", steps[48] = "";
+        buf[0] = '\0';
+        if (teams->late || teams->unreached)
+                snprintf(reasons, sizeof reasons, "%u late, %u unreached", teams->late, teams->unreached);
+        if (kept)
+                snprintf(steps, sizeof steps, "%s%u steps kept", *reasons ? "; " : "", kept);
+        if (*reasons || *steps)
+                snprintf(buf, buf_bytes, " (%s%s)", reasons, steps);
+}
+
 char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns)
 {
         struct mfl_table table = {.columns = columns_of, .n_columns = COLUMNS_};
-        char times[128];
+        char times[128], losses[160];
         if (!teams)
                 return mfl_strdup(at_work ? "teams: none; the job has no parallel\n" : "");
         if (!teams->formed && !at_work)
                 return mfl_strdup("");
         put_times(teams->times, times, sizeof times);
+        put_losses(teams, losses, sizeof losses);
         for (size_t i = 0; at_work && i < teams->n_at_work; i++)
                 add_team(&table, teams->at_work[i]);
         MFL_CLEANUP_FREE char *rows = mfl_table_render(&table, columns);
         char *text =
                 !rows ? NULL
-                      : mfl_asprintf("teams: %u formed, %u lost a member, %u were taken back%s\n%s%s%s%s",
-                                teams->formed, teams->broken, teams->taken, times,
+                      : mfl_asprintf("teams: %u formed, %u lost a member%s, %u were taken back%s\n%s%s%s%s",
+                                teams->formed, teams->broken, losses, teams->taken, times,
                                 at_work && *teams->last ? "last lost: " : "", at_work ? teams->last : "",
                                 at_work && *teams->last ? "\n" : "", at_work && teams->n_at_work ? rows : "");
         mfl_table_deinit(&table);

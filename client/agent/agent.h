@@ -108,7 +108,8 @@ struct mfl_agent_event {
         bool gone;        /* PARAMS_LOOKED */
         bool permanent;   /* COMPUTED, not ok: this daemon can't do this job at all */
         bool broken;      /* COMPUTED, not ok: its team lost a member */
-        uint32_t accused; /* broken: 1 + the member that is gone or late; 0: not known */
+        uint32_t accused; /* broken: 1 + the member that is lost; 0: not known */
+        uint32_t loss;    /* accused: as in TaskFailed */
         uint32_t n_items; /* RECALLED */
         uint32_t n_updates;
         const struct mfl_announce *updates; /* the agent fills in task, job and round; borrowed */
@@ -144,6 +145,8 @@ enum mfl_agent_action_kind {
                                         out */
         MFL_AGENT_ACT_COMPUTE,      /* task: start on the worker; exactly one COMPUTED follows */
         MFL_AGENT_ACT_ABORT,        /* task: stop computing soon; COMPUTED follows with ok = false */
+        MFL_AGENT_ACT_REGROUP, /* task: its team has another number now. One that has not met yet never will, and fails as
+                                       broken; one that has met goes on */
         MFL_AGENT_ACT_RECALL, /* task, n_items: the task ends after this many of its items, or after those
                                  that have begun; RECALLED follows, and comes before COMPUTED if it changed
                                  anything */

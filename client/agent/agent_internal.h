@@ -110,7 +110,7 @@ struct agent_task {
         uint32_t n_tally;
         uint64_t *tally;
         bool permanent, broken; /* FAILED */
-        uint32_t accused;
+        uint32_t accused, loss;
         char reason[MFL_REASON_BYTES];
 };
 

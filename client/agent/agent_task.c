@@ -144,6 +144,7 @@ static void report_failure(struct mfl_agent *agent, struct agent_task *task)
         msg->failed.permanent = task->permanent;
         msg->failed.broken = task->broken;
         msg->failed.accused = task->accused;
+        msg->failed.loss = task->loss;
         mfl_strcpy(msg->failed.reason, sizeof msg->failed.reason, task->reason);
         mfl_agent_drop_task(agent, task);
 }
@@ -268,6 +269,28 @@ static void give_back(struct mfl_agent *agent, const struct mfl_task *t)
         mfl_agent_trace(agent, "task %u comes too late: this daemon is leaving", (uint32_t)t->task);
 }
 
+/* The same members have another number, since the server has started anew. Those that have not begun meet under it; whoever waits
+ * for them under the old one would wait in vain. */
+static void renumber_team(struct mfl_agent *agent, struct agent_task *task, const struct mfl_msg *msg)
+{
+        struct mfl_task_team *team = &task->task.team;
+        struct mfl_msg copy;
+        if (team->team == msg->task.team.team || task->state == TASK_RESULT)
+                return;
+        if (task->state == TASK_COMPUTE) {
+                mfl_agent_act(agent, MFL_AGENT_ACT_REGROUP)->task_number = task->task.task;
+                return;
+        }
+        if (mfl_msg_copy(msg, &copy)) {
+                agent->error = -ENOMEM;
+                return;
+        }
+        const struct mfl_task_team old = *team;
+        *team = copy.task.team;
+        copy.task.team = old;
+        mfl_msg_deinit(&copy);
+}
+
 static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         const struct mfl_task *t = &msg->task;
@@ -290,6 +313,7 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 same->n_given = known ? same->n_given : same->task.n_items;
                 agent->boot = (uint32_t)(t->task >> 32);
                 drop_outdated(agent, t);
+                renumber_team(agent, same, msg);
                 bool told = !mfl_agent_group_take(agent, same, t) && known && t->kind == MFL_TASK_TRAIN;
                 if (same->state == TASK_RESULT && !told)
                         report_result(agent, same);
@@ -454,6 +478,7 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
                 }
                 task->broken = event->broken;
                 task->accused = event->accused;
+                task->loss = event->loss;
                 fail_task(agent, task, event->permanent, event->reason);
                 return;
         }

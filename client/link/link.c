@@ -173,7 +173,8 @@ static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
                 mfl_link_work_start(link, action);
                 break;
         case MFL_AGENT_ACT_ABORT:
-                mfl_link_work_abort(link, action->task_number);
+        case MFL_AGENT_ACT_REGROUP:
+                mfl_link_work_end(link, action->task_number, action->kind == MFL_AGENT_ACT_REGROUP);
                 break;
         case MFL_AGENT_ACT_RECALL:
                 mfl_link_work_recall(link, action->task_number, action->n_items);

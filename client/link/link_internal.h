@@ -285,7 +285,8 @@ void mfl_link_wants_cut(struct mfl_link *link);
 
 /* link_work.c */
 void mfl_link_work_start(struct mfl_link *link, const struct mfl_agent_action *action);
-void mfl_link_work_abort(struct mfl_link *link, uint64_t task);
+void mfl_link_work_end(
+        struct mfl_link *link, uint64_t task, bool unmet); /* unmet: only if its team has not met */
 void mfl_link_work_abort_all(struct mfl_link *link);
 void mfl_link_work_recall(struct mfl_link *link, uint64_t task, uint32_t keep);
 void mfl_link_work_progress(struct mfl_link *link); /* also the figures of the jobs' populations */

@@ -86,13 +86,14 @@ void mfl_link_job_forget(struct mfl_link *link, const char *id)
 
 /* status: positive, as mfl_trainer_run's. */
 static void post_failure(
-        struct mfl_link *link, uint64_t task, int status, uint32_t accused, const char *reason)
+        struct mfl_link *link, uint64_t task, int status, uint32_t accused, uint32_t loss, const char *reason)
 {
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED,
                 .task = task,
                 .permanent = status == MFL_INVALID,
                 .broken = status == MFL_TEAM_BROKEN,
-                .accused = status == MFL_TEAM_BROKEN ? accused : 0};
+                .accused = status == MFL_TEAM_BROKEN ? accused : 0,
+                .loss = status == MFL_TEAM_BROKEN && accused ? loss : 0};
         mfl_strcpy(event.reason, sizeof(event.reason), reason);
         mfl_link_post(link, &event);
 }
@@ -158,7 +159,7 @@ static void on_computed(struct mfl_compute_call *call)
         int status = call->status;
         struct mfl_error err = call->err;
         struct mfl_train_result *result = status ? NULL : call->result;
-        uint32_t accused = atomic_load(&call->control.accused);
+        uint32_t accused = atomic_load(&call->control.accused), loss = atomic_load(&call->control.loss);
         keep_population(work);
         free_work(work);
         if (link->life == LINK_RUNS)
@@ -168,7 +169,7 @@ static void on_computed(struct mfl_compute_call *call)
         else if (status < 0)
                 mfl_link_fatal(link, &err);
         else if (status)
-                post_failure(link, task, status, accused, err.text);
+                post_failure(link, task, status, accused, loss, err.text);
         else
                 deliver(link, task, result);
         mfl_link_pending_done(link);
@@ -217,20 +218,22 @@ void mfl_link_work_start(struct mfl_link *link, const struct mfl_agent_action *a
         mfl_assert(params && params->state == LINK_PARAMS_WHOLE);
         mfl_assert(action->frozen_part == (params->frozen ? params->frozen->number : 0));
         if (!job) {
-                post_failure(link, task->task, MFL_NOT_FOUND, 0, "its job file never came");
+                post_failure(link, task->task, MFL_NOT_FOUND, 0, 0, "its job file never came");
                 return;
         }
         int r = start_work(link, task, params, job->text, &err);
         if (r < 0)
                 mfl_link_fatal(link, &err);
         else if (r)
-                post_failure(link, task->task, MFL_BUSY, 0, err.text);
+                post_failure(link, task->task, MFL_BUSY, 0, 0, err.text);
 }
 
-void mfl_link_work_abort(struct mfl_link *link, uint64_t task)
+void mfl_link_work_end(struct mfl_link *link, uint64_t task, bool unmet)
 {
         for (struct link_work *work = link->works; work; work = work->next) {
-                if (work->task == task)
+                if (work->task == task && unmet)
+                        atomic_store(&work->call.control.regroup, true);
+                else if (work->task == task)
                         link->options.ops->cancel(link->options.compute, &work->call);
         }
 }

@@ -10,7 +10,6 @@
  *   - everything else is received where it belongs.
  * Each connection is read up to the next message's envelope, so that whoever breaks the mesh is heard early. A piece of an
  * operation that has not begun here waits in its connection.
- *
  * A connection that ends breaks the mesh when this rank needs something of the other side, or owes it something. */
 #include "client/peer/mesh_tcp.h"
 
@@ -35,14 +34,15 @@ static void say_end(struct mesh_tcp *mesh, struct mesh_tcp_peer *peer, const cha
         struct mfl_error ignored;
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__PeerEnd end = MFL__PEER_END__INIT;
-        bool moved;
         char text[400];
+        bool moved;
         if (!peer->link)
                 return;
         mfl_strcpy(text, sizeof text, reason);
         end.reason = text;
         end.broken = broken;
         end.accused = mesh->base.accused;
+        end.loss = (uint32_t)mesh->base.loss;
         e.body_case = MFL__ENVELOPE__BODY_PEER_END;
         e.peer_end = &end;
         /* In the middle of a piece there is no room for it; the other side finds the connection closed. */
@@ -332,8 +332,8 @@ static void end_of_peer(struct mesh_tcp *mesh, uint32_t from, const Mfl__PeerEnd
 {
         char reason[64];
         if (end->broken) {
-                break_mesh(mesh, MFL_MIN(end->accused, mesh->base.n_ranks), end->reason);
-                return;
+                mesh->base.loss = mesh->broken ? mesh->base.loss : (enum mfl_mesh_loss)end->loss;
+                return break_mesh(mesh, MFL_MIN(end->accused, mesh->base.n_ranks), end->reason);
         }
         mesh->peer[from].parted = true;
         snprintf(reason, sizeof reason, "rank %u has left", from);

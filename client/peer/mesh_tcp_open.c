@@ -31,11 +31,20 @@ struct opening {
         } again[MFL_MESH_RANKS_MAX];
 };
 
-static int accuse(const struct opening *opening, uint32_t rank, const struct mfl_error *err)
+static void tell(const struct mfl_mesh_tcp_options *o, const struct mfl_mesh *mesh)
 {
-        if (opening->options->accused)
-                *opening->options->accused = rank + 1;
+        if (o->accused)
+                *o->accused = mesh->accused;
+        if (o->loss)
+                *o->loss = mesh->loss;
+}
+
+static int accuse(
+        struct opening *opening, uint32_t rank, enum mfl_mesh_loss loss, const struct mfl_error *err)
+{
+        opening->mesh->base.loss = loss;
         mfl_mesh_tcp_break(opening->mesh, rank + 1, err->text);
+        tell(opening->options, &opening->mesh->base);
         return MFL_MESH_BROKEN;
 }
 
@@ -91,7 +100,7 @@ static int connect_to(struct opening *opening, uint32_t rank, struct mfl_error *
                 mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team %s at %s: %.300s", rank,
                         r == PEER_REFUSED ? "is not who it should be" : "can't be reached", o->address[rank],
                         why.text);
-                return accuse(opening, rank, err);
+                return accuse(opening, rank, MFL_MESH_UNREACHED, err);
         }
         uint32_t pause_ms = opening->again[rank].pause_ms;
         opening->again[rank].pause_ms = pause_ms = MFL_MIN(MFL_MAX(2 * pause_ms, AGAIN_MS), AGAIN_MS_MAX);
@@ -133,7 +142,7 @@ static int meet(struct opening *opening, struct mfl_error *err)
                 if (mfl_now_ms() >= opening->end_ms) {
                         mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team did not come within %u ms",
                                 missing, o->deadline_ms);
-                        return accuse(opening, missing, err);
+                        return accuse(opening, missing, MFL_MESH_LATE, err);
                 }
                 if (missing > o->rank)
                         opening->mesh->peer[missing].link =
@@ -147,6 +156,15 @@ static uint64_t piece_bytes(uint32_t n_ranks)
 {
         uint64_t bytes = MESH_TCP_SLOTS_BYTES / MFL_MAX(1u, n_ranks - 1) & ~(uint64_t)4095;
         return MFL_MAX(MESH_TCP_PIECE_BYTES_MIN, MFL_MIN(bytes, MESH_TCP_PIECE_BYTES));
+}
+
+/* What a connection holds of records that are sealed and not yet sent, or received and not yet opened. */
+#define LINK_BYTES ((uint64_t)256 << 10)
+
+uint64_t mfl_mesh_tcp_bytes(uint32_t n_ranks)
+{
+        return sizeof(struct mesh_tcp) + piece_bytes(n_ranks) * n_ranks +
+               (n_ranks - 1) * (sizeof(struct peer_link) + LINK_BYTES);
 }
 
 static int mesh_new(const struct mfl_mesh_tcp_options *o, struct mesh_tcp **ret_mesh, struct mfl_error *err)
@@ -202,8 +220,8 @@ static int begin(struct opening *opening, struct mfl_error *err)
         uint32_t left_ms = now_ms < opening->end_ms ? (uint32_t)(opening->end_ms - now_ms) : 0;
         prepare_links(opening->mesh, o);
         int r = mfl_mesh_run(&opening->mesh->base, &op, left_ms, o->cancel, err);
-        if (r == MFL_MESH_BROKEN && o->accused)
-                *o->accused = opening->mesh->base.accused;
+        if (r == MFL_MESH_BROKEN)
+                tell(o, &opening->mesh->base);
         return r;
 }
 

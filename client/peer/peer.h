@@ -48,7 +48,8 @@ struct mfl_mesh_tcp_options {
         uint8_t key[MFL_TEAM_KEY_BYTES]; /* the same at all ranks, and nowhere else */
         uint32_t deadline_ms;            /* for all ranks to appear */
         const atomic_bool *cancel;       /* NULL: nobody cancels */
-        uint32_t *accused;               /* after MFL_MESH_BROKEN: as in struct mfl_mesh; NULL: not wanted */
+        uint32_t *accused; /* after MFL_MESH_BROKEN: as in struct mfl_mesh, like loss; NULL: not wanted */
+        enum mfl_mesh_loss *loss;
 };
 
 /* Blocks until all ranks of (team, epoch) are connected to one another, at most deadline_ms. A rank that can't be reached
@@ -59,5 +60,8 @@ struct mfl_mesh_tcp_options {
  * breaks it when the caller's deadline is over, or when the caller is told otherwise and aborts. */
 int mfl_mesh_tcp_open(
         const struct mfl_mesh_tcp_options *options, struct mfl_mesh **ret_mesh, struct mfl_error *err);
+
+/* Memory of a rank's mesh, at most: with TLS to each other rank. */
+uint64_t mfl_mesh_tcp_bytes(uint32_t n_ranks);
 
 #endif

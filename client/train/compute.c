@@ -110,6 +110,7 @@ static int start_task(void *arg, struct mfl_compute_call *call, struct mfl_error
 static void cancel_task(void *arg, struct mfl_compute_call *call)
 {
         atomic_store(&call->control.cancel, true);
+        atomic_store(&call->control.regroup, true);
 }
 
 static uint32_t recall_items(void *arg, struct mfl_compute_call *call, uint32_t keep)

@@ -87,14 +87,17 @@ struct mfl_trainer_options {
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */
 struct mfl_train_control {
         atomic_bool cancel; /* noticed between chunks of about 20 ms */
+        atomic_bool
+                regroup; /* also with `cancel`: the members of the task's team need not wait for each other any more */
         _Atomic uint32_t items_done;
         _Atomic uint64_t samples_done;
         _Atomic int64_t loss_sum;
         /* Training. Lower half: one more than the last of the task's items that has begun; upper half: how
          * many were given back. They share one number, so that no item is ever both. */
         _Atomic uint64_t items;
-        _Atomic uint32_t
-                accused; /* after MFL_TEAM_BROKEN: 1 + the team's member that is gone or late; 0: not known */
+        /* After MFL_TEAM_BROKEN: 1 + the team's member that is lost, or 0: not known; and what has happened to it (enum
+         * mfl_mesh_loss). */
+        _Atomic uint32_t accused, loss;
 };
 /* From now on the task has its first `keep` items, or those that have begun, and at least one. Returns how
  * many it has: its result has exactly these, and no other item ever begins. n_items: the task's count when it

@@ -129,14 +129,14 @@ struct trainer_slot {
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad; /* each lane's, in sum_add */
-        float *after;             /* params that move after a training, then the delta */
-        float *own;               /* what a client with params of its own starts from; NULL: it has none */
-        float *lr_scale;          /* n_lanes * steps_max; NULL: the learning rate is constant */
-        uint32_t *index;          /* n_lanes * steps_max * rows of a step */
-        uint32_t *count;          /* n_lanes * steps_max */
-        uint32_t steps_max;       /* of one call of the backend */
-        uint32_t chunk_steps;     /* adapted to CHUNK_NS */
-        bool sum_used;            /* the network's own sum may hold something */
+        float *after; /* params that move after a training, then the delta; NULL: no task added one up yet */
+        float *own;   /* what a client with params of its own starts from; NULL: it has none */
+        float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
+        uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
+        uint32_t *count;                      /* n_lanes * steps_max */
+        uint32_t steps_max;                   /* of one call of the backend */
+        uint32_t chunk_steps;                 /* adapted to CHUNK_NS */
+        bool sum_used;                        /* the network's own sum may hold something */
         uint64_t train_told_ns, eval_told_ns; /* what the networks have spent on batches, and was counted */
 };
 
@@ -165,6 +165,8 @@ struct trainer_job {
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks; /* of all its daemons */
+        bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
 };
@@ -248,6 +250,11 @@ void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *tea
 /* The local training of an item begins, at all ranks. */
 int mfl_trainer_team_begin(
         struct trainer_run *run, struct trainer_slot *slot, uint32_t item, struct mfl_error *err);
+/* After that, at all ranks, with the round's params in all networks: *ret_step is the step with which the client goes on, 0: it begins.
+ * If not 0, *ret_score and *ret_squares are of the steps before. */
+int mfl_trainer_resume(struct trainer_run *run, struct trainer_slot *slot, uint64_t client,
+        uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_squares, struct mfl_error *err);
+void mfl_trainer_kept_drop(struct mfl_trainer *trainer, struct trainer_job *job); /* nothing kept is fine */
 /* The backend's step, of lane 0. After an error a team of one daemon can only be freed, and one of several parts. */
 int mfl_trainer_team_step(struct trainer_run *run, struct trainer_slot *slot, uint32_t n_steps,
         const struct mfl_optimizer *opt, struct mfl_error *err);
@@ -363,6 +370,13 @@ void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_er
 bool mfl_trainer_run_stopped(struct trainer_run *run);
 /* Adds to the figures of progress. Any worker. */
 void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
+/* trainer_local.c: a client's local training begins. */
+void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
+        const uint32_t *samples, uint32_t n);
+/* Prepares the lane's next n steps, or fewer if its client ends before; the others count 0 rows. */
+void mfl_trainer_local_fill(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n);
+/* Leaves out the steps before `step`, which others have taken; returns their rows. */
+uint64_t mfl_trainer_local_skip(struct trainer_run *run, struct trainer_lane *lane, uint64_t step);
 /* trainer_items.c: how many items the training has, without those given back; begins the next one, if there
  * is one; whether there is one. */
 uint32_t mfl_trainer_items(const struct trainer_run *run);

@@ -47,6 +47,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         if (!job)
                 return;
         empty_slots(trainer, job);
+        mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -276,7 +277,26 @@ static uint64_t scratch_bytes(const struct trainer_job *job, const struct traine
         uint64_t step_bytes = (uint64_t)slot->n_lanes * trainer_step_rows(job->spec) * sizeof(uint32_t);
         uint64_t lane = sizeof(*slot->lanes) + sizeof(*slot->groups) + job->samples_max * sizeof(uint32_t) +
                         slot->steps_max * (sizeof(uint32_t) + sizeof(float));
-        return job->graph->n_moving * sizeof(float) + slot->n_lanes * lane + slot->steps_max * step_bytes;
+        return slot->n_lanes * lane + slot->steps_max * step_bytes;
+}
+
+/* A delta that is uploaded alone is made in its upload's buffer, so many tasks never need this one. */
+static uint64_t after_bytes(const struct trainer_job *job)
+{
+        return job->sums ? job->graph->n_moving * sizeof(float) : 0;
+}
+
+static int prepare_after(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        uint64_t bytes = after_bytes(job);
+        if (!bytes || slot->after)
+                return 0;
+        int r = reserve(trainer, job, false, bytes, "a client's update", err);
+        if (r)
+                return r;
+        slot->after = mfl_alloc_aligned(bytes);
+        return slot->after ? 0 : mfl_fail_memory(err, bytes, "a client's update");
 }
 
 /* What each worker's training network may take if all have one of the same size, and the scratch of this
@@ -287,9 +307,22 @@ static uint64_t room_of(struct mfl_trainer *trainer, const struct trainer_job *j
         while (made + 1 < job->n_slots && job->slots[made].train)
                 made++;
         if (!trainer->info.own_memory)
-                scratch = (job->n_slots - made - 1) * scratch_bytes(job, &job->slots[made]);
+                scratch = (job->n_slots - made - 1) *
+                          (scratch_bytes(job, &job->slots[made]) + after_bytes(job));
         left += made * bytes;
         return left > scratch ? (left - scratch) / job->n_slots : 0;
+}
+
+/* Larger teams help against gradients and optimizers that don't fit, and not here. */
+static void advise_members(const struct trainer_job *job, struct mfl_error *err)
+{
+        size_t length = strlen(err->text);
+        char params[16];
+        mfl_snprintf(err->text + length, sizeof(err->text) - length,
+                "; every member of a team keeps all params (%s), those of the round's start too, and the "
+                "leader the "
+                "update",
+                mfl_format_bytes(job->graph->n * sizeof(float), params));
 }
 
 static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
@@ -300,6 +333,8 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r == MFL_INVALID && options->training)
                 mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
+        if (r == MFL_INVALID && options->worker && job->spec->parallel.within != MFL_WITHIN_DAEMON)
+                advise_members(job, err);
         if (r)
                 return r;
         struct mfl_error why = {{0}};
@@ -374,14 +409,13 @@ static int allocate_lanes(struct trainer_job *job, struct trainer_slot *slot)
         slot->lanes = mfl_calloc(slot->n_lanes, sizeof(*slot->lanes));
         slot->groups = mfl_calloc(slot->n_lanes, sizeof(*slot->groups));
         slot->weight = mfl_calloc(2 * (size_t)slot->n_lanes, sizeof(*slot->weight));
-        slot->after = mfl_alloc_aligned(job->graph->n_moving * sizeof(float));
         size_t n_steps = (size_t)slot->n_lanes * slot->steps_max;
         slot->index = mfl_malloc(n_steps * trainer_step_rows(job->spec) * sizeof(uint32_t));
         slot->count = mfl_malloc(n_steps * sizeof(uint32_t));
         if (mfl_job_has_schedule(job->spec) &&
                 !(slot->lr_scale = mfl_malloc(n_steps * sizeof(*slot->lr_scale))))
                 return -ENOMEM;
-        if (!slot->lanes || !slot->groups || !slot->weight || !slot->after || !slot->index || !slot->count)
+        if (!slot->lanes || !slot->groups || !slot->weight || !slot->index || !slot->count)
                 return -ENOMEM;
         slot->n_bad = slot->weight + slot->n_lanes;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
@@ -454,9 +488,10 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
 {
         struct mfl_net_options options = net_options(trainer, job, true);
         uint32_t wanted = (clients->n + workers - 1) / workers;
-        if (slot->train)
-                return 0;
-        int r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
+        int r = prepare_after(trainer, job, slot, err);
+        if (r || slot->train)
+                return r;
+        r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
         slot->n_lanes = r || job->wide ? slot->n_fit : balance(job, clients, workers, slot->n_fit);
         if (!r)
                 r = prepare_lanes(trainer, job, slot, err);
@@ -573,12 +608,13 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
-        bool others = job->bytes || job->device_bytes;
+        bool others = job->bytes || job->device_bytes || job->kept;
         if (!r)
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         /* Networks for training and for evaluation may not fit side by side. */
         if (r == MFL_INVALID && trainer->no_room && others) {
                 trainer->no_room = false;
+                mfl_trainer_kept_drop(trainer, job);
                 empty_slots(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }

@@ -56,6 +56,7 @@ int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, 
         if (!team->apart)
                 return mfl_fail(err, -EIO, "%s", broken->err.text);
         uint32_t accused = broken->mesh ? broken->mesh->accused : broken->accused;
+        atomic_store(&control->loss, broken->mesh ? broken->mesh->loss : broken->loss);
         atomic_store(&control->accused, accused ? 1 + member_of(team_of(run), accused - 1) : 0);
         return mfl_fail(err, MFL_TEAM_BROKEN, "%s", broken->err.text);
 }
@@ -73,8 +74,9 @@ static int open_mesh(struct trainer_run *run, uint32_t i, struct trainer_rank *r
                         .rank = first + i,
                         .n_ranks = n_ranks,
                         .deadline_ms = MEET_MS,
-                        .cancel = &run->request->control->cancel,
-                        .accused = &rank->accused};
+                        .cancel = &run->request->control->regroup,
+                        .accused = &rank->accused,
+                        .loss = &rank->loss};
                 return mfl_mesh_shm_open(&meeting, &rank->mesh, err);
         }
         if (!run->trainer->peers)
@@ -87,8 +89,9 @@ static int open_mesh(struct trainer_run *run, uint32_t i, struct trainer_rank *r
                 .n_local = team->widths[team->member],
                 .address = address,
                 .deadline_ms = MEET_MS,
-                .cancel = &run->request->control->cancel,
-                .accused = &rank->accused};
+                .cancel = &run->request->control->regroup,
+                .accused = &rank->accused,
+                .loss = &rank->loss};
         for (uint32_t r = 0; r < n_ranks; r++)
                 address[r] = team->peers[member_of(team, r)];
         memcpy(meeting.key, team->key, sizeof(meeting.key));
@@ -126,6 +129,7 @@ static void meet_rank(void *arg, uint32_t i)
         how.deadline_ms = FIRST_MS;
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
+        rank->loss = MFL_MESH_GONE;
         rank->code = open_mesh(run, i, rank, &rank->err);
         if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
                 rank->code = MFL_TEAM_BROKEN;

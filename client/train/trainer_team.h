@@ -22,8 +22,9 @@ struct trainer_rank {
         struct mfl_net *net; /* of this process's first rank: the slot's */
         struct mfl_team *team;
         struct mfl_group_steps steps;
-        int64_t word[2]; /* apart: what the leader says, and its number */
-        uint32_t accused;
+        int64_t word[2];  /* apart: what the leader says, and its number */
+        uint32_t accused; /* if it could not meet; as in struct mfl_mesh, like loss */
+        enum mfl_mesh_loss loss;
         struct mfl_error err;
         int code;
 };
@@ -51,6 +52,18 @@ int mfl_trainer_meet(struct trainer_run *run, struct trainer_slot *slot, struct 
 /* The leader says *word and *number; the others hear them. For WORD_ITEM all ranks' params are the task's. */
 int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, enum trainer_word *word,
         uint32_t *number, struct mfl_error *err);
+/* ---- a team that was lost: trainer_kept.c ----
+ *
+ * A task whose team loses a member fails, and the server deals its clients again under new task and team numbers, which are the
+ * team's next epoch. A member that has all of the training's state (kernels/team/team.h) keeps a copy beside the job: one
+ * client's, with the round and the params that it began with. If it is then in a team for that client and these params again, or
+ * gets the client alone, the training goes on from there; whoever has come farthest gives its state to the others. Nobody
+ * is told: the result is the same either way. The copy goes when the client has gone on, another one is kept, the job is forgotten, or its
+ * memory is needed. */
+
+/* Keeps the state of the slot's client, if this process has it; before its meeting is over. */
+void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot);
+
 /* The meeting is over. reason: why it breaks off, or NULL. Fine also without a meeting. */
 void mfl_trainer_part(struct trainer_slot *slot, const char *reason);
 

@@ -11,59 +11,30 @@
 #define CHUNK_NS_SHORT 10000000u
 #define CHUNK_NS_LONG 40000000u
 
-static void begin_local(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
-        const uint32_t *samples, uint32_t n)
+/* The lane's client goes on where another team was lost, if this one has what that team had come to. */
+static int resume_lane(
+        struct trainer_run *run, struct trainer_slot *slot, struct trainer_lane *lane, struct mfl_error *err)
 {
-        *local = (struct trainer_local){.client = client,
-                .samples = samples,
-                .n = n,
-                .n_epoch = trainer_epoch_rows(spec, n),
-                .n_steps = mfl_job_steps(spec, n)};
-        local->at = local->n_epoch;
-}
-
-static void shuffle_epoch(
-        struct trainer_local *local, const struct mfl_job *spec, uint32_t round, uint32_t *order)
-{
-        memcpy(order, local->samples, local->n * sizeof(*order));
-        struct mfl_rng rng = mfl_rng_new(
-                spec->seed, MFL_RNG_SHUFFLE, local->client, (uint64_t)round * 65536 + local->epoch);
-        mfl_rng_shuffle(&rng, order, local->n);
-        local->epoch++;
-        local->at = 0;
-}
-
-/* Prepares the lane's next n steps, or fewer if its client ends before; the others count 0 rows. */
-static void fill_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n)
-{
-        const struct mfl_job *spec = run->job->spec;
-        struct trainer_lane *lane = &slot->lanes[i_lane];
-        struct trainer_local *local = &lane->local;
-        uint32_t rows = trainer_step_rows(spec), round = run->request->task->round, t = 0;
-        uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * rows;
-        uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
-        float *scale = slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
-        for (; lane->active && t < n && local->step + t < local->n_steps; t++) {
-                if (local->at == local->n_epoch)
-                        shuffle_epoch(local, spec, round, lane->order);
-                count[t] = MFL_MIN(rows, local->n_epoch - local->at);
-                if (scale)
-                        scale[t] = mfl_job_lr_scale(spec, round, local->step + t, local->n_steps);
-                memcpy(index + (size_t)t * rows, lane->order + local->at, count[t] * sizeof(uint32_t));
-                local->at += count[t];
+        struct trainer_item *item = &run->items[lane->item];
+        struct mfl_score score;
+        uint32_t step;
+        int64_t squares;
+        int r = mfl_trainer_resume(run, slot, lane->local.client, &step, &score, &squares, err);
+        if (r || !step)
+                return r;
+        if (step > lane->local.n_steps)
+                return mfl_fail(err, MFL_TEAM_BROKEN, "a member says that it has taken %u steps of %llu",
+                        step, (unsigned long long)lane->local.n_steps);
+        uint64_t rows = mfl_trainer_local_skip(run, lane, step);
+        item->loss_sum = score.loss_sum;
+        item->square_sum = squares;
+        item->correct = score.n_correct;
+        item->samples = score.n_scored;
+        if (run->request->task->kind == MFL_TASK_TRAIN) { /* whoever helps reports no progress */
+                atomic_fetch_add(&run->request->control->samples_done, rows);
+                mfl_trainer_add_loss(run, score.loss_sum);
         }
-        for (uint32_t rest = t; rest < n; rest++) {
-                count[rest] = 0;
-                if (scale)
-                        scale[rest] = 0;
-        }
-        slot->groups[i_lane] = (struct mfl_group_steps){.index = index,
-                .count = count,
-                .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round),
-                .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, round),
-                .step_first = (uint32_t)local->step,
-                .lr_scale = scale};
-        local->step += t;
+        return 0;
 }
 
 static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns)
@@ -90,6 +61,17 @@ static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slo
         return (uint32_t)MFL_MIN(n, slot->chunk_steps);
 }
 
+static void count_score(
+        struct trainer_run *run, const struct trainer_lane *lane, const struct mfl_score *score)
+{
+        struct trainer_item *item = &run->items[lane->item];
+        item->loss_sum = mfl_fixed_loss_add(item->loss_sum, score->loss_sum);
+        if (mfl_memory_needs_squares(run->job->spec))
+                item->square_sum = mfl_memory_add_square(item->square_sum, score->loss_sum, score->n_scored);
+        item->correct += score->n_correct;
+        item->samples += score->n_scored;
+}
+
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
         struct mfl_train_control *control = run->request->control;
@@ -98,7 +80,7 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         bool by_batch = mfl_memory_needs_squares(run->job->spec); /* the loss of each */
         uint32_t n = by_batch ? 1 : steps_of_chunk(run, slot), n_active = 0;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
-                fill_lane(run, slot, i, n);
+                mfl_trainer_local_fill(run, slot, i, n);
                 n_active += slot->lanes[i].active;
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
@@ -115,13 +97,7 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 const struct mfl_group_steps *group = &slot->groups[i];
                 if (!lane->active)
                         continue;
-                struct trainer_item *item = &run->items[lane->item];
-                item->loss_sum = mfl_fixed_loss_add(item->loss_sum, group->score.loss_sum);
-                if (by_batch)
-                        item->square_sum = mfl_memory_add_square(
-                                item->square_sum, group->score.loss_sum, group->score.n_scored);
-                item->correct += group->score.n_correct;
-                item->samples += group->score.n_scored;
+                count_score(run, lane, &group->score);
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
                 atomic_fetch_add(&control->samples_done, group->n_samples);
@@ -292,7 +268,7 @@ static int start_lane(
                                 spec->training.batch),
                         err);
         }
-        begin_local(&lane->local, spec, task->items[item], samples, n);
+        mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
         if (slot->own)
                 r = mfl_trainer_own(run, slot, task->items[item], err);
         const float *start = slot->own ? slot->own : run->request->params;
@@ -306,6 +282,8 @@ static int start_lane(
         lane->item = item;
         lane->weight = weight;
         lane->active = true;
+        if (!r && slot->team)
+                r = resume_lane(run, slot, lane, err);
         if (!r && run->request->task->kind == MFL_TASK_TRAIN)
                 r = measure_loss(run, slot, lane, err);
         lane->busy_ns = mfl_now_ns() - start_ns;
@@ -450,8 +428,10 @@ static void dismiss(struct trainer_run *run, struct trainer_slot *slot, const ch
                 run->times = (struct mfl_task_times){.compute_us = t->compute / 1000,
                         .exchange_us = t->exchange / 1000,
                         .apply_us = t->apply / 1000,
-                        .repeats = t->repeats};
-        }
+                        .repeats = t->repeats,
+                        .kept = run->times.kept};
+        } else
+                mfl_trainer_keep(run, slot);
         mfl_trainer_part(slot, reason);
 }
 
@@ -502,8 +482,10 @@ static int assist(struct trainer_run *run, struct trainer_slot *slot, struct mfl
                 if (item)
                         r = start_lane(run, slot, 0, number, err);
                 else if (steps) {
-                        fill_lane(run, slot, 0, number);
+                        mfl_trainer_local_fill(run, slot, 0, number);
                         r = mfl_trainer_team_step(run, slot, number, &opt, err);
+                        if (!r)
+                                count_score(run, lane, &slot->groups[0].score);
                 } else
                         r = mfl_fail(err, MFL_TEAM_BROKEN, "the team's leader says what makes no sense");
                 if (r)
@@ -523,6 +505,8 @@ void mfl_trainer_assist_worker(void *arg, uint32_t worker)
                 r = mfl_trainer_meet(run, slot, &err);
         if (!r)
                 r = assist(run, slot, &err);
+        if (r)
+                mfl_trainer_keep(run, slot);
         mfl_trainer_part(slot, r ? err.text : NULL);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
@@ -584,7 +568,7 @@ int mfl_trainer_train_result(struct trainer_run *run, struct mfl_error *err)
 {
         uint32_t n = mfl_trainer_items(run); /* all are done: nothing is given back from here on */
         int r = 0;
-        run->result->updates[0].has_team = run->request->task->team.team != 0;
+        run->result->updates[0].has_team = run->request->task->team.team != 0 || run->times.kept;
         run->result->updates[0].team = run->times;
         if (!run->request->task->single_updates)
                 return announce(run, 0, 0, n, err);

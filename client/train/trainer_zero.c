@@ -2,8 +2,15 @@
 /* Where a team's state lies, and what that takes: stages of ZeRO (kernels/team/team.h). */
 #include "client/train/trainer_team.h"
 
-/* What `zero: auto` begins with. Stage 0 takes more memory and time than stage 1, and nothing less. */
-#define ZERO_LEAST 1u
+#include "client/peer/peer.h"
+#include "kernels/mesh/mesh_shm.h"
+
+/* What `zero: auto` begins with. Stage 0 takes more memory than stage 1, and no less time; but only in it the members that are left
+ * go on when one is lost, which is what a least number of members is for. */
+static uint32_t least_stage(const struct mfl_job *spec)
+{
+        return spec->parallel.members_min > 1 ? 0 : 1;
+}
 
 struct mfl_team_options mfl_trainer_team_options(
         const struct trainer_job *job, const struct mfl_net_options *net, uint32_t zero)
@@ -28,6 +35,12 @@ static uint64_t rank_bytes(const struct mfl_trainer *trainer, const struct train
         return mfl_team_bytes(trainer->ops, job->graph, options, &team, n_ranks);
 }
 
+/* Of the traffic between daemons. A slot's team outlives the task, and the next one may meet elsewhere. */
+static uint64_t mesh_bytes(uint32_t n_ranks)
+{
+        return MFL_MAX(mfl_mesh_shm_bytes(0), mfl_mesh_tcp_bytes(n_ranks));
+}
+
 /* The stage of a team of several daemons is the largest that any of them needs, and might take a little more than the own one. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint32_t zero)
@@ -43,13 +56,14 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
                 most = MFL_MAX(
                         most, rank_bytes(trainer, job, options, job->apart ? job->apart_ranks : n, own));
         }
+        most += job->apart ? mesh_bytes(job->apart_ranks) : 0;
         return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) + n * most;
 }
 
 uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint64_t room)
 {
-        uint32_t zero = ZERO_LEAST;
+        uint32_t zero = least_stage(job->spec);
         if (job->spec->parallel.zero != MFL_ZERO_AUTO)
                 return (uint32_t)job->spec->parallel.zero;
         while (zero < MFL_ZERO_MAX && mfl_trainer_team_bytes(trainer, job, options, n, zero) > room)
@@ -66,9 +80,9 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
         char bytes[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
-        mfl_format_bytes(n * rank_bytes(trainer, job, options, members * n,
-                                     zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero),
-                bytes);
+        uint64_t each = rank_bytes(
+                trainer, job, options, members * n, zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero);
+        mfl_format_bytes(n * (each + mesh_bytes(members * n)), bytes);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
                 "; in a team of %u daemons each needs %s%s", members, bytes,
                 zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 2 less");

@@ -262,7 +262,9 @@ struct mfl_job {
         struct {
                 uint32_t grain;   /* samples of one gradient; 0: the job has no such key */
                 uint32_t members; /* most workers of a client; 0: all of a daemon's */
-                int within;       /* enum mfl_within */
+                uint32_t
+                        members_min; /* with fewer a client waits, or is trained by others; 0 or 1: any number will do */
+                int within; /* enum mfl_within */
                 bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
                 int zero;     /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
@@ -367,6 +369,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
 /* Local steps of a client of n samples; 0 if drop_last leaves it none. */
+/* Grains of an optimizer step, the most workers that a client can have; 1 without `parallel`. */
+uint32_t mfl_job_grains(const struct mfl_job *job);
 uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
 /* The fewest that a round draws. */
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);

@@ -286,7 +286,7 @@ int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
 static const char *const within_names[] = {"daemon", "node", "any", NULL};
 
 /* A number of workers, or auto: 0. */
-static int read_members(
+static int read_most(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
@@ -295,12 +295,26 @@ static int read_members(
         *members = 0;
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
                 return 0;
-        if (node->type == MFL_YAML_MAPPING)
-                return mfl_yaml_fail(doc, node, err,
-                        "a least number of workers is not supported yet; write the largest number, or auto: "
-                        "a daemon with "
-                        "fewer workers trains the same model");
         return mfl_yaml_read_value(doc, node, &field, members, err);
+}
+
+#define PARALLEL_AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, parallel.member)
+static const struct mfl_yaml_field members_fields[] = {
+        {.key = "min", PARALLEL_AT(U32, members_min), .min = 1, .max = MFL_MEMBERS_MAX, .required = true},
+        {.key = "max",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_job, parallel.members),
+                .read = read_most},
+        {0}};
+
+/* The most alone, or with the least: the value is the whole job. */
+static int read_members(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_MAPPING)
+                return read_most(doc, node, &job->parallel.members, err);
+        return mfl_yaml_read(doc, node, members_fields, job, err);
 }
 
 /* A stage, or auto. */
@@ -324,12 +338,8 @@ static int read_zero(
         return r;
 }
 
-#define PARALLEL_AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, parallel.member)
 const struct mfl_yaml_field mfl_job_parallel_fields[] = {
-        {.key = "members",
-                .kind = MFL_YAML_CALL,
-                .offset = offsetof(struct mfl_job, parallel.members),
-                .read = read_members},
+        {.key = "members", .kind = MFL_YAML_CALL, .read = read_members},
         {.key = "within", PARALLEL_AT(ENUM, within), .names = within_names},
         {.key = "grain", PARALLEL_AT(U32, grain), .min = 1, .max = 65536},
         {.key = "zero",
@@ -377,6 +387,40 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
         return 0;
 }
 
+uint32_t mfl_job_grains(const struct mfl_job *job)
+{
+        uint32_t rows = job->training.batch * job->training.accumulate;
+        return job->parallel.grain ? (rows + job->parallel.grain - 1) / job->parallel.grain : 1;
+}
+
+/* Whether teams of so many workers can be at all. */
+static int check_least(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *parallel,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *members = mfl_job_find_key(parallel, "members");
+        uint32_t least = job->parallel.members_min, most = job->parallel.members,
+                 grains = mfl_job_grains(job);
+        if (least < 2)
+                return 0;
+        if (most && least > most)
+                return mfl_yaml_fail(
+                        doc, members, err, "min, which is %u, is more than max, which is %u", least, most);
+        if (least > grains)
+                return mfl_yaml_fail(doc, members, err,
+                        "min is %u, but a step of %u samples has %u grains, and a worker needs one; write %u "
+                        "at most, or a "
+                        "smaller grain",
+                        least, job->training.batch * job->training.accumulate, grains, grains);
+        if (job->parallel.within == MFL_WITHIN_DAEMON)
+                return mfl_yaml_fail(doc, members, err,
+                        "min is for teams of several daemons; write within: node or any, or leave min out");
+        if (job->selection.assign == MFL_ASSIGN_MODULO)
+                return mfl_yaml_fail(doc, members, err,
+                        "with selection.assign: modulo each client has its daemon, and no team; leave min "
+                        "out");
+        return 0;
+}
+
 int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *root = mfl_yaml_root(doc), *parallel = mfl_job_find_key(root, "parallel"),
@@ -384,6 +428,8 @@ int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
         if (!parallel)
                 return 0;
         int r = check_values(doc, parallel, job, err);
+        if (!r)
+                r = check_least(doc, parallel, job, err);
         if (r)
                 return r;
         if (job->training.fuse > 1)

@@ -102,18 +102,39 @@ struct unit {
         uint64_t factor;
 };
 
-static bool parse_with_unit(const char *text, const struct unit *units, uint64_t *ret_value)
+/* The thousandths in ".5", ".25" or ".125". */
+static bool parse_thousandths(const char *text, const char **end, uint64_t *ret_value)
+{
+        uint64_t value;
+        if (!parse_digits(text + 1, end, &value) || *end - text > 4)
+                return false;
+        for (int digits = (int)(*end - text) - 1; digits < 3; digits++)
+                value *= 10;
+        *ret_value = value;
+        return true;
+}
+
+/* fractions: "1.5GiB" is a number, too, rounded down to whole units of the table. */
+static bool parse_with_unit(const char *text, const struct unit *units, bool fractions, uint64_t *ret_value)
 {
         const char *end;
-        uint64_t value;
+        uint64_t value, thousandths = 0;
         if (!parse_digits(text, &end, &value))
+                return false;
+        if (fractions && *end == '.' && !parse_thousandths(end, &end, &thousandths))
                 return false;
         if (*end == ' ')
                 end++;
         for (; units->name; units++) {
                 if (strcmp(end, units->name))
                         continue;
-                if (__builtin_mul_overflow(value, units->factor, &value))
+                if (thousandths && units->factor == 1)
+                        return false;
+                if (__builtin_mul_overflow(value, units->factor, &value) ||
+                        __builtin_add_overflow(value,
+                                units->factor / 1000 * thousandths +
+                                        units->factor % 1000 * thousandths / 1000,
+                                &value))
                         return false;
                 *ret_value = value;
                 return true;
@@ -125,7 +146,7 @@ bool mfl_yaml_parse_duration(const char *text, uint64_t *ret_ms)
 {
         static const struct unit units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"min", 60000},
                 {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
-        return parse_with_unit(text, units, ret_ms);
+        return parse_with_unit(text, units, false, ret_ms);
 }
 
 bool mfl_yaml_parse_size(const char *text, uint64_t *ret_bytes)
@@ -133,7 +154,7 @@ bool mfl_yaml_parse_size(const char *text, uint64_t *ret_bytes)
         static const struct unit units[] = {{"", 1}, {"B", 1}, {"KiB", 1ull << 10}, {"MiB", 1ull << 20},
                 {"GiB", 1ull << 30}, {"TiB", 1ull << 40}, {"kB", 1000}, {"KB", 1000}, {"MB", 1000000},
                 {"GB", 1000000000}, {"TB", 1000000000000}, {NULL, 0}};
-        return parse_with_unit(text, units, ret_bytes);
+        return parse_with_unit(text, units, true, ret_bytes);
 }
 
 /* Decimal only: strtod would also accept hex, "nan", "infinity" and the locale's comma. */

@@ -4,48 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 
-#include "kernels/conformance/conformance_train.h"
-#include "kernels/team/team.h"
-
-#define GRAIN 4
-#define ROWS 12
-#define RANKS_MAX 8
-#define DEADLINE_MS 120000
-
-static const uint32_t rows_of_step[CONF_STEPS] = {ROWS, 2 * GRAIN, ROWS, GRAIN, ROWS};
-
-struct team_run {
-        const struct conf_backend *b;
-        const struct conf_train_case *kase;
-        struct conf_training *t;
-        struct mfl_net_options options;
-        const struct mfl_device_data *data;
-        float weights[CONF_CLASSES_MAX];
-        uint32_t index[CONF_STEPS * ROWS];
-        float *params; /* n */
-        struct mfl_score score;
-        struct mfl_team_options how;
-};
-
-struct worker {
-        struct team_run *run;
-        struct mfl_mesh *mesh;
-        struct mfl_net *net;
-        struct mfl_team *team;
-        struct mfl_group_steps steps;
-        struct mfl_error err;
-        int rc;
-};
-
-static void steps_init(const struct team_run *run, struct mfl_group_steps *steps)
-{
-        *steps = (struct mfl_group_steps){.index = run->index,
-                .count = rows_of_step,
-                .dropout = mfl_rng_derive(21, MFL_RNG_DROPOUT, 1, 3),
-                .augment = mfl_rng_derive(21, MFL_RNG_AUGMENT, 1, 3),
-                .lr_scale = run->kase->scheduled ? run->t->lr_scale[0] : NULL,
-                .step_first = 4};
-}
+#include "kernels/conformance/conformance_lost.h"
 
 static void *work(void *arg)
 {
@@ -66,30 +25,9 @@ static void train_by(struct team_run *run, uint32_t n)
         struct worker workers[RANKS_MAX] = {0};
         pthread_t threads[RANKS_MAX];
         struct mfl_error err;
-        struct mfl_team_options options = run->how;
-        options.grain = GRAIN;
-        options.step_rows = ROWS;
-        options.moments = mfl_optimizer_moments(&run->kase->opt);
-        options.start = run->kase->opt.prox_mu != 0;
-        options.deadline_ms = DEADLINE_MS;
         mfl_conf_must(mfl_mesh_threads_new(n, ranks, &err), &err);
-        for (uint32_t r = 0; r < n; r++) {
-                struct worker *w = &workers[r];
-                struct mfl_net_options own = run->options;
-                own.worker = true;
-                own.sibling = shared && r ? workers[0].net : NULL;
-                w->run = run;
-                w->mesh = ranks[r];
-                steps_init(run, &w->steps);
-                mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &own, &w->net, &err), &err);
-                if (!own.sibling)
-                        mfl_conf_must(
-                                mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err),
-                                &err);
-                mfl_conf_must(mfl_team_new(run->b->ops, w->net, &run->options.loss, w->mesh, &options,
-                                      &w->team, &err),
-                        &err);
-        }
+        for (uint32_t r = 0; r < n; r++)
+                mfl_conf_worker_init(run, ranks[r], shared && r ? workers[0].net : NULL, &workers[r]);
         for (uint32_t r = 0; r < n; r++)
                 mfl_assert(!pthread_create(&threads[r], NULL, work, &workers[r]));
         for (uint32_t r = 0; r < n; r++)
@@ -99,11 +37,8 @@ static void train_by(struct team_run *run, uint32_t n)
         uint32_t from = shared ? 0 : n - 1; /* a sibling's params are read through the first network */
         mfl_conf_must(run->b->ops->params_get(workers[from].net, 0, 0, run->params, &err), &err);
         run->score = workers[n - 1].steps.score;
-        for (uint32_t r = n; r-- > 0;) {
-                mfl_team_free(workers[r].team);
-                run->b->ops->net_free(workers[r].net);
-                mfl_mesh_close(ranks[r]);
-        }
+        for (uint32_t r = n; r-- > 0;)
+                mfl_conf_worker_deinit(&workers[r]);
 }
 
 /* By one network, with the grains as batches. */
@@ -114,17 +49,12 @@ static void train_plain(const struct team_run *run, float *params)
         struct mfl_group_steps steps;
         struct mfl_net_options options = run->options;
         options.accumulate = ROWS / GRAIN;
-        steps_init(run, &steps);
+        mfl_conf_team_steps(run, &steps);
         mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &options, &net, &err), &err);
         mfl_conf_must(mfl_backend_set(run->b->ops, net, run->t->graph, 0, run->t->first, &err), &err);
         mfl_conf_must(run->b->ops->step(net, run->data, &steps, CONF_STEPS, &run->kase->opt, &err), &err);
         mfl_conf_must(run->b->ops->params_get(net, 0, 0, params, &err), &err);
         run->b->ops->net_free(net);
-}
-
-static bool same_score(const struct mfl_score *a, const struct mfl_score *b)
-{
-        return a->loss_sum == b->loss_sum && a->n_correct == b->n_correct && a->n_scored == b->n_scored;
 }
 
 struct placement {
@@ -165,10 +95,12 @@ static void compare(struct team_run *run)
                 const struct placement *p = &placements[i];
                 place(run, p, false);
                 train_by(run, p->n);
-                bool same = !memcmp(one, run->params, n * sizeof *one) && same_score(&score, &run->score);
+                bool same = !memcmp(one, run->params, n * sizeof *one) &&
+                            mfl_conf_same_score(&score, &run->score);
                 mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
                         run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
+        mfl_conf_test_lost(run, one, &score);
         train_plain(run, accumulated);
         double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);
         mfl_conf_report(distance < bound,

@@ -145,6 +145,7 @@ int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t d
                                 "rank %u waited %u ms for the others in step %u, operation %u", mesh->rank,
                                 deadline_ms, op->step, op->sequence);
                         mesh->late = true;
+                        mesh->loss = MFL_MESH_LATE;
                 } else
                         continue;
                 mesh->ops->abort(mesh, reason);

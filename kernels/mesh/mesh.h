@@ -39,6 +39,14 @@ enum mfl_mesh_kind {
         MFL_MESH_KIND_COUNT_
 };
 
+/* What has happened to a rank that broke a mesh. */
+enum mfl_mesh_loss {
+        MFL_MESH_GONE,      /* its process has ended, or its connection */
+        MFL_MESH_LATE,      /* the others have waited for it */
+        MFL_MESH_UNREACHED, /* no connection to it could be made */
+        MFL_MESH_LOSS_COUNT_
+};
+
 enum mfl_mesh_type { MFL_MESH_I64, MFL_MESH_F32, MFL_MESH_BF16, MFL_MESH_U8, MFL_MESH_TYPE_COUNT_ };
 
 enum mfl_mesh_reduction {
@@ -76,10 +84,11 @@ struct mfl_mesh_ops {
 struct mfl_mesh {
         const struct mfl_mesh_ops *ops;
         uint32_t rank, n_ranks;
-        uint64_t team;    /* a number that no other team of the ranks' processes has */
-        uint32_t epoch;   /* of the team: grows when members are lost or come */
-        bool late;        /* it is aborted because others did not come in time */
-        uint32_t accused; /* after MFL_MESH_BROKEN: 1 + the rank that is gone or late; 0: not known */
+        uint64_t team;           /* a number that no other team of the ranks' processes has */
+        uint32_t epoch;          /* of the team: grows when members are lost or come */
+        bool late;               /* it is aborted because others did not come in time */
+        uint32_t accused;        /* after MFL_MESH_BROKEN: 1 + the rank that is lost; 0: not known */
+        enum mfl_mesh_loss loss; /* of the accused */
         /* For figures: what went from this rank to others, what it took from them, and the time in mfl_mesh_run. */
         uint64_t sent_bytes, received_bytes, run_ns;
 };

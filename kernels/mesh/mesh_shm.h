@@ -21,7 +21,8 @@ struct mfl_mesh_shm_options {
         uint64_t bytes;            /* of a segment's ring, in steps of 64 KiB; 0: MFL_MESH_SHM_BYTES */
         uint32_t deadline_ms;      /* for all ranks to appear */
         const atomic_bool *cancel; /* NULL: nobody cancels */
-        uint32_t *accused;         /* after MFL_MESH_BROKEN: as in struct mfl_mesh; NULL: not wanted */
+        uint32_t *accused; /* after MFL_MESH_BROKEN: as in struct mfl_mesh, like loss; NULL: not wanted */
+        enum mfl_mesh_loss *loss;
 };
 
 /* Blocks until all ranks of (team, epoch) have opened their mesh, at most deadline_ms. Segments have names only until
@@ -34,5 +35,8 @@ struct mfl_mesh_shm_options {
  * another process is this rank already. Negative: memory, file handles. */
 int mfl_mesh_shm_open(
         const struct mfl_mesh_shm_options *options, struct mfl_mesh **ret_mesh, struct mfl_error *err);
+
+/* Memory of a rank: its own segment, with a ring of `ring_bytes` (0: MFL_MESH_SHM_BYTES). */
+uint64_t mfl_mesh_shm_bytes(uint64_t ring_bytes);
 
 #endif

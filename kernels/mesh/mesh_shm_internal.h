@@ -28,7 +28,7 @@ struct mfl_mesh_segment {
         _Atomic uint64_t done; /* ... of which this rank needs nothing of the others any more */
         _Alignas(64) _Atomic uint32_t left, breaking, broken;
         char reason[MFL_MESH_SHM_REASON_BYTES]; /* if broken */
-        uint32_t accused;
+        uint32_t accused, loss;
         struct {
                 _Atomic uint64_t published, done; /* rounds sent to that rank; taken from it */
         } pair[MFL_MESH_RANKS_MAX];

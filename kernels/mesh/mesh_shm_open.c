@@ -164,10 +164,12 @@ static int map_peer(const struct opening *opening, uint32_t rank, struct mfl_err
         return 0;
 }
 
-static void accuse(const struct opening *opening, uint32_t rank)
+static void accuse(const struct opening *opening, uint32_t rank, enum mfl_mesh_loss loss)
 {
         if (opening->options->accused)
                 *opening->options->accused = rank + 1;
+        if (opening->options->loss)
+                *opening->options->loss = loss;
 }
 
 /* One look at all others: 0 if all have mapped all. ret_rank: one who has not come. */
@@ -195,7 +197,7 @@ static int look(const struct opening *opening, uint32_t *ret_rank, struct mfl_er
                         continue;
                 *ret_rank = r;
                 if (atomic_load(&theirs->left) || mfl_mesh_shm_is_dead(mesh, r)) {
-                        accuse(opening, r);
+                        accuse(opening, r, MFL_MESH_GONE);
                         return mfl_fail(
                                 err, MFL_MESH_BROKEN, "rank %u of the team has ended before it began", r);
                 }
@@ -216,7 +218,7 @@ static int meet(const struct opening *opening, struct mfl_error *err)
                 if (o->cancel && atomic_load(o->cancel))
                         return mfl_fail(err, MFL_MESH_BROKEN, "opening the team's mesh was cancelled");
                 if (mfl_now_ns() > end_ns) {
-                        accuse(opening, rank);
+                        accuse(opening, rank, MFL_MESH_LATE);
                         return mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team did not come within %u ms",
                                 rank, o->deadline_ms);
                 }
@@ -243,6 +245,12 @@ void mfl_mesh_shm_free(struct mfl_mesh_shm *mesh)
         free(mesh);
 }
 
+uint64_t mfl_mesh_shm_bytes(uint64_t ring_bytes)
+{
+        uint64_t ring = ring_bytes ? ring_bytes : MFL_MESH_SHM_BYTES;
+        return MFL_MESH_SHM_DATA + ring + ring / 4;
+}
+
 static int mesh_new(
         const struct mfl_mesh_shm_options *o, struct mfl_mesh_shm **ret_mesh, struct mfl_error *err)
 {
@@ -261,7 +269,7 @@ static int mesh_new(
                 .epoch = o->epoch};
         mesh->slot_bytes = (uint32_t)(bytes / MFL_MESH_SHM_SLOTS);
         mesh->part_bytes = mesh->slot_bytes / o->n_ranks & ~63u;
-        mesh->segment_bytes = MFL_MESH_SHM_DATA + bytes + bytes / 4;
+        mesh->segment_bytes = mfl_mesh_shm_bytes(bytes);
         for (uint32_t r = 0; r < o->n_ranks; r++)
                 mesh->peer[r].fd = -1;
         *ret_mesh = mesh;

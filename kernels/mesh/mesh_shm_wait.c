@@ -39,6 +39,7 @@ void mfl_mesh_shm_break(struct mfl_mesh_shm *mesh, uint32_t accused, const char 
                 return;
         mfl_strcpy(own->reason, sizeof(own->reason), reason);
         own->accused = accused;
+        own->loss = mesh->base.loss;
         atomic_store(&own->broken, 1);
         atomic_fetch_add(&own->word, 1);
         for (uint32_t r = 0; r < mesh->base.n_ranks;
@@ -57,6 +58,7 @@ int mfl_mesh_shm_is_broken(struct mfl_mesh_shm *mesh, struct mfl_error *err)
                 char reason[MFL_MESH_SHM_REASON_BYTES];
                 snprintf(reason, sizeof(reason), "%.*s", (int)sizeof(reason) - 1, segment->reason);
                 mesh->base.accused = segment->accused;
+                mesh->base.loss = (enum mfl_mesh_loss)MFL_MIN(segment->loss, MFL_MESH_LOSS_COUNT_ - 1u);
                 mfl_mesh_shm_break(mesh, segment->accused, reason);
                 return mfl_fail(err, MFL_MESH_BROKEN, "the team's mesh is broken: %s", reason);
         }

@@ -5,31 +5,6 @@
 #include "kernels/check.h"
 #include "kernels/team/team_internal.h"
 
-struct mfl_team {
-        const struct mfl_grad_ops *ops;
-        struct mfl_net *net;
-        struct mfl_mesh *mesh;
-        struct mfl_team_options options;
-        struct mfl_loss loss;
-        struct mfl_grad_layout layout;
-        uint32_t n_grains; /* of the largest step */
-        uint64_t n_blocks;
-        struct team_buckets buckets;
-        struct team_traffic *traffic;
-        bool fresh;           /* no step has been taken in this training: scales are a guess */
-        uint32_t zero;        /* the stage at work */
-        uint64_t size;        /* of an element of a sum */
-        uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
-        char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
-        float *momentum, *second, *start; /* n_own */
-        int *exponent, *bits;             /* of each tensor */
-        float *largest;                   /* of each tensor, in this step */
-        float *statistics;                /* n_grains * layout.n_statistics */
-        double *squares; /* n_blocks: rank by rank; those of a rank in the gradient's order */
-        uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
-        struct mfl_team_times times;
-};
-
 /* One call of mfl_team_step. */
 struct call {
         struct mfl_team *team;
@@ -42,6 +17,7 @@ struct call {
         uint32_t step, sequence, rows;
         const uint32_t *index;
         struct mfl_loss_share share;
+        struct mfl_score own; /* of the rank's rows that the others have not heard of */
 };
 
 enum { EDGES_SQUARES, EDGES_STATISTICS };
@@ -59,13 +35,20 @@ uint64_t mfl_team_held(const struct mfl_team *team)
                (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float);
 }
 
+void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score)
+{
+        to->loss_sum = mfl_fixed_loss_add(to->loss_sum, score->loss_sum);
+        to->n_correct += score->n_correct;
+        to->n_scored += score->n_scored;
+}
+
 static uint64_t blocks_of(uint64_t n)
 {
         return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
 }
 
 /* A rank's elements of a bucket: in stage 0 each has all. */
-static uint64_t own_of(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
+uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
 {
         const struct team_bucket *bucket = &team->buckets.bucket[k];
         uint64_t from = team->zero ? bucket->edge[rank] : 0,
@@ -80,7 +63,7 @@ static uint32_t n_owners(const struct mfl_team *team)
         return team->zero ? team->mesh->n_ranks : 1;
 }
 
-static uint32_t owner(const struct mfl_team *team)
+uint32_t mfl_team_owner(const struct mfl_team *team)
 {
         return team->zero ? team->mesh->rank : 0;
 }
@@ -126,14 +109,14 @@ static int share_out(struct mfl_team *team, struct mfl_error *err)
         if (!team->own)
                 return mfl_fail_memory(err, team->buckets.n * sizeof *team->own, "a team's buckets");
         for (uint32_t k = 0; k < team->buckets.n; k++) {
-                uint64_t n = own_of(team, k, owner(team), &first);
+                uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
                 team->own[k] = team->n_own;
                 team->n_own += n;
         }
         for (uint32_t r = 0; r < n_owners(team); r++) {
                 squares[r + 1] = squares[r];
                 for (uint32_t k = 0; k < team->buckets.n; k++)
-                        squares[r + 1] += blocks_of(own_of(team, k, r, &first));
+                        squares[r + 1] += blocks_of(mfl_team_own(team, k, r, &first));
         }
         return 0;
 }
@@ -212,6 +195,9 @@ void mfl_team_begin(struct mfl_team *team)
         for (int t = 0; t < team->layout.n_tensors; t++)
                 team->exponent[t] = MFL_TEAM_FIRST;
         team->fresh = true;
+        team->torn = false;
+        team->done = 0;
+        team->score = (struct mfl_score){0};
 }
 
 void mfl_team_set_deadline(struct mfl_team *team, uint32_t deadline_ms)
@@ -235,8 +221,7 @@ static int exchange(struct call *call, struct mfl_mesh_op op)
         return rc;
 }
 
-/* The optimizer's state before a training's first step. */
-static void start_state(struct mfl_team *team)
+void mfl_team_start(struct mfl_team *team)
 {
         uint64_t first;
         if (team->momentum)
@@ -244,7 +229,7 @@ static void start_state(struct mfl_team *team)
         if (team->second)
                 memset(team->second, 0, (size_t)team->n_own * sizeof(float));
         for (uint32_t k = 0; team->start && k < team->buckets.n; k++) {
-                uint64_t n = own_of(team, k, owner(team), &first);
+                uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
                 memcpy(team->start + team->own[k], team->layout.params + first, (size_t)n * sizeof(float));
         }
 }
@@ -363,7 +348,7 @@ static int take_gradient(struct call *call)
         bool behind = team->options.overlap && team->mesh->n_ranks > 1, shards = team->zero == 2;
         bool sends = shards || (behind && !team->fresh);
         if (team->fresh)
-                start_state(team);
+                mfl_team_start(team);
         int rc = take_grains(call, sends, &score);
         if (!rc && !scales_fit(team)) {
                 team->times.repeats++;
@@ -382,15 +367,12 @@ static int take_gradient(struct call *call)
                 rc = end_traffic(call, 0);
         }
         team->fresh = false;
-        struct mfl_score *sum = &call->steps->score;
-        sum->loss_sum = mfl_fixed_loss_add(sum->loss_sum, score.loss_sum);
-        sum->n_correct += score.n_correct;
-        sum->n_scored += score.n_scored;
+        mfl_team_score_add(&call->own, &score);
         return rc;
 }
 
-/* What all grains saw reaches the running statistics, in the grains' order. */
-static int take_statistics(struct call *call)
+/* What all grains saw. */
+static int share_statistics(struct call *call)
 {
         struct mfl_team *team = call->team;
         uint32_t n = mfl_team_grains(&team->options, call->rows), ranks = team->mesh->n_ranks,
@@ -400,13 +382,22 @@ static int take_statistics(struct call *call)
                 return 0;
         for (uint32_t r = 0; r <= ranks; r++)
                 edge[r] = mfl_mesh_slice(n, 1, ranks, r) * each;
-        int rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
-                                        .type = MFL_MESH_F32,
-                                        .in = team->statistics + edge[rank],
-                                        .out = team->statistics,
-                                        .n = n * each,
-                                        .edge = edge});
-        for (uint32_t k = 0; !rc && k < n && (!team->options.shared || rank == 0); k++)
+        return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                      .type = MFL_MESH_F32,
+                                      .in = team->statistics + edge[rank],
+                                      .out = team->statistics,
+                                      .n = n * each,
+                                      .edge = edge});
+}
+
+/* Running statistics take it, in the grains' order. */
+static int take_statistics(struct call *call)
+{
+        struct mfl_team *team = call->team;
+        uint32_t n = mfl_team_grains(&team->options, call->rows);
+        uint64_t each = team->layout.n_statistics;
+        int rc = 0;
+        for (uint32_t k = 0; each && !rc && k < n && (!team->options.shared || team->mesh->rank == 0); k++)
                 rc = team->ops->statistics(team->net, team->statistics + k * each, call->err);
         return rc;
 }
@@ -414,7 +405,7 @@ static int take_statistics(struct call *call)
 /* What the rank's elements of a bucket are to the backend. */
 static struct mfl_grad_total total_of(const struct mfl_team *team, uint32_t k)
 {
-        uint64_t first, n = own_of(team, k, owner(team), &first), own = team->own[k];
+        uint64_t first, n = mfl_team_own(team, k, mfl_team_owner(team), &first), own = team->own[k];
         const char *sum = team->sum + (team->zero < 2 ? first : own) * team->size;
         return (struct mfl_grad_total){.sum = team->options.floats ? NULL : (const int64_t *)sum,
                 .floats = team->options.floats ? (const float *)sum : NULL,
@@ -434,7 +425,7 @@ static double sum_squares(const struct mfl_team *team)
         memcpy(next, team->edge[EDGES_SQUARES], n_owners(team) * sizeof *next);
         for (uint32_t k = team->buckets.n; k-- > 0;)
                 for (uint32_t r = 0; r < n_owners(team); r++)
-                        for (uint64_t b = blocks_of(own_of(team, k, r, &first)); b > 0; b--)
+                        for (uint64_t b = blocks_of(mfl_team_own(team, k, r, &first)); b > 0; b--)
                                 squares += team->squares[next[r]++];
         return squares;
 }
@@ -447,7 +438,7 @@ static int find_factor(struct call *call, float *ret_factor)
         int rc = 0;
         *ret_factor = 1.0f;
         if (call->opt->clip_norm > 0) {
-                double *own = team->squares + edge[owner(team)], *at = own;
+                double *own = team->squares + edge[mfl_team_owner(team)], *at = own;
                 for (uint32_t k = team->buckets.n; !rc && k-- > 0;) {
                         struct mfl_grad_total total = total_of(team, k);
                         rc = team->ops->squares(team->net, &total, call->opt, at, call->err);
@@ -491,13 +482,41 @@ static int share_params(struct call *call)
         return rc;
 }
 
-static int take_step(struct call *call, float lr_scale)
+/* All ranks' scores, at every rank. Sums of losses saturate, and do so in any order. */
+static int share_score(struct call *call)
+{
+        struct mfl_team *team = call->team;
+        int64_t all[3 * MFL_MESH_RANKS_MAX];
+        uint32_t n = team->mesh->n_ranks, rank = team->mesh->rank;
+        all[3 * rank] = call->own.loss_sum;
+        all[3 * rank + 1] = (int64_t)call->own.n_correct;
+        all[3 * rank + 2] = (int64_t)call->own.n_scored;
+        int rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                        .type = MFL_MESH_I64,
+                                        .in = all + (size_t)3 * rank,
+                                        .out = all,
+                                        .n = (uint64_t)3 * n});
+        if (rc)
+                return rc;
+        call->own = (struct mfl_score){0};
+        for (uint32_t r = 0; r < n; r++) {
+                const struct mfl_score score = {.loss_sum = all[3 * r],
+                        .n_correct = (uint64_t)all[3 * r + 1],
+                        .n_scored = (uint64_t)all[3 * r + 2]};
+                mfl_team_score_add(&call->steps->score, &score);
+                mfl_team_score_add(&team->score, &score);
+        }
+        return 0;
+}
+
+/* From here on the training's state changes: params, what the optimizer keeps, scales. */
+static int change(struct call *call, float factor, float lr_scale)
 {
         struct mfl_team *team = call->team;
         struct mfl_rate rate = mfl_rate_of(call->opt, (uint64_t)call->step + 1, lr_scale);
-        float factor;
-        int rc = find_factor(call, &factor);
         uint64_t start_ns = mfl_now_ns();
+        team->torn = true;
+        int rc = take_statistics(call);
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
                 struct mfl_grad_total total = total_of(team, k);
                 if (total.n)
@@ -509,41 +528,34 @@ static int take_step(struct call *call, float lr_scale)
         for (int t = 0; t < team->layout.n_tensors; t++)
                 if (team->largest[t] > 0 && isfinite(team->largest[t]))
                         team->exponent[t] = mfl_team_exponent(team->largest[t]);
-        return share_params(call);
+        rc = share_params(call);
+        team->done = call->step + 1;
+        team->torn = rc != 0;
+        return rc;
 }
 
-/* All ranks' scores, at every rank. Sums of losses saturate, and do so in any order. */
-static int share_score(struct call *call)
+/* In stage 0 ranks exchange nothing after the first change, and the score before it: a rank that is left alone at any operation
+ * has the state, and the score, of whole steps. */
+static int take_step(struct call *call, float lr_scale)
 {
-        struct mfl_team *team = call->team;
-        int64_t all[3 * MFL_MESH_RANKS_MAX];
-        struct mfl_score *score = &call->steps->score;
-        uint32_t n = team->mesh->n_ranks, rank = team->mesh->rank;
-        all[3 * rank] = score->loss_sum;
-        all[3 * rank + 1] = (int64_t)score->n_correct;
-        all[3 * rank + 2] = (int64_t)score->n_scored;
-        int rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
-                                        .type = MFL_MESH_I64,
-                                        .in = all + (size_t)3 * rank,
-                                        .out = all,
-                                        .n = (uint64_t)3 * n});
-        *score = (struct mfl_score){0};
-        for (uint32_t r = 0; !rc && r < n; r++) {
-                score->loss_sum = mfl_fixed_loss_add(score->loss_sum, all[3 * r]);
-                score->n_correct += (uint64_t)all[3 * r + 1];
-                score->n_scored += (uint64_t)all[3 * r + 2];
-        }
-        return rc;
+        float factor;
+        int rc = take_gradient(call);
+        if (!rc)
+                rc = share_statistics(call);
+        if (!rc)
+                rc = find_factor(call, &factor);
+        if (!rc && !call->team->zero)
+                rc = share_score(call);
+        return rc ? rc : change(call, factor, lr_scale);
 }
 
 int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_device_data *data, struct mfl_group_steps *steps, uint32_t n_steps,
         const struct mfl_optimizer *opt, const atomic_bool *cancel, struct mfl_error *err)
 {
-        struct mfl_score before = steps->score;
-        struct call call = {team, data, steps, opt, cancel, err};
+        struct call call = {
+                .team = team, .data = data, .steps = steps, .opt = opt, .cancel = cancel, .err = err};
         int rc = 0;
-        steps->score = (struct mfl_score){0};
         for (uint32_t t = 0; !rc && t < n_steps; t++) {
                 call.step = steps->step_first + t;
                 call.sequence = 0;
@@ -553,17 +565,8 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
                 if (!call.rows)
                         continue;
                 call.share = mfl_loss_share_of(dataset, split, &team->loss, call.index, call.rows);
-                rc = take_gradient(&call);
-                if (!rc)
-                        rc = take_statistics(&call);
-                if (!rc)
-                        rc = take_step(&call, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
+                rc = take_step(&call, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
                 steps->n_samples += call.rows;
         }
-        if (!rc)
-                rc = share_score(&call);
-        steps->score.loss_sum = mfl_fixed_loss_add(steps->score.loss_sum, before.loss_sum);
-        steps->score.n_correct += before.n_correct;
-        steps->score.n_scored += before.n_scored;
-        return rc;
+        return !rc && team->zero ? share_score(&call) : rc;
 }

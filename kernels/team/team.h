@@ -90,6 +90,38 @@ void mfl_team_begin(struct mfl_team *team);
 int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_device_data *data, struct mfl_group_steps *steps, uint32_t n_steps,
         const struct mfl_optimizer *opt, const atomic_bool *cancel, struct mfl_error *err);
+/* ---- a training that goes on in another team: team_state.c ----
+ *
+ * A mesh breaks as a whole when one of its ranks is lost, stopped or late, at whatever operation. In stage 0 each rank then
+ * still has all of the training as it was after whole steps: ranks exchange nothing between the first change of a step and
+ * its last, and the step's score before the first. Ranks may differ by one step, since one may have the last operation's
+ * result while another has not. The ranks that are left form another team, with whoever comes; whoever has come farthest
+ * gives its state to all, and the step under way is taken again from its beginning, with the same bits. In stages 1 and 2
+ * a rank has the optimizer's state of its own params only, so that the training begins anew.
+ *
+ * Who is who: a broken mesh is never used again. The next team has another (team, epoch), which is in the name of each
+ * segment in shared memory and in each message over the network, and each operation has its (step, sequence). So a rank
+ * that was stopped and wakes writes where nobody reads any more, or is refused; it finds its own mesh broken, and ends. */
+
+struct mfl_team_state;
+
+/* The whole steps of this training that this rank alone could continue from; 0: none, or its state is not all here. *ret_score:
+ * of these, at every rank. */
+uint32_t mfl_team_done(const struct mfl_team *team, struct mfl_score *ret_score);
+/* What a state takes. */
+uint64_t mfl_team_state_bytes(const struct mfl_team *team);
+/* A copy of it, where mfl_team_done is not 0. note: a number of the caller's that goes with it. */
+int mfl_team_state_new(
+        const struct mfl_team *team, int64_t note, struct mfl_team_state **ret_state, struct mfl_error *err);
+void mfl_team_state_free(struct mfl_team_state *state); /* NULL is fine */
+/* The step with which the training goes on; 0 of NULL. */
+uint32_t mfl_team_state_step(const struct mfl_team_state *state);
+/* After mfl_team_begin, by all ranks of a team of any stage and number, each with a state of the same training (of a network of
+ * the same graph and options) or NULL. *ret_step: the step with which the training goes on, at all ranks; 0: it begins. If not 0,
+ * *ret_score and *ret_note are those of the state. Errors as of mfl_team_step; MFL_MESH_BROKEN leaves the states as they are. */
+int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, const atomic_bool *cancel,
+        uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_note, struct mfl_error *err);
+
 /* From now on; also between steps. */
 void mfl_team_set_deadline(struct mfl_team *team, uint32_t deadline_ms);
 const struct mfl_team_times *mfl_team_times(const struct mfl_team *team);

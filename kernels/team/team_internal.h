@@ -25,6 +25,43 @@ int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, u
         struct team_buckets *ret_buckets, struct mfl_error *err);
 void mfl_team_buckets_deinit(struct team_buckets *buckets);
 
+/* team.c */
+struct mfl_team {
+        const struct mfl_grad_ops *ops;
+        struct mfl_net *net;
+        struct mfl_mesh *mesh;
+        struct mfl_team_options options;
+        struct mfl_loss loss;
+        struct mfl_grad_layout layout;
+        uint32_t n_grains; /* of the largest step */
+        uint64_t n_blocks;
+        struct team_buckets buckets;
+        struct team_traffic *traffic;
+        bool fresh;    /* no step has been taken in this training: scales are a guess */
+        bool torn;     /* a step was broken off while it changed the training's state */
+        uint32_t done; /* steps of this training that are whole */
+        struct mfl_score
+                score; /* of all ranks' rows in this training, as far as they have heard of each other */
+        uint32_t zero; /* the stage at work */
+        uint64_t size; /* of an element of a sum */
+        uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
+        char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
+        float *momentum, *second, *start; /* n_own */
+        int *exponent, *bits;             /* of each tensor */
+        float *largest;                   /* of each tensor, in this step */
+        float *statistics;                /* n_grains * layout.n_statistics */
+        double *squares; /* n_blocks: rank by rank; those of a rank in the gradient's order */
+        uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
+        struct mfl_team_times times;
+};
+/* The elements of bucket k that are a rank's: from *ret_first on. In stage 0 each rank has all. */
+uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first);
+/* Which of those that own different elements this rank is. */
+uint32_t mfl_team_owner(const struct mfl_team *team);
+/* The optimizer's state before a training's first step. Params are those of the start. */
+void mfl_team_start(struct mfl_team *team);
+void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score);
+
 /* team_bytes.c: the grains of so many rows, and the stage at which so many ranks work. */
 uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows);
 uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks);

@@ -36,6 +36,11 @@ static void tell_turn(
         bool all = job->spec->data.partition == MFL_PARTITION_LOCAL;
         if (!n_usable)
                 mfl_core_data_lack(core, job, ret_text);
+        else if (!busy && job->phase != PHASE_EVAL && job->spec->parallel.members_min > 1)
+                mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                        "waits for daemons that reach each other and have %u workers together "
+                        "(parallel.members.min)",
+                        job->spec->parallel.members_min);
         else if (!busy)
                 mfl_snprintf(ret_text, MFL_REASON_BYTES,
                         "waits for its turn: the free daemons are kept for a job that has waited longer");

@@ -157,7 +157,9 @@ static uint32_t drop_weak(const struct core_job *job, struct core_daemon **v, ui
 {
         uint32_t n_left = 0;
         for (uint32_t i = 0; i < n; i++)
-                if (job->phase == PHASE_EVAL || mfl_core_daemon_team_least(v[i], job) < 2)
+                if (job->phase == PHASE_EVAL ||
+                        (mfl_core_daemon_team_least(v[i], job) < 2 &&
+                                mfl_round_team_width(v[i], job) >= job->spec->parallel.members_min))
                         v[n_left++] = v[i];
         return n_left;
 }

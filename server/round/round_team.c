@@ -19,8 +19,7 @@ uint32_t mfl_round_team_ranks(const struct core_job *job)
         if (!spec->parallel.grain || spec->parallel.within == MFL_WITHIN_DAEMON || !trains ||
                 spec->selection.assign == MFL_ASSIGN_MODULO || !mfl_core_team_wanted(job))
                 return 1;
-        uint32_t rows = spec->training.batch * spec->training.accumulate;
-        uint32_t grains = (rows + spec->parallel.grain - 1) / spec->parallel.grain;
+        uint32_t grains = mfl_job_grains(spec);
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
         return MFL_MIN(MFL_MIN(grains, most), MFL_TEAM_RANKS_MAX);
 }
@@ -110,7 +109,7 @@ static void count_teams(struct class *classes, uint32_t n_classes, uint32_t n_op
         }
 }
 
-static uint32_t width_of(const struct core_daemon *daemon, const struct core_job *job)
+uint32_t mfl_round_team_width(const struct core_daemon *daemon, const struct core_job *job)
 {
         return MFL_MAX(1u, daemon->info.workers / MFL_MAX(1u, job->spec->training.threads));
 }
@@ -127,19 +126,23 @@ static uint32_t choose(const struct core_job *job, struct core_daemon *const *v,
                         again |= member[k].daemon->info.instance == v[i]->info.instance;
                 if (again)
                         continue;
-                uint32_t width = MFL_MIN(width_of(v[i], job), ranks);
+                uint32_t width = MFL_MIN(mfl_round_team_width(v[i], job), ranks);
                 member[n_members++] = (struct core_team_member){v[i], width};
                 ranks -= width;
         }
         return n_members;
 }
 
-/* Whether there is a team for it that is large enough for its members. */
+/* Whether there is a team for it that is large enough for its members, and for the job. */
 static bool deal_item(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v, uint32_t n,
         uint32_t ranks, uint32_t open)
 {
         struct core_team_member member[MFL_GROUP_MAX];
-        uint32_t n_members = choose(job, v, n, ranks, member);
+        uint32_t n_members = choose(job, v, n, ranks, member), n_ranks = 0;
+        for (uint32_t i = 0; i < n_members; i++)
+                n_ranks += member[i].width;
+        if (n_ranks < job->spec->parallel.members_min)
+                return false;
         for (uint32_t i = 0; i < n_members; i++)
                 if (mfl_core_daemon_team_least(member[i].daemon, job) > n_members)
                         return false;
@@ -167,17 +170,30 @@ static bool deal_class(struct mfl_core *core, struct core_job *job, const struct
         return dealt;
 }
 
-/* Where daemons can't do it alone, teams are as large as a step has grains, and the other items wait. */
-static uint32_t wanted_teams(const struct core_job *job, uint32_t n_idle, uint32_t ranks, uint32_t n_open)
+/* Where daemons can't do it alone, teams are as large as a step has grains; where the job says so, as large as it says. The other
+ * items wait. */
+static uint32_t wanted_teams(const struct core_job *job, struct core_daemon *const *idle, uint32_t n_idle,
+        uint32_t ranks, uint32_t n_open)
 {
-        return job->needs_teams ? MFL_MIN(n_open, MFL_MAX(1u, n_idle / ranks)) : n_open;
+        uint64_t least = job->spec->parallel.members_min, n_ranks = 0;
+        for (uint32_t i = 0; i < n_idle; i++)
+                n_ranks += MFL_MIN(mfl_round_team_width(idle[i], job), ranks);
+        if (job->needs_teams)
+                n_open = MFL_MIN(n_open, MFL_MAX(1u, n_idle / ranks));
+        return least > 1 ? (uint32_t)MFL_MIN(n_open, MFL_MAX(1u, n_ranks / least)) : n_open;
+}
+
+/* Whether a single daemon is not enough, however many clients wait. */
+static bool are_needed(const struct core_job *job)
+{
+        return job->needs_teams || job->spec->parallel.members_min > 1;
 }
 
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open)
 {
         uint32_t ranks = mfl_round_team_ranks(job), n_idle = 0;
-        if (ranks < 2 || (n <= n_open && !job->needs_teams) || !n_open)
+        if (ranks < 2 || (n <= n_open && !are_needed(job)) || !n_open)
                 return false;
         struct core_daemon **idle = mfl_malloc(n * sizeof(struct core_daemon *));
         struct class *classes = mfl_malloc(n * sizeof *classes);
@@ -191,7 +207,7 @@ bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct cor
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
         }
-        n_open = wanted_teams(job, n_idle, ranks, n_open);
+        n_open = wanted_teams(job, idle, n_idle, ranks, n_open);
         if (n_idle <= n_open)
                 goto out;
         qsort(idle, n_idle, sizeof(struct core_daemon *), compare);

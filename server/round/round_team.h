@@ -4,7 +4,8 @@
  * Teams are for rounds with more idle daemons than clients; otherwise each daemon has clients of its own, which is
  * faster. Members can reach each other (they are of one node; or the job says `within: any`, and they listen for each
  * other), compute with the same last bit (Hello.numerics), and together
- * have no more ranks than a step has grains, nor than the job allows. Which daemons train a client changes nothing in the
+ * have no more ranks than a step has grains, nor than the job allows, and no fewer than parallel.members.min: below that a
+ * client waits for more daemons, or goes to another team. Which daemons train a client changes nothing in the
  * result. The same daemons form the same teams again after a restart. */
 #ifndef MFL_SERVER_ROUND_ROUND_TEAM_H
 #define MFL_SERVER_ROUND_ROUND_TEAM_H
@@ -18,6 +19,8 @@ uint32_t mfl_round_team_ranks(const struct core_job *job);
  * has not leased are leased. */
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open);
+/* The ranks that a daemon's workers are. */
+uint32_t mfl_round_team_width(const struct core_daemon *daemon, const struct core_job *job);
 /* It helps another one's client. */
 bool mfl_round_team_assists(const struct core_daemon *daemon);
 

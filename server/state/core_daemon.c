@@ -139,8 +139,7 @@ uint32_t mfl_core_daemon_team_most(const struct core_daemon *daemon, const struc
         if (!spec->parallel.grain || spec->parallel.within == MFL_WITHIN_DAEMON || !spec->parallel.zero ||
                 spec->selection.assign == MFL_ASSIGN_MODULO || !may_join(daemon, job))
                 return 1;
-        uint32_t rows = spec->training.batch * spec->training.accumulate;
-        uint32_t grains = (rows + spec->parallel.grain - 1) / spec->parallel.grain;
+        uint32_t grains = mfl_job_grains(spec);
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
         return MFL_MAX(1u, MFL_MIN(MFL_MIN(grains, most), largest_team(daemon, job)));
 }

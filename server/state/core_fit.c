@@ -90,6 +90,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_STATISTICS, "clip_norm with fedprox", ""};
         if (job->spec->parallel.grain && !job->spec->parallel.exact)
                 return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.exact: false", ""};
+        if (job->spec->parallel.members_min)
+                return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.members.min", ""};
         if (job->spec->parallel.grain && job->spec->parallel.zero != MFL_ZERO_AUTO)
                 return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.zero", ""};
         if (job->spec->parallel.grain)

@@ -44,6 +44,8 @@ struct mfl_teams *mfl_teams_new(const struct mfl_server_job *job)
         teams->wire.formed = totals.formed;
         teams->wire.broken = totals.broken;
         teams->wire.taken = totals.taken;
+        teams->wire.late = totals.late;
+        teams->wire.unreached = totals.unreached;
         mfl_strcpy(teams->last, sizeof teams->last, totals.last);
         teams->wire.last = teams->last;
         teams->wire.times = &teams->times;
@@ -51,6 +53,7 @@ struct mfl_teams *mfl_teams_new(const struct mfl_server_job *job)
         teams->times.exchange_us = totals.times.exchange_us;
         teams->times.apply_us = totals.times.apply_us;
         teams->times.repeats = totals.times.repeats;
+        teams->times.kept = totals.times.kept;
         teams->wire.at_work = teams->pointers;
         while (teams->wire.n_at_work < MFL_CREW_MAX &&
                 add_team(teams, core, job->id, (uint32_t)teams->wire.n_at_work))

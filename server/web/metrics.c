@@ -147,8 +147,17 @@ static void put_teams(struct mfl_exposition *out, const struct job_row *row, con
 
 static void put_team_ends(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
 {
-        mfl_exposition_u64(out, row->teams.broken, MFL_LABELS("job", labels[1], "reason", "broken"));
+        const struct mfl_team_totals *t = &row->teams;
+        mfl_exposition_u64(
+                out, t->broken - t->late - t->unreached, MFL_LABELS("job", labels[1], "reason", "broken"));
+        mfl_exposition_u64(out, t->late, MFL_LABELS("job", labels[1], "reason", "late"));
+        mfl_exposition_u64(out, t->unreached, MFL_LABELS("job", labels[1], "reason", "unreached"));
         mfl_exposition_u64(out, row->teams.taken, MFL_LABELS("job", labels[1], "reason", "taken"));
+}
+
+static void put_team_kept(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
+{
+        mfl_exposition_u64(out, row->teams.times.kept, labels);
 }
 
 static void put_team_seconds(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)
@@ -187,9 +196,12 @@ static const struct {
                 put_rejected},
         {COUNTER, "mfl_job_teams_total", "Teams of daemons that were formed to train one client.", put_teams},
         {COUNTER, "mfl_job_teams_ended_total",
-                "Teams that ended without a result: a member lost another (broken), or was lost itself "
-                "(taken).",
+                "Teams that ended without a result: a member's process or connection ended (broken), it was "
+                "late, it "
+                "could not be connected to (unreached), or the server took its task back (taken).",
                 put_team_ends},
+        {COUNTER, "mfl_job_team_kept_steps_total",
+                "Steps that a lost team had taken, and that the next one did not take again.", put_team_kept},
         {COUNTER, "mfl_job_team_seconds_total",
                 "Time of teams' leaders: computing, exchanging while nothing is computed, and applying.",
                 put_team_seconds},

@@ -243,7 +243,7 @@ static void take_update(struct mfl_core *core, struct core_daemon *daemon, struc
         for (uint32_t i = 0; i < a->item_count; i++)
                 task->cover[a->item_first + i] = a->update + 1;
         task->n_covered += a->item_count;
-        if (a->has_team && task->team)
+        if (a->has_team && task->job->spec->parallel.grain)
                 mfl_core_team_took(task->job, &a->team);
         if (task->n_covered == task->n_items) {
                 mfl_core_measure_task(core, task);

@@ -90,7 +90,7 @@ void mfl_core_team_form(
 
 bool mfl_core_team_wanted(const struct core_job *job)
 {
-        return job->needs_teams || job->round >= job->team_round;
+        return job->needs_teams || job->spec->parallel.members_min > 1 || job->round >= job->team_round;
 }
 
 int mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team)
@@ -160,6 +160,7 @@ void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times
         sum->exchange_us += times->exchange_us;
         sum->apply_us += times->apply_us;
         sum->repeats += times->repeats;
+        sum->kept += times->kept;
 }
 
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
@@ -187,7 +188,7 @@ static void lose(struct mfl_core *core, struct core_task *task, const char *reas
                 job->team_stamp = job->stamp;
                 job->team_fails = 0;
         }
-        if (++job->team_fails == TEAM_FAILS_MAX && !job->needs_teams) {
+        if (++job->team_fails == TEAM_FAILS_MAX && !job->needs_teams && job->spec->parallel.members_min < 2) {
                 job->team_round = job->round + TEAM_REST_ROUNDS;
                 mfl_core_trace(core, job,
                         "round %u: %u teams have failed: until round %u each client is trained by one daemon",
@@ -237,11 +238,20 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         struct core_daemon *daemon = task->daemon;
         uint32_t accused = msg->failed.accused;
         char reason[MFL_REASON_BYTES];
-        mfl_snprintf(reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
+        bool known = accused && accused <= task->team->n_members && accused != task->member + 1;
+        if (known && msg->failed.loss == MFL_TEAM_UNREACHED)
+                mfl_snprintf(reason, sizeof reason, "daemon %.40s can't connect to daemon %.40s: %.90s",
+                        daemon->info.name, task->team->member[accused - 1].task->daemon->info.name,
+                        msg->failed.reason);
+        else
+                mfl_snprintf(
+                        reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
-        if (accused && accused <= task->team->n_members)
+        if (known)
                 accuse(core, task, accused - 1, reason);
         job->team_totals.broken++;
+        job->team_totals.late += known && msg->failed.loss == MFL_TEAM_LATE;
+        job->team_totals.unreached += known && msg->failed.loss == MFL_TEAM_UNREACHED;
         lose(core, task, reason);
         mfl_core_group_lose(core, task, reason);
         mfl_core_task_reclaim(core, task, ITEM_OPEN);

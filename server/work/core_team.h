@@ -8,6 +8,10 @@
  *   - when a member fails, loses another, or its task is taken back: the leader's task is taken back, too, and its items
  *     are dealt again, perhaps to a smaller team. A member that is accused to be gone or late rests until the phase ends.
  *
+ * What one team had come to is kept by its members, where each of them had all of it (client/train/trainer_kept.c): the next
+ * team for the client goes on from there if one of them is in it, and nobody here is told. A team's number is its epoch:
+ * each team has another one, so whatever a member of an earlier team still sends or writes is for nobody.
+ *
  * A team within one node meets in shared memory; one over several nodes, over the network, and its tasks have the members'
  * addresses and a key. A daemon that such teams have lost twice in a row joins none for some rounds, more each time: it may
  * stand behind a firewall that lets only one side through.

@@ -68,6 +68,13 @@ def test_bad_job(one, text, words):
     assert one.mfl('check', path, status=5).stderr
 
 
+def test_a_model_is_not_a_job(one):
+    path = one.write('net.onnx', b'\x08\x08\x12\x00')
+    for command in 'check', 'submit', 'run':
+        said = one.mfl(command, path, status=5).stderr
+        assert 'net.onnx: this is a model; write a job file that names it, model: {onnx: ' in said, said
+
+
 def test_population_larger_than_data(one):
     job = one.submit(name='crowd', data={'clients': 401})
     info = one.wait_job(job, state='failed')

@@ -615,6 +615,94 @@ class EinsumAttention(Base):
         return self.fc(torch.einsum("bhqk,bkhd->bqhd", a, v).reshape(-1, 5, 6))
 
 
+# ---- products of matrices, as many on either side or not ----
+
+@of((5, 8))
+class MultiQuery(Base):
+    """Heads share their keys and values without a copy."""
+
+    def build(self):
+        self.q, self.kv, self.fc = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        q, (k, v) = self.q(x).view(-1, 5, 2, 4).transpose(1, 2), self.kv(x).unsqueeze(1).chunk(2, -1)
+        return self.fc(((q @ k.transpose(2, 3) * 0.5).softmax(-1) @ v).transpose(1, 2).flatten(2).mean(1))
+
+
+@of((5, 8))
+class HeadsAgainstHeads(Base):
+    """{2, 1} matrices by {1, 2}: as many of them, but not side by side."""
+
+    def build(self):
+        self.a, self.fc = nn.Linear(8, 8), nn.Linear(25, 4)
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x)).view(-1, 5, 2, 4).transpose(1, 2)
+        return self.fc((y.unsqueeze(2) @ y.unsqueeze(1).transpose(3, 4)).flatten(1, 2).square().mean(1).flatten(1))
+
+
+@of((5, 8))
+class ByItself(Base):
+    def build(self):
+        self.a, self.fc = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.a(x)
+        return self.fc(((y @ y.transpose(1, 2) / math.sqrt(8)).softmax(-1) @ y + torch.einsum("btd,bsd->bts", y, y) @ x * 0.1).mean(1))
+
+
+@of((6, 4))
+class WeightsOnTheLeft(Base):
+    def build(self):
+        self.a, self.b, self.fc = nn.Parameter(torch.randn(5, 6) * 0.3), nn.Parameter(torch.randn(4, 3) * 0.3), nn.Linear(15, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.a @ x @ self.b).flatten(1))
+
+
+@of((6,))
+class EinsumOfThree(Base):
+    """A mixture of experts."""
+
+    def build(self):
+        self.w, self.g, self.fc = nn.Parameter(torch.randn(3, 6, 5) * 0.3), nn.Linear(6, 3), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.fc(torch.einsum("bi,eio,be->bo", x, self.w, self.g(x).softmax(-1)))
+
+
+@of((5, 6))
+class Triangles(Base):
+    def build(self):
+        self.w, self.fc = nn.Parameter(torch.randn(6, 6) * 0.3), nn.Linear(6, 4)
+
+    def forward(self, x):
+        y = x @ self.w.triu(1)
+        return self.fc((torch.tril(y @ x.transpose(1, 2), -1) @ x).mean(1))
+
+
+@of((5, 6))
+class ShiftedTokens(Base):
+    """As RWKV's: nn.ZeroPad2d((0, 0, 1, -1))."""
+
+    def build(self):
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.a(x) - F.pad(x, (1, -2, 1, -1))[..., :1]).mean(1))
+
+
+@of((5, 6))
+class NormOfRows(Base):
+    """Positions are rows of the batch, as in PointNet."""
+
+    def build(self):
+        self.a, self.n, self.fc = nn.Linear(6, 7), nn.BatchNorm1d(7), nn.Linear(7, 4)
+
+    def forward(self, x):
+        return self.fc(torch.relu(self.n(self.a(x).view(-1, 7))).view(-1, 5, 7).mean(1))
+
+
 # ---- combinations ----
 
 @of((3, 6, 6))
@@ -712,6 +800,25 @@ class Factorised(Base):
 
     def forward(self, x):
         return self.fc(x) + ((x @ self.v) ** 2 - (x ** 2) @ (self.v ** 2)).sum(1, keepdim=True)
+
+
+# Functions between two dense layers that mfl does not have, and what it says instead.
+FUNCTIONS = {
+    "Sign": (torch.sign, "tanh for sign"), "Round": (torch.round, "its gradient is 0 everywhere"), "Sort": (lambda x: x.sort(1)[0], "torch.sort"),
+    "Product": (lambda x: x * x.prod(1, keepdim=True), "torch.exp(torch.log(x).sum(d))"),
+    "Both": (lambda x: x * ((x > 0) & (x < 1)), "multiply masks"), "Atan": (torch.atan, "log and tanh are"),
+    "Sampled": (lambda x: F.grid_sample(x.view(-1, 1, 2, 3), x.view(-1, 1, 3, 2), align_corners=True).flatten(1).repeat(1, 2), "nn.Upsample"),
+}
+
+
+def six(self):
+    nn.Module.__init__(self)
+    self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 4)
+
+
+for _name, (_fn, _says) in FUNCTIONS.items():
+    of((6,), refused=["node ", _says])(type(_name, (nn.Module,), {"fn": staticmethod(_fn), "__init__": six,
+                                                                    "forward": lambda self, x: self.b(self.fn(self.a(x)))}))
 
 
 def exported(tmp_path, kind):

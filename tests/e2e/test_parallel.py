@@ -208,8 +208,9 @@ def test_sums_of_floats(cluster, adam):
     assert together == two.run_job(**staged(0, exact=False, overlap=True))[1] != alone
 
 
-# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 8; the update comes on top.
-MEMORY = '170MiB'
+# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 8; the params that a round begins with
+# and the update come on top, with 4 each.
+MEMORY = '150MiB'
 LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
              training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
 
@@ -221,7 +222,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
     alone = c.submit(**LARGE)
     c.wait_job(alone, state='failed')
-    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 170.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 150.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
                      c.info(alone)['reason']), c.info(alone)['reason']
     for name in ('d2', 'd3', 'd4'):
         c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])

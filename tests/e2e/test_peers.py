@@ -126,7 +126,8 @@ def test_a_port_that_cannot_be_reached(cluster, expected):
     job, digests = c.run_job(60, **JOB)
     assert digests == expected
     assert re.search(r"rank 0 of the team can't be reached at %s: Connection refused" % closed, logs(c, job))
-    assert "can't be reached" in c.mfl('show', job, '--teams').stdout
+    assert re.search(r"(?m)^last lost: daemon d2 can't connect to daemon d1: .* can't be reached", c.mfl('show', job, '--teams').stdout)
+    assert c.mfl_json('show', job)['teams']['unreached'] >= 1
 
 
 def test_garbage_on_the_port(cluster, expected):

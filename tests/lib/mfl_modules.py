@@ -484,6 +484,37 @@ class Volume(nn.Module):
         return self.fc(self.pool(torch.tanh(self.conv2(x))).flatten(1))
 
 
+class Cells(nn.Module):
+    """A cell that is called position by position, from a state of zeros."""
+
+    def __init__(self, kind, **settings):
+        super().__init__()
+        self.cell, self.fc = kind(6, 5, **settings), nn.Linear(5, 4)
+
+    def forward(self, x):
+        h = x.new_zeros(x.size(0), 5)
+        c = torch.zeros_like(h)
+        for t in range(x.size(1)):
+            if isinstance(self.cell, nn.LSTMCell):
+                h, c = self.cell(x[:, t], (h, c))
+            else:
+                h = self.cell(x[:, t], h)
+        return self.fc(h)
+
+
+class Sums(nn.Module):
+    """Sums of exponentials and of squares, over single dimensions and several."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 24), nn.Linear(12, 4)
+
+    def forward(self, x):
+        x = self.fc1(x).view(-1, 2, 3, 4)
+        return self.fc2(torch.cat([(30 * x).logsumexp(1).flatten(1) / 30 - x.logsumexp((2, 3)).sum(1, keepdim=True)], 1) +
+                        x.square().sum(2).logsumexp(2, keepdim=True).sum(1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -503,6 +534,8 @@ PROVED = {
     "two-inputs": (TwoInputs, (IMAGE, VECTOR[:1])), "twins": (Twins, (tokens(), tokens(5), torch.ones(1, 5, dtype=torch.long))),
     "queries": (Queries, torch.zeros(1, 6, 8)), "volume": (Volume, torch.zeros(1, 2, 5, 6, 12)),
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
+    "lstm-cell": (lambda: Cells(nn.LSTMCell), torch.zeros(1, 4, 6)), "gru-cell": (lambda: Cells(nn.GRUCell), torch.zeros(1, 4, 6)),
+    "rnn-cell": (lambda: Cells(nn.RNNCell, bias=False), torch.zeros(1, 4, 6)), "sums": (Sums, VECTOR),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export

@@ -619,6 +619,9 @@ static void carry_out(struct sim *sim, uint32_t i, struct mfl_agent_action *acti
                 e->b = d->generation;
                 e->task = action->task_number;
                 break;
+        case MFL_AGENT_ACT_REGROUP:
+                sim_team_regroup(sim, i, action->task_number);
+                break;
         case MFL_AGENT_ACT_RECALL:
                 recall(sim, i, action);
                 break;

@@ -397,6 +397,8 @@ bool sim_team_join(struct sim *sim, uint32_t i);
 bool sim_team_ready(struct sim *sim, uint32_t i);
 /* A member, as `team` names it, is through; the others learn that all is done, or that it is gone. */
 void sim_team_end(struct sim *sim, const struct mfl_task_team *team, bool done, uint32_t accused);
+/* The daemon's team has another number: if it has not met, it never will. */
+void sim_team_regroup(struct sim *sim, uint32_t i, uint64_t task);
 void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mfl_task *t);
 
 /* params.c */

@@ -112,6 +112,16 @@ bool sim_team_ready(struct sim *sim, uint32_t i)
         return true;
 }
 
+void sim_team_regroup(struct sim *sim, uint32_t i, uint64_t task)
+{
+        struct sim_daemon *d = &sim->daemon[i];
+        if (!d->computing || d->computing_task != task || d->team_state != SIM_TEAM_WAITS)
+                return;
+        d->team_state = SIM_TEAM_BROKEN;
+        d->accused = 0;
+        computed_soon(sim, d);
+}
+
 void sim_team_sent(struct sim *sim, const struct sim_daemon *to, const struct mfl_task *t)
 {
         const struct mfl_task_team *team = &t->team;

@@ -14,6 +14,17 @@ static void send_team_task(uint64_t number, uint32_t member, uint64_t other, uin
         message(msg);
 }
 
+static void send_numbered(uint64_t number, uint64_t team, uint32_t member)
+{
+        struct mfl_msg msg = task_message(number, 1, 0, 0, 0);
+        msg.task.kind = member ? MFL_TASK_ASSIST : MFL_TASK_TRAIN;
+        msg.task.team =
+                (struct mfl_task_team){.team = team, .member = member, .n_members = 2, .widths = {1, 1}};
+        msg.task.team.members[member] = 7;
+        msg.task.team.members[!member] = 8;
+        message(msg);
+}
+
 static void begin(uint32_t member)
 {
         assert_int_equal(make(), 0);
@@ -88,6 +99,33 @@ static void only_the_same_team_goes_on(void **state)
         }
 }
 
+/* A server that starts anew numbers its teams anew, and some members may have begun, others not. */
+static void members_meet_under_one_number(void **state)
+{
+        const uint64_t boot = (uint64_t)1 << 32;
+        for (uint32_t member = 0; member < 2; member++) {
+                begin(member);
+                send_numbered(boot | 1, 1001, member);
+                assert_null(action(MFL_AGENT_ACT_REGROUP));
+                send_numbered(2 * boot | 1, 2000, member); /* it may wait for the others of 1001 */
+                assert_int_equal(action(MFL_AGENT_ACT_REGROUP)->task_number, 1);
+                feed((struct mfl_agent_event){
+                        .kind = MFL_AGENT_EV_COMPUTED, .task = 1, .broken = true, .reason = "regrouped"});
+                assert_int_equal(sent(MFL_MSG_TASK_FAILED)->failed.task, 2 * boot | 1);
+                end();
+                assert_int_equal(make(), 0);
+                feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
+                go_online();
+                message((struct mfl_msg){.kind = MFL_MSG_JOB_SPEC, .job = "j-000001"});
+                send_numbered(1, 1001, member); /* it has no params yet */
+                send_numbered(boot | 1, 2000, member);
+                assert_null(action(MFL_AGENT_ACT_REGROUP));
+                arrive();
+                assert_int_equal(action(MFL_AGENT_ACT_COMPUTE)->task->team.team, 2000);
+                end();
+        }
+}
+
 /* What is trained is trained, whoever has helped. */
 static void a_result_answers_any_team(void **state)
 {
@@ -106,6 +144,7 @@ int main(void)
                 cmocka_unit_test(who_helps_is_stopped_by_cancel),
                 cmocka_unit_test(a_lost_member_is_told),
                 cmocka_unit_test(only_the_same_team_goes_on),
+                cmocka_unit_test(members_meet_under_one_number),
                 cmocka_unit_test(a_result_answers_any_team),
         };
         return cmocka_run_group_tests_name("agent_team", tests, NULL, NULL);

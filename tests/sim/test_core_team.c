@@ -422,6 +422,64 @@ static void without_shards_a_refusal_is_final(void **state)
         }
 }
 
+/* Below parallel.members.min nobody trains a client, alone or in a team, and the job says why. */
+static void teams_shrink_to_the_least(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 1);
+        bed.spec.parallel.members_min = 3;
+        bed.spec.parallel.members = 4;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        say_failed(&bed, 4, true, 2);
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1+d4:1");
+        say_failed(&bed, 3, true, 1);
+        tick(&bed);
+        for (uint32_t i = 1; i <= 4; i++)
+                assert_false(bed.busy[i]); /* two of three are left */
+        mfl_core_free(bed.core);
+        /* Three clients on five daemons: one team of at least three at a time, and none alone. */
+        setup(&bed, 5, 3);
+        bed.spec.parallel.members_min = 3;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        assert_false(bed.busy[5]);
+        mfl_core_free(bed.core);
+        /* More clients than daemons; a daemon with enough workers is enough. */
+        setup(&bed, 3, 6);
+        bed.spec.parallel.members_min = 2;
+        bed.info[1].workers = 4;
+        bed.spec.parallel.members = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1");
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
+        mfl_core_free(bed.core);
+}
+
+static void ends_are_counted_by_reason(void **state)
+{
+        struct bed bed;
+        struct mfl_team_totals totals;
+        setup(&bed, 5, 1);
+        begin(&bed);
+        for (uint32_t loss = MFL_TEAM_GONE; loss <= MFL_TEAM_UNREACHED; loss++) {
+                struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                        .failed = {.task = bed.task[1].task,
+                                .reason = "lost",
+                                .broken = true,
+                                .accused = 2,
+                                .loss = loss}};
+                bed.busy[1] = false;
+                message(&bed, 1, msg);
+        }
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_int_equal(totals.broken, 3);
+        assert_int_equal(totals.late, 1);
+        assert_int_equal(totals.unreached, 1);
+        assert_string_equal(totals.last, "daemon d1 can't connect to daemon d4: lost");
+        mfl_core_free(bed.core);
+}
+
 static void who_is_accused_rests(void **state)
 {
         struct bed bed;
@@ -513,6 +571,8 @@ int main(void)
                 cmocka_unit_test(a_site_helps_itself),
                 cmocka_unit_test(the_leaders_result_frees_the_others),
                 cmocka_unit_test(who_is_accused_rests),
+                cmocka_unit_test(teams_shrink_to_the_least),
+                cmocka_unit_test(ends_are_counted_by_reason),
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(without_shards_a_refusal_is_final),

@@ -25,6 +25,11 @@ static int start_scores(struct onnx *o, struct onnx_value *a, struct onnx_value 
                         return r;
                 sk = 1;
         }
+        const struct onnx_value *one = q, *two = k;
+        if ((r = mfl_onnx_as_many(o, &one, &two)))
+                return r;
+        q = (struct onnx_value *)(uintptr_t)one;
+        k = (struct onnx_value *)(uintptr_t)two;
         if (!mfl_onnx_heads(&q->shape, &h, &t, &d) || !mfl_onnx_heads(&k->shape, &hk, &dk, &tk) || h != hk ||
                 d != dk)
                 return mfl_onnx_fail(o,
@@ -255,8 +260,10 @@ static int pack(struct onnx *o, struct onnx_value *const part[3], int64_t t, int
         for (int p = 0; p < 3; p++)
                 if ((r = mfl_onnx_layer_of(o, part[p], &rows, &from[p])))
                         return r;
-        if (from[0] == from[1] || from[1] == from[2] || from[0] == from[2])
-                return mfl_onnx_fail(o, "queries, keys and values must be three different layers");
+        if ((from[0] == from[1] && (r = mfl_onnx_copy_layer(o, from[1], &from[1]))) ||
+                ((from[1] == from[2] || from[0] == from[2]) &&
+                        (r = mfl_onnx_copy_layer(o, from[2], &from[2]))))
+                return r;
         struct mfl_layer two = {.op = MFL_OP_CONCAT,
                 .input = from[0],
                 .input2 = from[1],
@@ -312,6 +319,8 @@ static bool is_one_layer(
                     mfl_onnx_heads(&v->shape, &hv, &tv, &dv) &&
                     mfl_onnx_heads(&weights->other->shape, &hk, &dk, &tk);
         fits = fits && (!weights->added || padding_of(o, weights) >= 0);
+        fits = fits && mfl_onnx_same_lead(&weights->base->shape, &v->shape) &&
+               mfl_onnx_same_lead(&weights->other->shape, &v->shape);
         return fits && hv == h && tv == t && tk == t && dv == d && looks != LOOKS_OTHERWISE &&
                fabs(weights->scale * sqrt((double)d) - 1) <= 1e-5;
 }

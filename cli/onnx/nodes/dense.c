@@ -182,10 +182,16 @@ int mfl_onnx_matmul(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
         int64_t heads, rows, columns;
+        int r;
+        if (x && x->tensor && b && !b->tensor && x->tensor->f) { /* weights on the left */
+                if ((r = mfl_onnx_lift(o, x, &x)) || (r = mfl_onnx_resolve(o, b, &b)) ||
+                        (r = mfl_onnx_weigh(o, x, b, &v)))
+                        return r;
+                return mfl_onnx_output(o, 0, v);
+        }
         if (!x || x->tensor || !b || !b->tensor)
                 return mfl_onnx_fail(o, "needs data of the samples and weights");
         struct onnx_tensor *matrix = b->tensor;
-        int r;
         if (b->tensor->f && b->shape.rank > 2 && mfl_onnx_heads(&b->shape, &heads, &rows, &columns)) {
                 if (heads > 1) {
                         r = multiply_each(o, x, b, &v);
@@ -205,9 +211,9 @@ static bool trains(const struct onnx_tensor *t)
         return t->param || t->generated;
 }
 
-int mfl_onnx_gemm(struct onnx *o)
+static int gemm_of(struct onnx *o, struct onnx_value *x)
 {
-        struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *b = mfl_onnx_input(o, 2), *v;
+        struct onnx_value *w = mfl_onnx_input(o, 1), *b = mfl_onnx_input(o, 2), *v;
         bool turned = mfl_onnx_int(o, "transB", 0) == 0;
         if (mfl_onnx_float(o, "alpha", 1) != 1 || (b && mfl_onnx_float(o, "beta", 1) != 1) ||
                 mfl_onnx_int(o, "transA", 0))
@@ -227,5 +233,47 @@ int mfl_onnx_gemm(struct onnx *o)
                 r = mfl_onnx_lift(o, b, &b);
         if (!r && b && !own)
                 r = mfl_onnx_combine(o, MFL_OP_ADD, v, b, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
+int mfl_onnx_gemm(struct onnx *o)
+{
+        return gemm_of(o, mfl_onnx_input(o, 0));
+}
+
+/* ---- the first state of a cell that is called position by position ---- */
+
+static bool is_zeros(const struct onnx_value *x)
+{
+        if (!x || !x->tensor || !x->tensor->f || x->tensor->param || x->tensor->generated ||
+                x->shape.rank != 2)
+                return false;
+        for (int64_t i = 0; i < x->tensor->count; i++)
+                if (x->tensor->f[i] != 0)
+                        return false;
+        return true;
+}
+
+/* A row of them is what each sample has: a layer that does not move, so that the weights are a dense layer's here, too. */
+int mfl_onnx_zeros_step(struct onnx *o, bool *ret_taken)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *row, *v;
+        bool gemm = !strcmp(mfl_onnx_node(o)->op_type, "Gemm");
+        if ((!gemm && strcmp(mfl_onnx_node(o)->op_type, "MatMul")) || !is_zeros(x) || !w || !w->tensor ||
+                !w->tensor->f || w->shape.rank != 2)
+                return 0;
+        *ret_taken = true;
+        struct onnx_value *one = mfl_onnx_alloc(o, 1, sizeof *one);
+        struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
+        if (!one || !t)
+                return onnx_memory(o);
+        *t = *x->tensor;
+        t->shape = (struct onnx_shape){2, {1, x->shape.dim[1]}};
+        t->count = x->shape.dim[1];
+        *one = (struct onnx_value){.tensor = t, .shape = t->shape};
+        int r = mfl_onnx_lift(o, one, &row);
+        if (r || gemm)
+                return r ? r : gemm_of(o, row);
+        r = pend_product(o, row, w->tensor, true, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }

@@ -1,27 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Einsum of two values: a product of matrices between transpositions. Labels in both values and in the result number the
- * matrices; labels in both values only are summed over. */
+ * matrices; labels in both values only are summed over. More values are multiplied one after the other: a product keeps
+ * the labels that later values or the result have. */
 #include "cli/onnx/internal.h"
+
+#define VALUES_MAX 8
 
 struct labels {
         char in[2][ONNX_RANK_MAX + 1], out[2 * ONNX_RANK_MAX + 1];
 };
 
-static int read_labels(struct onnx *o, struct labels *ret)
+struct equation {
+        int n;
+        char in[VALUES_MAX][ONNX_RANK_MAX + 1], out[2 * ONNX_RANK_MAX + 1];
+};
+
+static int read_equation(struct onnx *o, struct equation *ret)
 {
         const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "equation");
-        struct labels l = {.out = ""};
-        size_t n = 0, k = 0;
+        struct equation l = {.out = ""};
+        size_t n = 0;
+        int k = 0;
         bool out = false;
         for (size_t i = 0; a && a->has_s && i < a->s.len; i++) {
                 char c = (char)a->s.data[i];
                 size_t room = out ? sizeof l.out - 1 : ONNX_RANK_MAX;
                 if (c == ' ')
                         continue;
-                if (c == ',' && !out && k == 0) {
-                        k = 1;
+                if (c == ',' && !out && k + 1 < VALUES_MAX) {
+                        k++;
                         n = 0;
-                } else if (c == '-' && i + 1 < a->s.len && a->s.data[i + 1] == '>' && !out && k == 1) {
+                } else if (c == '-' && i + 1 < a->s.len && a->s.data[i + 1] == '>' && !out && k > 0) {
                         out = true;
                         n = 0;
                         i++;
@@ -35,10 +44,12 @@ static int read_labels(struct onnx *o, struct labels *ret)
                         break;
                 }
         }
-        if (!out)
+        l.n = k + 1;
+        if (!out || (size_t)l.n != mfl_onnx_node(o)->n_input)
                 return mfl_onnx_fail(o,
-                        "is supported for two values and letters, such as 'btd,de->bte'; write other sums "
-                        "with matmul, transpose and sum");
+                        "is supported for 2 to %d values and letters, such as 'btd,de->bte'; write other "
+                        "sums with matmul, transpose and sum",
+                        VALUES_MAX);
         *ret = l;
         return 0;
 }
@@ -169,22 +180,25 @@ static int multiply(struct onnx *o, const struct roles *s, const struct labels *
                 (r = mfl_onnx_view_layer(o, va, &na, &layer.input)) ||
                 (r = mfl_onnx_view_layer(o, vb, &nb, &layer.input2)))
                 return r;
-        if (layer.input == layer.input2)
-                return mfl_onnx_fail(o, "multiplies a value with itself");
+        if (layer.input == layer.input2 && (r = mfl_onnx_copy_layer(o, layer.input, &layer.input2)))
+                return r;
         r = mfl_onnx_add_layer(o, &layer, NULL, o->node, &made);
         return r ? r : mfl_onnx_layer_value(o, made, &shape, ret_value);
 }
 
-int mfl_onnx_einsum(struct onnx *o)
+/* One product of two values, each of the samples or a constant. */
+static int einsum_of_two(
+        struct onnx *o, struct labels l, struct onnx_value *in[2], struct onnx_value **ret_value)
 {
-        struct onnx_value *in[2] = {mfl_onnx_input(o, 0), mfl_onnx_input(o, 1)}, *x[2], *v;
-        struct labels l;
+        struct onnx_value *x[2], *v;
         struct roles s;
         struct onnx_shape shape = {0};
-        int r = read_labels(o, &l);
-        if (!r && (!in[0] || !in[1] || (in[0]->tensor && in[1]->tensor)))
-                r = mfl_onnx_fail(o, "needs two values, one of them of the samples");
-        if (!r && in[0]->tensor) { /* the parameter comes second */
+        int r = 0;
+        if (!in[0] || !in[1])
+                return mfl_onnx_fail(o, "needs two values, one of them of the samples");
+        if (in[0]->tensor && in[1]->tensor && (r = mfl_onnx_lift(o, in[0], &in[0])))
+                return r;
+        if (in[0]->tensor) { /* the parameter comes second */
                 struct labels turned = {.out = ""};
                 struct onnx_value *first = in[0];
                 in[0] = in[1];
@@ -194,8 +208,7 @@ int mfl_onnx_einsum(struct onnx *o)
                 memcpy(turned.out, l.out, sizeof l.out);
                 l = turned;
         }
-        if (!r)
-                r = find_roles(o, &l, (const struct onnx_value *const[]){in[0], in[1]}, &s);
+        r = find_roles(o, &l, (const struct onnx_value *const[]){in[0], in[1]}, &s);
         if (!r)
                 r = mfl_onnx_resolve(o, in[0], &x[0]);
         if (r)
@@ -210,6 +223,54 @@ int mfl_onnx_einsum(struct onnx *o)
         mfl_snprintf(from, sizeof from, "%s%s%s", s.batch, s.rows, s.columns);
         for (const char *p = l.out; *p && shape.rank < ONNX_RANK_MAX; p++)
                 shape.dim[shape.rank++] = s.size[(unsigned char)*p];
-        r = moved(o, &s, v, from, (const char *[]){"", "", l.out}, &shape, &v);
-        return r ? r : mfl_onnx_output(o, 0, v);
+        return moved(o, &s, v, from, (const char *[]){"", "", l.out}, &shape, ret_value);
+}
+
+/* Whether values after the first k, or the result, have the label. */
+static bool is_needed(const struct equation *e, int k, char c)
+{
+        for (int i = k; i < e->n; i++)
+                if (strchr(e->in[i], c))
+                        return true;
+        return strchr(e->out, c);
+}
+
+/* The labels that the product of `so_far` and value k keeps, in their order. */
+static int keep_labels(struct onnx *o, const struct equation *e, int k, struct labels *l)
+{
+        size_t n = 0;
+        if (k == e->n - 1) {
+                memcpy(l->out, e->out, sizeof l->out);
+                return 0;
+        }
+        for (int side = 0; side < 2; side++)
+                for (const char *p = l->in[side]; *p; p++) {
+                        if (!is_needed(e, k + 1, *p) || (side && strchr(l->in[0], *p)))
+                                continue;
+                        if (n == ONNX_RANK_MAX)
+                                return mfl_onnx_fail(
+                                        o, "the product of the first %d values has too many labels", k + 1);
+                        l->out[n++] = *p;
+                }
+        l->out[n] = '\0';
+        return 0;
+}
+
+int mfl_onnx_einsum(struct onnx *o)
+{
+        struct equation e;
+        struct onnx_value *v = mfl_onnx_input(o, 0);
+        int r = read_equation(o, &e);
+        if (r)
+                return r;
+        struct labels l = {.out = ""};
+        memcpy(l.in[0], e.in[0], sizeof l.in[0]);
+        for (int k = 1; k < e.n; k++) {
+                struct onnx_value *in[2] = {v, mfl_onnx_input(o, (size_t)k)};
+                memcpy(l.in[1], e.in[k], sizeof l.in[1]);
+                if ((r = keep_labels(o, &e, k, &l)) || (r = einsum_of_two(o, l, in, &v)))
+                        return r;
+                mfl_strcpy(l.in[0], sizeof l.in[0], l.out);
+        }
+        return mfl_onnx_output(o, 0, v);
 }

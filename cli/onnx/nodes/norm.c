@@ -200,3 +200,30 @@ int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken)
         }
         return binary_step(o, a, b, ret_taken);
 }
+
+/* ---- batch norm of rows ---- */
+
+int mfl_onnx_norm_of_rows(
+        struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x)
+{
+        int64_t rows = x->shape.dim[0], features = x->shape.dim[1];
+        struct onnx_shape turned = {3, {1, features, rows}};
+        struct onnx_value *view, *v;
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * features) + 1, sizeof *map),
+                *back = mfl_onnx_alloc(o, (size_t)(rows * features) + 1, sizeof *back);
+        int layer, r = map && back ? mfl_onnx_resolve(o, x, &view) : onnx_memory(o);
+        if (r)
+                return r;
+        for (int64_t i = 0; i < rows * features; i++) {
+                map[i] = (int32_t)(i % rows * features + i / rows);
+                back[i] = (int32_t)(i % features * rows + i / features);
+        }
+        l->out = (struct mfl_shape){3, {features, 1, rows}};
+        if ((r = mfl_onnx_view(o, view, &turned, map, &view)) ||
+                (r = mfl_onnx_view_layer(o, view, &l->out, &l->input)) ||
+                (r = mfl_onnx_add_layer(o, l, t, o->node, &layer)) ||
+                (r = mfl_onnx_layer_value(o, layer, &turned, &v)) ||
+                (r = mfl_onnx_view(o, v, &x->shape, back, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}

@@ -277,6 +277,8 @@ static int convert_batchnorm(struct onnx *o)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
         else if (x->shape.rank == 3 && x->shape.dim[0] == 1)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], 1, x->shape.dim[2]}};
+        else if (x->shape.rank == 2)
+                return mfl_onnx_norm_of_rows(o, &l, t, x);
         else
                 return mfl_onnx_fail(o, "needs {batch, features}, {batch, channels, positions} or images");
         r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
@@ -553,12 +555,13 @@ static const struct {
         {"LogSoftmax", mfl_onnx_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMin", mfl_onnx_reduce, OF_SAMPLES},
-        {"ReduceL1", mfl_onnx_reduce, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
+        {"ReduceL1", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceLogSumExp", mfl_onnx_reduce, OF_SAMPLES},
+        {"ReduceSumSquare", mfl_onnx_reduce, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
         {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
         {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
-        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
-        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
+        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES},
+        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}, {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

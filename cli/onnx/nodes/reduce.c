@@ -167,6 +167,18 @@ static int absolute(struct onnx *o, struct onnx_value *of, struct onnx_value **r
         return r;
 }
 
+static int log_sum_exp(
+        struct onnx *o, struct onnx_value *x, const struct reduction *d, struct onnx_value **ret_view)
+{
+        struct onnx_value *view, *v;
+        struct onnx_shape rows = {2, {mfl_onnx_count(&x->shape) / d->n, d->n}};
+        int r;
+        if ((r = reduced_last(o, x, d->over, &view)) || (r = mfl_onnx_view(o, view, &rows, NULL, &view)) ||
+                (r = mfl_onnx_log_sum_exp(o, view, &v)))
+                return r;
+        return mfl_onnx_view(o, v, &d->out, NULL, ret_view);
+}
+
 int mfl_onnx_reduce(struct onnx *o)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -180,12 +192,14 @@ int mfl_onnx_reduce(struct onnx *o)
         if (d.n < 1 || !mfl_onnx_count(&x->shape))
                 return mfl_onnx_fail(o, "has no numbers to reduce");
         bool length = !strcmp(op, "ReduceL2"), least = !strcmp(op, "ReduceMin");
-        if ((length && (r = mfl_onnx_make_power(o, x, 2, 1, &x))) ||
+        if (((length || !strcmp(op, "ReduceSumSquare")) && (r = mfl_onnx_make_power(o, x, 2, 1, &x))) ||
                 (least && (r = mfl_onnx_make_affine(o, x, -1, 0, &x))) ||
                 (!strcmp(op, "ReduceL1") && (r = absolute(o, x, &x))))
                 return r;
         if (d.n == 1) { /* nothing to add */
                 r = mfl_onnx_view(o, x, &d.out, NULL, &v);
+        } else if (!strcmp(op, "ReduceLogSumExp")) {
+                r = log_sum_exp(o, x, &d, &v);
         } else {
                 r = least || !strcmp(op, "ReduceMax") ? maximum(o, x, &d, &layer)
                     : !strcmp(op, "ReduceMean")       ? mean(o, x, &d, &layer)

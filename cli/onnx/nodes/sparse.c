@@ -150,6 +150,64 @@ static int pad_mode(struct onnx *o, enum mfl_map_mode *ret_mode)
         return mfl_onnx_fail(o, "the mode is not one of constant, reflect, edge, wrap");
 }
 
+/* Negative pads cut off; what is left of the pads is positive. *x becomes what is left of the value. */
+static int crop(struct onnx *o, int64_t pads[ONNX_RANK_MAX][2], struct onnx_value **x)
+{
+        struct onnx_shape from = (*x)->shape, to = from;
+        int64_t start[ONNX_RANK_MAX];
+        struct onnx_value *view;
+        for (int d = 0; d < from.rank; d++) {
+                start[d] = MFL_MAX(-pads[d][0], (int64_t)0);
+                to.dim[d] -= start[d] + MFL_MAX(-pads[d][1], (int64_t)0);
+                if (to.dim[d] < 1)
+                        return mfl_onnx_fail(o, "the negative padding leaves nothing of dimension %d", d);
+                pads[d][0] = MFL_MAX(pads[d][0], (int64_t)0);
+                pads[d][1] = MFL_MAX(pads[d][1], (int64_t)0);
+        }
+        int64_t n = mfl_onnx_count(&to);
+        if (n == mfl_onnx_count(&from))
+                return 0;
+        int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < n; i++) {
+                int64_t at = 0, step = 1, left = i;
+                for (int d = from.rank - 1; d >= 0; d--) {
+                        at += (left % to.dim[d] + start[d]) * step;
+                        step *= from.dim[d];
+                        left /= to.dim[d];
+                }
+                map[i] = (int32_t)at;
+        }
+        int r = mfl_onnx_resolve(o, *x, &view);
+        return r ? r : mfl_onnx_view(o, view, &to, map, x);
+}
+
+/* Zeros beside a triangle: a product with ones and zeros. */
+int mfl_onnx_convert_trilu(struct onnx *o)
+{
+        struct onnx_value *x = mfl_onnx_input(o, 0), *k = mfl_onnx_input(o, 1), *view, *v;
+        struct onnx_tensor *t;
+        double from = 0;
+        bool upper = mfl_onnx_int(o, "upper", 1) != 0;
+        if (x->shape.rank < 2 || (k && !mfl_onnx_scalar(k, &from)))
+                return mfl_onnx_fail(o, "needs a matrix and a number");
+        int64_t rows = x->shape.dim[x->shape.rank - 2], columns = x->shape.dim[x->shape.rank - 1];
+        struct onnx_shape shape = {2, {rows, columns}};
+        int r = mfl_onnx_fold_new(o, &shape, true, &t);
+        for (int64_t i = 0; !r && i < t->count; i++) {
+                double off = (double)(i % columns - i / columns);
+                mfl_onnx_fold_put(t, i, (upper ? off >= from : off <= from) ? 1 : 0);
+        }
+        if (r || (r = mfl_onnx_new_value(o, &shape, &v)))
+                return r;
+        v->tensor = t;
+        if ((r = mfl_onnx_lift(o, v, &v)) || (r = mfl_onnx_resolve(o, x, &view)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, view, v, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}
+
 int mfl_onnx_convert_pad(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0);
@@ -161,6 +219,8 @@ int mfl_onnx_convert_pad(struct onnx *o)
         int batch = 0, to = 0, r = read_pads(o, shape.rank, pads);
         if (!r)
                 r = pad_mode(o, &l.map.mode);
+        if (!r && l.map.mode == MFL_MAP_CONSTANT && !(r = crop(o, pads, &x)))
+                shape = x->shape;
         if (!r)
                 r = mfl_onnx_sample_shape(o, x, &in);
         if (r)
@@ -174,8 +234,10 @@ int mfl_onnx_convert_pad(struct onnx *o)
         batch = shape.rank > 1 ? batch : shape.rank;
         for (int d = 0; d < shape.rank; d++) {
                 if (pads[d][0] < 0 || pads[d][1] < 0 || pads[d][0] > 65536 || pads[d][1] > 65536)
-                        return mfl_onnx_fail(
-                                o, "negative padding is not supported: write a slice, x[..., a:b]");
+                        return mfl_onnx_fail(o,
+                                "pads by %lld and %lld; 0 to 65536 are supported, and negative numbers with "
+                                "mode 'constant'",
+                                (long long)pads[d][0], (long long)pads[d][1]);
                 if (d == batch && (pads[d][0] || pads[d][1]))
                         return mfl_onnx_fail(o, "pads the batch");
                 shape.dim[d] += pads[d][0] + pads[d][1];

@@ -47,25 +47,73 @@ static bool is_unoptimised(const struct onnx *o)
 }
 
 /* Operators of modules that people have, and what to write instead. */
+static const struct {
+        const char *ops, *text; /* between blanks */
+} known[] = {
+        {" Loop ", "loops are not supported. nn.EmbeddingBag is exported as one: use nn.Embedding, "
+                   "then mean(1) or "
+                   "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
+        {" If ", "a choice while the model runs is not supported; export the branch that is trained"},
+        {" Scan ", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
+        {" ArgMax ArgMin Hardmax ", "has no gradient; mfl takes logits, and chooses the class itself"},
+        {" TopK ", "is not supported, nor are torch.sort, topk, argsort and median; use a maximum "
+                   "over the dimension "
+                   "(amax), or softmax"},
+        {" Sign Round Floor Ceil ", "is flat: its gradient is 0 everywhere, so nothing before it is "
+                                    "trained. Remove it, or "
+                                    "use a smooth function: tanh for sign, x for a rounding"},
+        {" Mod BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot ",
+                "is arithmetic of whole numbers; compute it "
+                "before training, and store it with the data"},
+        {" And Or Not Xor IsNaN IsInf Greater GreaterOrEqual Less LessOrEqual ",
+                "of computed values is supported as "
+                "x * (x > 0) alone; write clamp or relu, or multiply masks instead of joining them. "
+                "mfl refuses "
+                "updates that are not numbers by itself: leave out nan_to_num"},
+        {" OneHot ", "of values that are computed is not supported; nn.Embedding with an identity "
+                     "matrix that "
+                     "requires no grad gives the same of tokens"},
+        {" DFT STFT MelWeightMatrix HannWindow HammingWindow BlackmanWindow ",
+                "a spectrum is not computed in training; "
+                "compute it before, and store it with the data"},
+        {" ReduceProd CumProd ",
+                "is not supported; for positive values torch.exp(torch.log(x).sum(d)) is the same"},
+        {" Det ", "is not supported; mfl has no linear algebra but products"},
+        {" GridSample AffineGrid RoiAlign MaxRoiPool DeformConv ",
+                "samples at computed positions; use nn.Upsample, "
+                "slices or strided convolutions"},
+        {" Col2Im ", "F.fold is not supported; nn.ConvTranspose2d with a kernel as large as its "
+                     "stride joins patches"},
+        {" MaxUnpool ", "is not supported; use nn.Upsample or nn.ConvTranspose2d"},
+        {" ScatterElements ScatterND GatherND GatherElements ",
+                "at computed positions is not supported; use a "
+                "constant index, nn.Embedding, or a product with a mask"},
+        {" Acos Acosh Asin Asinh Atan Atanh Sinh Cosh Tan ",
+                "is not supported; sin, cos, exp, log and tanh are: "
+                "sinh(x) is (exp(x) - exp(-x)) / 2"},
+        {" QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
+         "ConvInteger MatMulInteger ",
+                "mfl trains floats; export the model before it is quantized"},
+        {" SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss ",
+                "the loss is not part of the model; export the model "
+                "up to its scores, and name the loss in the job: training: {loss: ...}"},
+        {" Multinomial RandomNormal RandomUniform RandomNormalLike RandomUniformLike Bernoulli ",
+                "random numbers are "
+                "supported as dropout and as stochastic depth"},
+        {" NonMaxSuppression Unique Compress StringNormalizer TfIdfVectorizer ImageDecoder ",
+                "gives a size that "
+                "depends on the samples; do it before training, or after"},
+        {" Equal ", "compares samples, which has no gradient; tokens may be compared with a constant"},
+        {" NonZero ", "gives a size that depends on the samples; use a mask (torch.where) instead of "
+                      "indexing by one"},
+};
+
 static int fail_known(struct onnx *o)
 {
-        static const struct {
-                const char *op, *text;
-        } known[] = {
-                {"Loop", "loops are not supported. nn.EmbeddingBag is exported as one: use nn.Embedding, "
-                         "then mean(1) or "
-                         "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
-                {"If", "a choice while the model runs is not supported; export the branch that is trained"},
-                {"Scan", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
-                {"ArgMax", "has no gradient; mfl takes logits, and chooses the class itself"},
-                {"TopK", "is not supported; use a maximum over the dimension (amax), or softmax"},
-                {"Equal", "compares samples, which has no gradient; tokens may be compared with a constant"},
-                {"NonZero", "gives a size that depends on the samples; use a mask (torch.where) instead of "
-                            "indexing by one"},
-        };
-        const char *op = mfl_onnx_node(o)->op_type;
+        char op[80];
+        mfl_snprintf(op, sizeof op, " %.70s ", mfl_onnx_node(o)->op_type);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(known); i++)
-                if (!strcmp(op, known[i].op))
+                if (strstr(known[i].ops, op))
                         return mfl_onnx_fail(o, "%s", known[i].text);
         for (size_t i = 0; o->lifts[o->node] && i < mfl_onnx_node(o)->n_input; i++) {
                 const struct onnx_value *v = mfl_onnx_input(o, i);
@@ -79,7 +127,9 @@ int mfl_onnx_convert_node(struct onnx *o)
 {
         bool taken = false, lifted = false;
         int r = check_node(o);
-        if (r || (r = mfl_onnx_lift_inputs(o, &lifted)))
+        if (r || (r = mfl_onnx_zeros_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_lift_inputs(o, &lifted)))
                 return r;
         if (mfl_onnx_is_fold(o))
                 return mfl_onnx_fold(o);

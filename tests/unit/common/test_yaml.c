@@ -275,9 +275,16 @@ static void durations_and_sizes(void **state)
         assert_true(mfl_yaml_parse_size("4GiB", &v) && v == (uint64_t)4 << 30);
         assert_true(mfl_yaml_parse_size("100MB", &v) && v == 100000000);
         assert_true(mfl_yaml_parse_size("4096", &v) && v == 4096);
+        assert_true(mfl_yaml_parse_size("1.5GiB", &v) && v == (uint64_t)3 << 29);
+        assert_true(mfl_yaml_parse_size("0.125 kB", &v) && v == 125);
+        assert_true(mfl_yaml_parse_size("2.001MB", &v) && v == 2001000);
+        assert_true(mfl_yaml_parse_size("1.25KiB", &v) && v == 1280);
+        assert_false(mfl_yaml_parse_size("1.5", &v) || mfl_yaml_parse_size("1.5B", &v));
+        assert_false(mfl_yaml_parse_size("1.GiB", &v) || mfl_yaml_parse_size("1.0001GiB", &v));
+        assert_false(mfl_yaml_parse_size(".5GiB", &v) || mfl_yaml_parse_size("18014398509481984.9KiB", &v));
         assert_false(mfl_yaml_parse_size("", &v) || mfl_yaml_parse_size("1  KiB", &v));
         assert_false(mfl_yaml_parse_size("99999999999TiB", &v));
-        assert_true(v == 4096);
+        assert_true(v == 1280); /* the last good one */
 }
 
 static void nearest_knows_slips_from_words(void **state)

@@ -101,10 +101,19 @@ static void what_cannot_be_done_is_refused(void **state)
         assert_refused(", backend: cuda", "{grain: 8}",
                 "j.yaml:5: training.backend: the cuda backend does not do parallel yet; leave parallel out, "
                 "or write cpu");
-        assert_refused("", "{grain: 8, members: {min: 2, max: 4}}",
-                "j.yaml:6: parallel.members: a least number of workers is not supported yet; write the "
-                "largest number, or auto: a "
-                "daemon with fewer workers trains the same model");
+        assert_refused(
+                "", "{grain: 8, members: {max: 4}}", "j.yaml:6: parallel.members: key 'min' is missing");
+        assert_refused("", "{grain: 8, members: {min: 0, max: 4}}",
+                "j.yaml:6: parallel.members.min: expected a whole number from 1 to 64, got '0'");
+        assert_refused("", "{grain: 8, members: {min: 4, max: 2}}",
+                "j.yaml:6: parallel.members: min, which is 4, is more than max, which is 2");
+        assert_refused("", "{grain: 16, members: {min: 3}}",
+                "j.yaml:6: parallel.members: min is 3, but a step of 32 samples has 2 grains, and a worker "
+                "needs one; "
+                "write 2 at most, or a smaller grain");
+        assert_refused("", "{grain: 8, within: daemon, members: {min: 2}}",
+                "j.yaml:6: parallel.members: min is for teams of several daemons; write within: node or any, "
+                "or leave min out");
 }
 
 int main(void)
