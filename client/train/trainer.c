@@ -193,7 +193,8 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
-        run->job->sums = run->sum || mfl_method_get(run->job->spec)->correct;
+        run->job->sums = run->sum ||
+                         (mfl_method_get(run->job->spec)->correct && !mfl_method_get(run->job->spec)->starts);
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
                 run->job->apart_ranks += task->team.widths[i];
         int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);

@@ -112,7 +112,7 @@ struct mfl_train_request {
         /* The same floats on the device; NULL: not staged. */
         const struct mfl_stage *frozen_stage, *params_stage;
         /* For a job whose clients keep states (common/method/method.h), from round 2 on: brings what is added to the gradients of a
-         * client's training, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
+         * client's training, or to the params that its training or evaluation starts from, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
         int (*correct)(void *user, uint64_t client, float *to, struct mfl_error *err);
         void *correct_user;
         struct mfl_train_control *control;

@@ -130,6 +130,7 @@ struct trainer_slot {
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad; /* each lane's, in sum_add */
         float *after; /* params that move after a training, then the delta; NULL: no task added one up yet */
+        float *own;   /* what a client with params of its own starts from; NULL: it has none */
         float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
         uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
         uint32_t *count;                      /* n_lanes * steps_max */
@@ -352,11 +353,18 @@ static inline bool trainer_adds_on_device(const struct trainer_run *run)
                !mfl_method_get(run->job->spec)->weighs && !rounds;
 }
 
-/* Whether networks keep the params that clients start from. Those of a team's workers don't. */
+/* Whether networks keep the params that clients start from. Those of a team's workers don't, and clients with params of their
+ * own start from others each. */
 static inline bool trainer_keeps_start(const struct trainer_run *run)
 {
-        return run->trainer->ops->params_base && !(run->job->spec->parallel.grain && run->trainer->ops->grad);
+        return run->trainer->ops->params_base &&
+               !(run->job->spec->parallel.grain && run->trainer->ops->grad) &&
+               !mfl_method_get(run->job->spec)->starts;
 }
+
+/* trainer_own.c: slot->own becomes what a client starts from, its own params in place of the job's. */
+int mfl_trainer_own(
+        struct trainer_run *run, struct trainer_slot *slot, uint64_t client, struct mfl_error *err);
 
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);

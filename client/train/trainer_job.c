@@ -17,6 +17,7 @@ static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
         free(slot->groups);
         free(slot->weight);
         free(slot->after);
+        free(slot->own);
         free(slot->lr_scale);
         free(slot->index);
         free(slot->count);
@@ -343,7 +344,7 @@ static struct mfl_net_options net_options(
                 .training = training,
                 .precision = (enum mfl_precision)spec->training.precision,
                 .fast = spec->training.fast,
-                .shared_start = trainer->ops->params_base != NULL,
+                .shared_start = trainer->ops->params_base && !mfl_method_get(spec)->starts,
                 /* An evaluation before training reads the clients' samples, too, whichever of both are resident. */
                 .streamed = training ? job->data->train_streamed
                                      : job->data->test_streamed || mfl_method_get(spec)->needs_loss ||
@@ -353,7 +354,7 @@ static struct mfl_net_options net_options(
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
-                options.corrects = mfl_method_get(spec)->correct != NULL;
+                options.corrects = mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts;
                 options.accumulate = (int)spec->training.accumulate;
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;
@@ -548,13 +549,29 @@ static bool misfits(const struct mfl_trainer *trainer, const struct trainer_job 
         return false;
 }
 
+static int prepare_own(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
+        struct mfl_error *err)
+{
+        uint64_t bytes = job->graph->n_moving * sizeof *slot->own;
+        if (!mfl_method_get(job->spec)->starts || slot->own)
+                return 0;
+        int r = reserve(trainer, job, false, bytes, "a client's own params", err);
+        if (r)
+                return r;
+        slot->own = mfl_alloc_aligned(bytes);
+        return slot->own ? 0 : mfl_fail_memory(err, bytes, "a client's own params");
+}
+
 static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
         int r = 0;
-        for (uint32_t i = 0; !r && i < n; i++)
+        for (uint32_t i = 0; !r && i < n; i++) {
                 r = kind == MFL_TASK_TRAIN ? prepare_training(trainer, job, &job->slots[i], clients, n, err)
                                            : prepare_eval(trainer, job, &job->slots[i], err);
+                if (!r)
+                        r = prepare_own(trainer, job, &job->slots[i], err);
+        }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;
         uint32_t most = job->slots[0].n_lanes;

@@ -225,9 +225,10 @@ static int measure_loss(
 static int correct_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint64_t client,
         struct mfl_error *err)
 {
+        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         const struct mfl_train_request *request = run->request;
         uint32_t width = trainer_width(run);
-        if (!mfl_method_get(run->job->spec)->correct || request->task->round < 2)
+        if (!method->correct || method->starts || request->task->round < 2)
                 return 0;
         if (!request->correct)
                 return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
@@ -268,8 +269,12 @@ static int start_lane(
                         err);
         }
         mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
-        r = ops->params_set(slot->train, (int)i, run->request->frozen,
-                trainer_keeps_start(run) ? NULL : run->request->params, err);
+        if (slot->own)
+                r = mfl_trainer_own(run, slot, task->items[item], err);
+        const float *start = slot->own ? slot->own : run->request->params;
+        if (!r)
+                r = ops->params_set(slot->train, (int)i, run->request->frozen,
+                        trainer_keeps_start(run) ? NULL : start, err);
         if (!r)
                 r = correct_lane(run, slot, i, task->items[item], err);
         if (!r && slot->team)

@@ -5,6 +5,7 @@
 #include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
+#include "common/job/job_personal.h"
 #include "common/job/job_time.h"
 #include "common/job/job_training.h"
 #include "common/base/plain.h"
@@ -259,7 +260,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "compression", FIELDS(mfl_job_compression_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)},
         {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
-        {.key = "selection", FIELDS(selection_fields)},
+        {.key = "personal", FIELDS(mfl_job_personal_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
@@ -268,8 +269,9 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, selection_fields, oort_fields, daemons_fields, mfl_job_trace_fields,
-        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        aggregation_fields, mfl_job_personal_fields, selection_fields, oort_fields, daemons_fields,
+        mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
+        checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -556,6 +558,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->model.freeze.v);
         free(job->model.lora.layers.v);
         free(job->model.lora.train.v);
+        free(job->personal.layers.v);
         free(job->data.sizes);
         free(job->training.class_weights.v);
         free(job->training.auxiliary.v);

@@ -296,7 +296,11 @@ struct mfl_job {
                 struct mfl_robust_spec robust;
         } aggregation;
         enum mfl_client_state client_state; /* default server */
-        struct mfl_simulation simulation;   /* bad clients, for tests of robust rules */
+        /* Layers whose params stay with each client (common/method/personal.c). */
+        struct {
+                struct mfl_job_globs layers; /* none: all are everybody's */
+        } personal;
+        struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */

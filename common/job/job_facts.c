@@ -88,5 +88,5 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
 
 bool mfl_job_keeps_state(const struct mfl_job *job)
 {
-        return STATEFUL & BIT(job->aggregation.strategy);
+        return STATEFUL & BIT(job->aggregation.strategy) || job->personal.layers.n;
 }

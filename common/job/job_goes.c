@@ -14,6 +14,8 @@ struct rule {
 #define ANY (~0u)
 #define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
+#define AVERAGES                                                                                             \
+        (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
 static bool adapts(const struct mfl_job *job)
 {
@@ -65,6 +67,16 @@ static bool fixed_mu(const struct mfl_job *job)
         return !job->aggregation.mu_adaptive;
 }
 
+static bool is_personal(const struct mfl_job *job)
+{
+        return job->personal.layers.n;
+}
+
+static bool personal_adaptive(const struct mfl_job *job)
+{
+        return is_personal(job) && job->aggregation.mu_adaptive;
+}
+
 static bool is_local(const struct mfl_job *job)
 {
         return job->data.partition == MFL_PARTITION_LOCAL;
@@ -110,9 +122,29 @@ static bool compresses_rows(const struct mfl_job *job)
         return compresses(job) && mfl_job_has_rows(job);
 }
 
+static bool personal_compresses(const struct mfl_job *job)
+{
+        return is_personal(job) && compresses(job);
+}
+
+static bool personal_by_daemons(const struct mfl_job *job)
+{
+        return is_personal(job) && kept_by_daemons(job);
+}
+
 static bool attacks_rows(const struct mfl_job *job)
 {
         return mfl_attack_is_on_updates(job->simulation.attack);
+}
+
+static bool personal_attacks(const struct mfl_job *job)
+{
+        return is_personal(job) && attacks_rows(job);
+}
+
+static bool personal_on_test(const struct mfl_job *job)
+{
+        return is_personal(job) && job->evaluation.every && job->evaluation.on != MFL_EVALUATE_CLIENTS;
 }
 
 static bool rounds(const struct mfl_job *job)
@@ -155,11 +187,11 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"other strategies", "client_state",
-                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+        {{"neither scaffold, feddyn nor personal", "client_state",
+                 "is only used where clients keep a state: with scaffold, feddyn and personal"},
                 ANY, stateless, "", "client_state"},
-        {{"other strategies", "limits.state",
-                 "is only used with strategies whose clients keep a state: scaffold, feddyn"},
+        {{"neither scaffold, feddyn nor personal", "limits.state",
+                 "is only used where clients keep a state: with scaffold, feddyn and personal"},
                 ANY, stateless, "limits", "state"},
         {{"strategy: scaffold or feddyn", "compression",
                  "is for sums of updates, and the server takes those of clients that keep a state one by "
@@ -177,6 +209,30 @@ static const struct rule rules[] = {
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG), rounds, "compression", "up"},
+        {{"personal", "strategies other than fedavg and its server optimizers",
+                 "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi or fedprox; write one of them"},
+                ~AVERAGES, is_personal, "", "personal"},
+        {{"personal", "mu: adaptive", "adaptive is not supported with personal layers; write a number"},
+                ONLY(FEDPROX), personal_adaptive, "aggregation", "mu"},
+        {{"personal", "evaluation on: test",
+                 "the server has no client's personal layers, so only clients can evaluate the model: add "
+                 "evaluation: {on: clients}, or {every: 0}"},
+                ANY, personal_on_test, "", "personal"},
+        {{"personal", "parallel",
+                 "clients with personal layers can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                ANY, is_personal, "", "parallel"},
+        {{"personal", "client_state: daemon", "daemon is not supported yet; write server"}, ANY,
+                personal_by_daemons, "", "client_state"},
+        {{"personal", "compression",
+                 "is for sums of updates, and the server takes those of clients with personal layers one by "
+                 "one; remove compression"},
+                ANY, personal_compresses, "compression", "up"},
+        {{"personal", "simulation: an attack on updates",
+                 "changes rows of updates, and clients with personal layers have none; remove it, or "
+                 "personal"},
+                ANY, personal_attacks, "", "simulation"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},

@@ -2,6 +2,7 @@
 /* A job's graph: its preset or its layers, with adapters and frozen layers. */
 #include "common/job/job.h"
 #include "common/job/job_model.h"
+#include "common/job/job_personal.h"
 
 struct mfl_layer *mfl_job_layers(const struct mfl_job *job, const struct mfl_shape *input)
 {
@@ -81,6 +82,8 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
         }
         r = mfl_job_check_trained(job, graph, &why);
         if (!r)
+                r = mfl_job_mark_personal(job, graph, &why);
+        if (!r)
                 r = mfl_job_check_outputs(job, graph, &why);
         if (!r)
                 r = mfl_job_check_tally(job, graph, &why);
@@ -135,13 +138,15 @@ int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err)
         if (is_all_frozen(job))
                 return mfl_fail(err, MFL_INVALID,
                         "job %s: model: all layers are frozen: nothing is left to train", job->name);
-        if (!job->model.lora.rank && !job->model.freeze.n)
+        if (!job->model.lora.rank && !job->model.freeze.n && !job->personal.layers.n)
                 return 0;
         int r = graph_of_any(job, &graph, &why);
         if (!r && graph)
                 r = mfl_job_adapt_graph(job, &graph, &why);
         if (!r && graph)
                 r = mfl_job_check_trained(job, graph, &why);
+        if (!r && graph)
+                r = mfl_job_mark_personal(job, graph, &why);
         mfl_graph_free(graph);
         return r ? mfl_fail(err, r, "job %s: %.430s", job->name, why.text) : 0;
 }

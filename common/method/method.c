@@ -9,6 +9,8 @@ static const struct mfl_method_ops plain;
 
 const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
 {
+        if (job->personal.layers.n)
+                return &mfl_method_personal;
         switch (job->aggregation.strategy) {
         case MFL_STRATEGY_FEDNOVA:
                 return &mfl_method_fednova;

@@ -48,6 +48,7 @@ struct mfl_method_ops {
         bool needs_loss, needs_norm;
         /* Scalar 0 is the number of the client's steps; clients count with their whole weights. */
         bool counts_steps;
+        bool starts; /* see `correct` */
         int n_scalars, n_state;
         const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
         /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
@@ -67,9 +68,10 @@ struct mfl_method_ops {
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
 
         /* Clients that keep a state: a float for each param that moves, 0 before a client's first turn, and always for
-         * running statistics, which are no gradients. The server knows the exact mean over all clients of the population,
+         * running statistics, which are no gradients; with `starts`, always outside the job's personal layers. The server knows the exact mean over all clients of the population,
          * those that never had a turn included; of partition `local`, over all that had one.
-         *   correct   what is added to the gradients of a client's local training
+         *   correct   what is added to the gradients of a client's local training; with `starts`, to the params that
+         *             its local training and its evaluations start from
          *   remember  its new state, once its delta is counted
          * n elements each; remember's ret_own may be own. Both NULL: clients keep nothing. */
         void (*correct)(const struct mfl_job *job, size_t n, const double *mean, const float *own,
@@ -107,6 +109,6 @@ double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
-        mfl_method_scaffold, mfl_method_feddyn;
+        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal;
 
 #endif

@@ -437,5 +437,6 @@ void mfl_graph_free(struct mfl_graph *graph)
         free(graph->params);
         free(graph->aliases);
         free(graph->edges);
+        free(graph->personal_edges);
         free(graph);
 }

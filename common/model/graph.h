@@ -198,6 +198,9 @@ struct mfl_graph {
         int i_moving;                      /* the first tensor that moves; n_params: none does */
         uint64_t *edges;                   /* of statistics */
         struct mfl_fixed_parts statistics; /* running statistics among the n_moving floats */
+        uint64_t *personal_edges;
+        struct mfl_fixed_parts
+                personal; /* what stays with each client, among them too; set by mfl_job_graph */
         struct mfl_shape input;
         int classes;
         int positions;  /* predictions per sample: T if the last layer is {T, classes}, otherwise 1 */

@@ -85,7 +85,7 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
  * yet. */
 bool mfl_core_cut_holds(const struct mfl_core *core, uint32_t conn, const char *job);
 
-/* Whether this connection's daemon has the client in a training task of the job. */
+/* Whether this connection's daemon has the client in a training task of the job; with personal layers, or in an evaluation. */
 bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *job, uint64_t client);
 
 /* ---- what lists and watchers show ---- */

@@ -192,13 +192,19 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
         return cohort * each + CORE_CUTS_MAX * counts + known;
 }
 
+/* Clients' own params are evaluated, too. */
+static bool is_of_clients(const struct core_task *task)
+{
+        bool personal = task->job->spec->personal.layers.n;
+        return task->kind == MFL_TASK_TRAIN || (task->kind == MFL_TASK_EVAL && personal);
+}
+
 bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *id, uint64_t client)
 {
         const struct core_daemon *daemon = mfl_core_map_get(&core->by_conn, conn);
         const struct core_job *job = mfl_core_job(core, id);
         for (const struct core_task *task = daemon ? daemon->tasks : NULL; task; task = task->daemon_next)
-                for (uint32_t i = 0; task->job == job && task->kind == MFL_TASK_TRAIN && i < task->n_items;
-                        i++)
+                for (uint32_t i = 0; task->job == job && is_of_clients(task) && i < task->n_items; i++)
                         if (job->items[task->index[i]].item == client)
                                 return true;
         return false;

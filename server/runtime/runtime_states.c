@@ -9,6 +9,7 @@ int mfl_runtime_open_states(
         const struct mfl_states_options states = {.path = options->states_path,
                 .spec = rt->spec,
                 .statistics = &rt->graph->statistics,
+                .personal = &rt->graph->personal,
                 .n = rt->n,
                 .population = options->population,
                 .known = options->states ? options->states : &none};
@@ -17,6 +18,17 @@ int mfl_runtime_open_states(
 
 _Static_assert(RANGE_ELEMENTS <= MFL_STATES_RANGE, "a range of states is at least as long");
 
+/* What stays with the clients does not move. */
+static void hold_personal(struct mfl_runtime *rt, uint64_t begin, size_t count)
+{
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
+        for (uint64_t i = begin, end = begin + count; i < end;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, &rt->graph->personal, i, end);
+                for (; i < part.end; i++)
+                        rt->d[i - begin] = part.statistics ? 0 : rt->d[i - begin];
+        }
+}
+
 int mfl_runtime_advance_states(
         struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err)
 {
@@ -24,6 +36,8 @@ int mfl_runtime_advance_states(
         int r = rt->states ? mfl_states_advance(rt->states, begin, count, &mean, err) : 0;
         for (size_t e = 0; rt->states && !r && weight && rt->method->shift && e < count; e++)
                 rt->d[e] += rt->method->shift(rt->spec, mean[e]);
+        if (!r && rt->method->starts)
+                hold_personal(rt, begin, count);
         return r;
 }
 

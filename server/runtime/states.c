@@ -37,7 +37,7 @@ struct mfl_states {
         char *path;
         const struct mfl_job *spec;
         const struct mfl_method_ops *method;
-        const struct mfl_fixed_parts *statistics;
+        const struct mfl_fixed_parts *parts; /* what a row has: see clear_others */
         uint64_t n, row_bytes;
         uint32_t population, round, n_places, lost;
         int scale_bits;
@@ -265,7 +265,7 @@ int mfl_states_open(
         states->fd = -1;
         states->spec = options->spec;
         states->method = mfl_method_get(options->spec);
-        states->statistics = options->statistics;
+        states->parts = states->method->starts ? options->personal : options->statistics;
         states->n = options->n;
         states->row_bytes = mfl_states_row_bytes(options->n);
         states->population = options->population;
@@ -349,13 +349,13 @@ static void mean_of(const struct mfl_states *states, uint64_t first, size_t n, d
                 ret_mean[i] = (double)states->sum[first + i] / (double)clients * factor;
 }
 
-/* Running statistics are no gradients. */
-static void clear_statistics(const struct mfl_states *states, uint64_t first, size_t n, float *v)
+/* Running statistics are no gradients, and what is not personal is the job's. */
+static void clear_others(const struct mfl_states *states, uint64_t first, size_t n, float *v)
 {
-        static const struct mfl_fixed apart = {.statistics_max = 1}; /* they count as such */
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
         for (uint64_t i = first, end = first + n; i < end;) {
-                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, states->statistics, i, end);
-                if (part.statistics)
+                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, states->parts, i, end);
+                if (part.statistics != states->method->starts)
                         memset(v + (i - first), 0, (size_t)(part.end - i) * sizeof *v);
                 i = part.end;
         }
@@ -394,7 +394,7 @@ int mfl_states_put(
                         break;
                 states->method->remember(
                         states->spec, &turn, n, states->mean, states->own, delta + first, states->fresh);
-                clear_statistics(states, first, n, states->fresh);
+                clear_others(states, first, n, states->fresh);
                 r = check_range(client, states->fresh, n, first, err);
                 if (!r)
                         r = write_row(states, row.slot, first, n, states->fresh, err);

@@ -27,12 +27,12 @@
 struct mfl_states;
 
 struct mfl_states_options {
-        const char *path;                         /* of the file; made if it is not there */
-        const struct mfl_job *spec;               /* outlives the states */
-        const struct mfl_fixed_parts *statistics; /* outlive the states */
-        uint64_t n;                               /* floats of a row */
-        uint32_t population;                      /* 0: partition local */
-        const struct mfl_store_states *known;     /* of the newest committed round */
+        const char *path;                                    /* of the file; made if it is not there */
+        const struct mfl_job *spec;                          /* outlives the states */
+        const struct mfl_fixed_parts *statistics, *personal; /* outlive the states */
+        uint64_t n;                                          /* floats of a row */
+        uint32_t population;                                 /* 0: partition local */
+        const struct mfl_store_states *known;                /* of the newest committed round */
 };
 
 int mfl_states_open(
@@ -59,7 +59,7 @@ int mfl_states_advance(
         struct mfl_states *states, uint64_t first, size_t n, const double **ret_mean, struct mfl_error *err);
 int mfl_states_apply(struct mfl_states *states, struct mfl_error *err);
 
-/* What is added to the gradients of that client's next local training: n floats. */
+/* What is added to the gradients of that client's next local training, or to the params that it starts from: n floats. */
 int mfl_states_correction(
         struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err);
 

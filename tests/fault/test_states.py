@@ -27,13 +27,17 @@ def states_of(c, job):
     return found
 
 
-@pytest.mark.parametrize('aggregation', STATEFUL, ids=lambda a: a['strategy'])
-def test_killed_at_random(cluster, aggregation):
+OWN_LAYERS = {'aggregation': {'strategy': 'fedavg'}, 'personal': {'layers': ['*.bias']}, 'evaluation': {'on': 'clients'}}
+KINDS = {**{a['strategy']: {'aggregation': a} for a in STATEFUL}, 'personal': OWN_LAYERS}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_killed_at_random(cluster, kind):
     """finish() compares with a job that nobody disturbs; the states are the same, too."""
     c = cluster(3)
     c.wait_daemons(3)
-    job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 12}, 'aggregation': aggregation, 'selection': {'clients': 9},
-           'training': {'lr': 0.1, 'epochs': 2, 'batch': 10}}
+    job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 12}, 'selection': {'clients': 9},
+           'training': {'lr': 0.1, 'epochs': 2, 'batch': 10}, **KINDS[kind]}
     at = c.begin(**job)
     c.harass('states')
     again = c.finish(at, **job)
@@ -47,10 +51,11 @@ def test_killed_at_random(cluster, aggregation):
 POINTS = [when + '-' + step for step in ('states', 'write', 'rename', 'db-commit') for when in ('before', 'after')]
 
 
-def test_death_at_every_step_of_a_commit(cluster):
+@pytest.mark.parametrize('kind', ['scaffold', 'personal'])
+def test_death_at_every_step_of_a_commit(cluster, kind):
     """Rows that no commit names are nobody's: the round begins again from the states before it."""
-    job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 6}, 'aggregation': {'strategy': 'scaffold'},
-           'training': {'lr': 0.1, 'epochs': 1, 'batch': 10}}
+    job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 6}, 'training': {'lr': 0.1, 'epochs': 1, 'batch': 10},
+           **KINDS[kind]}
     c = cluster(1)
     at = c.begin(**job)
     c.wait_info(at, lambda i: i['round'] >= 1, 20, 'a round')
