@@ -286,17 +286,16 @@ static uint64_t after_bytes(const struct trainer_job *job)
         return job->sums ? job->graph->n_moving * sizeof(float) : 0;
 }
 
-static int prepare_after(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
-        struct mfl_error *err)
+static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
+        float **floats, struct mfl_error *err)
 {
-        uint64_t bytes = after_bytes(job);
-        if (!bytes || slot->after)
+        uint64_t bytes = job->graph->n_moving * sizeof **floats;
+        if (!wanted || *floats)
                 return 0;
-        int r = reserve(trainer, job, false, bytes, "a client's update", err);
-        if (r)
-                return r;
-        slot->after = mfl_alloc_aligned(bytes);
-        return slot->after ? 0 : mfl_fail_memory(err, bytes, "a client's update");
+        int r = reserve(trainer, job, false, bytes, what, err);
+        if (!r && !(*floats = mfl_alloc_aligned(bytes)))
+                r = mfl_fail_memory(err, bytes, what);
+        return r;
 }
 
 /* What each worker's training network may take if all have one of the same size, and the scratch of this
@@ -476,7 +475,7 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
 {
         struct mfl_net_options options = net_options(trainer, job, true);
         uint32_t wanted = (clients->n + workers - 1) / workers;
-        int r = prepare_after(trainer, job, slot, err);
+        int r = prepare_floats(trainer, job, job->sums, "a client's update", &slot->after, err);
         if (r || slot->train)
                 return r;
         r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
@@ -549,19 +548,6 @@ static bool misfits(const struct mfl_trainer *trainer, const struct trainer_job 
         return false;
 }
 
-static int prepare_own(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
-        struct mfl_error *err)
-{
-        uint64_t bytes = job->graph->n_moving * sizeof *slot->own;
-        if (!mfl_method_get(job->spec)->starts || slot->own)
-                return 0;
-        int r = reserve(trainer, job, false, bytes, "a client's own params", err);
-        if (r)
-                return r;
-        slot->own = mfl_alloc_aligned(bytes);
-        return slot->own ? 0 : mfl_fail_memory(err, bytes, "a client's own params");
-}
-
 static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
@@ -570,7 +556,8 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
                 r = kind == MFL_TASK_TRAIN ? prepare_training(trainer, job, &job->slots[i], clients, n, err)
                                            : prepare_eval(trainer, job, &job->slots[i], err);
                 if (!r)
-                        r = prepare_own(trainer, job, &job->slots[i], err);
+                        r = prepare_floats(trainer, job, mfl_method_get(job->spec)->starts,
+                                "a client's own params", &job->slots[i].own, err);
         }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;

@@ -5,7 +5,6 @@
 #include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
-#include "common/job/job_personal.h"
 #include "common/job/job_time.h"
 #include "common/job/job_training.h"
 #include "common/base/plain.h"

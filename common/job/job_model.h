@@ -30,6 +30,10 @@ int mfl_job_adapt_graph(const struct mfl_job *job, struct mfl_graph **graph, str
 struct mfl_layer *mfl_job_layers(const struct mfl_job *job, const struct mfl_shape *input);
 /* MFL_INVALID when no part of the graph is trained. */
 int mfl_job_check_trained(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
+/* The `personal` key. mfl_job_mark_personal sets graph->personal. MFL_INVALID: a name that the model does not have, or nothing or
+ * everything is personal. */
+extern const struct mfl_yaml_field mfl_job_personal_fields[];
+int mfl_job_mark_personal(const struct mfl_job *job, struct mfl_graph *graph, struct mfl_error *err);
 
 #define MFL_JOB_INIT_NOT_GIVEN (-1) /* in layer.init: the layer names no initialisation of its own */
 extern const char *const mfl_job_init_names[]; /* by enum mfl_init, then NULL */

@@ -513,4 +513,4 @@ def test_unknown_operator_is_named(tmp_path):
             return torch.det(x)
     export(Odd(), torch.zeros(1, 1, 2, 2), tmp_path / "m.onnx", 13, False)
     err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
-    assert "(Det): this operator is not supported. Supported are Conv" in err
+    assert "(Det): is not supported; mfl has no linear algebra but products" in err

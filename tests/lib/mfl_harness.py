@@ -5,6 +5,7 @@ A Cluster owns a directory, one server and its daemons. All of them hold a pipe 
 --exit-with-stdin, so they end when the test does, however it ends. Only processes started here are ever signalled. Every wait
 has a limit and says what it waited for.
 """
+import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import select
 import signal
 import shutil
 import socket
+import sqlite3
 import struct
 import subprocess
 import tempfile
@@ -326,15 +328,16 @@ class Cluster:
                 self.start_daemon(daemon)
 
     def rot_newest(self, job):
-        """Changes the last byte of the job's newest checkpoint. Returns its round. The server must not run."""
-        folder = os.path.join(self.state_dir, 'jobs', job)
-        newest = sorted(f for f in os.listdir(folder) if f.endswith('.safetensors'))[-1]
-        with open(os.path.join(folder, newest), 'r+b') as f:
+        """Changes the last byte of the checkpoint of the job's last committed round. Returns the round. The server must not run.
+        A newer file may lie there, of a round whose row was never written."""
+        with contextlib.closing(sqlite3.connect(os.path.join(self.state_dir, 'mfl.db'))) as db:
+            at, newest = db.execute('SELECT round, file FROM rounds WHERE job = ? AND kept AND superseded = 0 ORDER BY round DESC', (job,)).fetchone()
+        with open(os.path.join(self.state_dir, 'jobs', job, newest), 'r+b') as f:
             f.seek(-1, 2)
             last = f.read(1)
             f.seek(-1, 2)
             f.write(bytes([last[0] ^ 1]))
-        return int(newest.split('-')[1].split('.')[0])
+        return at
 
     # -- the command line --
 
