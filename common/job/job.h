@@ -368,9 +368,9 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
-/* Local steps of a client of n samples; 0 if drop_last leaves it none. */
 /* Grains of an optimizer step, the most workers that a client can have; 1 without `parallel`. */
 uint32_t mfl_job_grains(const struct mfl_job *job);
+/* Local steps of a client of n samples; 0 if drop_last leaves it none. */
 uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
 /* The fewest that a round draws. */
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);

@@ -151,6 +151,16 @@ def test_it(tmp_path):
     (tmp_path / 'out' / 'server.log').write_text('its last words')
     subprocess.run(['/bin/sleep', '4321'], timeout=0.1)
 """
+WAITS = """import subprocess
+import pytest
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen(['/bin/sleep', '4321']) as process:
+        yield process
+        process.kill()
+def test_it(sleeper):
+    raise TimeoutError('waited 1 s for the end of the night')
+"""
 
 
 def run_file_as(tmp_path, text, env):
@@ -193,6 +203,8 @@ def test_who_hangs_says_where(tmp_path):
     assert done.returncode == 1 and done.stdout.startswith('not ok 1 - test_x.py::test_it\n')
     assert re.search(r'^\d+: /bin/sleep 4321\n  \d+ sleep S ', done.stderr, re.M), done.stderr
     assert '== out/server.log, 1 lines\nits last words\n' in done.stderr
+    done = run_file_as(tmp_path, WAITS, {})
+    assert done.returncode == 1 and re.search(r'^\d+: /bin/sleep 4321$', done.stderr, re.M), done.stderr
 
 
 def test_what_was_skipped_is_run_again_alone(tmp_path):

@@ -68,8 +68,8 @@ def logs(folder):
 
 
 class Plugin:
-    """Of pytest: keeps what processes did whenever one that a test waits for is out of time, before it is killed, and prints it
-    with the failure, and the logs in the test's folder with every failure."""
+    """Of pytest: keeps what processes did whenever one that a test waits for is out of time, before it is killed, or a test gave up
+    waiting for something else, and prints it with the failure, and the logs in the test's folder with every failure."""
 
     def __init__(self):
         plugin, plain = self, subprocess.TimeoutExpired
@@ -86,7 +86,9 @@ class Plugin:
         self.seen.clear()
 
     @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item):
+    def pytest_runtest_makereport(self, item, call):
+        if call.excinfo and isinstance(call.excinfo.value, TimeoutError) and not self.seen:
+            self.seen.append(processes(os.getpid()))  # they end with the test's fixtures, later
         report = (yield).get_result()
         if report.failed:
             folder = item.funcargs.get('tmp_path')
