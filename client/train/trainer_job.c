@@ -557,8 +557,7 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
                                            : prepare_eval(trainer, job, &job->slots[i], err);
                 bool own = kind == MFL_TASK_EVAL && trainer_evaluates_own(job->spec);
                 if (!r)
-                        r = prepare_floats(
-                                trainer, job, own, "a client's own model", &job->slots[i].after, err);
+                        r = prepare_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
         }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;

@@ -171,7 +171,8 @@ static void training_is_a_program_of_phases(void **state)
         assert_true(phases[0].inner == 5 && phases[0].pull == 15 && phases[0].rate == 0.005);
         assert_int_equal(mfl_method_all_steps(job, 23), 30);
         mfl_job_free(job);
-        job = job_of(", batch: 10, steps: 7}\nevaluation: {every: 0}\npersonal: {layers: [fc2], epochs: 4", "strategy: fedavg");
+        job = job_of(", batch: 10, steps: 7}\nevaluation: {every: 0}\npersonal: {layers: [fc2], epochs: 4",
+                "strategy: fedavg");
         assert_int_equal(mfl_method_phases(job, phases), 2);
         assert_true(phases[0].moves == MFL_MOVES_PERSONAL && phases[1].moves == MFL_MOVES_OTHERS);
         assert_int_equal(mfl_phase_steps(job, &phases[0], 23), 12);
