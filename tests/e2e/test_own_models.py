@@ -239,6 +239,23 @@ def test_one_model_whoever_trains(cluster):
         assert one == two == four and len(set(one[0])) == 4, kind
 
 
+@pytest.mark.parametrize('kind', ['ditto', 'pfedme'])
+def test_sites_have_models_of_their_own(cluster, kind):
+    """Partition local: the same whatever the order in which the daemons come."""
+    found = []
+    for order in ((1, 2, 3), (3, 1, 2)):
+        c = cluster(0)
+        for i in order:
+            c.start_daemon('site-%d' % i, data=['tiny=synthetic:1,8,8:4:%d:40:%d' % (30 + 50 * i, i)])
+        c.wait_daemons(3)
+        job, digests = c.run_job(**{**JOB, **KINDS[kind], 'data': {'partition': 'local', 'clients': None}}, rounds=4,
+                                 selection={'daemons': {'min': 3}})
+        scores = {s['site']: (s['samples'], s['correct']) for s in c.mfl_json('show', job)['scores']['clients']}
+        found.append((digests, scores, {v.tobytes() for v in states_of(c, job).values()}))
+        c.close()
+    assert found[0] == found[1] and len(found[0][1]) == 3 and len(found[0][2]) == 3
+
+
 REFUSED = [
     ({'personal': {'layers': ['*.bias'], 'epochs': 0}}, 'personal.epochs'),
     ({'personal': {'epochs': 1}}, 'personal'),
