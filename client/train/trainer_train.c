@@ -90,8 +90,10 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 count_score(run, lane, &group->score);
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
-                atomic_fetch_add(&control->samples_done, group->n_samples);
-                mfl_trainer_add_loss(run, group->score.loss_sum);
+                if (!run->phases[phase].unsent) { /* the server knows how many there are at most */
+                        atomic_fetch_add(&control->samples_done, group->n_samples);
+                        mfl_trainer_add_loss(run, group->score.loss_sum);
+                }
                 r = mfl_trainer_phase_stepped(run, slot, i, err);
         }
         mfl_trainer_count(run, slot->train, samples, filled_ns - start_ns, end_ns, &slot->train_told_ns);
