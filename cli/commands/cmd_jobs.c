@@ -8,7 +8,7 @@
 #include "cli/base/client.h"
 #include "cli/base/display.h"
 #include "cli/base/json.h"
-#include "cli/job/select.h"
+#include "cli/many/select.h"
 #include "cli/view/views.h"
 
 #define CHOICES_SHOWN 20 /* rounds */

@@ -4,7 +4,7 @@
 #include "cli/commands/commands.h"
 #include "cli/base/client.h"
 #include "cli/base/json.h"
-#include "cli/job/select.h"
+#include "cli/many/select.h"
 
 /* A request for one job. */
 struct request {

@@ -7,7 +7,7 @@
  */
 #include "cli/commands/commands.h"
 #include "cli/base/json.h"
-#include "cli/job/compare.h"
+#include "cli/many/fetch.h"
 #include "cli/job/submit.h"
 #include "cli/view/watch.h"
 #include "common/settings/yaml.h"

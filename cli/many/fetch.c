@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* References to several jobs, and what the server knows of them. */
-#include "cli/job/compare.h"
+#include "cli/many/fetch.h"
 
 #include <fnmatch.h>
 #include <unistd.h>

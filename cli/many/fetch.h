@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fetches jobs and prints them side by side: the end of compare and of sweep --watch. */
-#ifndef MFL_CLI_JOB_COMPARE_H
-#define MFL_CLI_JOB_COMPARE_H
+#ifndef MFL_CLI_MANY_FETCH_H
+#define MFL_CLI_MANY_FETCH_H
 
 #include "cli/base/client.h"
-#include "cli/view/compare.h"
+#include "cli/many/compare.h"
 
 /* Ids of jobs, each once, in the order in which they were added. */
 struct mfl_job_ids {

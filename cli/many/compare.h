@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several jobs side by side: the settings in which their job files differ, their results, and their curves in one plot. Pure.
  */
-#ifndef MFL_CLI_VIEW_COMPARE_H
-#define MFL_CLI_VIEW_COMPARE_H
+#ifndef MFL_CLI_MANY_COMPARE_H
+#define MFL_CLI_MANY_COMPARE_H
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What differs between job files, and how the jobs went. */
-#include "cli/view/compare.h"
+#include "cli/many/compare.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which of the server's jobs a command is about: --state, --name, --since, --before. Pure, but for the clock. */
-#ifndef MFL_CLI_JOB_SELECT_H
-#define MFL_CLI_JOB_SELECT_H
+#ifndef MFL_CLI_MANY_SELECT_H
+#define MFL_CLI_MANY_SELECT_H
 
 #include "cli/base/cli.h"
 #include "proto/wire.h"

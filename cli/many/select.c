@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs by state, name and age. */
-#include "cli/job/select.h"
+#include "cli/many/select.h"
 
 #include <fnmatch.h>
 #include <time.h>

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "cli/view/compare.h"
+#include "cli/many/compare.h"
 #include "proto/json/json.h"
 
 #define ROWS 14
