@@ -511,6 +511,7 @@ static void check_counts(struct world *w, const char *more, int fuse, uint64_t r
         struct mfl_task task = {.task = 1,
                 .job = "j-000001",
                 .round = 2,
+                .kind = MFL_TASK_TRAIN,
                 .n_items = 4,
                 .items = items,
                 .single_updates = true,
