@@ -355,6 +355,9 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
         }
         memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
+        if (job->versions)
+                memcpy(job->versions[job->round % (mfl_job_versions(job->spec) + 1)], event->digest,
+                        MFL_DIGEST_BYTES);
         memcpy(job->method, event->method, sizeof job->method);
         mfl_round_store_begin(core, job);
         core->sched_dirty = true;
