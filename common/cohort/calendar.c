@@ -29,8 +29,7 @@ union mfl_calendar_row *mfl_calendar_new(const struct mfl_job *job)
         return mfl_calloc(mfl_calendar_rows(job), sizeof(union mfl_calendar_row));
 }
 
-uint32_t mfl_calendar_oldest(
-        const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest)
+uint32_t mfl_calendar_oldest(const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest)
 {
         uint32_t oldest = newest;
         for (uint32_t i = 1; i < mfl_calendar_rows(job); i++)
@@ -239,8 +238,10 @@ static int fill_places(struct calendar *c)
 static int fail_empty(const struct calendar *c, struct mfl_error *err)
 {
         return mfl_fail(err, MFL_INVALID,
-                "version %u: in virtual time, only %u of the %u updates of its buffer ever arrive, and %u were "
-                "dropped; lower aggregation.buffer, or raise limits.virtual_deadline or the time that clients "
+                "version %u: in virtual time, only %u of the %u updates of its buffer ever arrive, and %u "
+                "were "
+                "dropped; lower aggregation.buffer, or raise limits.virtual_deadline or the time that "
+                "clients "
                 "are on",
                 c->ask->round, c->n, c->wanted, c->dropped);
 }

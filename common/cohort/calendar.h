@@ -43,8 +43,7 @@ union mfl_calendar_row *mfl_calendar_new(const struct mfl_job *job);
 int mfl_calendar_advance(const struct mfl_cohort_ask *ask, const union mfl_calendar_row *rows,
         union mfl_calendar_row *ret_rows, struct mfl_cohort *ret_cohort, struct mfl_error *err);
 /* The oldest version that somebody under way has started from; `newest` if nobody has an older one. */
-uint32_t mfl_calendar_oldest(
-        const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest);
+uint32_t mfl_calendar_oldest(const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest);
 /* Whether rows that were stored with a version can be true of it. */
 bool mfl_calendar_valid(const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest);
 

@@ -41,9 +41,9 @@ struct mfl_cohort_ask {
 
 struct mfl_cohort {
         uint32_t *client; /* n of them, ascending; on the heap */
-        uint32_t *base; /* asynchronous: the version that each starts from; on the heap. NULL: the newest */
+        uint32_t *base;   /* asynchronous: the version that each starts from; on the heap. NULL: the newest */
         uint32_t n;
-        uint32_t wanted; /* the quorum's whole */
+        uint32_t wanted;  /* the quorum's whole */
         uint32_t dropped; /* asynchronous: updates that will never count */
         uint64_t start_us, end_us;
 };

@@ -293,11 +293,11 @@ struct mfl_job {
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
-                double q;                        /* qfedavg: 0.2 */
-                double alpha;                    /* feddyn: 0.1; fedasync: 0.6 */
-                uint32_t buffer;                 /* fedbuff: updates of a version, 10 */
-                uint32_t staleness_max;          /* fedbuff, fedasync: 20 */
-                double a; /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
+                double q;               /* qfedavg: 0.2 */
+                double alpha;           /* feddyn: 0.1; fedasync: 0.6 */
+                uint32_t buffer;        /* fedbuff: updates of a version, 10 */
+                uint32_t staleness_max; /* fedbuff, fedasync: 20 */
+                double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
                 enum mfl_scaffold_option option; /* scaffold: II */
                 enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;                 /* largest |delta| of an element, default 16 */

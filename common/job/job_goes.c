@@ -187,7 +187,8 @@ static const struct rule rules[] = {
                  "adam"},
                 ONLY(FEDDYN), decays_apart, "training", "optimizer"},
         {{"strategy: fedbuff or fedasync", "time: real",
-                 "clients that don't wait for each other are supported in virtual time alone: add time: virtual "
+                 "clients that don't wait for each other are supported in virtual time alone: add time: "
+                 "virtual "
                  "and trace"},
                 ASYNC, real, "aggregation", "strategy"},
         {{"strategy: fedbuff or fedasync", "selection other than uniform",
@@ -201,7 +202,8 @@ static const struct rule rules[] = {
                  "remove `parallel`"},
                 ASYNC, always, "", "parallel"},
         {{"strategy: fedbuff or fedasync", "simulation: an attack on updates",
-                 "changes rows of updates that all start from one version; write an attack on data, or another "
+                 "changes rows of updates that all start from one version; write an attack on data, or "
+                 "another "
                  "strategy"},
                 ASYNC, attacks_rows, "", "simulation"},
         {{"strategy: scaffold or feddyn", "parallel",

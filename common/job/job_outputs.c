@@ -53,8 +53,10 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
                         binary ? ", or one number for all" : ", in their order");
         if (job->aggregation.strategy == MFL_STRATEGY_FEDBUFF && graph->statistics.n)
                 return mfl_fail(err, MFL_INVALID,
-                        "aggregation.strategy: fedbuff adds changes that start from several versions, and running "
-                        "statistics of batch norm would swing; write groupnorm or layernorm instead of batchnorm, "
+                        "aggregation.strategy: fedbuff adds changes that start from several versions, and "
+                        "running "
+                        "statistics of batch norm would swing; write groupnorm or layernorm instead of "
+                        "batchnorm, "
                         "or strategy: fedasync");
         if ((uint32_t)graph->positions % heads)
                 return mfl_fail(err, MFL_INVALID,

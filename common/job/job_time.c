@@ -127,9 +127,8 @@ static int check_async(const struct mfl_yaml_doc *doc, const struct mfl_job *job
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "alpha"), err,
                         "%g: fedasync's is the share of the new model, at most 1", job->aggregation.alpha);
         if (job->selection.clients > MFL_CONCURRENCY_MAX)
-                return mfl_yaml_fail(doc,
-                        mfl_job_find_key(mfl_job_find_key(root, "selection"), "clients"), err,
-                        "%s: %u clients train at once; the limit is %u", name, job->selection.clients,
+                return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(root, "selection"), "clients"),
+                        err, "%s: %u clients train at once; the limit is %u", name, job->selection.clients,
                         MFL_CONCURRENCY_MAX);
         if (mfl_job_buffer(job) <= job->data.clients)
                 return 0;

@@ -27,7 +27,7 @@ struct mfl_client_facts {
         uint64_t steps;           /* of the local optimizer */
         double loss;              /* needs_loss: mean over its predictions with the params that it received */
         double norm2;             /* needs_norm: sum of squares of the delta's trained elements */
-        uint32_t staleness;       /* versions made since the one that it starts from (common/cohort/calendar.h) */
+        uint32_t staleness; /* versions made since the one that it starts from (common/cohort/calendar.h) */
 };
 
 /* What the server knows of a round, exactly: of the clients that count. */

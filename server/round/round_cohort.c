@@ -181,9 +181,9 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
                 .bytes = (2 * job->n_params - job->n_frozen) * sizeof(float),
                 .start_us = job->virtual_us};
         if (!r)
-                r = job->calendar ? mfl_calendar_advance(
-                                            &ask, job->calendar, job->calendar_next, &cohort, err)
-                                  : mfl_cohort_draw(&ask, &cohort, err);
+                r = job->calendar
+                            ? mfl_calendar_advance(&ask, job->calendar, job->calendar_next, &cohort, err)
+                            : mfl_cohort_draw(&ask, &cohort, err);
         if (r)
                 return r;
         r = set_items(job, cohort.n);

@@ -112,7 +112,8 @@ static void give(struct mfl_core *core, struct core_job *job, struct core_daemon
         uint32_t most = items_of_task(job);
         for (uint32_t i = 0, taken; i < n; i += taken) {
                 taken = job->base ? 1 : MFL_MIN(n - i, most);
-                while (job->base && taken < MFL_MIN(n - i, most) && job->base[v[i + taken]] == job->base[v[i]])
+                while (job->base && taken < MFL_MIN(n - i, most) &&
+                        job->base[v[i + taken]] == job->base[v[i]])
                         taken++;
                 mfl_core_task_give(core, job, daemon, v + i, taken);
         }

@@ -61,8 +61,7 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
         mfl_core_job_move(job, PHASE_APPLY);
         job->n_pending++;
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
-        struct mfl_round_totals totals = {
-                .weight = job->weight_counted,
+        struct mfl_round_totals totals = {.weight = job->weight_counted,
                 .train_loss = job->record.train_loss,
                 .staleness = job->staleness};
         for (int i = 0; i < method->n_scalars; i++)

@@ -145,19 +145,6 @@ static int digest_frozen(struct mfl_runtime *rt, struct mfl_error *err)
         return r;
 }
 
-int mfl_runtime_digest(
-        const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
-{
-        struct mfl_sha256 sha = {NULL};
-        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
-        if (!r)
-                r = mfl_sha256_update(&sha, v, rt->n * sizeof *v, err);
-        if (!r)
-                r = mfl_sha256_final(&sha, digest, err);
-        mfl_sha256_deinit(&sha);
-        return r;
-}
-
 static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         struct mfl_error *err)
 {

@@ -34,7 +34,7 @@ struct mfl_pool {
         uint64_t block_bytes;
         uint32_t n_blocks, n_base; /* there are, there are when nobody holds more than it should */
         struct mfl_block *free;
-        bool closed, mapped; /* mapped: the block's memory is */
+        bool closed, mapped;                   /* mapped: the block's memory is */
         struct mfl_params *current, *previous; /* current has a reference, previous has none */
 };
 
@@ -101,8 +101,8 @@ struct mfl_runtime {
         struct mfl_params **older;
         uint32_t n_older;
         uint8_t (*digests)[MFL_DIGEST_BYTES];
-        char *dir; /* where their files are */
-        uint64_t weight_added;     /* in this round */
+        char *dir;             /* where their files are */
+        uint64_t weight_added; /* in this round */
         uint32_t round;
         double *d;                /* RANGE_ELEMENTS */
         double *largest;          /* of each tensor's mean delta in a round; NULL: the job has no grid */
@@ -154,18 +154,17 @@ int mfl_runtime_load_first(struct mfl_runtime *rt, const struct mfl_runtime_opti
         float *moving, struct mfl_error *err);
 int mfl_runtime_load_grid(
         struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err);
-/* runtime.c: of all params, where v are those that move. */
+/* Of all params, where v are those that move. */
 int mfl_runtime_digest(const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES],
         struct mfl_error *err);
 
 /* runtime_versions.c, all of no effect unless the job is asynchronous. keep: worker, before the round's params are published;
- * note: after that. find: under the mutex. mix: after the range is reduced. */
+ * note: after that. mix: after the range is reduced. */
 int mfl_runtime_open_versions(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 void mfl_runtime_close_versions(struct mfl_runtime *rt);
 int mfl_runtime_keep_version(struct mfl_runtime *rt, struct mfl_error *err);
 void mfl_runtime_note_version(struct mfl_runtime *rt, const uint8_t *digest);
-struct mfl_params *mfl_runtime_find_version(const struct mfl_runtime *rt, const uint8_t *digest);
 void mfl_runtime_mix(
         struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a job's params come from: a checkpoint, a file of initial params, or the seed. Fails when a file does not fit the
+/* Where a job's params come from: a checkpoint, a file of initial params, or the seed; and their digest. Fails when a file does not fit the
  * graph. */
 #include "server/runtime/runtime_internal.h"
 
@@ -207,3 +207,15 @@ int mfl_runtime_fill(struct mfl_runtime *rt, const struct mfl_runtime_options *o
         return mfl_runtime_load_first(rt, options, frozen, moving, err);
 }
 
+int mfl_runtime_digest(
+        const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {NULL};
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, v, rt->n * sizeof *v, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}

@@ -277,6 +277,15 @@ void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params)
         mfl_params_unref(old);
 }
 
+/* Under the mutex: an asynchronous job's older version. */
+static struct mfl_params *find_version(const struct mfl_runtime *rt, const uint8_t *digest)
+{
+        for (uint32_t i = 0; i < rt->n_older; i++)
+                if (rt->older[i] && !memcmp(rt->older[i]->digest, digest, MFL_DIGEST_BYTES))
+                        return rt->older[i];
+        return NULL;
+}
+
 struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *digest)
 {
         struct mfl_pool *pool = rt->pool;
@@ -289,7 +298,7 @@ struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *dig
         else if (pool->previous && !memcmp(pool->previous->digest, digest, MFL_DIGEST_BYTES))
                 found = pool->previous;
         else
-                found = mfl_runtime_find_version(rt, digest);
+                found = find_version(rt, digest);
         if (found)
                 atomic_fetch_add(&found->refs, 1);
         pthread_mutex_unlock(&pool->mutex);

@@ -79,7 +79,8 @@ static int load_version(struct mfl_runtime *rt, const struct mfl_runtime_options
                         from = &options->versions[i];
         if (version && !from)
                 return mfl_fail(err, MFL_INVALID,
-                        "the checkpoint of round %u is missing, from which clients under way have started: submit the "
+                        "the checkpoint of round %u is missing, from which clients under way have started: "
+                        "submit the "
                         "job again",
                         version);
         int r = version ? mfl_runtime_load_version(rt, from->path, options->frozen_path, frozen, v, err)
@@ -88,7 +89,8 @@ static int load_version(struct mfl_runtime *rt, const struct mfl_runtime_options
                 r = mfl_runtime_digest(rt, v, params->digest, err);
         if (!r && version && memcmp(params->digest, from->digest, MFL_DIGEST_BYTES) != 0)
                 r = mfl_fail(err, MFL_INVALID,
-                        "the checkpoint of round %u is damaged, from which clients under way have started: submit the "
+                        "the checkpoint of round %u is damaged, from which clients under way have started: "
+                        "submit the "
                         "job again",
                         version);
         if (!r)
@@ -110,7 +112,8 @@ static int load_versions(
         uint32_t oldest = mfl_calendar_oldest(rt->spec, rows, newest);
         if (newest > rt->n_older)
                 oldest = MFL_MAX(oldest, newest - rt->n_older);
-        MFL_CLEANUP_FREE float *frozen = mfl_malloc(MFL_MAX(rt->graph->n_frozen, (uint64_t)1) * sizeof *frozen);
+        MFL_CLEANUP_FREE float *frozen =
+                mfl_malloc(MFL_MAX(rt->graph->n_frozen, (uint64_t)1) * sizeof *frozen);
         if (!frozen)
                 return mfl_fail_memory(err, rt->graph->n_frozen * sizeof *frozen, "frozen params");
         int r = 0;
@@ -193,14 +196,6 @@ void mfl_runtime_note_version(struct mfl_runtime *rt, const uint8_t *digest)
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES]
 {
         return (const uint8_t(*)[MFL_DIGEST_BYTES])rt->digests;
-}
-
-struct mfl_params *mfl_runtime_find_version(const struct mfl_runtime *rt, const uint8_t *digest)
-{
-        for (uint32_t i = 0; i < rt->n_older; i++)
-                if (rt->older[i] && !memcmp(rt->older[i]->digest, digest, MFL_DIGEST_BYTES))
-                        return rt->older[i];
-        return NULL;
 }
 
 /* Of the one client, whose update is d: its model instead of its delta, by the method's share. */

@@ -46,8 +46,8 @@ static void send_spec(struct mfl_core *core, struct core_daemon *daemon, const s
 
 /* Reports the bytes that the params would cost if every daemon fetched them itself. A process keeps its
  * newest params. */
-static void tell_cost(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job,
-        const uint8_t *digest)
+static void tell_cost(
+        struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job, const uint8_t *digest)
 {
         struct core_relation *relation = mfl_core_relation(core, daemon, job);
         if (!relation)
