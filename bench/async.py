@@ -14,10 +14,10 @@ import benchlib
 
 # What differs, how many rounds or versions, and how many clients train in one.
 KINDS = {
-    'rounds of 10': ({'aggregation': {'weighting': 'uniform'}, 'selection': {'clients': 10}}, 120, 10),
-    'rounds of 100': ({'aggregation': {'weighting': 'uniform'}, 'selection': {'clients': 100}}, 60, 100),
-    'fedbuff': ({'aggregation': {'strategy': 'fedbuff', 'buffer': 10}, 'selection': {'clients': 100}}, 240, 10),
-    'fedasync': ({'aggregation': {'strategy': 'fedasync'}, 'selection': {'clients': 10}}, 1200, 1),
+    'rounds of 10': ({'aggregation': {'weighting': 'uniform'}, 'selection': {'clients': 10}}, 200, 10),
+    'rounds of 100': ({'aggregation': {'weighting': 'uniform'}, 'selection': {'clients': 100}}, 150, 100),
+    'fedbuff': ({'aggregation': {'strategy': 'fedbuff', 'buffer': 10}, 'selection': {'clients': 100}}, 700, 10),
+    'fedasync': ({'aggregation': {'strategy': 'fedasync'}, 'selection': {'clients': 10}}, 3000, 1),
 }
 
 
@@ -26,7 +26,7 @@ def job(kind, seed, scale):
     return {'name': kind.replace(' ', '-'), 'seed': seed, 'rounds': max(1, round(rounds * scale)), 'model': 'mlp',
             'data': {'name': 'fashion-mnist', 'partition': 'dirichlet', 'clients': 600, 'alpha': 0.5},
             'training': {'lr': 0.1, 'epochs': 1, 'batch': 20}, 'time': 'virtual', 'trace': {'mu': 1, 'sigma': 0.6, 'speed': 200},
-            'evaluation': {'batch': 500, 'every': max(1, 20 // n)}, 'checkpoints': {'keep': 0}, **changes}
+            'evaluation': {'batch': 500, 'every': max(1, 50 // n)}, 'checkpoints': {'keep': 0}, **changes}
 
 
 def run(build, out, kind, seed, scale, daemons):
@@ -44,7 +44,7 @@ def main():
     p.add_argument('--only', nargs='+', choices=KINDS, default=list(KINDS))
     p.add_argument('--daemons', type=int, default=1)
     args = p.parse_args()
-    print('                ' + ''.join(f'seconds to {a:.2f}  clients' for a in args.accuracy) + '  seconds in all  best accuracy  staleness')
+    print('                ' + ''.join(f'seconds to {a:.2f}  clients ' for a in args.accuracy) + '  seconds in all  best accuracy  staleness')
     for kind in args.only:
         runs = [run(os.path.abspath(args.build), args.out, kind, s + 1, args.scale, args.daemons) for s in range(args.seeds)]
         cells = ''
