@@ -81,6 +81,7 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_FEDBUFF,
         MFL_STRATEGY_FEDASYNC,
 };
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_FEDASYNC + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,

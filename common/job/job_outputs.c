@@ -51,13 +51,6 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
                         binary ? "pos_weight" : "class_weights", weights->n, weights->n == 1 ? "" : "s",
                         graph->classes, binary ? "outputs" : "classes",
                         binary ? ", or one number for all" : ", in their order");
-        if (job->aggregation.strategy == MFL_STRATEGY_FEDBUFF && graph->statistics.n)
-                return mfl_fail(err, MFL_INVALID,
-                        "aggregation.strategy: fedbuff adds changes that start from several versions, and "
-                        "running "
-                        "statistics of batch norm would swing; write groupnorm or layernorm instead of "
-                        "batchnorm, "
-                        "or strategy: fedasync");
         if ((uint32_t)graph->positions % heads)
                 return mfl_fail(err, MFL_INVALID,
                         "training.auxiliary has %u number%s, so the model needs %u outputs of equal size, "

@@ -13,7 +13,8 @@
  *
  *                  x <- (1 - alpha s(s_k)) x + alpha s(s_k) y_k
  *
- * FedBuff's factor is the client's real weight and is folded into its delta before the only rounding; FedAsync's is the
+ * Running statistics of norms become the clients' weighted mean (FedAsync: are mixed like all params), as stale sums of changes
+ * would swing. FedBuff's factor is the client's real weight and is folded into its delta before the only rounding; FedAsync's is the
  * server's, which has x_k.
  */
 #include "common/exact/exact.h"

@@ -57,7 +57,8 @@ static int recall_calendar(struct core_job *job, const struct mfl_core_event *ev
         job->calendar = mfl_calendar_new(job->spec);
         job->calendar_next = mfl_calendar_new(job->spec);
         job->versions = mfl_calloc(n_versions, sizeof *job->versions);
-        if (!job->calendar || !job->calendar_next || !job->versions)
+        job->weights = mfl_calloc(n_versions, sizeof *job->weights);
+        if (!job->calendar || !job->calendar_next || !job->versions || !job->weights)
                 return -ENOMEM;
         if (words)
                 memcpy(job->calendar, words, n_rows * sizeof *job->calendar);

@@ -63,7 +63,8 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
         struct mfl_round_totals totals = {.weight = job->weight_counted,
                 .train_loss = job->record.train_loss,
-                .staleness = job->staleness};
+                .staleness = job->staleness,
+                .weights = job->weights};
         for (int i = 0; i < method->n_scalars; i++)
                 totals.scalar[i] = __builtin_ldexp(
                         (double)job->scalars[i], -mfl_method_scalar_bits(job->spec, &job->fixed, i));
@@ -196,5 +197,6 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->calendar);
         free(job->calendar_next);
         free(job->versions);
+        free(job->weights);
         free(job);
 }

@@ -49,6 +49,8 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         if (job->n_tally)
                 memset(job->tally, 0, job->n_tally * sizeof *job->tally);
         job->weight_claimed = job->weight_counted = 0;
+        if (job->weights)
+                memset(job->weights, 0, (mfl_job_versions(job->spec) + 1) * sizeof *job->weights);
         job->spoilt = job->turned_away = false;
         struct mfl_error err;
         int r = mfl_round_items_train(job, &err);

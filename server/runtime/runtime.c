@@ -321,8 +321,7 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 r = mfl_runtime_advance_states(rt, begin, count, totals->weight, err);
                 if (r)
                         break;
-                if (rt->method->share)
-                        mfl_runtime_mix(rt, totals, begin, count);
+                mfl_runtime_rebase(rt, totals, begin, count);
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,

@@ -159,13 +159,14 @@ int mfl_runtime_digest(const struct mfl_runtime *rt, const float *v, uint8_t dig
         struct mfl_error *err);
 
 /* runtime_versions.c, all of no effect unless the job is asynchronous. keep: worker, before the round's params are published;
- * note: after that. mix: after the range is reduced. */
+ * note: after that. rebase: after the range is reduced; what is no gradient
+ * follows the versions that clients have started from. */
 int mfl_runtime_open_versions(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 void mfl_runtime_close_versions(struct mfl_runtime *rt);
 int mfl_runtime_keep_version(struct mfl_runtime *rt, struct mfl_error *err);
 void mfl_runtime_note_version(struct mfl_runtime *rt, const uint8_t *digest);
-void mfl_runtime_mix(
+void mfl_runtime_rebase(
         struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count);
 
 /* runtime_ahead.c. free: under the mutex, of a slot whose block goes; true when the block's reference was

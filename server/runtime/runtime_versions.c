@@ -198,14 +198,50 @@ const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BY
         return (const uint8_t(*)[MFL_DIGEST_BYTES])rt->digests;
 }
 
-/* Of the one client, whose update is d: its model instead of its delta, by the method's share. */
-void mfl_runtime_mix(
-        struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count)
+static const float *base_of(const struct mfl_runtime *rt, uint32_t staleness)
 {
-        const float *newest = rt->pool->current->v + begin, *base = newest;
+        return staleness ? (*place_of(rt, rt->round - 1 - staleness))->v : rt->pool->current->v;
+}
+
+/* Of the one client, whose update is d: its model instead of its delta, by the method's share. */
+static void mix(struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count)
+{
+        const float *newest = rt->pool->current->v + begin, *base = base_of(rt, totals->staleness) + begin;
         double share = rt->method->share(rt->spec, totals);
-        if (totals->staleness)
-                base = (*place_of(rt, rt->round - 1 - totals->staleness))->v + begin;
         for (size_t e = 0; e < count; e++)
                 rt->d[e] = share * ((double)base[e] + rt->d[e] - (double)newest[e]);
+}
+
+/* Running statistics are no gradients: d becomes the way from the newest ones to the clients' weighted mean, which starts from
+ * their bases. */
+static void shift_statistics(
+        struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t from, uint64_t to, uint64_t begin)
+{
+        const float *newest = rt->pool->current->v;
+        for (uint32_t s = 1; s <= totals->staleness; s++) {
+                if (!totals->weights[s])
+                        continue;
+                double share = (double)totals->weights[s] / (double)totals->weight;
+                const float *base = base_of(rt, s);
+                for (uint64_t i = from; i < to; i++)
+                        rt->d[i - begin] += share * ((double)base[i] - (double)newest[i]);
+        }
+}
+
+void mfl_runtime_rebase(
+        struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count)
+{
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
+        if (!rt->digests)
+                return;
+        if (rt->method->share) {
+                mix(rt, totals, begin, count);
+                return;
+        }
+        for (uint64_t i = begin, end = begin + count; i < end;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, &rt->graph->statistics, i, end);
+                if (part.statistics)
+                        shift_statistics(rt, totals, i, part.end, begin);
+                i = part.end;
+        }
 }

@@ -147,6 +147,7 @@ struct core_job {
         union mfl_calendar_row *calendar, *calendar_next;
         uint8_t (*versions)[MFL_DIGEST_BYTES];
         uint32_t *base, staleness; /* staleness: the largest */
+        uint64_t *weights;         /* of the updates that count, by staleness */
         uint64_t virtual_us;       /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
