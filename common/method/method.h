@@ -36,7 +36,8 @@ struct mfl_round_totals {
         double train_loss; /* mean over the scored predictions of their local trainings */
         double scalar[MFL_METHOD_SCALARS_MAX];
         uint32_t staleness; /* the largest of its updates */
-        const uint64_t *weights; /* asynchronous: whole weights of the updates by staleness; borrowed until they are applied */
+        const uint64_t *
+                weights; /* asynchronous: whole weights of the updates by staleness; borrowed until they are applied */
 };
 
 /* What a client's new state follows from. */

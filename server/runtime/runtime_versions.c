@@ -214,8 +214,8 @@ static void mix(struct mfl_runtime *rt, const struct mfl_round_totals *totals, u
 
 /* Running statistics are no gradients: d becomes the way from the newest ones to the clients' weighted mean, which starts from
  * their bases. */
-static void shift_statistics(
-        struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t from, uint64_t to, uint64_t begin)
+static void shift_statistics(struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t from,
+        uint64_t to, uint64_t begin)
 {
         const float *newest = rt->pool->current->v;
         for (uint32_t s = 1; s <= totals->staleness; s++) {
