@@ -19,11 +19,10 @@ static const char *const client_state_names[] = {"server", "daemon", NULL};
 #define ROBUST_TOO "multi-krum, rfa, centered-clip and trimmed-mean are robust, too"
 #define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
 #define OWN_TOO "ditto and pfedme give each client a model of its own, too"
-#define WAITS_LESS "fedavg with time: virtual and selection.over does not wait for slow clients, either"
 static const struct {
         const char *name, *instead;
 } strategies_later[] = {{"foolsgold", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO},
-        {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}, {"fedbuff", WAITS_LESS}, {"fedasync", WAITS_LESS}};
+        {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
 static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -189,6 +188,9 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
         {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "buffer", AT(U32, aggregation.buffer), .min = 1, .max = MFL_CONCURRENCY_MAX},
+        {.key = "staleness_max", AT(U32, aggregation.staleness_max), .min = 0, .max = MFL_STALENESS_MAX},
+        {.key = "a", AT(F64, aggregation.a), .min = 0, .max = 10},
         {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
         {.key = "lambda", AT(F64, aggregation.lambda), .min = 0, .max = 1000},
         {.key = "eta", AT(F64, aggregation.eta), .min = 0, .max = 1000, .min_open = true},
@@ -295,10 +297,11 @@ static const struct mfl_job_usage data_usage[] = {
 };
 
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
+#define ASYNC (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | STATEFUL)},
+        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | BIT(MFL_STRATEGY_FEDASYNC) | STATEFUL)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -309,12 +312,15 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
-        {"alpha", BIT(MFL_STRATEGY_FEDDYN)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC)},
+        {"buffer", BIT(MFL_STRATEGY_FEDBUFF)},
+        {"staleness_max", ASYNC},
+        {"a", ASYNC},
         {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
         {"lambda", BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME)},
         {"eta", BIT(MFL_STRATEGY_PFEDME)},
         {"inner_steps", BIT(MFL_STRATEGY_PFEDME)},
-        {"server_lr", ~BIT(MFL_STRATEGY_FEDDYN)},
+        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC))},
 };
 
 /* What a kind needs, and what goes together. */
@@ -389,6 +395,10 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
         if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        if (ASYNC & BIT(kind) && !mfl_job_find_key(aggregation, "weighting"))
+                job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
+                job->aggregation.alpha = 0.6;
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
@@ -478,6 +488,9 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.mu_patience = 1;
         job->aggregation.q = 0.2;
         job->aggregation.alpha = 0.1;
+        job->aggregation.buffer = 10;
+        job->aggregation.staleness_max = 20;
+        job->aggregation.a = 0.5;
         job->aggregation.option = MFL_SCAFFOLD_II;
         job->aggregation.lambda = 0.1;
         job->aggregation.eta = 0.005;
