@@ -89,8 +89,6 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "aggregation: {strategy: dnc, f: 1, before: nnm}",
                         "dnc looks at the elements of updates as they came"},
                 {NULL, "aggregation: {strategy: flame, sample: 10}", "sample: is not used by flame"},
-                {NULL, "aggregation: {strategy: fedbuff}",
-                        "fedbuff is not supported yet; fedavg with time: virtual"},
                 {NULL, "aggregation: {strategy: apfl}", "apfl is not supported yet; ditto"},
                 {NULL, "aggregation: {strategy: rfa, unit: bucket}",
                         "bucket is not supported yet; write before: {bucket: 2}"},
