@@ -63,7 +63,7 @@ static void measure(const char *path, uint32_t clients, uint32_t n, uint32_t coh
                 mfl_states_round_open(states, round);
                 for (uint32_t end = MFL_MIN(clients, k + cohort); k < end; k++) {
                         start = mfl_now_ns();
-                        must(mfl_states_correction(states, k, delta, &err), &err);
+                        must(mfl_states_correction(states, k, delta, delta, &err), &err);
                         correct_ns += mfl_now_ns() - start;
                         for (uint32_t i = 0; i < n; i++)
                                 delta[i] = (float)((i + k) % 17) * 1e-3f;

@@ -162,6 +162,7 @@ struct mfl_net_options {
                             for */
         enum mfl_moments moments; /* training; for Adam and AdamW ANY */
         bool corrects;            /* training: has room for corrections, see correction_set */
+        bool holds; /* training: steps may leave some params as they are, see mfl_optimizer.moves */
         /* Training, where the backend has `grad`, one group: a network of one of a team's workers (kernels/team/team.h). Of
          * what belongs to the params it keeps only these. It has no start, no optimizer's state, no gradient of the whole
          * and no sum of updates, so it has no params_base, step, backward, sum_add and sum_take. Only such a network has
@@ -223,6 +224,9 @@ struct mfl_optimizer {
         float clip_norm;         /* 0: none */
         bool nesterov;
         bool clip_prox; /* the norm includes the proximal term */
+        /* What the step moves; for other than all, options.holds is set. The rest stays as it is, to the bit, running
+         * statistics and the optimizer's state too, and is no part of the norm. Not in teams. */
+        enum mfl_moves moves;
 };
 
 /* Whether the proximal term must be in the gradient before the optimizer's step. */

@@ -176,8 +176,6 @@ static int check_announce(const void *message, struct mfl_error *err)
                 return INVALID("Announce.item_count: %u, but an f32 update has one client", m->item_count);
         if (m->bytes % unit)
                 return INVALID("Announce.bytes: %" PRIu64 " is not a multiple of %u", m->bytes, unit);
-        if (single && m->bytes > (uint64_t)BYTES_MAX / 2)
-                return INVALID("Announce.bytes: %" PRIu64 " is above the limit of f32", m->bytes);
         if ((m->n_rejected == m->item_count) != (m->bytes == 0))
                 return INVALID("Announce.bytes: %" PRIu64 " with %zu of %u items rejected", m->bytes,
                         m->n_rejected, m->item_count);

@@ -38,7 +38,7 @@ ROOMS = {
     "common/method": ["common/base", "common/job", "common/model", "common/exact"],
     "common/data": ["common/base", "common/settings", "common/model"],
     "common/partition": ["common/base", "common/data", "common/job", "common/exact"],
-    "common/cohort": ["common/base", "common/job", "common/trace", "common/exact"],
+    "common/cohort": ["common/base", "common/job", "common/method", "common/trace", "common/exact"],
     "common/privacy": ["common/base"],
     "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],

@@ -97,9 +97,9 @@ uint64_t mfl_trainer_memory(struct mfl_trainer *trainer)
 /* ---- results ---- */
 
 /* Bytes of one of the result's buffers, rejected or not. */
-static uint64_t buffer_bytes(const struct mfl_announce *update, uint64_t n_params)
+static uint64_t buffer_bytes(enum mfl_encoding encoding, const struct mfl_train_result *result)
 {
-        return n_params * (update->encoding == MFL_ENCODING_I64 ? sizeof(int64_t) : sizeof(float));
+        return result->n * (encoding == MFL_ENCODING_I64 ? sizeof(int64_t) : result->vectors * sizeof(float));
 }
 
 void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result)
@@ -107,10 +107,10 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         if (!result)
                 return;
         struct trainer_result *owned = MFL_CONTAINER_OF(result, struct trainer_result, base);
-        struct mfl_announce kind = {.encoding = owned->encoding};
         mfl_trainer_group_leave(trainer, owned);
         for (uint32_t i = 0; i < result->n_updates; i++) {
-                mfl_trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, result->n));
+                mfl_trainer_buffer_put(
+                        &trainer->memory, result->data[i], buffer_bytes(owned->encoding, result));
                 free(result->updates[i].rejected);
                 free(result->updates[i].losses);
         }
@@ -127,6 +127,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
         result->n = run->job->graph->n_moving;
+        result->vectors = mfl_method_vectors(run->job->spec);
         result->packed = run->job->spec->compression.up;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
@@ -137,8 +138,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         bool weighs = mfl_method_get(run->job->spec)->weighs;
         bool alone = !result->grouped && !weighs && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
-        struct mfl_announce kind = {.encoding = owned->encoding};
-        uint64_t bytes = buffer_bytes(&kind, result->n);
+        uint64_t bytes = buffer_bytes(owned->encoding, result);
         for (uint32_t i = 0; !r && i < n; i++)
                 if (!result->data[i])
                         r = mfl_trainer_buffer_get(
@@ -152,11 +152,10 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
 static void drop_returned(struct trainer_run *run, struct trainer_result *owned)
 {
         struct mfl_train_result *result = &owned->base;
-        struct mfl_announce kind = {.encoding = owned->encoding};
         uint32_t n = run->request->task->single_updates ? mfl_trainer_items(run) : 1;
         while (result->n_updates > n)
                 mfl_trainer_buffer_put(&run->trainer->memory, result->data[--result->n_updates],
-                        buffer_bytes(&kind, result->n));
+                        buffer_bytes(owned->encoding, result));
 }
 
 static void init_run(struct trainer_run *run)
@@ -168,6 +167,7 @@ static void init_run(struct trainer_run *run)
         const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         run->fixed = run->request->task->fixed;
         run->fixed.share_bits = method->share_bits ? method->share_bits(run->job->spec) : 0;
+        run->n_phases = (uint32_t)mfl_method_phases(run->job->spec, run->phases);
         run->stripe = MFL_MAX(1u, (run->job->graph->n_moving + STRIPES - 1) / STRIPES);
 }
 
@@ -193,8 +193,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
-        run->job->sums = run->sum ||
-                         (mfl_method_get(run->job->spec)->correct && !mfl_method_get(run->job->spec)->starts);
+        run->job->sums = run->sum || trainer_corrects(run->job->spec);
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
                 run->job->apart_ranks += task->team.widths[i];
         int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);
@@ -229,7 +228,7 @@ static int order_clients(struct trainer_run *run, struct mfl_error *err)
                 int r = mfl_trainer_job_client(run->trainer, run->job, task->items[i], &samples, &n, err);
                 if (r)
                         return r;
-                run->clients.v[i] = (struct trainer_client){mfl_job_steps(run->job->spec, n), i};
+                run->clients.v[i] = (struct trainer_client){mfl_method_all_steps(run->job->spec, n), i};
         }
         /* If each client has its own network, the task's order leaves the most to be given back. */
         if (run->trainer->ops->fuse || run->job->spec->training.fuse > 1)

@@ -131,7 +131,8 @@ struct mfl_train_request {
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
-        bool packed;  /* compression.up: they travel packed (common/codec/pack.h) */
+        uint32_t vectors; /* of floats, in a client's update: 2 with a model of its own behind the delta */
+        bool packed;      /* compression.up: they travel packed (common/codec/pack.h) */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */

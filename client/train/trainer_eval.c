@@ -111,8 +111,8 @@ static int evaluate_unit(struct trainer_run *run, struct trainer_slot *slot, con
 /* The next units are a client's with params of its own. */
 static int start_own(struct trainer_run *run, struct trainer_slot *slot, uint32_t item, struct mfl_error *err)
 {
-        int r = mfl_trainer_own(run, slot, run->request->task->items[item], err);
-        return r ? r : run->trainer->ops->params_set(slot->eval, 0, run->request->frozen, slot->own, err);
+        int r = mfl_trainer_own(run, run->request->task->items[item], slot->after, err);
+        return r ? r : run->trainer->ops->params_set(slot->eval, 0, run->request->frozen, slot->after, err);
 }
 
 void mfl_trainer_eval_worker(void *arg, uint32_t worker)
@@ -121,7 +121,8 @@ void mfl_trainer_eval_worker(void *arg, uint32_t worker)
         struct trainer_slot *slot = &run->job->slots[worker];
         struct mfl_error err = {{0}};
         trainer_turn(run->trainer, trainer_width(run), MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        int r = slot->own ? 0 : mfl_trainer_params_start(run, slot->eval, 0, &err);
+        bool own = trainer_evaluates_own(run->job->spec);
+        int r = own ? 0 : mfl_trainer_params_start(run, slot->eval, 0, &err);
         uint32_t item = UINT32_MAX; /* whose params the network has */
         MFL_CLEANUP_FREE uint64_t *tally = mfl_calloc(tally_of(run->job) + 1, sizeof *tally);
         if (!r && !tally)
@@ -130,7 +131,7 @@ void mfl_trainer_eval_worker(void *arg, uint32_t worker)
                 uint32_t i = atomic_fetch_add(&run->next, 1);
                 if (i >= run->n_units)
                         break;
-                if (slot->own && run->units[i].item != item)
+                if (own && run->units[i].item != item)
                         r = start_own(run, slot, item = run->units[i].item, &err);
                 if (!r)
                         r = evaluate_unit(run, slot, &run->units[i], tally, &err);

@@ -101,6 +101,8 @@ struct trainer_local {
         const uint32_t *samples;
         uint32_t n, n_epoch;    /* samples; those of an epoch */
         uint64_t n_steps, step; /* all steps; next step */
+        uint32_t phase;         /* of the run's */
+        uint64_t first, end;    /* steps of the phase: [first, end) */
         uint64_t epoch;         /* next epoch to shuffle */
         uint32_t at;            /* position within the epoch's order */
 };
@@ -129,8 +131,9 @@ struct trainer_slot {
         struct trainer_lane *lanes;
         struct mfl_group_steps *groups;
         uint64_t *weight, *n_bad; /* each lane's, in sum_add */
-        float *after; /* params that move after a training, then the delta; NULL: no task added one up yet */
-        float *own;   /* what a client with params of its own starts from; NULL: it has none */
+        /* Params that move, after a training, then the delta; or a correction, or a client's own model that is evaluated.
+         * NULL: no task needed one yet. */
+        float *after;
         float *lr_scale;                      /* n_lanes * steps_max; NULL: the learning rate is constant */
         uint32_t *index;                      /* n_lanes * steps_max * rows of a step */
         uint32_t *count;                      /* n_lanes * steps_max */
@@ -288,17 +291,19 @@ struct trainer_run {
         pthread_mutex_t lock;  /* of code and err */
         int code;
         struct mfl_error err;
-        struct trainer_clients clients; /* of training, in the order in which they are taken */
-        struct mfl_fixed fixed;         /* the task's, with the room for the strategy's own weights */
-        int64_t *sum;                   /* MFL_ENCODING_I64 */
-        bool sum_begun;                 /* it holds something: under the lock */
-        _Atomic uint32_t n_working;     /* workers that may still add to it */
-        struct trainer_slot *last;      /* its network's sum is still to be added */
-        struct mfl_task_times times;    /* of a team that this daemon led */
-        bool alone;                     /* a place that the group can read is not wanted */
-        bool unprepared;                /* because of memory */
-        struct mfl_sum *held;           /* where networks' sums go first, if not NULL */
-        uint64_t stripe;                /* elements under one lock */
+        struct trainer_clients clients;          /* of training, in the order in which they are taken */
+        struct mfl_phase phases[MFL_PHASES_MAX]; /* of each client's training */
+        uint32_t n_phases;
+        struct mfl_fixed fixed;      /* the task's, with the room for the strategy's own weights */
+        int64_t *sum;                /* MFL_ENCODING_I64 */
+        bool sum_begun;              /* it holds something: under the lock */
+        _Atomic uint32_t n_working;  /* workers that may still add to it */
+        struct trainer_slot *last;   /* its network's sum is still to be added */
+        struct mfl_task_times times; /* of a team that this daemon led */
+        bool alone;                  /* a place that the group can read is not wanted */
+        bool unprepared;             /* because of memory */
+        struct mfl_sum *held;        /* where networks' sums go first, if not NULL */
+        uint64_t stripe;             /* elements under one lock */
         pthread_mutex_t stripes[STRIPES];
         /* evaluation */
         struct trainer_unit *units;
@@ -353,18 +358,55 @@ static inline bool trainer_adds_on_device(const struct trainer_run *run)
                !mfl_method_get(run->job->spec)->weighs && !rounds;
 }
 
-/* Whether networks keep the params that clients start from. Those of a team's workers don't, and clients with params of their
- * own start from others each. */
+/* Whether a job's clients start from the same params. */
+static inline bool trainer_shares_start(const struct mfl_job *spec)
+{
+        return !mfl_method_get(spec)->starts && !mfl_method_get(spec)->models;
+}
+
+/* Whether gradients are corrected: by clients' states, or by phases that pull to elsewhere than their start. */
+static inline bool trainer_corrects(const struct mfl_job *spec)
+{
+        struct mfl_phase phases[MFL_PHASES_MAX];
+        int n = mfl_method_phases(spec, phases);
+        bool pulls = false;
+        for (int i = 0; i < n; i++)
+                pulls |= phases[i].pull != 0;
+        return pulls || (mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts);
+}
+
+/* Whether evaluations are of clients' own models. */
+static inline bool trainer_evaluates_own(const struct mfl_job *spec)
+{
+        return mfl_job_has_own_models(spec) && spec->evaluation.on == MFL_EVALUATE_CLIENTS;
+}
+
+static inline const struct mfl_phase *trainer_phase(
+        const struct trainer_run *run, const struct trainer_lane *lane)
+{
+        return &run->phases[lane->local.phase];
+}
+
+/* Whether networks keep the params that clients start from. Those of a team's workers don't. */
 static inline bool trainer_keeps_start(const struct trainer_run *run)
 {
         return run->trainer->ops->params_base &&
                !(run->job->spec->parallel.grain && run->trainer->ops->grad) &&
-               !mfl_method_get(run->job->spec)->starts;
+               trainer_shares_start(run->job->spec);
 }
 
-/* trainer_own.c: slot->own becomes what a client starts from, its own params in place of the job's. */
-int mfl_trainer_own(
-        struct trainer_run *run, struct trainer_slot *slot, uint64_t client, struct mfl_error *err);
+/* trainer_own.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
+int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err);
+
+/* trainer_phase.c. The lane's phase begins: its network's group has the start. stepped: after each call of the backend's step.
+ * own: the phase is over, and may leave the client's own model in its update; *ret_finite: it can be kept. */
+int mfl_trainer_phase_begin(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err);
+int mfl_trainer_phase_stepped(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err);
+int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, bool *ret_finite,
+        struct mfl_error *err);
+struct mfl_optimizer mfl_trainer_phase_optimizer(const struct trainer_run *run, uint32_t phase);
 
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
@@ -375,8 +417,15 @@ void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
 /* trainer_local.c: a client's local training begins. */
 void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
         const uint32_t *samples, uint32_t n);
-/* Prepares the lane's next n steps, or fewer if its client ends before; the others count 0 rows. */
-void mfl_trainer_local_fill(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n);
+/* Its next phase begins. */
+void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
+        const struct mfl_phase *phases, uint32_t phase);
+/* Prepares the lane's next n steps, or fewer if its client's phase ends before; the others count 0 rows, and so do all of a lane
+ * that is in another phase. */
+void mfl_trainer_local_fill(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t phase, uint32_t n);
+/* How many steps the lanes of a phase take together next. */
+uint32_t mfl_trainer_chunk(struct trainer_run *run, const struct trainer_slot *slot, uint32_t *ret_phase);
 /* Leaves out the steps before `step`, which others have taken; returns their rows. */
 uint64_t mfl_trainer_local_skip(struct trainer_run *run, struct trainer_lane *lane, uint64_t step);
 /* trainer_items.c: how many items the training has, without those given back; begins the next one, if there

@@ -17,7 +17,6 @@ static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
         free(slot->groups);
         free(slot->weight);
         free(slot->after);
-        free(slot->own);
         free(slot->lr_scale);
         free(slot->index);
         free(slot->count);
@@ -280,10 +279,10 @@ static uint64_t scratch_bytes(const struct trainer_job *job, const struct traine
         return slot->n_lanes * lane + slot->steps_max * step_bytes;
 }
 
-/* A delta that is uploaded alone is made in its upload's buffer, so many tasks never need this one. */
+/* A delta that is uploaded alone is made in its upload's buffer, so many tasks never need it. */
 static uint64_t after_bytes(const struct trainer_job *job)
 {
-        return job->sums ? job->graph->n_moving * sizeof(float) : 0;
+        return job->sums || trainer_evaluates_own(job->spec) ? job->graph->n_moving * sizeof(float) : 0;
 }
 
 static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
@@ -343,7 +342,7 @@ static struct mfl_net_options net_options(
                 .training = training,
                 .precision = (enum mfl_precision)spec->training.precision,
                 .fast = spec->training.fast,
-                .shared_start = trainer->ops->params_base && !mfl_method_get(spec)->starts,
+                .shared_start = trainer->ops->params_base && trainer_shares_start(spec),
                 /* An evaluation before training reads the clients' samples, too, whichever of both are resident. */
                 .streamed = training ? job->data->train_streamed
                                      : job->data->test_streamed || mfl_method_get(spec)->needs_loss ||
@@ -353,7 +352,8 @@ static struct mfl_net_options net_options(
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
-                options.corrects = mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts;
+                options.corrects = trainer_corrects(spec);
+                options.holds = spec->personal.epochs > 0;
                 options.accumulate = (int)spec->training.accumulate;
                 if (spec->parallel.grain) { /* a step's rows are cut into grains, not batches */
                         options.batch = (int)spec->parallel.grain;
@@ -555,9 +555,9 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
         for (uint32_t i = 0; !r && i < n; i++) {
                 r = kind == MFL_TASK_TRAIN ? prepare_training(trainer, job, &job->slots[i], clients, n, err)
                                            : prepare_eval(trainer, job, &job->slots[i], err);
+                bool own = kind == MFL_TASK_EVAL && trainer_evaluates_own(job->spec);
                 if (!r)
-                        r = prepare_floats(trainer, job, mfl_method_get(job->spec)->starts,
-                                "a client's own params", &job->slots[i].own, err);
+                        r = prepare_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
         }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;

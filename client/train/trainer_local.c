@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which samples a client's steps take: an order for each epoch, from the job's seed. */
 #include "client/train/trainer_internal.h"
+#include "common/cohort/memory.h"
 
 void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
         const uint32_t *samples, uint32_t n)
@@ -9,7 +10,15 @@ void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *
                 .samples = samples,
                 .n = n,
                 .n_epoch = trainer_epoch_rows(spec, n),
-                .n_steps = mfl_job_steps(spec, n)};
+                .n_steps = mfl_method_all_steps(spec, n)};
+}
+
+void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
+        const struct mfl_phase *phases, uint32_t phase)
+{
+        local->phase = phase;
+        local->first = local->step;
+        local->end = local->first + mfl_phase_steps(spec, &phases[phase], local->n);
         local->at = local->n_epoch;
 }
 
@@ -24,11 +33,18 @@ static void shuffle_epoch(
         local->at = 0;
 }
 
-/* The rows of the lane's next step, which is then behind it; *ret_n: how many. */
+/* The rows of the lane's next step, which is then behind it; *ret_n: how many. Inner steps have the same rows. */
 static const uint32_t *next_rows(struct trainer_run *run, struct trainer_lane *lane, uint32_t *ret_n)
 {
         const struct mfl_job *spec = run->job->spec;
         struct trainer_local *local = &lane->local;
+        uint32_t inner = MFL_MAX(trainer_phase(run, lane)->inner, 1u);
+        if ((local->step - local->first) % inner) {
+                uint32_t rest = local->at % trainer_step_rows(spec); /* of the epoch's last batch */
+                *ret_n = rest ? rest : trainer_step_rows(spec);
+                local->step++;
+                return lane->order + local->at - *ret_n;
+        }
         if (local->at == local->n_epoch)
                 shuffle_epoch(local, spec, run->request->task->round, lane->order);
         const uint32_t *rows = lane->order + local->at;
@@ -38,7 +54,8 @@ static const uint32_t *next_rows(struct trainer_run *run, struct trainer_lane *l
         return rows;
 }
 
-void mfl_trainer_local_fill(struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t n)
+void mfl_trainer_local_fill(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i_lane, uint32_t phase, uint32_t n)
 {
         const struct mfl_job *spec = run->job->spec;
         struct trainer_lane *lane = &slot->lanes[i_lane];
@@ -47,10 +64,13 @@ void mfl_trainer_local_fill(struct trainer_run *run, struct trainer_slot *slot, 
         uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * rows;
         uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
         float *scale = slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
-        uint64_t first = local->step;
-        for (; lane->active && t < n && local->step < local->n_steps; t++) {
+        uint64_t first = local->step - local->first, stream = round | (uint64_t)phase << 32;
+        uint32_t inner = MFL_MAX(run->phases[phase].inner, 1u);
+        bool in_phase = lane->active && local->phase == phase;
+        for (; in_phase && t < n && local->step < local->end; t++) {
                 if (scale)
-                        scale[t] = mfl_job_lr_scale(spec, round, local->step, local->n_steps);
+                        scale[t] = mfl_job_lr_scale(spec, round, (local->step - local->first) / inner,
+                                (local->end - local->first) / inner);
                 const uint32_t *from = next_rows(run, lane, &count[t]);
                 memcpy(index + (size_t)t * rows, from, count[t] * sizeof(uint32_t));
         }
@@ -61,10 +81,40 @@ void mfl_trainer_local_fill(struct trainer_run *run, struct trainer_slot *slot, 
         }
         slot->groups[i_lane] = (struct mfl_group_steps){.index = index,
                 .count = count,
-                .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, round),
-                .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, round),
+                .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, stream),
+                .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, stream),
                 .step_first = (uint32_t)first,
                 .lr_scale = scale};
+}
+
+/* Steps of one call have one optimizer: lanes that are in a later phase wait. */
+static uint32_t phase_of_chunk(const struct trainer_slot *slot)
+{
+        uint32_t phase = UINT32_MAX;
+        for (uint32_t i = 0; i < slot->n_lanes; i++)
+                if (slot->lanes[i].active)
+                        phase = MFL_MIN(phase, slot->lanes[i].local.phase);
+        return phase;
+}
+
+/* How many steps to take: while clients or phases wait, to the end of the first lane, so that the next can start there;
+ * otherwise to the end of the last lane. Never beyond the inner steps of a batch. */
+uint32_t mfl_trainer_chunk(struct trainer_run *run, const struct trainer_slot *slot, uint32_t *ret_phase)
+{
+        uint32_t phase = *ret_phase = phase_of_chunk(slot);
+        if (mfl_memory_needs_squares(run->job->spec)) /* of each batch's loss */
+                return 1;
+        bool waiting = mfl_trainer_item_waits(run) || phase + 1 < run->n_phases;
+        uint64_t n = waiting ? UINT64_MAX : 0, most = slot->chunk_steps, inner = run->phases[phase].inner;
+        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+                const struct trainer_local *local = &slot->lanes[i].local;
+                if (!slot->lanes[i].active || local->phase != phase)
+                        continue;
+                n = waiting ? MFL_MIN(n, local->end - local->step) : MFL_MAX(n, local->end - local->step);
+                if (inner)
+                        most = MFL_MIN(most, inner - (local->step - local->first) % inner);
+        }
+        return (uint32_t)MFL_MIN(n, most);
 }
 
 uint64_t mfl_trainer_local_skip(struct trainer_run *run, struct trainer_lane *lane, uint64_t step)

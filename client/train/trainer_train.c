@@ -45,26 +45,12 @@ static void adapt_chunk(struct trainer_slot *slot, uint32_t n_steps, uint64_t ns
                 slot->chunk_steps = MFL_MIN(slot->steps_max, slot->chunk_steps * 2);
 }
 
-/* How many steps to take: while clients wait, to the end of the first lane, so that the next client can start
- * there; otherwise to the end of the last lane. */
-static uint32_t steps_of_chunk(struct trainer_run *run, const struct trainer_slot *slot)
-{
-        bool waiting = mfl_trainer_item_waits(run);
-        uint64_t n = waiting ? UINT64_MAX : 0;
-        for (uint32_t i = 0; i < slot->n_lanes; i++) {
-                const struct trainer_local *local = &slot->lanes[i].local;
-                if (!slot->lanes[i].active)
-                        continue;
-                n = waiting ? MFL_MIN(n, local->n_steps - local->step)
-                            : MFL_MAX(n, local->n_steps - local->step);
-        }
-        return (uint32_t)MFL_MIN(n, slot->chunk_steps);
-}
-
 static void count_score(
         struct trainer_run *run, const struct trainer_lane *lane, const struct mfl_score *score)
 {
         struct trainer_item *item = &run->items[lane->item];
+        if (trainer_phase(run, lane)->unsent) /* a round's loss is that of what the server gets */
+                return;
         item->loss_sum = mfl_fixed_loss_add(item->loss_sum, score->loss_sum);
         if (mfl_memory_needs_squares(run->job->spec))
                 item->square_sum = mfl_memory_add_square(item->square_sum, score->loss_sum, score->n_scored);
@@ -72,16 +58,20 @@ static void count_score(
         item->samples += score->n_scored;
 }
 
+static bool is_stepped(const struct trainer_lane *lane, uint32_t phase)
+{
+        return lane->active && lane->local.phase == phase;
+}
+
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
         struct mfl_train_control *control = run->request->control;
-        struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
+        uint32_t phase, n_active = 0, n = mfl_trainer_chunk(run, slot, &phase);
+        struct mfl_optimizer opt = mfl_trainer_phase_optimizer(run, phase);
         uint64_t start_ns = mfl_now_ns();
-        bool by_batch = mfl_memory_needs_squares(run->job->spec); /* the loss of each */
-        uint32_t n = by_batch ? 1 : steps_of_chunk(run, slot), n_active = 0;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
-                mfl_trainer_local_fill(run, slot, i, n);
-                n_active += slot->lanes[i].active;
+                mfl_trainer_local_fill(run, slot, i, phase, n);
+                n_active += is_stepped(&slot->lanes[i], phase);
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
         int r = 0;
@@ -92,20 +82,23 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
-        for (uint32_t i = 0; i < slot->n_lanes; i++) {
+        for (uint32_t i = 0; !r && i < slot->n_lanes; i++) {
                 struct trainer_lane *lane = &slot->lanes[i];
                 const struct mfl_group_steps *group = &slot->groups[i];
-                if (!lane->active)
+                if (!is_stepped(lane, phase))
                         continue;
                 count_score(run, lane, &group->score);
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
-                atomic_fetch_add(&control->samples_done, group->n_samples);
-                mfl_trainer_add_loss(run, group->score.loss_sum);
+                if (!run->phases[phase].unsent) { /* the server knows how many there are at most */
+                        atomic_fetch_add(&control->samples_done, group->n_samples);
+                        mfl_trainer_add_loss(run, group->score.loss_sum);
+                }
+                r = mfl_trainer_phase_stepped(run, slot, i, err);
         }
         mfl_trainer_count(run, slot->train, samples, filled_ns - start_ns, end_ns, &slot->train_told_ns);
         adapt_chunk(slot, n, ns);
-        return 0;
+        return r;
 }
 
 static int reject(struct trainer_item *item, char *reason, struct mfl_error *err)
@@ -222,28 +215,10 @@ static int measure_loss(
         return r;
 }
 
-/* What the client's state adds to its gradients. Nobody has a state in the first round. */
-static int correct_lane(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint64_t client,
-        struct mfl_error *err)
-{
-        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
-        const struct mfl_train_request *request = run->request;
-        uint32_t width = trainer_width(run);
-        if (!method->correct || method->starts || request->task->round < 2)
-                return 0;
-        if (!request->correct)
-                return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
-        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
-        int r = request->correct(request->correct_user, client, slot->after, err);
-        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        return r ? r : run->trainer->ops->correction_set(slot->train, (int)i, slot->after, err);
-}
-
 /* Lane i takes item `item`; a client that can't be counted is rejected at once. */
 static int start_lane(
         struct trainer_run *run, struct trainer_slot *slot, uint32_t i, uint32_t item, struct mfl_error *err)
 {
-        const struct mfl_backend_ops *ops = run->trainer->ops;
         const struct mfl_job *spec = run->job->spec;
         const struct mfl_task *task = run->request->task;
         struct trainer_lane *lane = &slot->lanes[i];
@@ -270,17 +245,11 @@ static int start_lane(
                         err);
         }
         mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
-        if (slot->own)
-                r = mfl_trainer_own(run, slot, task->items[item], err);
-        const float *start = slot->own ? slot->own : run->request->params;
-        if (!r)
-                r = ops->params_set(slot->train, (int)i, run->request->frozen,
-                        trainer_keeps_start(run) ? NULL : start, err);
-        if (!r)
-                r = correct_lane(run, slot, i, task->items[item], err);
+        mfl_trainer_local_phase(&lane->local, spec, run->phases, 0);
+        lane->item = item;
+        r = mfl_trainer_phase_begin(run, slot, i, err);
         if (!r && slot->team)
                 r = mfl_trainer_team_begin(run, slot, item, err);
-        lane->item = item;
         lane->weight = weight;
         lane->active = true;
         if (!r && slot->team)
@@ -305,9 +274,10 @@ static int start_lanes(
         return r;
 }
 
+/* Its phase is over; its client, too, unless there is a next phase. */
 static bool lane_done(const struct trainer_lane *lane)
 {
-        return lane->active && lane->local.step == lane->local.n_steps;
+        return lane->active && lane->local.step == lane->local.end;
 }
 
 /* Takes the client's update through the host: as it is if it is uploaded alone, otherwise into the common
@@ -319,7 +289,11 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
-        int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
+        int r = 0;
+        if (trainer_phase(run, lane)->unsent)
+                return 0;
+        if (!trainer_phase(run, lane)->inner) /* else it lies there */
+                r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
         if (!r && !item->rejected)
@@ -352,6 +326,26 @@ static int end_on_device(
         return r;
 }
 
+/* *ret_over: the lane's client has no further phase. */
+static int next_phase(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, bool *ret_over, struct mfl_error *err)
+{
+        struct trainer_lane *lane = &slot->lanes[i];
+        struct trainer_item *item = &run->items[lane->item];
+        bool finite = true;
+        int r = item->rejected ? 0 : mfl_trainer_phase_own(run, slot, i, &finite, err);
+        if (!r && !finite)
+                r = reject(item,
+                        mfl_asprintf("its own model is not finite: its training diverges; a smaller "
+                                     "training.lr or aggregation.lambda may help"),
+                        err);
+        *ret_over = r || item->rejected || lane->local.phase + 1 == run->n_phases;
+        if (*ret_over)
+                return r;
+        mfl_trainer_local_phase(&lane->local, run->job->spec, run->phases, lane->local.phase + 1);
+        return mfl_trainer_phase_begin(run, slot, i, err);
+}
+
 static int end_lanes(
         struct trainer_run *run, struct trainer_slot *slot, uint32_t worker, struct mfl_error *err)
 {
@@ -369,7 +363,12 @@ static int end_lanes(
         uint64_t ns = n_done ? (mfl_now_ns() - start_ns) / n_done : 0;
         for (uint32_t i = 0; !r && i < slot->n_lanes; i++) {
                 struct trainer_lane *lane = &slot->lanes[i];
+                bool over = true;
                 if (!lane_done(lane))
+                        continue;
+                r = next_phase(run, slot, i, &over, err);
+                lane->busy_ns += over ? 0 : ns;
+                if (!over)
                         continue;
                 struct trainer_item *item = &run->items[lane->item];
                 if (!item->rejected) {
@@ -483,7 +482,7 @@ static int assist(struct trainer_run *run, struct trainer_slot *slot, struct mfl
                 if (item)
                         r = start_lane(run, slot, 0, number, err);
                 else if (steps) {
-                        mfl_trainer_local_fill(run, slot, 0, number);
+                        mfl_trainer_local_fill(run, slot, 0, 0, number);
                         r = mfl_trainer_team_step(run, slot, number, &opt, err);
                         if (!r)
                                 count_score(run, lane, &slot->groups[0].score);
@@ -519,7 +518,7 @@ static int announce(
         struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
 {
         struct mfl_announce *update = &run->result->updates[u];
-        uint64_t element = run->sum ? sizeof(int64_t) : sizeof(float);
+        uint64_t element = run->sum ? sizeof(int64_t) : run->result->vectors * sizeof(float);
         update->update = u;
         update->item_first = first;
         update->item_count = count;

@@ -18,10 +18,11 @@ static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Strategies of the literature that are not there yet, and what to write. */
 #define ROBUST_TOO "multi-krum, rfa, centered-clip and trimmed-mean are robust, too"
 #define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
+#define OWN_TOO "ditto and pfedme give each client a model of its own, too"
 static const struct {
         const char *name, *instead;
 } strategies_later[] = {{"foolsgold", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO},
-        {"mime", CORRECTS_TOO}, {"ditto", CORRECTS_TOO}, {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}};
+        {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
 static const char *const unit_names[] = {"client", "daemon", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -191,6 +192,9 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "staleness_max", AT(U32, aggregation.staleness_max), .min = 0, .max = MFL_STALENESS_MAX},
         {.key = "a", AT(F64, aggregation.a), .min = 0, .max = 10},
         {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
+        {.key = "lambda", AT(F64, aggregation.lambda), .min = 0, .max = 1000},
+        {.key = "eta", AT(F64, aggregation.eta), .min = 0, .max = 1000, .min_open = true},
+        {.key = "inner_steps", AT(U32, aggregation.inner_steps), .min = 1, .max = 1000},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12},
         {.key = "f",
@@ -313,6 +317,9 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"staleness_max", ASYNC},
         {"a", ASYNC},
         {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
+        {"lambda", BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME)},
+        {"eta", BIT(MFL_STRATEGY_PFEDME)},
+        {"inner_steps", BIT(MFL_STRATEGY_PFEDME)},
         {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC))},
 };
 
@@ -381,6 +388,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 else if (kind == MFL_STRATEGY_FEDADAM || kind == MFL_STRATEGY_FEDYOGI)
                         job->aggregation.server_lr = 0.01f;
         }
+        if (kind == MFL_STRATEGY_PFEDME && !mfl_job_find_key(aggregation, "lambda"))
+                job->aggregation.lambda = 15;
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
         /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
@@ -483,6 +492,9 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.staleness_max = 20;
         job->aggregation.a = 0.5;
         job->aggregation.option = MFL_SCAFFOLD_II;
+        job->aggregation.lambda = 0.1;
+        job->aggregation.eta = 0.005;
+        job->aggregation.inner_steps = 5;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;
         job->aggregation.robust.beta = 0.2;

@@ -80,8 +80,10 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_FLAME,
         MFL_STRATEGY_FEDBUFF,
         MFL_STRATEGY_FEDASYNC,
+        MFL_STRATEGY_DITTO,
+        MFL_STRATEGY_PFEDME,
 };
-#define MFL_STRATEGIES ((int)MFL_STRATEGY_FEDASYNC + 1)
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_PFEDME + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -300,6 +302,9 @@ struct mfl_job {
                 uint32_t staleness_max; /* fedbuff, fedasync: 20 */
                 double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
                 enum mfl_scaffold_option option; /* scaffold: II */
+                double lambda;                   /* ditto: 0.1, pfedme: 15 */
+                double eta;                      /* pfedme: 0.005 */
+                uint32_t inner_steps;            /* pfedme: 5 */
                 enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;                 /* largest |delta| of an element, default 16 */
                 float statistics_max;            /* the same for running statistics, default 65536 */
@@ -309,6 +314,8 @@ struct mfl_job {
         /* Layers whose params stay with each client (common/method/personal.c). */
         struct {
                 struct mfl_job_globs layers; /* none: all are everybody's */
+                uint32_t
+                        epochs; /* on them alone, before `training` moves the others alone; 0: all are trained together */
         } personal;
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
@@ -388,6 +395,7 @@ uint32_t mfl_job_versions(const struct mfl_job *job);
 uint32_t mfl_job_grains(const struct mfl_job *job);
 /* Local steps of a client of n samples; 0 if drop_last leaves it none. */
 uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n);
+uint64_t mfl_job_epoch_steps(const struct mfl_job *job, uint32_t n); /* of one epoch */
 /* The fewest that a round draws. */
 uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population);
 /* False for a loss that only measures a distance: such predictions are not right or wrong. */
@@ -402,6 +410,8 @@ int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
+/* Whether clients have a model of their own, the whole of it or some layers, which evaluations on clients use. */
+bool mfl_job_has_own_models(const struct mfl_job *job);
 /* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */

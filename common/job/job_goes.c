@@ -15,6 +15,7 @@ struct rule {
 #define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
 #define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
+#define MODELS (ONLY(DITTO) | ONLY(PFEDME))
 #define AVERAGES                                                                                             \
         (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
@@ -153,6 +154,21 @@ static bool personal_on_test(const struct mfl_job *job)
         return is_personal(job) && job->evaluation.every && job->evaluation.on != MFL_EVALUATE_CLIENTS;
 }
 
+static bool unheld(const struct mfl_job *job)
+{
+        return job->aggregation.lambda == 0;
+}
+
+static bool by_loss(const struct mfl_job *job)
+{
+        return job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
+}
+
+static bool cuda_phases(const struct mfl_job *job)
+{
+        return !strcmp(job->training.backend, "cuda");
+}
+
 static bool rounds(const struct mfl_job *job)
 {
         return job->compression.bits > 0;
@@ -213,12 +229,35 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"neither scaffold, feddyn nor personal", "client_state",
-                 "is only used where clients keep a state: with scaffold, feddyn and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme nor personal", "client_state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme and "
+                 "personal"},
                 ANY, stateless, "", "client_state"},
-        {{"neither scaffold, feddyn nor personal", "limits.state",
-                 "is only used where clients keep a state: with scaffold, feddyn and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme nor personal", "limits.state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme and "
+                 "personal"},
                 ANY, stateless, "limits", "state"},
+        {{"strategy: ditto or pfedme", "parallel",
+                 "clients with a model of their own can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                MODELS, always, "", "parallel"},
+        {{"strategy: ditto or pfedme", "client_state: daemon", "daemon is not supported yet; write server"},
+                MODELS, kept_by_daemons, "", "client_state"},
+        {{"strategy: ditto or pfedme", "compression",
+                 "is for sums of updates, and the server takes those of clients with a model of their own "
+                 "one "
+                 "by one; remove compression"},
+                MODELS, compresses, "compression", "up"},
+        {{"strategy: ditto or pfedme", "simulation: an attack on updates",
+                 "changes rows of updates, and clients with a model of their own have none; write another "
+                 "strategy"},
+                MODELS, attacks_rows, "", "simulation"},
+        {{"strategy: pfedme", "lambda: 0", "with 0 no client would move the params; write a larger number"},
+                ONLY(PFEDME), unheld, "aggregation", "lambda"},
+        {{"strategy: pfedme", "selection: power-of-choice or oort",
+                 "these choose clients by their losses, and pfedme's clients see each batch several times; "
+                 "write uniform"},
+                ONLY(PFEDME), by_loss, "selection", "kind"},
         {{"strategy: scaffold or feddyn", "compression",
                  "is for sums of updates, and the server takes those of clients that keep a state one by "
                  "one; "
@@ -245,6 +284,9 @@ static const struct rule rules[] = {
                  "the server has no client's personal layers, so only clients can evaluate the model: add "
                  "evaluation: {on: clients}, or {every: 0}"},
                 ANY, personal_on_test, "", "personal"},
+        {{"personal.epochs", "backend: cuda",
+                 "is not supported on the cuda backend yet: remove it, or write training.backend: cpu"},
+                ANY, cuda_phases, "personal", "epochs"},
         {{"personal", "parallel",
                  "clients with personal layers can't be trained by several workers together yet; remove "
                  "`parallel`"},

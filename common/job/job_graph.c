@@ -11,7 +11,7 @@ const struct mfl_yaml_field mfl_job_personal_fields[] = {
                 .offset = offsetof(struct mfl_job, personal.layers),
                 .read = mfl_job_read_globs,
                 .required = true},
-        {0}};
+        {.key = "epochs", MFL_YAML_AT(U32, struct mfl_job, personal.epochs), .min = 1, .max = 1000}, {0}};
 
 /* Whether a pattern is the name of a tensor, or of a layer that uses it. */
 static bool selects(const char *pattern, const struct mfl_graph *graph, int t)
@@ -70,9 +70,10 @@ int mfl_job_mark_personal(const struct mfl_job *job, struct mfl_graph *graph, st
         if (r || !edge)
                 return r ? r : mfl_fail_memory(err, bytes, "the places of personal layers");
         for (int t = graph->i_moving; t < graph->n_params; t++) {
-                const struct mfl_param *param = &graph->params[t];
+                struct mfl_param *param = &graph->params[t];
                 uint64_t begin = param->offset - graph->n_frozen;
                 bool personal = param->moves && is_personal(job, graph, t);
+                param->personal = personal;
                 others |= param->trained && !personal;
                 if (!personal || !param->count)
                         continue;

@@ -447,11 +447,17 @@ bool mfl_job_has_accuracy(const struct mfl_job *job)
         return mfl_loss_decides(job->training.loss);
 }
 
-uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n)
+uint64_t mfl_job_epoch_steps(const struct mfl_job *job, uint32_t n)
 {
         uint64_t rows = (uint64_t)job->training.batch * job->training.accumulate;
         uint32_t epoch = job->training.drop_last ? n - n % job->training.batch : n;
+        return (epoch + rows - 1) / rows;
+}
+
+uint64_t mfl_job_steps(const struct mfl_job *job, uint32_t n)
+{
+        uint64_t epoch = mfl_job_epoch_steps(job, n);
         if (n && !epoch)
                 return 0;
-        return job->training.steps ? job->training.steps : (epoch + rows - 1) / rows * job->training.epochs;
+        return job->training.steps ? job->training.steps : epoch * job->training.epochs;
 }

@@ -24,6 +24,10 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_fedbuff;
         case MFL_STRATEGY_FEDASYNC:
                 return &mfl_method_fedasync;
+        case MFL_STRATEGY_DITTO:
+                return &mfl_method_ditto;
+        case MFL_STRATEGY_PFEDME:
+                return &mfl_method_pfedme;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:
@@ -112,6 +116,31 @@ int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, u
 uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fixed, int64_t units)
 {
         return (uint64_t)units >> mfl_method_scalar_bits(job, fixed, 0);
+}
+
+int mfl_method_phases(const struct mfl_job *job, struct mfl_phase ret_phases[MFL_PHASES_MAX])
+{
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        ret_phases[0] = (struct mfl_phase){.from = MFL_FROM_RECEIVED};
+        return ops->phases ? ops->phases(job, ret_phases) : 1;
+}
+
+uint64_t mfl_phase_steps(const struct mfl_job *job, const struct mfl_phase *phase, uint32_t n)
+{
+        uint64_t steps = mfl_job_steps(job, n);
+        if (phase->epochs && steps)
+                steps = mfl_job_epoch_steps(job, n) * phase->epochs;
+        return steps * MFL_MAX(phase->inner, 1u);
+}
+
+uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t n)
+{
+        struct mfl_phase phases[MFL_PHASES_MAX];
+        int n_phases = mfl_method_phases(job, phases);
+        uint64_t steps = 0;
+        for (int i = 0; i < n_phases; i++)
+                steps += mfl_phase_steps(job, &phases[i], n);
+        return steps;
 }
 
 #define BLOCK 4096u

@@ -17,6 +17,7 @@
 #define MFL_COMMON_METHOD_METHOD_H
 
 #include "common/job/job.h"
+#include "common/model/graph.h"
 
 #define MFL_METHOD_SCALARS_MAX 2
 #define MFL_METHOD_STATES_MAX 3
@@ -46,6 +47,24 @@ struct mfl_client_turn {
         uint64_t steps; /* of the local optimizer */
 };
 
+/* A client's local training is a short program of phases, one after another. Each begins with an optimizer without memory, and
+ * with an epoch of its own. Most methods have one phase; its numbers are 0. */
+#define MFL_PHASES_MAX 2
+struct mfl_phase {
+        enum mfl_phase_from {
+                MFL_FROM_RECEIVED, /* the params that the server sent, x; with `starts`, and the client's own on top */
+                MFL_FROM_OWN,  /* the client's own model; before its first turn, x */
+                MFL_FROM_LAST, /* where the phase before ended */
+        } from;
+        enum mfl_moves moves;
+        uint32_t epochs; /* 0: the epochs or steps of `training` */
+        double pull;     /* the gradient at v has pull * (v - w) added to it: w is x, or see inner */
+        uint32_t inner;  /* 0: a batch is one step. Otherwise so many, after which w, which begins as x, */
+        double rate; /* moves by rate * pull * (v - w). w is what the phase ends with; v goes on from step to step */
+        bool unsent,
+                models; /* its end is no update; with inner v, otherwise its end, is the client's own model */
+};
+
 struct mfl_method_ops {
         /* Clients count with real weights, which their daemons fold in: updates travel as int64, never as float32. */
         bool weighs;
@@ -53,6 +72,8 @@ struct mfl_method_ops {
         /* Scalar 0 is the number of the client's steps; clients count with their whole weights. */
         bool counts_steps;
         bool starts; /* see `correct` */
+        bool models; /* Each client keeps a model of its own, as long as the params that move. Its daemon makes it, and sends it
+                        behind the delta. No `correct` and no `remember`. */
         int n_scalars, n_state;
         const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
         /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
@@ -85,6 +106,8 @@ struct mfl_method_ops {
                 float *ret_correction);
         void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
                 const double *mean, const float *own, const float *delta, float *ret_own);
+        /* The phases of a client's local training; returns how many. NULL: one. */
+        int (*phases)(const struct mfl_job *job, struct mfl_phase *ret_phases);
         /* For each element, what the server adds to the new params, from the mean over all clients' new states. NULL: nothing. */
         double (*shift)(const struct mfl_job *job, double mean);
 };
@@ -96,6 +119,23 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
 
 /* Never NULL. */
 const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
+
+/* Whether the server keeps something of each client. */
+static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
+{
+        return ops->remember || ops->models;
+}
+
+/* Vectors of an update that one client makes alone, as floats. */
+static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
+{
+        return 1 + mfl_method_get(job)->models;
+}
+
+/* The phases, how many; the steps of one, and of all together, for a client of n samples. */
+int mfl_method_phases(const struct mfl_job *job, struct mfl_phase ret_phases[MFL_PHASES_MAX]);
+uint64_t mfl_phase_steps(const struct mfl_job *job, const struct mfl_phase *phase, uint32_t n);
+uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t n);
 
 /* Of scalar i when the weights of one daemon's clients, or of all clients of a population, are at most fixed->weight_max. */
 int mfl_method_scalar_bits(const struct mfl_job *job, const struct mfl_fixed *fixed, int i);
@@ -116,6 +156,7 @@ double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
-        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_fedbuff, mfl_method_fedasync;
+        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_fedbuff, mfl_method_fedasync,
+        mfl_method_ditto, mfl_method_pfedme;
 
 #endif

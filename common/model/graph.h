@@ -170,7 +170,20 @@ struct mfl_param {
                          weight decay, the proximal term and server optimizers leave them alone: their deltas
                          are averaged */
         bool moves; /* the tensor is trained, or has running statistics, which training changes even in a frozen layer */
+        bool personal; /* stays with each client; set by mfl_job_graph */
 };
+
+/* Which tensors a phase of a client's local training moves: all, those that are personal, or the others. */
+enum mfl_moves {
+        MFL_MOVES_ALL,
+        MFL_MOVES_PERSONAL,
+        MFL_MOVES_OTHERS,
+};
+
+static inline bool mfl_param_stays(const struct mfl_param *param, enum mfl_moves moves)
+{
+        return moves != MFL_MOVES_ALL && param->personal != (moves == MFL_MOVES_PERSONAL);
+}
 
 /* The name that a shared tensor would have as a later layer's own. Files may have either name. */
 struct mfl_alias {

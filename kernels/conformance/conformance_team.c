@@ -149,7 +149,7 @@ void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter)
         bool quick = conf_quick || conf_smoke || !strcmp(backend->ops->name, "reference");
         for (int i = 0; backend->ops->grad && i < mfl_conf_n_train_cases; i++) {
                 const struct conf_train_case *kase = &mfl_conf_train_cases[i];
-                if (strstr(kase->name, filter) && !(quick && kase->deep) &&
+                if (strstr(kase->name, filter) && !kase->held && !(quick && kase->deep) &&
                         (!conf_smoke || mfl_conf_is_smoke(kase->name)) &&
                         mfl_conf_begin("%s: team %s", backend->label, kase->name))
                         test_team(backend, kase);

@@ -103,6 +103,7 @@ struct mfl_net_options mfl_conf_train_options(const struct conf_backend *b, cons
                 .segments = t->segments,
                 .input_grad = t->input_grad,
                 .corrects = kase->corrected,
+                .holds = kase->held,
                 .precision = b->precision};
         mfl_assert(kase->classes <= CONF_CLASSES_MAX);
         for (int c = 0; c < kase->classes; c++) /* some are 0 */
@@ -181,6 +182,20 @@ static double loss_distance(int64_t a, int64_t b)
                (1e-30 + mfl_fixed_loss_to_double(b));
 }
 
+/* What stays has the bits that it had. */
+static bool stays(const struct conf_training *t, const struct conf_train_case *kase)
+{
+        for (int i = 0; i < t->graph->n_params; i++) {
+                const struct mfl_param *param = &t->graph->params[i];
+                for (uint64_t g = 0; g < CONF_GROUPS && mfl_param_stays(param, kase->opt.moves); g++) {
+                        uint64_t at = g * t->graph->n + param->offset;
+                        if (memcmp(t->params + at, t->first + at, (size_t)param->count * sizeof(float)) != 0)
+                                return false;
+                }
+        }
+        return true;
+}
+
 /* The allowed difference between a backend and the reference after CONF_STEPS steps. */
 struct train_bounds {
         double params, loss, eval; /* params: over the largest move */
@@ -235,6 +250,7 @@ static void compare_with_reference(
         }
         bool none = tally_of(kase) == MFL_TALLY_NONE;
         counts &= none ? tallied == 0 : tallied >= got->eval.n_scored && moved <= 6 * bounds.hits;
+        counts &= stays(got, kase) && stays(&want, kase);
         mfl_conf_report(counts && params < bounds.params && loss < bounds.loss && eval < bounds.eval &&
                                 apart(got->eval.n_correct, want.eval.n_correct) <= bounds.hits,
                 "%s: train %s: params %.1e (bound %.0e) loss %.1e (%.0e) eval %.1e (%.0e)", b->label,

@@ -33,6 +33,7 @@ struct conf_train_case {
         bool scheduled; /* each step has its own learning rate */
         bool corrected; /* each group but the last has a correction */
         bool weighted;  /* each class, or target, has its own weight */
+        bool held;      /* the opt moves some tensors: every other one is personal */
 };
 extern const struct conf_train_case mfl_conf_train_cases[];
 extern const int mfl_conf_n_train_cases;

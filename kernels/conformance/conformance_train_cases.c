@@ -226,6 +226,15 @@ const struct conf_train_case mfl_conf_train_cases[] = {
                 LAYERS(tanh_layers), .corrected = true},
         {"corrected accumulated", NULL, {1, {20}}, 6, {.lr = 0.1f}, LAYERS(tanh_layers), .accumulate = 3,
                 .corrected = true},
+        {"held", NULL, {3, {3, 7, 7}}, 10,
+                {.lr = 0.02f, .momentum = 0.5f, .weight_decay = 0.01f, .moves = MFL_MOVES_OTHERS},
+                .rows_min = 4, LAYERS(smooth_layers), .held = true},
+        {"held corrected clipped adamw", NULL, {1, {20}}, 6,
+                ADAM(MFL_OPTIMIZER_ADAMW, .lr = 0.02f, .weight_decay = 0.1f, .clip_norm = 0.2f, .prox_mu = 2,
+                        .clip_prox = true, .moves = MFL_MOVES_PERSONAL),
+                LAYERS(tanh_layers), .corrected = true, .held = true},
+        {"held accumulated", "lenet5", {3, {1, 12, 12}}, 10, {.lr = 0.05f, .moves = MFL_MOVES_PERSONAL},
+                .accumulate = 2, .held = true},
         {"clipped not at all", NULL, {1, {20}}, 6, {.lr = 0.1f, .clip_norm = 1000}, LAYERS(tanh_layers)},
         {"scheduled", NULL, {1, {20}}, 6, {.lr = 0.1f, .momentum = 0.5f}, LAYERS(tanh_layers),
                 .scheduled = true},
@@ -390,6 +399,8 @@ void mfl_conf_training_init(struct conf_training *t, const struct conf_train_cas
         t->acc = mfl_conf_alloc(n * sizeof *t->acc);
         for (uint64_t g = 0; g < CONF_GROUPS; g++)
                 mfl_graph_init_params(t->graph, g, t->first + g * n);
+        for (int i = 0; kase->held && i < t->graph->n_params; i++)
+                t->graph->params[i].personal = t->graph->params[i].layer % 2;
 }
 
 void mfl_conf_training_deinit(struct conf_training *t)

@@ -104,7 +104,8 @@ void mfl_cpu_norm_forward(const struct pass *pass, int i)
                 loops->norm_moments(&v, x, kept, kept + vector_floats(&v), kept + 2 * vector_floats(&v));
         else
                 take_running(&v, mean, var, kept);
-        if (!v.groups && training && pass->running)
+        bool stays = !v.groups && mfl_param_stays(&net->graph->params[layer->param_mean], pass->moves);
+        if (!v.groups && training && pass->running && !stays)
                 update_running(&v, layer->momentum, kept, mean, var);
         if (!v.groups && training && pass->statistics) { /* zeros become what the rows have */
                 float *seen = pass->statistics + net->layers[i].statistics;

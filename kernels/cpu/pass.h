@@ -12,6 +12,7 @@ struct pass {
         const struct mfl_rng_key *dropout; /* NULL: inference */
         bool running;                      /* a forward updates running statistics, once */
         uint32_t step;
+        enum mfl_moves moves;
         /* The optimizer whose step is taken on a tensor as soon as its gradient exists; NULL: gradients are
          * wanted, in `grads`. */
         const struct mfl_optimizer *opt;

@@ -111,6 +111,11 @@ static void add_prox(struct mfl_net *net, int group, float mu)
         }
 }
 
+static bool is_taken(const struct mfl_graph *graph, int t, const struct mfl_optimizer *opt)
+{
+        return mfl_cpu_is_trained(graph, t) && !mfl_param_stays(&graph->params[t], opt->moves);
+}
+
 /* Takes the gradients of a whole step that could not be taken one by one, after clipping where asked. The
  * norm's sum has the tensors' order. */
 static void take_grads(struct pass *pass, const struct mfl_optimizer *opt)
@@ -126,13 +131,15 @@ static void take_grads(struct pass *pass, const struct mfl_optimizer *opt)
                 rest.prox_mu = 0;
         }
         for (int t = 0; opt->clip_norm > 0 && t < net->graph->n_params; t++)
-                if (mfl_cpu_is_trained(net->graph, t))
+                if (is_taken(net->graph, t, opt))
                         squares += loops->squares((int64_t)net->wide[t].count, net->grads + net->wide[t].at);
         float factor = mfl_clip_factor(opt->clip_norm, (float)sqrt(squares));
         pass->opt = &rest;
         pass->grads = net->grads;
         for (int t = 0; t < net->graph->n_params; t++) {
-                if (factor != 1.0f && mfl_cpu_is_trained(net->graph, t))
+                if (!is_taken(net->graph, t, opt))
+                        continue;
+                if (factor != 1.0f)
                         loops->scale((int64_t)net->wide[t].count, factor, net->grads + net->wide[t].at);
                 mfl_cpu_step_tensor(pass, t);
         }
@@ -184,12 +191,14 @@ static int step_group(struct mfl_net *net, const struct mfl_device_data *data, s
         uint32_t rows = steps->count[t], batch = (uint32_t)net->options.batch;
         uint32_t parts = (uint32_t)MFL_MAX(net->options.accumulate, 1);
         const uint32_t *index = steps->index + (size_t)t * batch * parts;
-        bool at_once = parts == 1 && opt->clip_norm == 0 && !(net->corrected && net->corrected[group]);
+        bool at_once = parts == 1 && opt->clip_norm == 0 && opt->moves == MFL_MOVES_ALL &&
+                       !(net->corrected && net->corrected[group]);
         struct pass pass = {.net = net,
                 .group = group,
                 .dropout = &steps->dropout,
                 .running = true,
                 .step = steps->step_first + t,
+                .moves = opt->moves,
                 .opt = at_once ? opt : NULL,
                 .rate = mfl_rate_of(opt, (uint64_t)steps->step_first + t + 1,
                         steps->lr_scale ? steps->lr_scale[t] : 1.0f),

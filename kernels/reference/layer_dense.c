@@ -79,7 +79,8 @@ static void norm_forward(const struct pass *pass, int i, const float *x, float *
         struct mfl_norm v = norm_of(pass, i);
         mfl_ref_norm_forward(&v, pass->rows, x, param_of(pass->net, pass->params, layer->param_weight),
                 param_of(pass->net, pass->params, layer->param_bias), y);
-        if (pass->dropout && pass->running && layer->param_mean >= 0)
+        if (pass->dropout && pass->running && layer->param_mean >= 0 &&
+                !mfl_param_stays(&graph->params[layer->param_mean], pass->moves))
                 mfl_ref_norm_running(&v, pass->rows, x, layer->momentum,
                         pass->running + graph->params[layer->param_mean].offset,
                         pass->running + graph->params[layer->param_var].offset);

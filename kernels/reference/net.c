@@ -283,6 +283,16 @@ void mfl_ref_update(float *p, float *m, float *v, const float *p0, const struct 
                 mfl_adaptive_update(opt, rate, p, m, v, p0, g);
 }
 
+/* Tensors that stay have no gradient. */
+static void hold(struct mfl_net *net, enum mfl_moves moves)
+{
+        for (int t = 0; t < net->graph->n_params; t++) {
+                const struct mfl_param *param = &net->graph->params[t];
+                if (mfl_param_stays(param, moves))
+                        memset(net->grads + param->offset, 0, (size_t)param->count * sizeof(float));
+        }
+}
+
 static void update(
         struct mfl_net *net, int group, const struct mfl_optimizer *options, const struct mfl_rate *rate)
 {
@@ -294,11 +304,13 @@ static void update(
                 add_prox(net, at, opt->prox_mu);
                 one.prox_mu = 0;
         }
+        hold(net, opt->moves);
         float factor = opt->clip_norm > 0 ? mfl_clip_factor(opt->clip_norm, norm_of_grads(net)) : 1.0f;
         for (int t = 0; t < net->graph->n_params; t++) {
                 const struct mfl_param *param = &net->graph->params[t];
+                bool moves = param->trained && !mfl_param_stays(param, opt->moves);
                 size_t end = (size_t)(param->offset + param->count);
-                for (size_t i = (size_t)param->offset; param->trained && i < end; i++)
+                for (size_t i = (size_t)param->offset; moves && i < end; i++)
                         mfl_ref_update(&net->params[at + i], net->momentum ? &net->momentum[at + i] : NULL,
                                 net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt,
                                 rate, factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
@@ -354,7 +366,8 @@ static void step_group(struct mfl_net *net, const struct mfl_device_data *data, 
                 .params = params,
                 .running = params,
                 .dropout = &steps->dropout,
-                .step = steps->step_first + t};
+                .step = steps->step_first + t,
+                .moves = opt->moves};
         struct mfl_rate rate =
                 mfl_rate_of(opt, (uint64_t)pass.step + 1, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
         mfl_assert(rows <= batch * parts);

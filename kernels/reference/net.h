@@ -40,6 +40,7 @@ struct pass {
         int64_t rows, first_row;           /* the rows of the step that pass now */
         const struct mfl_rng_key *dropout; /* NULL: inference */
         uint32_t step;
+        enum mfl_moves moves;
 };
 
 /* What layer i keeps from its forward to its backward, for a whole batch. */

@@ -197,8 +197,9 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
 /* Clients' own params are evaluated, too. */
 static bool is_of_clients(const struct core_task *task)
 {
-        bool personal = task->job->spec->personal.layers.n;
-        return task->kind == MFL_TASK_TRAIN || (task->kind == MFL_TASK_EVAL && personal);
+        const struct mfl_job *spec = task->job->spec;
+        bool own = mfl_job_has_own_models(spec) && spec->evaluation.on == MFL_EVALUATE_CLIENTS;
+        return task->kind == MFL_TASK_TRAIN || (task->kind == MFL_TASK_EVAL && own);
 }
 
 bool mfl_core_trains(const struct mfl_core *core, uint32_t conn, const char *id, uint64_t client)

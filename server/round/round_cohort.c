@@ -6,6 +6,7 @@
 
 #include "common/cohort/cohort.h"
 #include "common/cohort/draw.h"
+#include "common/method/method.h"
 #include "common/partition/partition.h"
 
 static int set_items(struct core_job *job, uint32_t n)
@@ -178,7 +179,8 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
                 .attempt = job->attempt,
                 .samples = job->samples,
                 .memory = job->memory,
-                .bytes = (2 * job->n_params - job->n_frozen) * sizeof(float),
+                .bytes = (job->n_params + (job->n_params - job->n_frozen) * mfl_method_vectors(job->spec)) *
+                         sizeof(float),
                 .start_us = job->virtual_us};
         if (!r)
                 r = job->calendar

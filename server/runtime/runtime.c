@@ -26,7 +26,7 @@ bool mfl_runtime_f32_only(const struct mfl_job *spec)
 
 static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 {
-        return n * (mfl_runtime_f32_only(spec) ? sizeof(float) : sizeof(int64_t));
+        return n * (mfl_runtime_f32_only(spec) ? sizeof(float) * mfl_method_vectors(spec) : sizeof(int64_t));
 }
 
 /* Sums and state. */
@@ -35,7 +35,7 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
-                sums += mfl_states_bytes(n);
+                sums += mfl_states_bytes(spec, n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 

@@ -20,7 +20,9 @@ bool mfl_slot_ahead(struct mfl_runtime *rt, uint32_t slot)
         mfl_slots_lock(rt);
         if (rt->sums && s->block && !s->n_writing && s->n_extents && !s->extents[0].begin && !s->wrong) {
                 uint64_t unit = STRIP_ELEMENTS * mfl_element_bytes(s->upload.encoding);
-                uint64_t end = s->extents[0].end / unit * unit;
+                /* A client's own model, behind the delta, is not added. */
+                uint64_t whole = rt->n * mfl_element_bytes(s->upload.encoding);
+                uint64_t end = MFL_MIN(s->extents[0].end, whole) / unit * unit;
                 due = end >= s->handed + STRIP_BYTES;
                 if (due)
                         s->handed = end;

@@ -51,7 +51,7 @@ int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGE
         int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
         if (r)
                 return r;
-        r = mfl_states_correction(rt->states, client, v, err);
+        r = mfl_states_correction(rt->states, client, rt->pool->current->v, v, err);
         if (r)
                 mfl_params_unref(correction);
         else

@@ -8,6 +8,7 @@
 #include "server/runtime/states.h"
 
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -55,9 +56,15 @@ struct mfl_states {
         float *own, *fresh; /* MFL_STATES_RANGE each */
 };
 
-uint64_t mfl_states_bytes(uint64_t n)
+/* Whether the method uses the mean of all states. */
+static bool has_sum(const struct mfl_method_ops *method)
 {
-        return n * sizeof(int64_t);
+        return !method->starts && !method->models;
+}
+
+uint64_t mfl_states_bytes(const struct mfl_job *spec, uint64_t n)
+{
+        return has_sum(mfl_method_get(spec)) ? n * sizeof(int64_t) : 0;
 }
 
 uint64_t mfl_states_row_bytes(uint64_t n)
@@ -175,7 +182,7 @@ static int own_range(struct mfl_states *states, const struct mfl_store_state *ro
 /* Adds `sign` times a row to the sum. */
 static int add_row(struct mfl_states *states, uint32_t place, int64_t sign, struct mfl_error *err)
 {
-        for (uint64_t first = 0, n; first < states->n; first += n) {
+        for (uint64_t first = 0, n; states->sum && first < states->n; first += n) {
                 n = range_at(states, first);
                 int r = read_row(states, place, first, n, states->own, err);
                 if (r)
@@ -272,17 +279,18 @@ int mfl_states_open(
         states->scale_bits = 62 - LIMIT_BITS - bits_for(clients);
         states->unit = ldexp(1, states->scale_bits);
         states->path = mfl_strdup(options->path);
-        states->sum = mfl_alloc_aligned(options->n * sizeof *states->sum);
+        bool summed = has_sum(states->method);
+        states->sum = summed ? mfl_alloc_aligned(options->n * sizeof *states->sum) : NULL;
         states->mean = mfl_calloc(MFL_STATES_RANGE, sizeof *states->mean);
         states->own = mfl_calloc(MFL_STATES_RANGE, sizeof *states->own);
         states->fresh = mfl_calloc(MFL_STATES_RANGE, sizeof *states->fresh);
         pthread_mutex_init(&states->lock, NULL);
-        bool ok = states->path && states->sum && states->mean && states->own && states->fresh;
+        bool ok = states->path && (states->sum || !summed) && states->mean && states->own && states->fresh;
         int r = ok ? 0 : mfl_fail_memory(err, options->n * sizeof *states->sum, "clients' states");
-        if (!r) {
+        if (!r && summed)
                 memset(states->sum, 0, options->n * sizeof *states->sum);
+        if (!r)
                 r = open_file(states, options->known, err);
-        }
         if (r) {
                 mfl_states_close(states);
                 return r;
@@ -345,7 +353,7 @@ static void mean_of(const struct mfl_states *states, uint64_t first, size_t n, d
 {
         uint64_t clients = states->population ? states->population : MFL_MAX(states->index.n, 1u);
         double factor = ldexp(1, -states->scale_bits);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n && states->sum; i++)
                 ret_mean[i] = (double)states->sum[first + i] / (double)clients * factor;
 }
 
@@ -355,15 +363,17 @@ static void clear_others(const struct mfl_states *states, uint64_t first, size_t
         static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
         for (uint64_t i = first, end = first + n; i < end;) {
                 struct mfl_fixed_part part = mfl_fixed_part_at(&apart, states->parts, i, end);
-                if (part.statistics != states->method->starts)
+                if (part.statistics != states->method->starts && !states->method->models)
                         memset(v + (i - first), 0, (size_t)(part.end - i) * sizeof *v);
                 i = part.end;
         }
 }
 
-static int check_range(uint64_t client, const float *v, size_t n, uint64_t first, struct mfl_error *err)
+/* The sum has a limit. What is not added to it needs only to be finite. */
+static int check_range(const struct mfl_states *states, uint64_t client, const float *v, size_t n,
+        uint64_t first, struct mfl_error *err)
 {
-        const float limit = (float)(1 << LIMIT_BITS);
+        const float limit = states->sum ? (float)(1 << LIMIT_BITS) : FLT_MAX;
         for (size_t i = 0; i < n; i++)
                 if (!(fabsf(v[i]) <= limit))
                         return mfl_fail(err, MFL_INVALID,
@@ -392,10 +402,13 @@ int mfl_states_put(
                 r = own_range(states, own, first, n, states->own, err);
                 if (r)
                         break;
-                states->method->remember(
-                        states->spec, &turn, n, states->mean, states->own, delta + first, states->fresh);
+                if (states->method->models)
+                        memcpy(states->fresh, delta + states->n + first, n * sizeof *delta);
+                else
+                        states->method->remember(states->spec, &turn, n, states->mean, states->own,
+                                delta + first, states->fresh);
                 clear_others(states, first, n, states->fresh);
-                r = check_range(client, states->fresh, n, first, err);
+                r = check_range(states, client, states->fresh, n, first, err);
                 if (!r)
                         r = write_row(states, row.slot, first, n, states->fresh, err);
                 row.crc = mfl_crc32c(row.crc, states->fresh, n * sizeof(float));
@@ -429,7 +442,7 @@ int mfl_states_advance(
         uint64_t clients = states->population;
         int r = 0;
         mfl_assert(n <= MFL_STATES_RANGE);
-        for (uint32_t k = 0; k < states->round_rows.n && !r; k++) {
+        for (uint32_t k = 0; k < states->round_rows.n && states->sum && !r; k++) {
                 const struct mfl_store_state *row = &states->round_rows.v[k],
                                              *own = mfl_states_get(&states->index, row->client);
                 r = own_range(states, own, first, n, states->own, err);
@@ -447,7 +460,7 @@ int mfl_states_advance(
                         clients += !mfl_states_get(&states->index, states->round_rows.v[k].client);
         }
         double factor = ldexp(1, -states->scale_bits);
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n && states->sum; i++)
                 states->mean[i] =
                         (double)states->sum[first + i] / (double)MFL_MAX(clients, (uint64_t)1) * factor;
         *ret_mean = states->mean;
@@ -488,15 +501,23 @@ int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
         return 0;
 }
 
-int mfl_states_correction(
-        struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err)
+int mfl_states_correction(struct mfl_states *states, uint64_t client, const float *params,
+        float *ret_correction, struct mfl_error *err)
 {
         const struct mfl_store_state *own = mfl_states_get(&states->index, client);
+        if (states->method->models && !own) {
+                memcpy(ret_correction, params, states->n * sizeof *params);
+                return 0;
+        }
         for (uint64_t first = 0, n; first < states->n; first += n) {
                 n = range_at(states, first);
                 int r = own_range(states, own, first, n, states->own, err);
                 if (r)
                         return r;
+                if (states->method->models) {
+                        memcpy(ret_correction + first, states->own, n * sizeof *states->own);
+                        continue;
+                }
                 mean_of(states, first, n, states->mean);
                 states->method->correct(states->spec, n, states->mean, states->own, ret_correction + first);
         }

@@ -9,11 +9,12 @@
  * from them. The file takes (clients seen) times (a row, rounded up to 4 KiB), and while a round is not committed as many
  * rows more as it has updates.
  *
- * SUM. An element of a row counts as the integer round(v * 2^s); the sum of them over all clients is exact, so it does not
+ * SUM. Only for methods that use the mean: what clients keep of a model of their own is added to nothing, and may have any finite
+ * value. An element of a row counts as the integer round(v * 2^s); the sum of them over all clients is exact, so it does not
  * depend on who trained whom, or when. It is not stored: opening reads every row, compares its checksum, and adds it. A row that
  * is missing or damaged is left out: that client begins anew, and mfl_states_lost says how many did.
  *
- * MEMORY. 8 bytes for each element, 24 for each client seen, and a few rows' ranges. No row is kept in memory.
+ * MEMORY. 8 bytes for each element of a sum, 24 for each client seen, and a few rows' ranges. No row is kept in memory.
  *
  * THREADS. Everything on the worker of sums, but sync, batch and committed, which may run beside on another.
  * Errors: MFL_INVALID (what a client's update did wrong, or a full disk), negative for the rest. */
@@ -39,14 +40,14 @@ int mfl_states_open(
         const struct mfl_states_options *options, struct mfl_states **ret_states, struct mfl_error *err);
 void mfl_states_close(struct mfl_states *states); /* NULL is fine */
 /* Bytes of memory for n elements, without those for clients. */
-uint64_t mfl_states_bytes(uint64_t n);
+uint64_t mfl_states_bytes(const struct mfl_job *spec, uint64_t n);
 /* What a client's row takes on disk. */
 uint64_t mfl_states_row_bytes(uint64_t n);
 uint32_t mfl_states_seen(const struct mfl_states *states);
 
 /* Forgets the rows of a round that was not applied. */
 void mfl_states_round_open(struct mfl_states *states, uint32_t round);
-/* A client's update is about to count: makes its new row. MFL_INVALID: it has none; nothing has changed. The row counts from
+/* A client's update is about to count: makes its new row. With `models` of the method, that lies behind the delta. MFL_INVALID: it has none; nothing has changed. The row counts from
  * the next mfl_states_keep on; put again, or mfl_states_round_open, replaces or drops it. */
 int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta,
         struct mfl_error *err);
@@ -59,9 +60,10 @@ int mfl_states_advance(
         struct mfl_states *states, uint64_t first, size_t n, const double **ret_mean, struct mfl_error *err);
 int mfl_states_apply(struct mfl_states *states, struct mfl_error *err);
 
-/* What is added to the gradients of that client's next local training, or to the params that it starts from: n floats. */
-int mfl_states_correction(
-        struct mfl_states *states, uint64_t client, float *ret_correction, struct mfl_error *err);
+/* What is added to the gradients of that client's next local training, or to the params that it starts from; with `models`, its
+ * own model, or the params, if it has none yet: n floats. params: those of the newest committed or applied round. */
+int mfl_states_correction(struct mfl_states *states, uint64_t client, const float *params,
+        float *ret_correction, struct mfl_error *err);
 
 /* CHECKPOINT: the rows are durable when this returns 0. MFL_STORE_FULL: try again. */
 int mfl_states_sync(struct mfl_states *states, struct mfl_error *err);

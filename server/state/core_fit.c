@@ -51,7 +51,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
         if (method->starts)
                 return (struct core_demand){MFL_PROTOCOL_STATES, "personal", ""};
-        if (method->remember)
+        if (mfl_method_keeps(method))
                 return (struct core_demand){
                         MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->compression.up)

@@ -30,6 +30,8 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_flame,
         &mfl_strategy_fedbuff,
         &mfl_strategy_fedasync,
+        &mfl_strategy_ditto,
+        &mfl_strategy_pfedme,
 };
 
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)

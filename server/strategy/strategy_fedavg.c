@@ -51,6 +51,19 @@ const struct mfl_strategy_ops mfl_strategy_feddyn = {
         .apply = apply,
 };
 
+/* What clients' own models are is common/method/ditto.c's and pfedme.c's. */
+const struct mfl_strategy_ops mfl_strategy_ditto = {
+        .kind = MFL_STRATEGY_DITTO,
+        .name = "ditto",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_pfedme = {
+        .kind = MFL_STRATEGY_PFEDME,
+        .name = "pfedme",
+        .apply = apply,
+};
+
 /* The clients' weights, and the share of a client's model, are common/method/stale.c's. */
 const struct mfl_strategy_ops mfl_strategy_fedbuff = {
         .kind = MFL_STRATEGY_FEDBUFF,

@@ -61,7 +61,7 @@ static const char *find_fault(const struct core_task *task, const struct mfl_ann
 static const char *find_invalid(const struct core_job *job, const struct mfl_announce *a)
 {
         uint32_t n_clients = a->item_count - a->n_rejected;
-        uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 : 8;
+        uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 * mfl_method_vectors(job->spec) : 8;
         if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
                 return "wrong number of scalars";
         if (a->n_losses != (job->memory ? a->item_count : 0))

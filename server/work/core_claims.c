@@ -72,7 +72,9 @@ static uint64_t trained_of(const struct core_job *job, uint64_t samples)
         uint64_t n = multiply(samples, spec->training.epochs);
         if (spec->training.steps)
                 n = multiply(spec->training.steps, MFL_MIN(rows, samples));
-        return multiply(n, job->scored);
+        struct mfl_phase phases[MFL_PHASES_MAX];
+        mfl_method_phases(spec, phases);
+        return multiply(multiply(n, MFL_MAX(phases[0].inner, 1u)), job->scored);
 }
 
 /* Checks the number of correct predictions among n, and the sum of their losses. */

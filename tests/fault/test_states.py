@@ -28,7 +28,10 @@ def states_of(c, job):
 
 
 OWN_LAYERS = {'aggregation': {'strategy': 'fedavg'}, 'personal': {'layers': ['*.bias']}, 'evaluation': {'on': 'clients'}}
-KINDS = {**{a['strategy']: {'aggregation': a} for a in STATEFUL}, 'personal': OWN_LAYERS}
+ON_CLIENTS = {'evaluation': {'on': 'clients'}}
+KINDS = {**{a['strategy']: {'aggregation': a} for a in STATEFUL}, 'personal': OWN_LAYERS,
+         'fedrep': {**ON_CLIENTS, 'personal': {'layers': ['*.bias'], 'epochs': 1}},
+         'ditto': {**ON_CLIENTS, 'aggregation': {'strategy': 'ditto'}}, 'pfedme': {**ON_CLIENTS, 'aggregation': {'strategy': 'pfedme'}}}
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -51,7 +54,7 @@ def test_killed_at_random(cluster, kind):
 POINTS = [when + '-' + step for step in ('states', 'write', 'rename', 'db-commit') for when in ('before', 'after')]
 
 
-@pytest.mark.parametrize('kind', ['scaffold', 'personal'])
+@pytest.mark.parametrize('kind', ['scaffold', 'personal', 'ditto'])
 def test_death_at_every_step_of_a_commit(cluster, kind):
     """Rows that no commit names are nobody's: the round begins again from the states before it."""
     job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 6}, 'training': {'lr': 0.1, 'epochs': 1, 'batch': 10},

@@ -489,6 +489,72 @@ static void gathering_is_data(void **state)
         close_world(&w);
 }
 
+/* ---- phases ---- */
+
+/* A state: what a client's own model is, or how far its own layers are from the job's. */
+static int own_state(void *user, uint64_t client, float *to, struct mfl_error *err)
+{
+        const struct world *w = user;
+        for (uint64_t i = 0; i < w->graph->n; i++)
+                to[i] = 0.01f * (float)(i % 7) + 0.001f * (float)client;
+        return 0;
+}
+
+/* Of four clients with 61 samples together, what progress and updates count: not the phases that leave no update. */
+static void check_counts(struct world *w, const char *more, int fuse, uint64_t rows, uint32_t vectors)
+{
+        char text[1024];
+        uint64_t items[] = {0, 1, 2, 3}, samples = 0;
+        struct mfl_error err = {""};
+        struct mfl_train_result *result;
+        struct mfl_train_control control = {0};
+        struct mfl_task task = {.task = 1,
+                .job = "j-000001",
+                .round = 2,
+                .kind = MFL_TASK_TRAIN,
+                .n_items = 4,
+                .items = items,
+                .single_updates = true,
+                .n_params = w->graph->n,
+                .fixed = w->fixed};
+        struct mfl_train_request request = {.task = &task,
+                .job_text = text,
+                .params = w->params,
+                .control = &control,
+                .correct = own_state,
+                .correct_user = w};
+        snprintf(text, sizeof text,
+                LABELLED "data: {name: toy, partition: iid, clients: 4}\nevaluation: {every: 0}\n"
+                         "training: {lr: 0.05, batch: 5, epochs: 2, fuse: %d}\n%s\n",
+                fuse, more);
+        struct mfl_trainer *trainer = new_trainer(w, 1);
+        if (mfl_trainer_run(trainer, &request, &result, &err))
+                fail_msg("%s", err.text);
+        assert_int_equal(result->n_updates, 4);
+        for (int i = 0; i < 4; i++) {
+                samples += result->updates[i].samples;
+                assert_int_equal(result->updates[i].n_rejected, 0);
+                assert_int_equal(result->updates[i].bytes, w->graph->n * vectors * sizeof(float));
+        }
+        assert_int_equal(samples, rows);
+        assert_int_equal(atomic_load(&control.samples_done), rows);
+        mfl_trainer_result_free(trainer, result);
+        mfl_trainer_free(trainer);
+}
+
+static void phases_count_what_the_server_gets(void **state)
+{
+        struct world w;
+        open_world(&w, &labelled, local_adam);
+        for (int fuse = 1; fuse <= 3; fuse += 2) {
+                check_counts(&w, "personal: {layers: [dense2]}", fuse, 2 * N_TRAIN, 1);
+                check_counts(&w, "personal: {layers: [dense2], epochs: 3}", fuse, 2 * N_TRAIN, 1);
+                check_counts(&w, "aggregation: {strategy: ditto}", fuse, 2 * N_TRAIN, 2);
+                check_counts(&w, "aggregation: {strategy: pfedme, inner_steps: 4}", fuse, 8 * N_TRAIN, 2);
+        }
+        close_world(&w);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -499,6 +565,7 @@ int main(void)
                 cmocka_unit_test(what_does_not_go_together_is_refused),
                 cmocka_unit_test(time_is_accounted_for),
                 cmocka_unit_test(gathering_is_data),
+                cmocka_unit_test(phases_count_what_the_server_gets),
         };
         return cmocka_run_group_tests_name("trainer kinds", tests, NULL, NULL);
 }

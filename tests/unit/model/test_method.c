@@ -170,6 +170,36 @@ static void norms_leave_running_statistics_out(void **state)
         assert_true(mfl_method_norm2(&fixed, &parts, delta, N) == want);
 }
 
+/* 23 samples in batches of 10 are 3 steps an epoch. */
+static void training_is_a_program_of_phases(void **state)
+{
+        struct mfl_phase phases[MFL_PHASES_MAX];
+        struct mfl_job *job = job_of(", batch: 10, epochs: 2", "strategy: fedavg");
+        assert_int_equal(mfl_method_phases(job, phases), 1);
+        assert_int_equal(mfl_method_all_steps(job, 23), 6);
+        assert_int_equal(mfl_method_vectors(job), 1);
+        mfl_job_free(job);
+        job = job_of(", batch: 10, epochs: 2", "strategy: ditto, lambda: 0.3");
+        assert_int_equal(mfl_method_phases(job, phases), 2);
+        assert_true(phases[0].pull == 0 && !phases[0].unsent && !phases[0].models);
+        assert_true(phases[1].pull == 0.3 && phases[1].unsent && phases[1].models);
+        assert_int_equal(mfl_method_all_steps(job, 23), 12);
+        assert_int_equal(mfl_method_vectors(job), 2);
+        mfl_job_free(job);
+        job = job_of(", batch: 10, epochs: 2", "strategy: pfedme");
+        assert_int_equal(mfl_method_phases(job, phases), 1);
+        assert_true(phases[0].inner == 5 && phases[0].pull == 15 && phases[0].rate == 0.005);
+        assert_int_equal(mfl_method_all_steps(job, 23), 30);
+        mfl_job_free(job);
+        job = job_of(", batch: 10, steps: 7}\nevaluation: {every: 0}\npersonal: {layers: [fc2], epochs: 4",
+                "strategy: fedavg");
+        assert_int_equal(mfl_method_phases(job, phases), 2);
+        assert_true(phases[0].moves == MFL_MOVES_PERSONAL && phases[1].moves == MFL_MOVES_OTHERS);
+        assert_int_equal(mfl_phase_steps(job, &phases[0], 23), 12);
+        assert_int_equal(mfl_phase_steps(job, &phases[1], 23), 7);
+        mfl_job_free(job);
+}
+
 /* SCAFFOLD's and FedDyn's formulas, by hand; a client without steps changes nothing. */
 static void clients_remember(void **state)
 {
@@ -220,6 +250,7 @@ static void steps_are_counted_exactly(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(training_is_a_program_of_phases),
                 cmocka_unit_test(powers_are_those_of_libm_but_for_the_last_bits),
                 cmocka_unit_test(fednova_has_the_closed_formula),
                 cmocka_unit_test(clients_remember),

@@ -180,9 +180,9 @@ static void states_are_the_papers(void **state)
         double c = first / 8, second = first - c - (double)fixture_delta(1, 2, 5) / (2 * 0.5);
         read_row(&b, 0, row);
         assert_true(fabs((double)row[5] - second) < 1e-6);
-        ok(mfl_states_correction(b.states, 1, added, &err), &err);
+        ok(mfl_states_correction(b.states, 1, NULL, added, &err), &err);
         assert_true(fabs((double)added[5] - (second / 8 - second)) < 1e-6);
-        ok(mfl_states_correction(b.states, 2, added, &err), &err); /* it never had a turn */
+        ok(mfl_states_correction(b.states, 2, NULL, added, &err), &err); /* it never had a turn */
         assert_true(fabs((double)added[5] - second / 8) < 1e-6 && added[150] == 0);
         end(&b);
         begin(&b, MFL_STRATEGY_FEDDYN, 8);
@@ -191,7 +191,7 @@ static void states_are_the_papers(void **state)
         read_row(&b, 0, row);
         double g = -0.25 * ((double)fixture_delta(1, 1, 5) + (double)fixture_delta(1, 2, 5));
         assert_true(fabs((double)row[5] - g) < 1e-6);
-        ok(mfl_states_correction(b.states, 1, added, &err), &err);
+        ok(mfl_states_correction(b.states, 1, NULL, added, &err), &err);
         assert_true(added[5] == -row[5]);
         end(&b);
         free(row);
@@ -318,13 +318,84 @@ static void the_mean_of_sites_is_over_those_seen(void **state)
         begin(&b, MFL_STRATEGY_SCAFFOLD, 0);
         one_round(&b, 1, 0xf000000000000001u, 1);
         one_round(&b, 2, 3, 1);
-        ok(mfl_states_correction(b.states, 99, added, &err), &err);
+        ok(mfl_states_correction(b.states, 99, NULL, added, &err), &err);
         double one = mfl_states_sum(b.states, 5) / 2.0;
         double unit = (double)mfl_states_units(b.states, 1);
         assert_true(fabs((double)added[5] - one / unit) < 1e-6);
         check_sum(&b);
         free(added);
         end(&b);
+}
+
+/* Clients with a model of their own: the row is what the daemon sent, whatever its size, and nothing is added up. */
+static void own_models_are_kept_as_they_are(void **state)
+{
+        struct bed b;
+        struct mfl_error err = {{0}};
+        float *update = malloc(2 * N * sizeof *update), *params = malloc(N * sizeof *params),
+              *got = malloc(N * sizeof *got);
+        begin(&b, MFL_STRATEGY_DITTO, 8);
+        assert_int_equal(mfl_states_bytes(&b.f.spec, N), 0);
+        for (uint32_t i = 0; i < N; i++) {
+                update[i] = 1;
+                update[N + i] = (float)i * 1e30f;
+                params[i] = (float)i;
+        }
+        mfl_states_round_open(b.states, 1);
+        ok(mfl_states_put(b.states, 3, 1, update, &err), &err);
+        mfl_states_keep(b.states);
+        ok(mfl_states_correction(b.states, 3, params, got, &err), &err); /* no round was applied yet */
+        assert_memory_equal(got, params, N * sizeof *got);
+        apply(&b);
+        commit(&b, 1);
+        reopen(&b);
+        ok(mfl_states_correction(b.states, 3, params, got, &err), &err);
+        assert_memory_equal(got, update + N, N * sizeof *got);
+        ok(mfl_states_correction(b.states, 4, params, got, &err), &err);
+        assert_memory_equal(got, params, N * sizeof *got);
+        mfl_states_round_open(b.states, 2);
+        update[2 * N - 1] = NAN;
+        assert_int_equal(mfl_states_put(b.states, 3, 1, update, &err), MFL_INVALID);
+        end(&b);
+        free(update);
+        free(params);
+        free(got);
+}
+
+/* Layers of clients' own are added to nothing, so a running statistic may move far. */
+static void own_statistics_may_be_large(void **state)
+{
+        struct bed b;
+        struct mfl_error err = {{0}};
+        uint64_t edges[] = {50, 150};
+        char(*globs)[MFL_NAME_BYTES + 16] = calloc(1, sizeof *globs);
+        const struct mfl_fixed_parts personal = {edges, 2};
+        float *delta = calloc(N, sizeof *delta), *got = malloc(N * sizeof *got);
+        b = (struct bed){.population = 8};
+        fixture_init(&b.f, MFL_STRATEGY_FEDAVG, 4);
+        b.f.spec.personal.layers.v = globs;
+        b.f.spec.personal.layers.n = 1;
+        snprintf(b.path, sizeof b.path, "%s/clients.f32", b.f.dir);
+        const struct mfl_states_options options = {.path = b.path,
+                .spec = &b.f.spec,
+                .statistics = &b.statistics,
+                .personal = &personal,
+                .n = N,
+                .population = 8,
+                .known = &b.rows};
+        ok(mfl_states_open(&options, &b.states, &err), &err);
+        delta[49] = 1;
+        delta[50] = 60000;
+        mfl_states_round_open(b.states, 1);
+        ok(mfl_states_put(b.states, 0, 1, delta, &err), &err);
+        mfl_states_keep(b.states);
+        apply(&b);
+        ok(mfl_states_correction(b.states, 0, NULL, got, &err), &err);
+        assert_true(got[49] == 0 && got[50] == 60000);
+        end(&b);
+        free(globs);
+        free(delta);
+        free(got);
 }
 
 int main(void)
@@ -338,6 +409,8 @@ int main(void)
                 cmocka_unit_test(diverging_clients_are_refused),
                 cmocka_unit_test(disk_is_that_of_the_clients_seen),
                 cmocka_unit_test(the_mean_of_sites_is_over_those_seen),
+                cmocka_unit_test(own_models_are_kept_as_they_are),
+                cmocka_unit_test(own_statistics_may_be_large),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
