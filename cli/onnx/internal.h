@@ -342,6 +342,9 @@ int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f
 /* A view of the same elements under a function; *ret_f, ONNX_SAMPLES numbers, is filled by the caller. */
 int mfl_onnx_new_function(
         struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value);
+/* The layer `function` of a view that has no function itself. */
+int mfl_onnx_add_unary(struct onnx *o, const struct onnx_value *v, const struct mfl_layer *function,
+        struct onnx_value **ret_view);
 bool mfl_onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
 /* A number that is no parameter: a frozen weight of one element, with the rank of v's layer. */
 int mfl_onnx_add_scalar(struct onnx *o, const struct onnx_value *v, float c, int *ret_layer);
@@ -434,6 +437,13 @@ int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
+/* condition.c: Sign, Round, Floor and Ceil of computed values; And, Or and Not of conditions on different ones */
+int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
+/* The node's comparison, as a flag; what the node, a Where, chooses. */
+int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view);
+int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
+
 /* move.c: nodes that only move elements */
 bool mfl_onnx_is_move(const struct onnx *o);
 int mfl_onnx_move(struct onnx *o);
@@ -485,6 +495,11 @@ int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, co
 int mfl_onnx_reduce(struct onnx *o);
 int mfl_onnx_prelu(struct onnx *o);
 int mfl_onnx_extreme(struct onnx *o);
+
+/* embedding.c, sort.c */
+int mfl_onnx_embedding(struct onnx *o);
+int mfl_onnx_one_hot(struct onnx *o);
+int mfl_onnx_top(struct onnx *o);
 
 /* softmax.c, scatter.c */
 int mfl_onnx_softmax(struct onnx *o);

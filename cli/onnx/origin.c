@@ -276,6 +276,17 @@ static void find_mask(struct onnx *o)
         mask->param = false;
 }
 
+/* Of a node without a gradient: its result changes while the parameter is trained by other nodes. */
+static bool reads_known_param(const struct onnx *o)
+{
+        bool any = false;
+        for (size_t i = 0; i < mfl_onnx_node(o)->n_input; i++) {
+                const struct onnx_value *v = mfl_onnx_input(o, i);
+                any = any || (v && v->tensor->param && v->tensor->known);
+        }
+        return any;
+}
+
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
@@ -292,23 +303,19 @@ int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
         bool joins = !strcmp(node->op_type, "Concat") && mixed; /* a tensor is trained as a whole */
         if (!computes || (keeps_tensors(node->op_type) && !joins))
                 return 0;
-        if (has_no_gradient(node->op_type)) {
-                for (size_t i = 0; i < node->n_input; i++) {
-                        const struct onnx_value *v = mfl_onnx_input(o, i);
-                        if (v && v->tensor->param && v->tensor->known)
-                                return mfl_onnx_fail(o,
-                                        "is computed from the parameter %.60s, whose training would change "
-                                        "it in "
-                                        "steps; make the result a buffer before the export",
-                                        v->tensor->origin ? v->tensor->origin : "?");
-                        if (v)
-                                mfl_onnx_is_buffer(o, v->tensor);
-                }
+        if (has_no_gradient(node->op_type) && !reads_known_param(o)) {
+                for (size_t i = 0; i < node->n_input; i++)
+                        if (mfl_onnx_input(o, i))
+                                mfl_onnx_is_buffer(o, mfl_onnx_input(o, i)->tensor);
                 return 0;
         }
+        bool multiplies = !strcmp(node->op_type, "MatMul") || !strcmp(node->op_type, "Gemm");
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *v = mfl_onnx_input(o, i), *view;
-                int r = v && v->tensor->param ? mfl_onnx_lift(o, v, &view) : 0;
+                /* A layer's weights and bias, which other rows may use, too. */
+                bool own = multiplies && i > 0 && v && v->shape.rank == (i == 1 ? 2 : 1) &&
+                           mfl_onnx_input(o, 0)->tensor->param;
+                int r = v && v->tensor->param && !own ? mfl_onnx_lift(o, v, &view) : 0;
                 if (r)
                         return r;
         }

@@ -108,10 +108,14 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         bool computes = mfl_onnx_is_unary(op) || mfl_onnx_is_binary(op) || mfl_onnx_is_choice(o);
         if (!computes && a && !a->tensor && a->samples && mfl_onnx_node(o)->n_output == 1)
                 return make_before_move(o, v, ret_view);
+        if (mfl_onnx_is_choice(o))
+                return mfl_onnx_make_choice(o, ret_view);
+        if (mfl_onnx_is_binary(op) && (op[0] == 'G' || op[0] == 'L'))
+                return mfl_onnx_make_comparison(o, ret_view);
         if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return mfl_onnx_join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
-        if (!x || !x->samples || mfl_onnx_is_choice(o))
+        if (!x || !x->samples)
                 return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
         int r = mfl_onnx_resolve(o, x, &view);
         if (r)

@@ -346,7 +346,7 @@ static int cast_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
 {
         enum onnx_kind to = ONNX_KIND_FLOAT;
         struct onnx_value *view;
-        if (!x || x->tensor || x->pending != ONNX_NONE || !mfl_onnx_counts_padding(o, x->layer))
+        if (!x || x->tensor || x->pending != ONNX_NONE || !x->layer || !mfl_onnx_counts_padding(o, x->layer))
                 return 0;
         int r = mfl_onnx_cast_kind(o, &to);
         if (r || to != ONNX_KIND_WHOLE || (r = mfl_onnx_resolve(o, x, &view)) ||
