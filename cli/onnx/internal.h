@@ -282,6 +282,8 @@ int mfl_onnx_weight_layer(
 /* Whether the node computes with a parameter. Then it becomes layers instead of a constant: its inputs are lifted, and
  * from here on mfl_onnx_input gives the lifted ones at this node. */
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted);
+/* Whether a node other than a product of matrices computes with w, an initializer that several nodes read. */
+bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w);
 /* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */

@@ -149,7 +149,9 @@ int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct 
         struct onnx_value *v;
         double scale;
         int r = mfl_onnx_scaled_weight(o, w, &t, &scale);
-        if (r || !t)
+        const struct onnx_value *own = !r && t && t->origin ? mfl_onnx_find(o, t->origin) : NULL;
+        bool vector = own && own->shape.rank == 1; /* elsewhere it may be a row */
+        if (r || !t || vector)
                 return r ? r : multiply(o, x, w, transposed, ret_value);
         if ((r = pend_product(o, x, t, transposed, &v)) || (r = mfl_onnx_make_product(o, v, NULL, &v)))
                 return r;
@@ -186,7 +188,7 @@ static int multiply_each(
 
 /* Products with a vector: one output, whose dimension goes. */
 static int by_vector(
-        struct onnx *o, struct onnx_value *x, const struct onnx_value *b, struct onnx_value **ret_value)
+        struct onnx *o, struct onnx_value *x, struct onnx_value *b, struct onnx_value **ret_value)
 {
         struct onnx_tensor *column = mfl_onnx_alloc(o, 1, sizeof *column);
         struct onnx_value *v;
@@ -194,9 +196,14 @@ static int by_vector(
                 return onnx_memory(o);
         *column = *b->tensor;
         column->shape = (struct onnx_shape){2, {b->shape.dim[0], 1}};
-        int r = pend_product(o, x, column, true, &v);
-        if (r || (r = mfl_onnx_make_product(o, v, NULL, &v)))
+        int r;
+        if (b->uses > 1) { /* elsewhere it may be a row */
+                if ((r = mfl_onnx_lift(o, b, &b)) || (r = mfl_onnx_view(o, b, &column->shape, NULL, &b)) ||
+                        (r = multiply(o, x, b, true, &v)))
+                        return r;
+        } else if ((r = pend_product(o, x, column, true, &v)) || (r = mfl_onnx_make_product(o, v, NULL, &v))) {
                 return r;
+        }
         struct onnx_shape shape = v->shape;
         shape.rank--;
         return mfl_onnx_view(o, v, &shape, NULL, ret_value);
@@ -215,6 +222,11 @@ int mfl_onnx_matmul(struct onnx *o)
         }
         if (!x || x->tensor || !b || !b->tensor)
                 return mfl_onnx_fail(o, "needs data of the samples and weights");
+        if (b->tensor->param && b->shape.rank == 2 && b->tensor->count <= MFL_ONNX_COMPUTED_MAX && mfl_onnx_is_computed_with(o, b)) {
+                if (!(r = mfl_onnx_lift(o, b, &b)))
+                        r = multiply(o, x, b, true, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         struct onnx_tensor *matrix = b->tensor;
         if (b->tensor->f && b->shape.rank > 2 && mfl_onnx_heads(&b->shape, &heads, &rows, &columns)) {
                 if (heads > 1) {

@@ -320,9 +320,10 @@ static int where_step(struct onnx *o, bool *ret_taken)
         const double holds[2] = {(p[0] != 0) == has_a, (p[1] != 0) == has_a};
         struct onnx_value *other = has_a ? b : a;
         c = has_a ? c : d;
-        if (other->tensor)
-                return mfl_onnx_fail(
-                        o, "chooses between two constants by tokens; one of them must be a number");
+        if (other->tensor) {
+                int r = mfl_onnx_make_choice(o, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         return other->pending == ONNX_SCORES && c <= HIDDEN ? hide_scores(o, other, flag, holds)
                                                             : replace(o, flag, holds, other, c);
 }
