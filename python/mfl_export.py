@@ -21,6 +21,7 @@ What the file says beyond ONNX, as JSON in the file's metadata_props:
 A module in eval mode is exported as if in training mode. If the module itself is in training mode, its parts keep their own modes.
 """
 import base64
+import collections
 import contextlib
 import copy
 import inspect
@@ -69,6 +70,9 @@ UNSUPPORTED = (
      lambda m: m.p > 0, "mfl drops single elements only: use nn.Dropout"),
     ((_nn.RReLU,), lambda m: m.lower != m.upper, "draws its slopes at random, which mfl does not: use nn.LeakyReLU"),
 )
+
+
+Median = collections.namedtuple("Median", ("values", "indices"))
 
 
 class ExportError(Exception):
@@ -240,6 +244,8 @@ def _plain_functions():
     for owner in (torch, torch.Tensor):  # the slope of a root is infinite at 0, where PyTorch's deviation has the gradient 0
         var = owner.var
         patches.append(unittest.mock.patch.object(owner, "std", lambda *args, var=var, **kwargs: (var(*args, **kwargs) + 1e-24).sqrt()))
+    for owner in (torch, torch.Tensor):
+        patches.append(unittest.mock.patch.object(owner, "median", _median_by_sort(owner.median)))
     plain_unfold = torch.Tensor.unfold  # PyTorch 2 writes another order for a dimension counted from the end
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
@@ -247,6 +253,16 @@ def _plain_functions():
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+def _median_by_sort(plain):
+    """The lower one of two, as PyTorch takes it; no exporter writes a median."""
+    def median(x, dim=None, keepdim=False):
+        if dim is None:
+            return plain(x)
+        both = [t.narrow(dim, (x.shape[dim] - 1) // 2, 1) for t in torch.sort(x, dim)]
+        return Median(*(t if keepdim else t.squeeze(dim) for t in both))
+    return median
 
 
 def _only_torch():

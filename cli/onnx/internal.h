@@ -444,6 +444,7 @@ int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
 /* The node's comparison, as a flag; what the node, a Where, chooses. */
 int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view);
+int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag);
 int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
 
 /* move.c: nodes that only move elements */

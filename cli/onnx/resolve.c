@@ -105,20 +105,20 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         const char *op = mfl_onnx_node(o)->op_type;
         struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
         double c;
+        int r;
         bool computes = mfl_onnx_is_unary(op) || mfl_onnx_is_binary(op) || mfl_onnx_is_choice(o);
         if (!computes && a && !a->tensor && a->samples && mfl_onnx_node(o)->n_output == 1)
                 return make_before_move(o, v, ret_view);
         if (mfl_onnx_is_choice(o))
                 return mfl_onnx_make_choice(o, ret_view);
         if (mfl_onnx_is_binary(op) && (op[0] == 'G' || op[0] == 'L'))
-                return mfl_onnx_make_comparison(o, ret_view);
+                return (r = mfl_onnx_make_comparison(o, &a)) ? r : mfl_onnx_make_pair(o, a, ret_view);
         if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return mfl_onnx_join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
         if (!x || !x->samples)
                 return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
-        int r = mfl_onnx_resolve(o, x, &view);
-        if (r)
+        if ((r = mfl_onnx_resolve(o, x, &view)))
                 return r;
         if (mfl_onnx_is_unary(op))
                 return mfl_onnx_make_unary(o, view, ret_view);
@@ -166,6 +166,8 @@ static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value
         int r = cut_out(o, v);
         if (!r)
                 r = mfl_onnx_make_known(o, v, &made);
+        if (!r && !made && v->cut && !(r = mfl_onnx_make_cut(o, v, &made)))
+                r = mfl_onnx_make_pair(o, made, &made);
         if (!r && !made)
                 r = v->unmoved ? make_unmoved(o, v, &made) : make_step(o, v, &made);
         if (!r)

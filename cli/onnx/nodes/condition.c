@@ -82,15 +82,48 @@ int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view)
         return mfl_onnx_new_pair(o, v, or_equal ? fails : holds, ret_view);
 }
 
+/* Whether the elements lie beyond one of v's bounds, which are no function of them. */
+int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag)
+{
+        const struct onnx_cut *cut = v->cut;
+        const double on[2] = {cut->between, !cut->between};
+        struct onnx_value *x, *side[2], *flag = NULL;
+        int n = 0, r = mfl_onnx_view(o, v, &v->shape, NULL, &x);
+        if (r)
+                return r;
+        x->samples = NULL;
+        x->cut = NULL;
+        x->unmoved = NULL;
+        if (isfinite(cut->above) && (r = mfl_onnx_make_affine(o, x, 1, -cut->above, &side[n++])))
+                return r;
+        if (isfinite(cut->below) && (r = mfl_onnx_make_affine(o, x, -1, cut->below, &side[n++])))
+                return r;
+        for (int k = 0; k < n; k++) {
+                if ((r = add(o, side[k], MFL_OP_SIGN, &side[k])) || (r = add(o, side[k], MFL_OP_RELU, &side[k])) ||
+                        (flag && (r = mfl_onnx_combine(o, MFL_OP_ADD, flag, side[k], &side[k]))))
+                        return r;
+                flag = side[k];
+        }
+        if (!flag)
+                return mfl_onnx_fail(o, "holds for all numbers, or for none");
+        o->layers[flag->layer].flag = true;
+        return mfl_onnx_new_pair(o, flag, on, ret_flag);
+}
+
 /* A value that is whether something holds, as a flag. */
 static int as_flag(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_flag)
 {
         double pair[2];
-        int r;
+        int r = 0, node = o->node;
         *ret_flag = v;
         if (mfl_onnx_pair(o, v, pair))
                 return 0;
-        if ((r = mfl_onnx_resolve(o, v, ret_flag)))
+        if (v->cut)
+                return mfl_onnx_make_cut(o, v, ret_flag);
+        o->node = v->node >= 0 ? v->node : node;
+        r = v->samples && is_comparison(o) ? mfl_onnx_make_comparison(o, ret_flag) : mfl_onnx_resolve(o, v, ret_flag);
+        o->node = node;
+        if (r)
                 return r;
         return mfl_onnx_pair(o, *ret_flag, pair)
                        ? 0

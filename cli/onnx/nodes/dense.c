@@ -166,8 +166,7 @@ int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
         int64_t heads, rows, columns;
         if (strcmp(mfl_onnx_node(o)->op_type, "MatMul") || !x || !w || w->tensor ||
                 (x->tensor && !x->tensor->f) || !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE ||
-                (!x->tensor && mfl_onnx_of_params(o, x) && mfl_onnx_heads(&w->shape, &heads, &rows, &columns) &&
-                        heads > 1))
+                (!x->tensor && mfl_onnx_heads(&w->shape, &heads, &rows, &columns) && heads > 1))
                 return 0;
         *ret_taken = true;
         /* A constant times weights: Swin v2's bias of relative positions. */
