@@ -422,6 +422,13 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
+/* The node's comparison, as a flag; whether a value lies beyond the bounds of its cut, as a flag; what the node, a Where, chooses. */
+int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view);
+int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag);
+int mfl_onnx_as_flag(
+        struct onnx *o, struct onnx_value *v, struct onnx_value **ret_flag); /* of any condition */
+int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
+
 /* BatchNormalization of {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the
  * batch. l: the norm without input and output. */
 int mfl_onnx_norm_of_rows(
@@ -442,10 +449,6 @@ int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 /* condition.c: Sign, Round, Floor and Ceil of computed values; And, Or and Not of conditions on different ones */
 int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
-/* The node's comparison, as a flag; what the node, a Where, chooses. */
-int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view);
-int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag);
-int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
 
 /* move.c: nodes that only move elements */
 bool mfl_onnx_is_move(const struct onnx *o);

@@ -278,8 +278,8 @@ static void find_mask(struct onnx *o)
 
 bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w)
 {
-        static const char *const computes =
-                " Mul Add Sub Div Pow Sqrt Exp Log Abs Neg Tanh Sigmoid Softmax ReduceSum ReduceMean ReduceL2 ";
+        static const char *const computes = " Mul Add Sub Div Pow Sqrt Exp Log Abs Neg Tanh Sigmoid Softmax "
+                                            "ReduceSum ReduceMean ReduceL2 ";
         char op[40];
         for (size_t i = 0; w && w->uses > 1 && i < o->graph->n_node; i++) {
                 const Onnx__NodeProto *node = o->graph->node[i];
@@ -312,8 +312,8 @@ static bool is_of_dense(const struct onnx *o, const struct onnx_value *v)
 {
         const struct onnx_value *first = mfl_onnx_input(o, 0),
                                 *own = v->tensor->origin ? mfl_onnx_find(o, v->tensor->origin) : NULL;
-        return first->tensor && first->tensor->param && own && own->uses > 1 && (v == own || v->tensor->turned) &&
-               !mfl_onnx_is_computed_with(o, own);
+        return first->tensor && first->tensor->param && own && own->uses > 1 &&
+               (v == own || v->tensor->turned) && !mfl_onnx_is_computed_with(o, own);
 }
 
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)

@@ -174,8 +174,10 @@ static bool is_of_categories(const struct mfl_graph *graph, const struct mfl_lay
         const struct mfl_layer *in = &graph->layers[layer->input];
         if (layer->op != MFL_OP_EMBEDDING)
                 return false;
-        if (in->op == MFL_OP_ADD && graph->layers[in->input2].op == MFL_OP_WEIGHT && graph->layers[in->input2].frozen)
-                return in->input == 0 || (graph->layers[in->input].op == MFL_OP_SLICE && graph->layers[in->input].input == 0);
+        if (in->op == MFL_OP_ADD && graph->layers[in->input2].op == MFL_OP_WEIGHT &&
+                graph->layers[in->input2].frozen)
+                return in->input == 0 ||
+                       (graph->layers[in->input].op == MFL_OP_SLICE && graph->layers[in->input].input == 0);
         return in->op == MFL_OP_SLICE && in->input == 0;
 }
 

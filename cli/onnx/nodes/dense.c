@@ -200,7 +200,8 @@ static int by_vector(
                 if ((r = mfl_onnx_lift(o, b, &b)) || (r = mfl_onnx_view(o, b, &column->shape, NULL, &b)) ||
                         (r = multiply(o, x, b, true, &v)))
                         return r;
-        } else if ((r = pend_product(o, x, column, true, &v)) || (r = mfl_onnx_make_product(o, v, NULL, &v))) {
+        } else if ((r = pend_product(o, x, column, true, &v)) ||
+                   (r = mfl_onnx_make_product(o, v, NULL, &v))) {
                 return r;
         }
         struct onnx_shape shape = v->shape;
@@ -221,7 +222,8 @@ int mfl_onnx_matmul(struct onnx *o)
         }
         if (!x || x->tensor || !b || !b->tensor)
                 return mfl_onnx_fail(o, "needs data of the samples and weights");
-        if (b->tensor->param && b->shape.rank == 2 && b->tensor->count <= MFL_ONNX_COMPUTED_MAX && mfl_onnx_is_computed_with(o, b)) {
+        if (b->tensor->param && b->shape.rank == 2 && b->tensor->count <= MFL_ONNX_COMPUTED_MAX &&
+                mfl_onnx_is_computed_with(o, b)) {
                 if (!(r = mfl_onnx_lift(o, b, &b)))
                         r = multiply(o, x, b, true, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);

@@ -213,7 +213,8 @@ static int as_floats(struct onnx *o, const struct onnx_value *of, struct onnx_va
         struct onnx_tensor *t;
         struct onnx_value *v;
         if (mfl_onnx_node(o)->op_type[0] == 'D')
-                return mfl_onnx_fail(o, "divides whole numbers; divide before training, or call float() first");
+                return mfl_onnx_fail(
+                        o, "divides whole numbers; divide before training, or call float() first");
         int r = mfl_onnx_fold_new(o, &of->shape, true, &t);
         for (int64_t i = 0; !r && i < t->count; i++)
                 mfl_onnx_fold_put(t, i, mfl_onnx_number(of->tensor, i));
@@ -237,8 +238,9 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
                 return r;
         tensor = constant->tensor;
         if (!strcmp(op, "Pow") && !trained && !constant_first) /* negative numbers have whole powers */
-                return mfl_onnx_fail(o, "raises to several powers at once; write torch.stack([x, x**2, ...], -1), with "
-                                        "one number for each");
+                return mfl_onnx_fail(o,
+                        "raises to several powers at once; write torch.stack([x, x**2, ...], -1), with "
+                        "one number for each");
         if (!mfl_onnx_is_arithmetic(op) || (turned && (trained || constant_first))) {
                 r = mfl_onnx_lift(o, constant, &view);
                 return r ? r : two_variables(o, constant_first ? view : x, constant_first ? x : view);

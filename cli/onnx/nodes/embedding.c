@@ -87,13 +87,16 @@ int mfl_onnx_one_hot(struct onnx *o)
         struct onnx_tensor *table;
         int64_t n = 0, axis = mfl_onnx_int(o, "axis", -1);
         int from, r;
-        if (!tokens || !of || !of->tensor || of->tensor->count != 2 || !mfl_onnx_scalar(mfl_onnx_input(o, 1), &depth) ||
-                !(depth >= 1 && depth <= 4096) || (axis != -1 && axis != tokens->shape.rank))
-                return mfl_onnx_fail(o, "needs a depth from 1 to 4096, and the classes as the last dimension");
+        if (!tokens || !of || !of->tensor || of->tensor->count != 2 ||
+                !mfl_onnx_scalar(mfl_onnx_input(o, 1), &depth) || !(depth >= 1 && depth <= 4096) ||
+                (axis != -1 && axis != tokens->shape.rank))
+                return mfl_onnx_fail(
+                        o, "needs a depth from 1 to 4096, and the classes as the last dimension");
         if ((r = layer_of_tokens(o, tokens, &from, &n)))
                 return r;
         if (from < 0)
-                return mfl_onnx_fail(o, "is supported of the model's input: tokens, or neighbouring columns of {batch, features}");
+                return mfl_onnx_fail(o, "is supported of the model's input: tokens, or neighbouring columns "
+                                        "of {batch, features}");
         int64_t classes = (int64_t)depth;
         struct onnx_shape shape = {2, {classes, classes}};
         if ((r = mfl_onnx_fold_new(o, &shape, true, &table)))

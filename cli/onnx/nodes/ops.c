@@ -483,20 +483,21 @@ static const struct {
         {"GlobalAveragePool", convert_global_pool, ANY}, {"GlobalMaxPool", convert_global_pool, ANY},
         {"Gemm", mfl_onnx_gemm, ANY}, {"MatMul", mfl_onnx_matmul, ANY},
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
-        {"Concat", convert_concat, ANY}, {"Gather", mfl_onnx_embedding, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
-        {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
+        {"Concat", convert_concat, ANY}, {"Gather", mfl_onnx_embedding, ANY},
+        {"LSTM", mfl_onnx_recurrent, ANY}, {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
         {"Dropout", convert_dropout, GIVEN}, {"Softmax", mfl_onnx_softmax, OF_SAMPLES},
         {"LogSoftmax", mfl_onnx_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMin", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL1", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceLogSumExp", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSumSquare", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceProd", mfl_onnx_reduce, OF_SAMPLES},
-        {"OneHot", mfl_onnx_one_hot, ANY}, {"TopK", mfl_onnx_top, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
-        {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
-        {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
-        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES},
-        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}, {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
+        {"OneHot", mfl_onnx_one_hot, ANY}, {"TopK", mfl_onnx_top, OF_SAMPLES},
+        {"Max", mfl_onnx_extreme, GIVEN}, {"Min", mfl_onnx_extreme, GIVEN},
+        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
+        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
+        {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
+        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

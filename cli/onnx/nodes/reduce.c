@@ -154,7 +154,8 @@ static int maximum(struct onnx *o, struct onnx_value *x, const struct reduction 
 }
 
 /* Columns [start, start + n) of {rows, width}. */
-static int columns(struct onnx *o, const struct onnx_value *of, int64_t start, int64_t n, struct onnx_value **ret_view)
+static int columns(
+        struct onnx *o, const struct onnx_value *of, int64_t start, int64_t n, struct onnx_value **ret_view)
 {
         int64_t rows = of->shape.dim[0], width = of->shape.dim[1];
         struct onnx_shape shape = {2, {rows, n}};

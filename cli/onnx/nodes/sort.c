@@ -21,8 +21,8 @@ static int columns(
 
 /* The larger of each pair of neighbouring columns, or the smaller. Of equal numbers the first one counts, which gets the
  * gradient. */
-static int one_of_pairs(
-        struct onnx *o, const struct onnx_value *pairs, bool smaller, struct mfl_shape *ret_shape, int *ret_layer)
+static int one_of_pairs(struct onnx *o, const struct onnx_value *pairs, bool smaller,
+        struct mfl_shape *ret_shape, int *ret_layer)
 {
         static const struct mfl_layer negation = {.op = MFL_OP_NEG};
         int64_t rows = pairs->shape.dim[0], n = pairs->shape.dim[1] / 2;
@@ -42,9 +42,11 @@ static int one_of_pairs(
 }
 
 /* The columns side by side. */
-static int append(struct onnx *o, int layer, const struct mfl_shape *shape, int *joined, struct mfl_shape *total)
+static int append(
+        struct onnx *o, int layer, const struct mfl_shape *shape, int *joined, struct mfl_shape *total)
 {
-        struct mfl_layer l = {.op = MFL_OP_CONCAT, .axis = 1, .input = *joined, .input2 = layer, .out = *total};
+        struct mfl_layer l = {
+                .op = MFL_OP_CONCAT, .axis = 1, .input = *joined, .input2 = layer, .out = *total};
         l.out.dim[1] += shape->dim[1];
         *total = l.out;
         return mfl_onnx_add_layer(o, &l, NULL, o->node, joined);
@@ -120,16 +122,19 @@ int mfl_onnx_top(struct onnx *o)
                 return r;
         axis += axis < 0 ? x->shape.rank : 0;
         if (axis < 0 || axis >= x->shape.rank || x->shape.dim[axis] > SORTED_MAX ||
-                !mfl_onnx_scalar(mfl_onnx_input(o, 1), &wanted) || !(wanted >= 1 && wanted <= (double)x->shape.dim[axis]))
-                return mfl_onnx_fail(o, "torch.sort, topk and median are supported for at most %d numbers; use amax, or "
-                                        "a softmax, over more", SORTED_MAX);
+                !mfl_onnx_scalar(mfl_onnx_input(o, 1), &wanted) ||
+                !(wanted >= 1 && wanted <= (double)x->shape.dim[axis]))
+                return mfl_onnx_fail(o,
+                        "torch.sort, topk and median are supported for at most %d numbers; use amax, or "
+                        "a softmax, over more",
+                        SORTED_MAX);
         w->n = (int)x->shape.dim[axis];
         int k = (int)wanted, taken[SORTED_MAX];
         struct onnx_shape rows = {2, {mfl_onnx_count(&x->shape) / w->n, w->n}}, shape = x->shape;
         for (int i = 0; i < w->n; i++)
                 w->at[i] = i;
-        if ((r = mfl_onnx_axis_last(o, x, (int)axis, &v)) || (r = mfl_onnx_view(o, v, &rows, NULL, &w->view)) ||
-                (r = sort(o, w)))
+        if ((r = mfl_onnx_axis_last(o, x, (int)axis, &v)) ||
+                (r = mfl_onnx_view(o, v, &rows, NULL, &w->view)) || (r = sort(o, w)))
                 return r;
         for (int i = 0; i < k; i++)
                 taken[i] = w->at[largest ? w->n - 1 - i : i];

@@ -130,7 +130,8 @@ static int add_windows(struct onnx *o, const struct window *w, int64_t channels,
                 l.map.stride[d] = w->stride[d] * step[d];
                 l.map.size[4 + d] = w->kernel[d];
                 l.map.stride[4 + d] = w->dilation[d] * step[d] * (w->backward ? -1 : 1);
-                l.map.offset += (w->start[d] + (w->backward ? w->dilation[d] * (w->kernel[d] - 1) : 0)) * step[d];
+                l.map.offset +=
+                        (w->start[d] + (w->backward ? w->dilation[d] * (w->kernel[d] - 1) : 0)) * step[d];
         }
         l.map.size[3] = channels;
         l.map.stride[3] = in[0] * step[0];
@@ -162,12 +163,13 @@ static int give(struct onnx *o, const struct onnx_value *rows, const struct onnx
 }
 
 /* The columns of each group's channels, by the group's rows of the matrix {outputs, numbers of a group's window}. */
-static int multiply_groups(struct onnx *o, const struct onnx_value *windows, const struct onnx_value *matrix, int64_t groups,
-        struct onnx_value **ret_value)
+static int multiply_groups(struct onnx *o, const struct onnx_value *windows, const struct onnx_value *matrix,
+        int64_t groups, struct onnx_value **ret_value)
 {
         int64_t rows = windows->shape.dim[1], each = matrix->shape.dim[1], outputs = matrix->shape.dim[0],
                 own = outputs / groups, columns = each * groups;
-        struct onnx_shape left = {3, {groups, rows, each}}, right = {3, {groups, each, own}}, out = {2, {rows, outputs}};
+        struct onnx_shape left = {3, {groups, rows, each}}, right = {3, {groups, each, own}},
+                          out = {2, {rows, outputs}};
         struct onnx_value *a, *b, *v;
         int32_t *at = mfl_onnx_alloc(o, (size_t)(rows * columns) + 1, sizeof *at),
                 *of = mfl_onnx_alloc(o, (size_t)(outputs * each) + 1, sizeof *of),
@@ -187,15 +189,18 @@ static int multiply_groups(struct onnx *o, const struct onnx_value *windows, con
 }
 
 /* The rows of the windows, by weights {outputs, numbers of a group's window} that are a layer's output. */
-static int multiply_windows(struct onnx *o, int layer, const struct mfl_shape *rows, struct onnx_value *weights,
-        int64_t groups, struct onnx_value **ret_value)
+static int multiply_windows(struct onnx *o, int layer, const struct mfl_shape *rows,
+        struct onnx_value *weights, int64_t groups, struct onnx_value **ret_value)
 {
         struct onnx_shape matrix = {2, {weights->shape.dim[0], rows->dim[1] / groups}};
         struct onnx_value windows = {.shape = {3, {1, rows->dim[0], rows->dim[1]}}, .layer = layer}, *w;
         int r = mfl_onnx_resolve(o, weights, &w);
         if (!r && groups > 1 && mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
-                r = mfl_onnx_fail(o, "has %lld weights in groups, which each sample of a batch has a copy of; the limit is "
-                                     "%lld", (long long)mfl_onnx_count(&w->shape), (long long)MFL_ONNX_COMPUTED_MAX);
+                r = mfl_onnx_fail(o,
+                        "has %lld weights in groups, which each sample of a batch has a copy of; the limit "
+                        "is "
+                        "%lld",
+                        (long long)mfl_onnx_count(&w->shape), (long long)MFL_ONNX_COMPUTED_MAX);
         if (!r)
                 r = mfl_onnx_view(o, w, &matrix, NULL, &w);
         if (r)
@@ -295,8 +300,8 @@ static int take_places(struct onnx *o, const struct onnx_value *x, struct onnx_v
         return mfl_onnx_view(o, x, &shape, map, ret_view);
 }
 
-static int read_transposed(struct onnx *o, const struct onnx_value *x, const struct onnx_value *weights, int64_t groups,
-        struct window *w, bool *ret_blocks)
+static int read_transposed(struct onnx *o, const struct onnx_value *x, const struct onnx_value *weights,
+        int64_t groups, struct window *w, bool *ret_blocks)
 {
         int64_t pads[6], more[3];
         int r = read_three(o, x, "strides", 1, 1, w->stride);
@@ -306,14 +311,17 @@ static int read_transposed(struct onnx *o, const struct onnx_value *x, const str
                 r = read_three(o, x, "pads", 0, 2, pads);
         if (!r)
                 r = read_three(o, x, "output_padding", 0, 1, more);
-        if (!r && (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") || mfl_onnx_attribute(o, "output_shape")))
-                r = mfl_onnx_fail(o, "auto_pad and output_shape are not supported; give the padding in numbers");
+        if (!r && (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") ||
+                          mfl_onnx_attribute(o, "output_shape")))
+                r = mfl_onnx_fail(
+                        o, "auto_pad and output_shape are not supported; give the padding in numbers");
         *ret_blocks = groups == 1;
         for (int d = 0; !r && d < 3; d++) {
                 w->kernel[d] = weights->shape.dim[D + d];
                 w->in[d] = x->shape.dim[D + d];
-                *ret_blocks = *ret_blocks && w->kernel[d] == w->stride[d] && (w->dilation[d] == 1 || w->kernel[d] == 1) &&
-                              !pads[d] && !pads[3 + d] && !more[d];
+                *ret_blocks = *ret_blocks && w->kernel[d] == w->stride[d] &&
+                              (w->dilation[d] == 1 || w->kernel[d] == 1) && !pads[d] && !pads[3 + d] &&
+                              !more[d];
                 int64_t reach = w->dilation[d] * (w->kernel[d] - 1);
                 w->out[d] = (w->in[d] - 1) * w->stride[d] - pads[d] - pads[3 + d] + reach + more[d] + 1;
                 w->before[d] = reach - pads[d];
@@ -347,7 +355,8 @@ static int turn_weights(
 {
         struct onnx_value *lifted = weights;
         int64_t inputs = weights->shape.dim[0] / groups, own = weights->shape.dim[C],
-                kernel = mfl_onnx_count(&weights->shape) / (weights->shape.dim[0] * own), each = inputs * kernel;
+                kernel = mfl_onnx_count(&weights->shape) / (weights->shape.dim[0] * own),
+                each = inputs * kernel;
         struct onnx_shape shape = {2, {own * groups, each}};
         int r = weights->tensor ? mfl_onnx_lift(o, weights, &lifted) : mfl_onnx_resolve(o, weights, &lifted);
         int32_t *map = r ? NULL : mfl_onnx_alloc(o, (size_t)(own * groups * each) + 1, sizeof *map);
@@ -361,7 +370,8 @@ static int turn_weights(
 }
 
 /* A transposed convolution of any kind. */
-static int convert_spread(struct onnx *o, struct onnx_value *x, struct onnx_value *weights, int64_t groups, struct window *w)
+static int convert_spread(
+        struct onnx *o, struct onnx_value *x, struct onnx_value *weights, int64_t groups, struct window *w)
 {
         int64_t channels = x->shape.dim[C];
         struct mfl_shape image = {3, {channels * w->in[0], w->in[1], w->in[2]}};
@@ -496,8 +506,8 @@ static int is_computed(struct onnx *o, const struct onnx_value *x, bool *ret_com
         double scale;
         *ret_computed = false;
         if (!x || x->tensor || !w || w->tensor || strcmp(mfl_onnx_node(o)->op_type, "Conv") != 0 ||
-                (x->shape.rank != 3 && x->shape.rank != 4) ||
-                !mfl_onnx_of_params(o, w) || mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
+                (x->shape.rank != 3 && x->shape.rank != 4) || !mfl_onnx_of_params(o, w) ||
+                mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
                 return 0;
         int r = mfl_onnx_scaled_weight(
                 o, w, &t, &scale); /* a number times the weights is a layer behind it */

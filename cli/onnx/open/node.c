@@ -59,8 +59,10 @@ static const struct {
         {" Mod BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot ",
                 "is arithmetic of whole numbers; compute it "
                 "before training, and store it with the data"},
-        {" And Or Not Xor ", "joins conditions only: comparisons such as x > 0, constant masks, and others that it joins"},
-        {" IsNaN IsInf ", "is not supported; mfl refuses updates that are not numbers by itself: leave out nan_to_num"},
+        {" And Or Not Xor ",
+                "joins conditions only: comparisons such as x > 0, constant masks, and others that it joins"},
+        {" IsNaN IsInf ",
+                "is not supported; mfl refuses updates that are not numbers by itself: leave out nan_to_num"},
         {" DFT STFT MelWeightMatrix HannWindow HammingWindow BlackmanWindow ",
                 "a spectrum is not computed in training; "
                 "compute it before, and store it with the data"},
