@@ -478,6 +478,7 @@ def _runs(net, inputs, rows, seed, names, in_double):
         if run["out_noise"] > 0.05 * float(run["out"].abs().max()):
             raise ExportError("its outputs are random even without dropout, or rounding alone changes them by 5%")
         run["grad_noise"] = {k: _difference(g, other["grads"][k]) for k, g in run["grads"].items()}
+        run["spread"] = _relative(run["grads"], other["grads"])
         largest = {k: float(g.abs().max()) for k, g in run["grads"].items()}
         floor = 1e-3 * max(largest.values())
         run["noise"] = max([run["out_noise"] / max(float(run["out"].abs().max()), 1e-30)] +
@@ -489,18 +490,22 @@ def _runs(net, inputs, rows, seed, names, in_double):
 
 
 def _spread(net, inputs, rows, seed, runs):
-    """How much of each gradient, by L2 norms, changes with parameters that change by a little more than rounding does. Flips of ReLUs
+    """How much of each gradient, by L2 norms, changes by rounding alone, or with parameters that change by a little more than that. Flips of ReLUs
     and of winners of max pools are rare events: one run with rounding alone may show none where the next one has some."""
     changed = _copy(net)
     _perturb(changed, SPREAD_BITS)
     for b, (n, run) in enumerate(zip(rows, runs)):
         x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
-        other = _run(changed, x, seed, b, list(run["grads"]), False)["grads"]
-        sizes = {k: _norm(g) for k, g in run["grads"].items()}
-        floor = 1e-3 * max(size / math.sqrt(run["grads"][k].numel()) for k, size in sizes.items())
-        run["spread"] = {k: _norm(other[k] - g) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30)
-                         for k, g in run["grads"].items()}
-        run["spread"] = {k: v if math.isfinite(v) else 1.0 for k, v in run["spread"].items()}
+        other = _relative(run["grads"], _run(changed, x, seed, b, list(run["grads"]), False)["grads"])
+        run["spread"] = {k: max(v, other[k]) for k, v in run["spread"].items()}
+
+
+def _relative(grads, other):
+    """By L2 norms; of a gradient that is small beside the others, by what is small beside them."""
+    sizes = {k: _norm(g) for k, g in grads.items()}
+    floor = 1e-3 * max(size / math.sqrt(grads[k].numel()) for k, size in sizes.items())
+    found = {k: _norm(other[k] - g) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30) for k, g in grads.items()}
+    return {k: v if math.isfinite(v) else 1.0 for k, v in found.items()}
 
 
 def _difference(a, b):
