@@ -255,6 +255,75 @@ class Tabular(Entry):
         return torch.cat([torch.randint(0, 5, (n, 2)).float(), torch.randn(n, 4)], 1)
 
 
+class SlotAttention(nn.Module):
+    """A weight for samples and for a parameter; a cell that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.slots, self.k, self.v = nn.Parameter(torch.randn(1, 3, 8)), nn.Linear(6, 8, False), nn.Linear(6, 8, False)
+        self.own, self.gru, self.fc = nn.Linear(8, 8, False), nn.GRUCell(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        slots, k, v = self.slots.expand(len(x), -1, -1), self.k(x), self.v(x)
+        for _ in range(2):
+            a = (torch.einsum("bnd,bsd->bns", k, self.own(slots)) / 8 ** 0.5).softmax(-1) + 1e-8
+            updates = torch.einsum("bns,bnd->bsd", a / a.sum(1, keepdim=True), v)
+            slots = self.gru(updates.reshape(-1, 8), slots.reshape(-1, 8)).view(len(x), 3, 8)
+        return self.fc(slots.mean(1))
+
+
+def cut_gem(m, x):
+    y = m.c(x).clamp(min=1e-6).pow(m.p)
+    return m.fc(F.avg_pool2d(y, tuple(y.shape[-2:])).pow(1.0 / m.p).flatten(1))
+
+
+def cross_network(m, x):
+    y = x
+    for w, b in zip(m.w, m.b):
+        y = x * (y @ w).unsqueeze(-1) + b + y
+    return m.fc(y)
+
+
+def more_entries(image, series, text):
+    """Steps, conditions, orders, powers, volumes in groups, and parameters as vectors."""
+    L, P = nn.Linear, nn.Parameter
+    vector, volume = (7,), (4, 4, 6, 6)
+    of = lambda forward, **parts: lambda: Calls(forward, **{k: part() for k, part in parts.items()})
+    a, fc = lambda: L(7, 6), lambda: L(6, 3)
+    return {
+        "gem-pool": Entry(of(cut_gem, c=lambda: nn.Conv2d(3, 6, 3), p=lambda: P(torch.ones(1) * 3), fc=fc), image),
+        "where-learned-slopes": Entry(of(lambda m, x: (lambda y: m.fc(torch.where(y > 0, y, m.p * y)))(m.a(x)), a=a, p=lambda: P(torch.rand(6)), fc=fc), vector),
+        "huber-activation": Entry(of(lambda m, x: (lambda y: m.fc(torch.where(y.abs() <= 1, 0.5 * y * y, y.abs() - 0.5)))(m.a(x)), a=a, fc=fc), vector),
+        "hard-attention": Entry(of(lambda m, x: (lambda w: m.fc((w * (w > 0.15) * x).sum(1)))(m.w(x).softmax(1)), w=lambda: L(6, 1), fc=fc), series),
+        "ternary-weights": Entry(of(lambda m, x: m.fc(F.linear(x, m.a.weight * (m.a.weight.abs() > 0.1), m.a.bias)), a=a, fc=fc), vector),
+        "binary-weights": Entry(of(lambda m, x: m.fc(F.linear(x, m.a.weight.sign() * m.a.weight.abs().mean(), m.a.bias)), a=a, fc=fc), vector),
+        "rounded-features": Entry(of(lambda m, x: (lambda y: m.fc(y + torch.round(y) - torch.floor(2 * y)))(m.a(x)), a=a, fc=fc), vector),
+        "signed-root": Entry(of(lambda m, x: (lambda y: m.fc(torch.sign(y) * (y.abs() + 1e-3).sqrt()))(m.a(x)), a=a, fc=fc), vector),
+        "noisy-or": Entry(of(lambda m, x: m.fc(1 - torch.prod(1 - m.a(x).sigmoid(), 1)), a=lambda: L(6, 6), fc=fc), series),
+        "k-max-pool": Entry(of(lambda m, x: m.fc(m.c(m.e(x).transpose(1, 2)).topk(2, 2)[0].flatten(1)), e=lambda: nn.Embedding(15, 6),
+                               c=lambda: nn.Conv1d(6, 3, 3), fc=fc), text, 15),
+        "median-pool": Entry(of(lambda m, x: m.fc(m.c(x).median(2)[0]), c=lambda: nn.Conv1d(6, 6, 2), fc=fc), series),
+        "one-hot": Entry(of(lambda m, x: m.fc(m.a(F.one_hot(x, 7).float()).tanh().mean(1)), a=a, fc=fc), text, 7),
+        "cross-network": Entry(of(cross_network, w=lambda: nn.ParameterList([torch.randn(7) * 0.3 for _ in range(2)]),
+                                  b=lambda: nn.ParameterList([torch.randn(7) * 0.1 for _ in range(2)]), fc=lambda: L(7, 3)), vector),
+        "factorization-machine": Entry(of(lambda m, x: m.fc(x) + 0.5 * ((x @ m.v) ** 2 - (x ** 2) @ (m.v ** 2)).sum(1, keepdim=True),
+                                          v=lambda: P(torch.randn(7, 4) * 0.3), fc=lambda: L(7, 3)), vector),
+        "outer-product-weights": Entry(of(lambda m, x: m.fc(torch.tanh(x @ torch.outer(m.v, m.u))), v=lambda: P(torch.randn(7)),
+                                          u=lambda: P(torch.randn(6)), fc=fc), vector),
+        "slot-attention": Entry(SlotAttention, series),
+        "encoder-decoder": Entry(of(lambda m, x: m.fc(m.t(x, m.q.expand(len(x), -1, -1)).mean(1)), t=lambda: nn.Transformer(6, 2, 1, 1, 16, 0.0, batch_first=True),
+                                    q=lambda: P(torch.randn(1, 3, 6)), fc=fc), series),
+        "conv3d-groups": Entry(seq(nn.Conv3d(4, 8, 3, padding=1, groups=2), nn.ReLU(), nn.Conv3d(8, 6, (1, 3, 3), groups=2), nn.Flatten(), L(6 * 64, 4)), volume),
+        "convtranspose3d": Entry(seq(nn.ConvTranspose3d(4, 4, 3, 2, 1, 1, groups=2), nn.InstanceNorm3d(4, affine=True), nn.ReLU(), nn.AdaptiveAvgPool3d(1),
+                                     nn.Flatten(), L(4, 4)), volume),
+        "depthwise-weight-norm": Entry(lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(6, 6, 3, groups=6)), nn.Tanh(), nn.Flatten(),
+                                                             L(24, 3)), series),
+        "capsules": Entry(of(lambda m, x: (lambda u: (u * u).sum(-1) / (1 + (u * u).sum(-1)) * m.s.sigmoid())(m.a(x).view(-1, 3, 2)), a=a,
+                             s=lambda: P(torch.zeros(3))), vector),
+        "statistics-pool": Entry(of(lambda m, x: m.fc((lambda y: torch.cat([y.mean(2), y.std(2)], 1))(F.relu(m.c(x)))), c=lambda: nn.Conv1d(6, 3, 3), fc=fc), series),
+    }
+
+
 def module_entries():
     image, series, text = (3, 16, 16), (6, 6), (8,)
     vector = lambda f: seq(nn.Linear(10, 16), f, nn.Linear(16, 4))
@@ -311,6 +380,7 @@ def module_entries():
         "two-headed-loss": Entry(seq(nn.Linear(10, 8), nn.Tanh(), nn.Linear(8, 4)), (10,)),
     }
     del e["two-headed-loss"]
+    e.update(more_entries(image, series, text))
     for f in (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Softplus, nn.Softsign, nn.Hardtanh, nn.Hardswish,
               nn.Tanhshrink, nn.LogSigmoid, nn.Hardshrink, nn.Softshrink):
         e["act-" + f.__name__.lower()] = Entry(vector(f()), (10,))

@@ -21,6 +21,7 @@ What the file says beyond ONNX, as JSON in the file's metadata_props:
 A module in eval mode is exported as if in training mode. If the module itself is in training mode, its parts keep their own modes.
 """
 import base64
+import collections
 import contextlib
 import copy
 import inspect
@@ -69,6 +70,9 @@ UNSUPPORTED = (
      lambda m: m.p > 0, "mfl drops single elements only: use nn.Dropout"),
     ((_nn.RReLU,), lambda m: m.lower != m.upper, "draws its slopes at random, which mfl does not: use nn.LeakyReLU"),
 )
+
+
+Median = collections.namedtuple("Median", ("values", "indices"))
 
 
 class ExportError(Exception):
@@ -237,6 +241,11 @@ def _plain_functions():
         near = sum(padded.narrow(1, i, x.shape[1]) for i in range(1, size)) + padded.narrow(1, 0, x.shape[1])
         return x * (near * (alpha / size) + k).pow(-beta)
     patches.append(unittest.mock.patch.object(functional, "local_response_norm", response_norm))
+    for owner in (torch, torch.Tensor):  # the slope of a root is infinite at 0, where PyTorch's deviation has the gradient 0
+        var = owner.var
+        patches.append(unittest.mock.patch.object(owner, "std", lambda *args, var=var, **kwargs: (var(*args, **kwargs) + 1e-24).sqrt()))
+    for owner in (torch, torch.Tensor):
+        patches.append(unittest.mock.patch.object(owner, "median", _median_by_sort(owner.median)))
     plain_unfold = torch.Tensor.unfold  # PyTorch 2 writes another order for a dimension counted from the end
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
@@ -244,6 +253,16 @@ def _plain_functions():
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+def _median_by_sort(plain):
+    """The lower one of two, as PyTorch takes it; no exporter writes a median."""
+    def median(x, dim=None, keepdim=False):
+        if dim is None:
+            return plain(x)
+        both = [t.narrow(dim, (x.shape[dim] - 1) // 2, 1) for t in torch.sort(x, dim)]
+        return Median(*(t if keepdim else t.squeeze(dim) for t in both))
+    return median
 
 
 def _only_torch():
@@ -459,6 +478,7 @@ def _runs(net, inputs, rows, seed, names, in_double):
         if run["out_noise"] > 0.05 * float(run["out"].abs().max()):
             raise ExportError("its outputs are random even without dropout, or rounding alone changes them by 5%")
         run["grad_noise"] = {k: _difference(g, other["grads"][k]) for k, g in run["grads"].items()}
+        run["spread"] = _relative(run["grads"], other["grads"])
         largest = {k: float(g.abs().max()) for k, g in run["grads"].items()}
         floor = 1e-3 * max(largest.values())
         run["noise"] = max([run["out_noise"] / max(float(run["out"].abs().max()), 1e-30)] +
@@ -470,18 +490,22 @@ def _runs(net, inputs, rows, seed, names, in_double):
 
 
 def _spread(net, inputs, rows, seed, runs):
-    """How much of each gradient, by L2 norms, changes with parameters that change by a little more than rounding does. Flips of ReLUs
+    """How much of each gradient, by L2 norms, changes by rounding alone, or with parameters that change by a little more than that. Flips of ReLUs
     and of winners of max pools are rare events: one run with rounding alone may show none where the next one has some."""
     changed = _copy(net)
     _perturb(changed, SPREAD_BITS)
     for b, (n, run) in enumerate(zip(rows, runs)):
         x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
-        other = _run(changed, x, seed, b, list(run["grads"]), False)["grads"]
-        sizes = {k: _norm(g) for k, g in run["grads"].items()}
-        floor = 1e-3 * max(size / math.sqrt(run["grads"][k].numel()) for k, size in sizes.items())
-        run["spread"] = {k: _norm(other[k] - g) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30)
-                         for k, g in run["grads"].items()}
-        run["spread"] = {k: v if math.isfinite(v) else 1.0 for k, v in run["spread"].items()}
+        other = _relative(run["grads"], _run(changed, x, seed, b, list(run["grads"]), False)["grads"])
+        run["spread"] = {k: max(v, other[k]) for k, v in run["spread"].items()}
+
+
+def _relative(grads, other):
+    """By L2 norms; of a gradient that is small beside the others, by what is small beside them."""
+    sizes = {k: _norm(g) for k, g in grads.items()}
+    floor = 1e-3 * max(size / math.sqrt(grads[k].numel()) for k, size in sizes.items())
+    found = {k: _norm(other[k] - g) / max(sizes[k], floor * math.sqrt(g.numel()), 1e-30) for k, g in grads.items()}
+    return {k: v if math.isfinite(v) else 1.0 for k, v in found.items()}
 
 
 def _difference(a, b):

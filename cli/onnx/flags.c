@@ -64,6 +64,11 @@ bool mfl_onnx_counts_padding(const struct onnx *o, int layer)
         const struct onnx_layer *at = &o->layers[layer];
         const struct mfl_layer *l = &at->layer;
         switch (l->op) {
+        case MFL_OP_INPUT: /* tokens */
+                for (int k = 0; k < o->n_inputs && !o->own; k++)
+                        if (!o->inputs[k].whole)
+                                return false;
+                return true;
         case MFL_OP_PADDING_MASK:
                 return true;
         case MFL_OP_WEIGHT:

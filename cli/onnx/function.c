@@ -27,6 +27,13 @@ struct unary {
 static const char *const others[] = {
         "Clip", "Gelu", "HardSigmoid", "Mish", "Selu", "Shrink", "ThresholdedRelu", NULL};
 
+/* Functions that are constant between jumps: their nodes are layers at once (condition.c), since samples do not tell where they
+ * jump. */
+static bool is_step(int curve)
+{
+        return curve == MFL_CURVE_SIGN || curve == MFL_CURVE_ROUND || curve == MFL_CURVE_FLOOR;
+}
+
 /* The function that unary.def writes as this node alone; MFL_CURVE_COUNT_ if there is none. */
 static enum mfl_curve curve_of_node(const char *op)
 {
@@ -36,7 +43,7 @@ static enum mfl_curve curve_of_node(const char *op)
                         return MFL_CURVE_COUNT_;
         for (int i = 0; i < MFL_CURVE_COUNT_; i++) {
                 const char *node = mfl_unaries[i].onnx + 2; /* "x Name", "x Name:alpha=a" */
-                if (!strncmp(node, op, n) && (node[n] == 0 || node[n] == ':'))
+                if (!is_step(i) && !strncmp(node, op, n) && (node[n] == 0 || node[n] == ':'))
                         return (enum mfl_curve)i;
         }
         return MFL_CURVE_COUNT_;
@@ -167,7 +174,7 @@ int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f
 
 /* ---- layers ---- */
 
-static int add_unary(struct onnx *o, const struct onnx_value *v, const struct mfl_layer *function,
+int mfl_onnx_add_unary(struct onnx *o, const struct onnx_value *v, const struct mfl_layer *function,
         struct onnx_value **ret_view)
 {
         int layer;
@@ -248,7 +255,7 @@ int mfl_onnx_make_affine(
         if (!r)
                 view->samples = NULL;
         if (!r && scale == -1)
-                r = add_unary(o, view, &negation, &view);
+                r = mfl_onnx_add_unary(o, view, &negation, &view);
         else if (!r && fabs(scale - 1) > 1e-12)
                 r = mfl_onnx_add_constant(o, view, MFL_OP_MULTIPLY, (float)scale, &view);
         if (!r && offset != 0)
@@ -333,7 +340,7 @@ static bool find_function(const struct onnx_value *v, struct mfl_layer *ret_f, d
 {
         for (int params = 0; params <= MFL_UNARY_PARAMS_MAX; params++)
                 for (int i = 0; i < MFL_CURVE_COUNT_; i++)
-                        if (mfl_unaries[i].n_params == params &&
+                        if (mfl_unaries[i].n_params == params && !is_step(i) &&
                                 is_function(v, (enum mfl_curve)i, ret_f, ret_scale))
                                 return true;
         return false;
@@ -375,16 +382,16 @@ int mfl_onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value 
         if (is_affine(v, &scale, &offset))
                 return mfl_onnx_make_affine(o, v, scale, offset, ret_view);
         if (v->function)
-                return add_unary(o, v, v->function, ret_view);
+                return mfl_onnx_add_unary(o, v, v->function, ret_view);
         if (find_function(v, &f, &scale)) {
-                r = add_unary(o, v, &f, &view);
+                r = mfl_onnx_add_unary(o, v, &f, &view);
                 return r ? r : mfl_onnx_make_affine(o, view, scale, 0, ret_view);
         }
         if (!is_clamp(v, &scale, &offset))
                 return 0;
         r = mfl_onnx_make_affine(o, v, 6 * scale / range, 6 * (offset - low) / range - 3, &view);
         if (!r)
-                r = add_unary(o, view, &hardsigmoid, &view);
+                r = mfl_onnx_add_unary(o, view, &hardsigmoid, &view);
         return r ? r : mfl_onnx_make_affine(o, view, range, low, ret_view);
 }
 

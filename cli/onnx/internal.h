@@ -282,6 +282,8 @@ int mfl_onnx_weight_layer(
 /* Whether the node computes with a parameter. Then it becomes layers instead of a constant: its inputs are lifted, and
  * from here on mfl_onnx_input gives the lifted ones at this node. */
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted);
+/* Whether a node other than a product of matrices computes with w, an initializer that several nodes read. */
+bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w);
 /* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */
@@ -342,6 +344,9 @@ int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f
 /* A view of the same elements under a function; *ret_f, ONNX_SAMPLES numbers, is filled by the caller. */
 int mfl_onnx_new_function(
         struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value);
+/* The layer `function` of a view that has no function itself. */
+int mfl_onnx_add_unary(struct onnx *o, const struct onnx_value *v, const struct mfl_layer *function,
+        struct onnx_value **ret_view);
 bool mfl_onnx_linear(const struct onnx_value *v, double *ret_scale); /* the function is x * scale */
 /* A number that is no parameter: a frozen weight of one element, with the rank of v's layer. */
 int mfl_onnx_add_scalar(struct onnx *o, const struct onnx_value *v, float c, int *ret_layer);
@@ -417,6 +422,13 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
 int mfl_onnx_join_views(
         struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view);
 
+/* The node's comparison, as a flag; whether a value lies beyond the bounds of its cut, as a flag; what the node, a Where, chooses. */
+int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view);
+int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag);
+int mfl_onnx_as_flag(
+        struct onnx *o, struct onnx_value *v, struct onnx_value **ret_flag); /* of any condition */
+int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
+
 /* BatchNormalization of {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the
  * batch. l: the norm without input and output. */
 int mfl_onnx_norm_of_rows(
@@ -433,6 +445,10 @@ int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
+
+/* condition.c: Sign, Round, Floor and Ceil of computed values; And, Or and Not of conditions on different ones */
+int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
 
 /* move.c: nodes that only move elements */
 bool mfl_onnx_is_move(const struct onnx *o);
@@ -485,6 +501,11 @@ int mfl_onnx_axis_back(struct onnx *o, const struct onnx_value *of, int axis, co
 int mfl_onnx_reduce(struct onnx *o);
 int mfl_onnx_prelu(struct onnx *o);
 int mfl_onnx_extreme(struct onnx *o);
+
+/* embedding.c, sort.c */
+int mfl_onnx_embedding(struct onnx *o);
+int mfl_onnx_one_hot(struct onnx *o);
+int mfl_onnx_top(struct onnx *o);
 
 /* softmax.c, scatter.c */
 int mfl_onnx_softmax(struct onnx *o);

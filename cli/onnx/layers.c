@@ -225,7 +225,11 @@ int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl
                         drop = d;
         if (v->shape.rank == 1)
                 drop = -1;
-        if (v->shape.rank - (drop >= 0) > 3 || v->shape.rank < 1)
+        if (v->shape.rank < 1) { /* a number */
+                *ret_shape = (struct mfl_shape){1, {1}};
+                return 0;
+        }
+        if (v->shape.rank - (drop >= 0) > 3)
                 return mfl_onnx_fail(o,
                         "a %d-dimensional value is not supported; the limit is 3 dimensions and the batch",
                         v->shape.rank);

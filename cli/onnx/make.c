@@ -118,16 +118,21 @@ int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, cons
         const struct onnx_tensor *bias, struct onnx_value **ret_view)
 {
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {weight, bias};
-        struct mfl_layer l = {
-                .op = MFL_OP_GROUPNORM, .eps = v->eps, .norm_groups = v->groups, .out = {v->shape.rank - 1}};
+        struct mfl_layer l = {.op = MFL_OP_GROUPNORM,
+                .eps = v->eps,
+                .norm_groups = v->groups,
+                .out = {MFL_MIN(v->shape.rank - 1, 3)}};
         int layer, r = 0;
-        bool image = v->shape.rank == 4 || v->shape.rank == 3 || v->shape.rank == 2;
+        bool image = v->shape.rank >= 2 && v->shape.rank <= 5;
         if (!image || v->shape.dim[0] != 1 || v->shape.dim[1] % v->groups)
                 return mfl_onnx_fail(o, "is supported for groups of the channels of {batch, channels, "
-                                        "positions} and of images");
+                                        "positions}, of images and of volumes");
         if (!(v->eps > 0))
                 return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
         memcpy(l.out.dim, v->shape.dim + 1, (size_t)l.out.rank * sizeof l.out.dim[0]);
+        if (v->shape.rank == 5) /* a volume's slices one above the other */
+                l.out = (struct mfl_shape){
+                        3, {v->shape.dim[1], v->shape.dim[2] * v->shape.dim[3], v->shape.dim[4]}};
         if (l.out.rank == 2) /* a row of positions is an image of height 1 */
                 l.out = (struct mfl_shape){3, {v->shape.dim[1], 1, v->shape.dim[2]}};
         mfl_onnx_name(o, &l, weight, "weight");

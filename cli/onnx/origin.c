@@ -276,6 +276,46 @@ static void find_mask(struct onnx *o)
         mask->param = false;
 }
 
+bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w)
+{
+        static const char *const computes = " Mul Add Sub Div Pow Sqrt Exp Log Abs Neg Tanh Sigmoid Softmax "
+                                            "ReduceSum ReduceMean ReduceL2 ";
+        char op[40];
+        for (size_t i = 0; w && w->uses > 1 && i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                mfl_snprintf(op, sizeof op, " %.30s ", node->op_type);
+                for (size_t k = 0; strstr(computes, op) && k < node->n_input; k++)
+                        if (mfl_onnx_find(o, node->input[k]) == w)
+                                return true;
+        }
+        return false;
+}
+
+/* Of a node without a gradient: whether its result changes while the parameter is trained by other nodes. Sign and Round show
+ * nothing of what they are computed from; what is compared with something is a mask if nothing else is done with it. */
+static bool reads_param(const struct onnx *o)
+{
+        static const char *const steps = "Floor Ceil Round Sign";
+        for (size_t i = 0; i < mfl_onnx_node(o)->n_input; i++) {
+                const struct onnx_value *v = mfl_onnx_input(o, i);
+                const struct onnx_tensor *t = v ? v->tensor : NULL;
+                if (t && t->param &&
+                        (t->known || strstr(steps, mfl_onnx_node(o)->op_type) ||
+                                mfl_onnx_is_computed_with(o, t->origin ? mfl_onnx_find(o, t->origin) : NULL)))
+                        return true;
+        }
+        return false;
+}
+
+/* The weights or the bias of a dense layer that other rows go through, too. */
+static bool is_of_dense(const struct onnx *o, const struct onnx_value *v)
+{
+        const struct onnx_value *first = mfl_onnx_input(o, 0),
+                                *own = v->tensor->origin ? mfl_onnx_find(o, v->tensor->origin) : NULL;
+        return first->tensor && first->tensor->param && own && own->uses > 1 &&
+               (v == own || v->tensor->turned) && !mfl_onnx_is_computed_with(o, own);
+}
+
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
@@ -292,23 +332,17 @@ int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
         bool joins = !strcmp(node->op_type, "Concat") && mixed; /* a tensor is trained as a whole */
         if (!computes || (keeps_tensors(node->op_type) && !joins))
                 return 0;
-        if (has_no_gradient(node->op_type)) {
-                for (size_t i = 0; i < node->n_input; i++) {
-                        const struct onnx_value *v = mfl_onnx_input(o, i);
-                        if (v && v->tensor->param && v->tensor->known)
-                                return mfl_onnx_fail(o,
-                                        "is computed from the parameter %.60s, whose training would change "
-                                        "it in "
-                                        "steps; make the result a buffer before the export",
-                                        v->tensor->origin ? v->tensor->origin : "?");
-                        if (v)
-                                mfl_onnx_is_buffer(o, v->tensor);
-                }
+        if (has_no_gradient(node->op_type) && !reads_param(o)) {
+                for (size_t i = 0; i < node->n_input; i++)
+                        if (mfl_onnx_input(o, i))
+                                mfl_onnx_is_buffer(o, mfl_onnx_input(o, i)->tensor);
                 return 0;
         }
+        bool multiplies = !strcmp(node->op_type, "MatMul") || !strcmp(node->op_type, "Gemm");
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *v = mfl_onnx_input(o, i), *view;
-                int r = v && v->tensor->param ? mfl_onnx_lift(o, v, &view) : 0;
+                bool own = multiplies && i > 0 && v && is_of_dense(o, v);
+                int r = v && v->tensor->param && !own ? mfl_onnx_lift(o, v, &view) : 0;
                 if (r)
                         return r;
         }

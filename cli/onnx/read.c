@@ -79,9 +79,11 @@ int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
                            : node->n_output && *node->output[0] ? node->output[0]
                                                                 : "?";
         module_of(node, module, sizeof module);
-        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%snode %.80s (%.30s): %s", o->path,
-                *module ? "module " : "", module, *module ? ": " : "", name,
-                node->op_type ? node->op_type : "?", text);
+        const char *where = *module                     ? "module "
+                            : name[0] == '/' && !o->own ? "the model's own forward()"
+                                                        : "";
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%snode %.80s (%.30s): %s", o->path, where, module,
+                *where ? ": " : "", name, node->op_type ? node->op_type : "?", text);
 }
 
 void mfl_onnx_note(struct onnx *o, const char *fmt, ...)

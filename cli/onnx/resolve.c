@@ -4,6 +4,8 @@
  * A function that no single layer computes is made from the inputs of its last node, which are values again.
  * This is the only recursion of the conversion, and this file contains it.
  */
+#include <math.h>
+
 #include "cli/onnx/internal.h"
 
 /* The mean over the last dimension, of a view. */
@@ -99,22 +101,31 @@ static int make_before_move(struct onnx *o, const struct onnx_value *v, struct o
         return r ? r : mfl_onnx_view(o, view, &v->shape, same ? NULL : v->step, ret_view);
 }
 
+static bool is_comparison(const char *op)
+{
+        return !strncmp(op, "Greater", 7) || !strncmp(op, "Less", 4);
+}
+
 /* If no known function matches the whole, makes the last step by itself. */
 static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         const char *op = mfl_onnx_node(o)->op_type;
         struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
         double c;
+        int r;
         bool computes = mfl_onnx_is_unary(op) || mfl_onnx_is_binary(op) || mfl_onnx_is_choice(o);
         if (!computes && a && !a->tensor && a->samples && mfl_onnx_node(o)->n_output == 1)
                 return make_before_move(o, v, ret_view);
+        if (mfl_onnx_is_choice(o))
+                return mfl_onnx_make_choice(o, ret_view);
+        if (is_comparison(op))
+                return (r = mfl_onnx_make_comparison(o, &a)) ? r : mfl_onnx_make_pair(o, a, ret_view);
         if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return mfl_onnx_join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
-        if (!x || !x->samples || mfl_onnx_is_choice(o))
+        if (!x || !x->samples)
                 return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
-        int r = mfl_onnx_resolve(o, x, &view);
-        if (r)
+        if ((r = mfl_onnx_resolve(o, x, &view)))
                 return r;
         if (mfl_onnx_is_unary(op))
                 return mfl_onnx_make_unary(o, view, ret_view);
@@ -162,6 +173,8 @@ static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value
         int r = cut_out(o, v);
         if (!r)
                 r = mfl_onnx_make_known(o, v, &made);
+        if (!r && !made && v->cut && !(r = mfl_onnx_make_cut(o, v, &made)))
+                r = mfl_onnx_make_pair(o, made, &made);
         if (!r && !made)
                 r = v->unmoved ? make_unmoved(o, v, &made) : make_step(o, v, &made);
         if (!r)
@@ -317,4 +330,132 @@ int mfl_onnx_join_views(
                 r = mfl_onnx_make_power(o, vb, -1, 1, &vb);
         bool multiplies = op[0] == 'M' || op[0] == 'D';
         return r ? r : mfl_onnx_combine(o, multiplies ? MFL_OP_MULTIPLY : MFL_OP_ADD, a, vb, ret_view);
+}
+
+/* ---- conditions ----
+ *
+ * One that is no part of a function of one value becomes a flag, a layer of 0s and 1s: x > c is relu(sign(x - c)). Nothing is
+ * trained through it, as in PyTorch. */
+
+/* A layer of one input behind a view without a function. */
+static int add_layer(struct onnx *o, struct onnx_value *of, enum mfl_op op, struct onnx_value **ret_view)
+{
+        return mfl_onnx_add_unary(o, of, &(struct mfl_layer){.op = op}, ret_view);
+}
+
+/* a - b; either may be a constant. */
+static int subtract(struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)
+{
+        double c;
+        int r;
+        if (mfl_onnx_scalar(b, &c))
+                return (r = mfl_onnx_resolve(o, a, &a)) ? r : mfl_onnx_make_affine(o, a, 1, -c, ret_view);
+        if (mfl_onnx_scalar(a, &c))
+                return (r = mfl_onnx_resolve(o, b, &b)) ? r : mfl_onnx_make_affine(o, b, -1, c, ret_view);
+        if ((a->tensor && (r = mfl_onnx_lift(o, a, &a))) || (b->tensor && (r = mfl_onnx_lift(o, b, &b))) ||
+                (r = mfl_onnx_resolve(o, b, &b)) || (r = mfl_onnx_make_affine(o, b, -1, 0, &b)))
+                return r;
+        return mfl_onnx_combine(o, MFL_OP_ADD, a, b, ret_view);
+}
+
+int mfl_onnx_make_comparison(struct onnx *o, struct onnx_value **ret_view)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
+        bool or_equal = strstr(op, "OrEqual"), above = op[0] == 'G';
+        static const double holds[2] = {0, 1}, fails[2] = {1, 0};
+        if (!a || !b || !is_comparison(mfl_onnx_node(o)->op_type))
+                return mfl_onnx_fail(o, "this combination of elementwise operators is not supported");
+        /* a <= b is where a > b is not. */
+        int r = above != or_equal ? subtract(o, a, b, &v) : subtract(o, b, a, &v);
+        if (r || (r = add_layer(o, v, MFL_OP_SIGN, &v)) || (r = add_layer(o, v, MFL_OP_RELU, &v)))
+                return r;
+        o->layers[v->layer].flag = true;
+        return mfl_onnx_new_pair(o, v, or_equal ? fails : holds, ret_view);
+}
+
+/* Whether the elements lie beyond one of v's bounds, which are no function of them. */
+int mfl_onnx_make_cut(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_flag)
+{
+        const struct onnx_cut *cut = v->cut;
+        const double on[2] = {cut->between, !cut->between};
+        struct onnx_value *x, *side[2], *flag = NULL;
+        int n = 0, r = mfl_onnx_view(o, v, &v->shape, NULL, &x);
+        if (r)
+                return r;
+        x->samples = NULL;
+        x->cut = NULL;
+        x->unmoved = NULL;
+        if (isfinite(cut->above) && (r = mfl_onnx_make_affine(o, x, 1, -cut->above, &side[n++])))
+                return r;
+        if (isfinite(cut->below) && (r = mfl_onnx_make_affine(o, x, -1, cut->below, &side[n++])))
+                return r;
+        for (int k = 0; k < n; k++) {
+                if ((r = add_layer(o, side[k], MFL_OP_SIGN, &side[k])) ||
+                        (r = add_layer(o, side[k], MFL_OP_RELU, &side[k])) ||
+                        (flag && (r = mfl_onnx_combine(o, MFL_OP_ADD, flag, side[k], &side[k]))))
+                        return r;
+                flag = side[k];
+        }
+        if (!flag)
+                return mfl_onnx_fail(o, "holds for all numbers, or for none");
+        o->layers[flag->layer].flag = true;
+        return mfl_onnx_new_pair(o, flag, on, ret_flag);
+}
+
+/* A value that is whether something holds, as a flag. */
+int mfl_onnx_as_flag(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_flag)
+{
+        double pair[2];
+        int r = 0, node = o->node;
+        *ret_flag = v;
+        if (mfl_onnx_pair(o, v, pair))
+                return 0;
+        if (v->cut)
+                return mfl_onnx_make_cut(o, v, ret_flag);
+        o->node = v->node >= 0 ? v->node : node;
+        r = v->samples && is_comparison(mfl_onnx_node(o)->op_type) ? mfl_onnx_make_comparison(o, ret_flag)
+                                                                   : mfl_onnx_resolve(o, v, ret_flag);
+        o->node = node;
+        if (r)
+                return r;
+        return mfl_onnx_pair(o, *ret_flag, pair)
+                       ? 0
+                       : mfl_onnx_fail(o, "needs a condition, such as x > 0, as its first input");
+}
+
+/* a or b where the flag is on; the other one is 0 there. */
+static int keep(struct onnx *o, struct onnx_value *flag, const double on[2], struct onnx_value *v,
+        struct onnx_value **ret_view)
+{
+        double c;
+        struct onnx_value *k;
+        if (mfl_onnx_scalar(v, &c)) {
+                const double put[2] = {on[0] != 0 ? c : 0, on[1] != 0 ? c : 0};
+                return mfl_onnx_new_pair(o, flag, put, ret_view);
+        }
+        int r = mfl_onnx_new_pair(o, flag, on, &k);
+        if (!r && v->tensor)
+                r = mfl_onnx_lift(o, v, &v);
+        return r ? r : mfl_onnx_combine(o, MFL_OP_MULTIPLY, k, v, ret_view);
+}
+
+int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view)
+{
+        struct onnx_value *in[3], *part[2], *flag;
+        double pair[2], c;
+        for (size_t k = 0; k < 3; k++)
+                if (!(in[k] = mfl_onnx_input(o, k)))
+                        return mfl_onnx_fail(o, "input %zu is missing", k);
+        int r = mfl_onnx_as_flag(o, in[0], &flag);
+        if (r || !mfl_onnx_pair(o, flag, pair))
+                return r;
+        const double on[2][2] = {{pair[0] != 0, pair[1] != 0}, {pair[0] == 0, pair[1] == 0}};
+        for (int k = 0; k < 2; k++)
+                if ((r = keep(o, flag, on[k], in[1 + k], &part[k])))
+                        return r;
+        for (int k = 0; k < 2; k++)
+                if (mfl_onnx_scalar(in[1 + k], &c) && c == 0)
+                        return mfl_onnx_resolve(o, part[1 - k], ret_view);
+        return mfl_onnx_combine(o, MFL_OP_ADD, part[0], part[1], ret_view);
 }

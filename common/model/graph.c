@@ -167,11 +167,18 @@ static int check_readers(const struct mfl_graph *graph, int *ret_at, struct mfl_
         return 0;
 }
 
-/* A slice of the input: columns of a table that hold categories. */
+/* Columns of a table that hold categories: a slice of the input; or the input or a slice of it, and a constant that says where
+ * each column's rows begin in a table that is all columns'. */
 static bool is_of_categories(const struct mfl_graph *graph, const struct mfl_layer *layer)
 {
         const struct mfl_layer *in = &graph->layers[layer->input];
-        return layer->op == MFL_OP_EMBEDDING && in->op == MFL_OP_SLICE && in->input == 0;
+        if (layer->op != MFL_OP_EMBEDDING)
+                return false;
+        if (in->op == MFL_OP_ADD && graph->layers[in->input2].op == MFL_OP_WEIGHT &&
+                graph->layers[in->input2].frozen)
+                return in->input == 0 ||
+                       (graph->layers[in->input].op == MFL_OP_SLICE && graph->layers[in->input].input == 0);
+        return in->op == MFL_OP_SLICE && in->input == 0;
 }
 
 /* Numbers that follow from which tokens are padding, such as positions, and from constants. */

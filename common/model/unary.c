@@ -19,6 +19,8 @@
 #define UNARY_POW pow
 #define UNARY_SIN sin
 #define UNARY_COS cos
+#define UNARY_FLOOR floor
+#define UNARY_RINT rint
 #define UNARY_GATE(v, x) ((v) / (1.0 + exp(-(x))))
 #include "common/model/unary_bodies.h"
 

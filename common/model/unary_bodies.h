@@ -5,7 +5,7 @@
  *   UNARY_BODY        how bodies are declared: static inline and the like
  *   UNARY_NAME(body)  how they are called there
  *   UNARY_C(number)   a constant of the type
- *   UNARY_EXP, _EXPM1, _LOG, _LOG1P_OF_EXP, _TANH, _ERF, _ABS, _SQRT, _POW, _SIN, _COS
+ *   UNARY_EXP, _EXPM1, _LOG, _LOG1P_OF_EXP, _TANH, _ERF, _ABS, _SQRT, _POW, _SIN, _COS, _FLOOR, _RINT
  *                     its functions; LOG1P_OF_EXP(x) = log(1 + exp(x)) for x <= 0
  *   UNARY_GATE(v, x)  v / (1 + exp(-x)); v is evaluated once
  *
@@ -385,6 +385,36 @@ UNARY_BODY UNARY_REAL UNARY_NAME(threshold_grad)(
         return x > threshold ? dy : UNARY_C(0.0);
 }
 
+UNARY_BODY UNARY_REAL UNARY_NAME(sign)(UNARY_REAL x)
+{
+        return x > UNARY_C(0.0) ? UNARY_C(1.0) : x < UNARY_C(0.0) ? -UNARY_C(1.0) : x;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(sign_grad)(UNARY_REAL y, UNARY_REAL dy)
+{
+        return UNARY_C(0.0);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(round)(UNARY_REAL x)
+{
+        return UNARY_RINT(x);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(round_grad)(UNARY_REAL y, UNARY_REAL dy)
+{
+        return UNARY_C(0.0);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(floor)(UNARY_REAL x)
+{
+        return UNARY_FLOOR(x);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(floor_grad)(UNARY_REAL y, UNARY_REAL dy)
+{
+        return UNARY_C(0.0);
+}
+
 #undef UNARY_REAL
 #undef UNARY_BODY
 #undef UNARY_NAME
@@ -400,6 +430,8 @@ UNARY_BODY UNARY_REAL UNARY_NAME(threshold_grad)(
 #undef UNARY_POW
 #undef UNARY_SIN
 #undef UNARY_COS
+#undef UNARY_FLOOR
+#undef UNARY_RINT
 #undef UNARY_GATE
 #undef UNARY_SQRT_HALF
 #undef UNARY_SQRT_2_OVER_PI

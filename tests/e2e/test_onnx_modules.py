@@ -243,7 +243,7 @@ class PrunedConv(Base):
         return self.fc(F.conv2d(x, self.w * self.mask).mean([2, 3]))
 
 
-@of((4, 8, 8), refused=["computed from the parameter w", "Store the result as the parameter"])
+@of((4, 8, 8))
 class PrunedGroups(Base):
     def build(self):
         self.w, self.fc = nn.Parameter(torch.randn(4, 2, 3, 3)), nn.Linear(4, 5)
@@ -507,7 +507,7 @@ class BlockVolume(Volume):
         return self.up(x)
 
 
-@of((1, 4, 4, 4), refused=["(ConvTranspose): is supported for volumes if kernel_size equals stride", "trilinear"])
+@of((1, 4, 4, 4))
 class OverlappingVolume(Volume):
     def build(self):
         super().build()
@@ -515,6 +515,28 @@ class OverlappingVolume(Volume):
 
     def larger(self, x):
         return self.up(x)
+
+
+@of((4, 3, 4, 5))
+class GroupsOfVolumes(Base):
+    """Strides, padding, dilation and output_padding that differ, more padding than the kernel reaches, and groups of both kinds."""
+
+    def build(self):
+        self.c = nn.Conv3d(4, 6, (2, 3, 3), (1, 2, 1), (0, 1, 1), groups=2)
+        self.up = nn.ConvTranspose3d(6, 4, (1, 3, 2), (2, 1, 3), (0, 1, 1), (1, 0, 2), groups=2, dilation=(1, 2, 1))
+        self.cut, self.fc = nn.ConvTranspose3d(4, 2, 1, 2, 1), nn.Linear(2, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.cut(torch.tanh(self.up(torch.tanh(self.c(x)))))).mean([2, 3, 4]))
+
+
+@of((4, 2, 4, 4))
+class NormsOfVolumes(Base):
+    def build(self):
+        self.c, self.i, self.g, self.fc = nn.Conv3d(4, 6, 1), nn.InstanceNorm3d(6, affine=True), nn.GroupNorm(3, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.g(torch.relu(self.i(self.c(x))))).amax([2, 3, 4]))
 
 
 class Interpolated(Volume):
@@ -793,7 +815,7 @@ class StandardisedConv(ComputedKernel):
         return F.conv2d(x, (self.w - self.w.mean(dims, keepdim=True)) / (self.w.std(dims, keepdim=True) + 1e-3))
 
 
-@of((6,), refused=["uses the parameter v as it is", "F.linear(x, w)"])
+@of((6,))
 class Factorised(Base):
     def build(self):
         self.v, self.fc = nn.Parameter(torch.randn(6, 3) * 0.3), nn.Linear(6, 5)
@@ -802,11 +824,113 @@ class Factorised(Base):
         return self.fc(x) + ((x @ self.v) ** 2 - (x ** 2) @ (self.v ** 2)).sum(1, keepdim=True)
 
 
+# ---- steps, conditions, order ----
+
+@of((6,))
+class Steps(Between):
+    def build(self):
+        pass
+
+    def mid(self, x):
+        x = 3 * x
+        return torch.sign(x) * torch.sqrt(x.abs() + 0.1) + torch.round(2 * x) * x - torch.floor(x) + torch.ceil(x) * 0.5
+
+
+@of((6,))
+class StepsOfParameters(WithP):
+    """The step changes while the parameter is trained."""
+    scale = 1.0
+
+    def mid(self, x):
+        return x * torch.sign(self.p) + self.p * torch.round(3 * self.q) + torch.where(self.q > 0.1, self.q, 0.0)
+
+
+@of((6,))
+class LearnedSlopes(WithP):
+    def mid(self, x):
+        return torch.where(x > 0.1, x * self.p, torch.where(x <= -0.2, self.q, x)) + torch.where(x.abs() < 0.3, x * x, 2 * x.abs() - 0.5)
+
+
+@of((6,))
+class Conditions(WithP):
+    """Of different values, joined, as numbers; chosen constants."""
+
+    def mid(self, x):
+        y = x.flip(1)
+        both, one = (x > y) & (x > self.p), (x >= 0.1) | ~(y < self.q)
+        inside = (x > -0.3) & (x < 0.4)
+        return x * both + torch.where(one, y, -1.5) + (1 - inside.float()) * x * y + torch.where(x < y, 2.0, self.q)
+
+
+@of((5, 6))
+class Products(Base):
+    """Over an odd and an even number of numbers, of any sign."""
+
+    def build(self):
+        self.a, self.fc = nn.Linear(6, 4), nn.Linear(9, 5)
+
+    def forward(self, x):
+        y = self.a(x)
+        return self.fc(torch.cat([y.prod(1), (1 - torch.sigmoid(y)).prod(2)], 1))
+
+
+@of((3, 6, 6))
+class LearnedPower(Base):
+    """GeM pooling."""
+
+    def build(self):
+        self.c, self.p, self.q, self.fc = nn.Conv2d(3, 4, 3), nn.Parameter(torch.tensor([3.0])), nn.Parameter(torch.rand(4) + 1), nn.Linear(4, 5)
+
+    def forward(self, x):
+        y = torch.relu(self.c(x)).pow(self.p + 1).mean([2, 3]) + 0.1
+        return self.fc(y.pow(1 / self.p) + y.tanh() ** self.q)
+
+
+@of((8,), 9)
+class OneHotTokens(Base):
+    def build(self):
+        self.a, self.b, self.fc = nn.Linear(9, 6), nn.Embedding(9, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.a(F.one_hot(x, 9).float()) + self.b(x)))
+
+
+@of((3, 7))
+class Ordered(Base):
+    """A sort, the largest and the smallest ones, and the median, along both dimensions."""
+
+    def build(self):
+        self.c, self.fc = nn.Conv1d(3, 4, 1), nn.Linear(28 + 12 + 14 + 4, 5)
+
+    def forward(self, x):
+        y = self.c(x)
+        parts = y.sort(2)[0], y.topk(3, 2)[0], y.topk(2, 1, largest=False)[0], y.sort(2, descending=True)[0][:, :, 3]
+        return self.fc(torch.cat([p.flatten(1) for p in parts], 1))
+
+
+@of((6,))
+class Vectors(WithP):
+    """Products with a vector, and with the outer product of two."""
+
+    def mid(self, x):
+        return x * (x @ self.p).unsqueeze(-1) + x @ torch.outer(self.q, self.p)
+
+
+@of((4, 6))
+class WeightsOfBoth(Base):
+    """A dense layer of samples and of a parameter."""
+
+    def build(self):
+        self.s, self.a, self.fc = nn.Parameter(torch.randn(1, 3, 6)), nn.Linear(6, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        w = torch.softmax(self.a(self.s) @ self.a(x).transpose(1, 2), -1)
+        return self.fc((w @ x).mean(1))
+
+
 # Functions between two dense layers that mfl does not have, and what it says instead.
 FUNCTIONS = {
-    "Sign": (torch.sign, "tanh for sign"), "Round": (torch.round, "its gradient is 0 everywhere"), "Sort": (lambda x: x.sort(1)[0], "torch.sort"),
-    "Product": (lambda x: x * x.prod(1, keepdim=True), "torch.exp(torch.log(x).sum(d))"),
-    "Both": (lambda x: x * ((x > 0) & (x < 1)), "multiply masks"), "Atan": (torch.atan, "log and tanh are"),
+    "Atan": (torch.atan, "log and tanh are"), "Powers": (lambda x: x ** torch.arange(1.0, 7), "torch.stack"),
     "Sampled": (lambda x: F.grid_sample(x.view(-1, 1, 2, 3), x.view(-1, 1, 3, 2), align_corners=True).flatten(1).repeat(1, 2), "nn.Upsample"),
 }
 

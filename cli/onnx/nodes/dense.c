@@ -54,6 +54,8 @@ int mfl_onnx_scaled_weight(
         if (r)
                 return r;
         t->shape = v->shape;
+        while (t->shape.rank > 2 && t->shape.dim[0] == 1) /* a matrix by itself, as pulled files have it */
+                memmove(t->shape.dim, t->shape.dim + 1, (size_t)--t->shape.rank * sizeof t->shape.dim[0]);
         *ret_tensor = t;
         *ret_scale = scale;
         return 0;
@@ -134,6 +136,7 @@ static int multiply(struct onnx *o, struct onnx_value *x, struct onnx_value *w, 
         int layer;
         if ((r = mfl_onnx_view_layer(o, base, &sx, &l.input)) ||
                 (r = mfl_onnx_view_layer(o, &plain, &sw, &l.input2)) ||
+                (l.input == l.input2 && (r = mfl_onnx_copy_layer(o, l.input2, &l.input2))) ||
                 (r = mfl_onnx_add_layer(o, &l, NULL, o->node, &layer)))
                 return r;
         return mfl_onnx_layer_value(o, layer, &shape, ret_value);
@@ -146,7 +149,9 @@ int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct 
         struct onnx_value *v;
         double scale;
         int r = mfl_onnx_scaled_weight(o, w, &t, &scale);
-        if (r || !t)
+        const struct onnx_value *own = !r && t && t->origin ? mfl_onnx_find(o, t->origin) : NULL;
+        bool vector = own && own->shape.rank == 1; /* elsewhere it may be a row */
+        if (r || !t || vector)
                 return r ? r : multiply(o, x, w, transposed, ret_value);
         if ((r = pend_product(o, x, t, transposed, &v)) || (r = mfl_onnx_make_product(o, v, NULL, &v)))
                 return r;
@@ -158,8 +163,10 @@ int mfl_onnx_product_with_computed(struct onnx *o, struct onnx_value *x, struct 
 int mfl_onnx_computed_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *v;
+        int64_t heads, rows, columns;
         if (strcmp(mfl_onnx_node(o)->op_type, "MatMul") || !x || !w || w->tensor ||
-                (x->tensor && !x->tensor->f) || !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE)
+                (x->tensor && !x->tensor->f) || !mfl_onnx_of_params(o, w) || w->pending != ONNX_NONE ||
+                (!x->tensor && mfl_onnx_heads(&w->shape, &heads, &rows, &columns) && heads > 1))
                 return 0;
         *ret_taken = true;
         /* A constant times weights: Swin v2's bias of relative positions. */
@@ -178,6 +185,30 @@ static int multiply_each(
         return r || (r = mfl_onnx_lift(o, w, &b)) ? r : mfl_onnx_weigh(o, a, b, ret_value);
 }
 
+/* Products with a vector: one output, whose dimension goes. */
+static int by_vector(
+        struct onnx *o, struct onnx_value *x, struct onnx_value *b, struct onnx_value **ret_value)
+{
+        struct onnx_tensor *column = mfl_onnx_alloc(o, 1, sizeof *column);
+        struct onnx_value *v;
+        if (!column)
+                return onnx_memory(o);
+        *column = *b->tensor;
+        column->shape = (struct onnx_shape){2, {b->shape.dim[0], 1}};
+        int r;
+        if (b->uses > 1) { /* elsewhere it may be a row */
+                if ((r = mfl_onnx_lift(o, b, &b)) || (r = mfl_onnx_view(o, b, &column->shape, NULL, &b)) ||
+                        (r = multiply(o, x, b, true, &v)))
+                        return r;
+        } else if ((r = pend_product(o, x, column, true, &v)) ||
+                   (r = mfl_onnx_make_product(o, v, NULL, &v))) {
+                return r;
+        }
+        struct onnx_shape shape = v->shape;
+        shape.rank--;
+        return mfl_onnx_view(o, v, &shape, NULL, ret_value);
+}
+
 int mfl_onnx_matmul(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
@@ -191,6 +222,12 @@ int mfl_onnx_matmul(struct onnx *o)
         }
         if (!x || x->tensor || !b || !b->tensor)
                 return mfl_onnx_fail(o, "needs data of the samples and weights");
+        if (b->tensor->param && b->shape.rank == 2 && b->tensor->count <= MFL_ONNX_COMPUTED_MAX &&
+                mfl_onnx_is_computed_with(o, b)) {
+                if (!(r = mfl_onnx_lift(o, b, &b)))
+                        r = multiply(o, x, b, true, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         struct onnx_tensor *matrix = b->tensor;
         if (b->tensor->f && b->shape.rank > 2 && mfl_onnx_heads(&b->shape, &heads, &rows, &columns)) {
                 if (heads > 1) {
@@ -202,7 +239,11 @@ int mfl_onnx_matmul(struct onnx *o)
                 *matrix = *b->tensor;
                 matrix->shape = (struct onnx_shape){2, {rows, columns}};
         }
-        r = pend_product(o, x, matrix, true, &v);
+        if (b->shape.rank == 1 && b->tensor->f) {
+                r = by_vector(o, x, b, &v);
+        } else {
+                r = pend_product(o, x, matrix, true, &v);
+        }
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 

@@ -100,6 +100,20 @@ static bool are_of_one(const struct onnx_value *a, const struct onnx_value *b)
                mfl_onnx_same_view(a, b);
 }
 
+/* x to the power y, of values that are both computed: exp(y log(x)). x is at least 1e-37, which powers of 0 come close to; a
+ * negative one has no power in PyTorch either. */
+static int power(struct onnx *o, struct onnx_value *x, struct onnx_value *y, struct onnx_value **ret_view)
+{
+        static const struct mfl_layer positive = {.op = MFL_OP_HARDTANH, .alpha = 1e-37f, .beta = 1e38f},
+                                      log = {.op = MFL_OP_LOG}, exp = {.op = MFL_OP_EXP};
+        struct onnx_value *v;
+        int r = mfl_onnx_resolve(o, x, &v);
+        if (r || (r = mfl_onnx_add_unary(o, v, &positive, &v)) || (r = mfl_onnx_add_unary(o, v, &log, &v)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, v, y, &v)))
+                return r;
+        return mfl_onnx_add_unary(o, v, &exp, ret_view);
+}
+
 static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
 {
         struct onnx_value *va, *vb, *v;
@@ -109,8 +123,13 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
                 r = mfl_onnx_settle(o, b, &vb);
         if (r)
                 return r;
-        if (!are_of_one(va, vb))
-                return (r = mfl_onnx_join_views(o, va, vb, &v)) ? r : mfl_onnx_output(o, 0, v);
+        if (!are_of_one(va, vb)) {
+                const char *op = mfl_onnx_node(o)->op_type;
+                r = op[0] == 'G' || op[0] == 'L' ? mfl_onnx_make_comparison(o, &v)
+                    : !strcmp(op, "Pow")         ? power(o, va, vb, &v)
+                                                 : mfl_onnx_join_views(o, va, vb, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         if ((r = mfl_onnx_new_function(o, va, &f, &v)))
                 return r;
         char code = !strcmp(mfl_onnx_node(o)->op_type, "Pow") ? '^' : mfl_onnx_node(o)->op_type[0];
@@ -153,7 +172,7 @@ static int choose(struct onnx *o)
                 fits = fits && !r && (view[k] ? are_of_one(view[k], view[0]) : mfl_onnx_scalar(in[k], &c[k]));
         }
         if (!r && !fits)
-                r = mfl_onnx_fail(o, "is supported only as a choice between functions of one value");
+                return (r = mfl_onnx_make_choice(o, &v)) ? r : mfl_onnx_output(o, 0, v);
         if (!r)
                 r = mfl_onnx_new_function(o, view[0], &f, &v);
         if (r)
@@ -188,6 +207,24 @@ static int negated(
         return 0;
 }
 
+/* Whole numbers, such as the offsets of tables that are one. */
+static int as_floats(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_constant)
+{
+        struct onnx_tensor *t;
+        struct onnx_value *v;
+        if (mfl_onnx_node(o)->op_type[0] == 'D')
+                return mfl_onnx_fail(
+                        o, "divides whole numbers; divide before training, or call float() first");
+        int r = mfl_onnx_fold_new(o, &of->shape, true, &t);
+        for (int64_t i = 0; !r && i < t->count; i++)
+                mfl_onnx_fold_put(t, i, mfl_onnx_number(of->tensor, i));
+        if (r || (r = mfl_onnx_new_value(o, &of->shape, &v)))
+                return r;
+        v->tensor = t;
+        *ret_constant = v;
+        return 0;
+}
+
 static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *constant, bool constant_first)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -197,12 +234,17 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
         struct onnx_shape out;
         int layer, weight, r;
         bool turned = op[0] == 'S' || op[0] == 'D', trained = constant->tensor->param;
-        if (turned && (trained || constant_first) && constant->tensor->f) {
+        if (!constant->tensor->f && (r = as_floats(o, constant, &constant)))
+                return r;
+        tensor = constant->tensor;
+        if (!strcmp(op, "Pow") && !trained && !constant_first) /* negative numbers have whole powers */
+                return mfl_onnx_fail(o,
+                        "raises to several powers at once; write torch.stack([x, x**2, ...], -1), with "
+                        "one number for each");
+        if (!mfl_onnx_is_arithmetic(op) || (turned && (trained || constant_first))) {
                 r = mfl_onnx_lift(o, constant, &view);
                 return r ? r : two_variables(o, constant_first ? view : x, constant_first ? x : view);
         }
-        if (!constant->tensor->f || !mfl_onnx_is_arithmetic(op) || (turned && constant_first))
-                return mfl_onnx_fail(o, "with this constant is not supported");
         if (turned && (r = negated(o, constant->tensor, op[0] == 'D', &tensor)))
                 return r;
         if ((r = mfl_onnx_resolve(o, x, &view)) ||

@@ -472,72 +472,6 @@ static int convert_concat(struct onnx *o)
         return r ? r : mfl_onnx_output(o, 0, joined);
 }
 
-/* The layer that an embedding reads: the input, the slice of it that the value is, or numbers that follow from which tokens are
- * padding. -1: none of them. */
-static int layer_of_tokens(struct onnx *o, struct onnx_value *tokens, int *ret_layer, int64_t *ret_n)
-{
-        int64_t n = mfl_onnx_count(&tokens->shape);
-        *ret_layer = -1;
-        if (!tokens->tensor && tokens->layer > 0) {
-                struct onnx_value *view;
-                int r = mfl_onnx_resolve(o, tokens, &view);
-                *ret_n = n;
-                return r || !mfl_onnx_counts_padding(o, view->layer)
-                               ? r
-                               : mfl_onnx_view_layer(o, view, &(struct mfl_shape){1, {n}}, ret_layer);
-        }
-        if (tokens->tensor || tokens->layer != 0 || tokens->samples || tokens->pending ||
-                mfl_onnx_layer_shape(o, 0)->rank != 1)
-                return 0;
-        *ret_n = n;
-        if (!tokens->map) {
-                *ret_layer = 0;
-                return 0;
-        }
-        for (int64_t k = 1; k < n; k++)
-                if (tokens->map[k] != tokens->map[0] + k)
-                        return 0;
-        struct mfl_layer l = {.op = MFL_OP_SLICE,
-                .input = 0,
-                .start = tokens->map[0],
-                .end = (int)(tokens->map[0] + n),
-                .out = {1, {n}}};
-        return mfl_onnx_derive(o, &l, o->node, ret_layer);
-}
-
-static int convert_gather(struct onnx *o)
-{
-        const struct onnx_value *table = mfl_onnx_input(o, 0);
-        struct onnx_value *tokens = mfl_onnx_input(o, 1);
-        if (!table || !table->tensor || !table->tensor->f || table->shape.rank != 2 || !tokens ||
-                mfl_onnx_int(o, "axis", 0))
-                return mfl_onnx_fail(o,
-                        "is supported only with constant indices, or as an embedding (rows of a "
-                        "matrix by tokens)");
-        int64_t t = 0;
-        int from, r = layer_of_tokens(o, tokens, &from, &t);
-        if (r)
-                return r;
-        if (from < 0)
-                return mfl_onnx_fail(o, "an embedding must read the model's input, tokens of {batch, "
-                                        "positions}, or neighbouring columns "
-                                        "of an input of {batch, features}");
-        int64_t n = table->shape.dim[0], features = table->shape.dim[1];
-        if (n < 1 || n > 65536 || features < 1 || features > 65536)
-                return mfl_onnx_fail(o, "the embedding is %lld x %lld; the limit is 65536 each", (long long)n,
-                        (long long)features);
-        struct mfl_layer l = {.op = MFL_OP_EMBEDDING,
-                .input = from,
-                .vocabulary = (int)n,
-                .out_channels = (int)features,
-                .out = {2, {t, features}}};
-        const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {table->tensor};
-        struct onnx_shape shape = tokens->shape;
-        mfl_onnx_name(o, &l, table->tensor, "weight");
-        shape.dim[shape.rank++] = features;
-        return add(o, &l, tensors, &shape);
-}
-
 enum first_input { ANY, GIVEN, OF_SAMPLES };
 
 static const struct {
@@ -549,19 +483,21 @@ static const struct {
         {"GlobalAveragePool", convert_global_pool, ANY}, {"GlobalMaxPool", convert_global_pool, ANY},
         {"Gemm", mfl_onnx_gemm, ANY}, {"MatMul", mfl_onnx_matmul, ANY},
         {"BatchNormalization", convert_batchnorm, ANY}, {"LayerNormalization", convert_layernorm, ANY},
-        {"Concat", convert_concat, ANY}, {"Gather", convert_gather, ANY}, {"LSTM", mfl_onnx_recurrent, ANY},
-        {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
+        {"Concat", convert_concat, ANY}, {"Gather", mfl_onnx_embedding, ANY},
+        {"LSTM", mfl_onnx_recurrent, ANY}, {"GRU", mfl_onnx_recurrent, ANY}, {"RNN", mfl_onnx_recurrent, ANY},
         {"Dropout", convert_dropout, GIVEN}, {"Softmax", mfl_onnx_softmax, OF_SAMPLES},
         {"LogSoftmax", mfl_onnx_softmax, OF_SAMPLES}, {"ReduceMean", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceSum", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMax", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL2", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceMin", mfl_onnx_reduce, OF_SAMPLES},
         {"ReduceL1", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceLogSumExp", mfl_onnx_reduce, OF_SAMPLES},
-        {"ReduceSumSquare", mfl_onnx_reduce, OF_SAMPLES}, {"Max", mfl_onnx_extreme, GIVEN},
-        {"Min", mfl_onnx_extreme, GIVEN}, {"PRelu", mfl_onnx_prelu, OF_SAMPLES},
-        {"Einsum", mfl_onnx_einsum, ANY}, {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES},
-        {"Pad", mfl_onnx_convert_pad, OF_SAMPLES}, {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES},
-        {"Resize", mfl_onnx_convert_resize, OF_SAMPLES}, {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"ScatterND", mfl_onnx_scatter, OF_SAMPLES}, {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
+        {"ReduceSumSquare", mfl_onnx_reduce, OF_SAMPLES}, {"ReduceProd", mfl_onnx_reduce, OF_SAMPLES},
+        {"OneHot", mfl_onnx_one_hot, ANY}, {"TopK", mfl_onnx_top, OF_SAMPLES},
+        {"Max", mfl_onnx_extreme, GIVEN}, {"Min", mfl_onnx_extreme, GIVEN},
+        {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
+        {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
+        {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
+        {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)
 {

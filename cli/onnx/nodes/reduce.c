@@ -153,6 +153,49 @@ static int maximum(struct onnx *o, struct onnx_value *x, const struct reduction 
         return mfl_onnx_add_layer(o, &l, NULL, o->node, ret_layer);
 }
 
+/* Columns [start, start + n) of {rows, width}. */
+static int columns(
+        struct onnx *o, const struct onnx_value *of, int64_t start, int64_t n, struct onnx_value **ret_view)
+{
+        int64_t rows = of->shape.dim[0], width = of->shape.dim[1];
+        struct onnx_shape shape = {2, {rows, n}};
+        int32_t *map = mfl_onnx_alloc(o, (size_t)(rows * n) + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows * n; i++)
+                map[i] = (int32_t)(i / n * width + start + i % n);
+        return mfl_onnx_view(o, of, &shape, map, ret_view);
+}
+
+/* The first half times the second, again and again; the number between two halves of an odd count comes last. Unlike the
+ * exponential of a sum of logarithms, this is right for zeros and negative numbers. */
+static int product(
+        struct onnx *o, struct onnx_value *x, const struct reduction *d, struct onnx_value **ret_view)
+{
+        int64_t rows = mfl_onnx_count(&x->shape) / d->n;
+        struct onnx_value *view, *a, *b, *odd = NULL;
+        struct onnx_shape all = {2, {rows, d->n}}, flat = {2, {rows, 1}};
+        int r = reduced_last(o, x, d->over, &view);
+        if (!r)
+                r = mfl_onnx_view(o, view, &all, NULL, &view);
+        for (int64_t n = d->n, half; !r && n > 1; n = half) {
+                half = n / 2;
+                struct onnx_value *last = NULL;
+                if ((r = columns(o, view, 0, half, &a)) || (r = columns(o, view, half, half, &b)) ||
+                        (n % 2 && (r = columns(o, view, n - 1, 1, &last))) ||
+                        (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, a, b, &view)))
+                        break;
+                flat.dim[1] = half;
+                view->shape = flat;
+                if (last && odd)
+                        r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, odd, last, &last);
+                odd = last ? last : odd;
+        }
+        if (!r && odd)
+                r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, view, odd, &view);
+        return r ? r : mfl_onnx_view(o, view, &d->out, NULL, ret_view);
+}
+
 static int absolute(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view)
 {
         struct onnx_value *v, *made = NULL;
@@ -200,6 +243,8 @@ int mfl_onnx_reduce(struct onnx *o)
                 r = mfl_onnx_view(o, x, &d.out, NULL, &v);
         } else if (!strcmp(op, "ReduceLogSumExp")) {
                 r = log_sum_exp(o, x, &d, &v);
+        } else if (!strcmp(op, "ReduceProd")) {
+                r = product(o, x, &d, &v);
         } else {
                 r = least || !strcmp(op, "ReduceMax") ? maximum(o, x, &d, &layer)
                     : !strcmp(op, "ReduceMean")       ? mean(o, x, &d, &layer)

@@ -320,9 +320,10 @@ static int where_step(struct onnx *o, bool *ret_taken)
         const double holds[2] = {(p[0] != 0) == has_a, (p[1] != 0) == has_a};
         struct onnx_value *other = has_a ? b : a;
         c = has_a ? c : d;
-        if (other->tensor)
-                return mfl_onnx_fail(
-                        o, "chooses between two constants by tokens; one of them must be a number");
+        if (other->tensor) {
+                int r = mfl_onnx_make_choice(o, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         return other->pending == ONNX_SCORES && c <= HIDDEN ? hide_scores(o, other, flag, holds)
                                                             : replace(o, flag, holds, other, c);
 }
@@ -346,7 +347,7 @@ static int cast_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
 {
         enum onnx_kind to = ONNX_KIND_FLOAT;
         struct onnx_value *view;
-        if (!x || x->tensor || x->pending != ONNX_NONE || !mfl_onnx_counts_padding(o, x->layer))
+        if (!x || x->tensor || x->pending != ONNX_NONE || !x->layer || !mfl_onnx_counts_padding(o, x->layer))
                 return 0;
         int r = mfl_onnx_cast_kind(o, &to);
         if (r || to != ONNX_KIND_WHOLE || (r = mfl_onnx_resolve(o, x, &view)) ||

@@ -4,7 +4,9 @@
  *     convolution     each window as a row of its numbers, by a view, and a dense layer over rows: its weights are the
  *                     convolution's in the same order. So are convolutions of images and rows of positions whose weights are
  *                     computed from parameters, with a product in place of the dense layer
- *     transposed      of equal kernel and stride: a dense layer over the places, whose outputs are the blocks' numbers
+ *                     or, with groups, one for each group
+ *     transposed      of equal kernel and stride: a dense layer over the places, whose outputs are the blocks' numbers; else
+ *                     a convolution, whose kernel is read backward, of the volume with zeros between its places
  *     maximum, mean   over the windows of each slice, then over the depth; the first of equal maxima stays the first
  *     batch norm      over images whose height is depth times height
  */
@@ -15,6 +17,8 @@ enum { C = 1, D, H, W, RANK };
 /* Of the three dimensions D, H and W; an image has one slice, and a row of positions is an image of one row. */
 struct window {
         int64_t in[3], out[3], kernel[3], stride[3], before[3], after[3], dilation[3];
+        int64_t start[3]; /* of the first window, in the padded volume */
+        bool backward;    /* the kernel's last number reads the window's first */
 };
 
 /* The numbers of the dimensions that x has, or of both ends of each; the others have `otherwise`. */
@@ -40,7 +44,7 @@ static int read_three(struct onnx *o, const struct onnx_value *x, const char *na
 static int read_window(
         struct onnx *o, const struct onnx_value *x, const int64_t *kernel, struct window *ret_window)
 {
-        struct window v;
+        struct window v = {.backward = false};
         int64_t pads[6];
         int r = 0, missing = RANK - x->shape.rank;
         if (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
@@ -125,7 +129,9 @@ static int add_windows(struct onnx *o, const struct window *w, int64_t channels,
                 l.map.size[d] = w->out[d];
                 l.map.stride[d] = w->stride[d] * step[d];
                 l.map.size[4 + d] = w->kernel[d];
-                l.map.stride[4 + d] = w->dilation[d] * step[d];
+                l.map.stride[4 + d] = w->dilation[d] * step[d] * (w->backward ? -1 : 1);
+                l.map.offset +=
+                        (w->start[d] + (w->backward ? w->dilation[d] * (w->kernel[d] - 1) : 0)) * step[d];
         }
         l.map.size[3] = channels;
         l.map.stride[3] = in[0] * step[0];
@@ -156,51 +162,95 @@ static int give(struct onnx *o, const struct onnx_value *rows, const struct onnx
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
-/* The rows of the windows, by a matrix that is computed from parameters. */
-static int multiply_windows(struct onnx *o, int layer, const struct mfl_shape *rows,
-        struct onnx_value *weights, struct onnx_value **ret_value)
+/* The columns of each group's channels, by the group's rows of the matrix {outputs, numbers of a group's window}. */
+static int multiply_groups(struct onnx *o, const struct onnx_value *windows, const struct onnx_value *matrix,
+        int64_t groups, struct onnx_value **ret_value)
 {
-        int64_t outputs = weights->shape.dim[0];
-        struct onnx_shape matrix = {2, {outputs, rows->dim[1]}};
+        int64_t rows = windows->shape.dim[1], each = matrix->shape.dim[1], outputs = matrix->shape.dim[0],
+                own = outputs / groups, columns = each * groups;
+        struct onnx_shape left = {3, {groups, rows, each}}, right = {3, {groups, each, own}},
+                          out = {2, {rows, outputs}};
+        struct onnx_value *a, *b, *v;
+        int32_t *at = mfl_onnx_alloc(o, (size_t)(rows * columns) + 1, sizeof *at),
+                *of = mfl_onnx_alloc(o, (size_t)(outputs * each) + 1, sizeof *of),
+                *back = mfl_onnx_alloc(o, (size_t)(rows * outputs) + 1, sizeof *back);
+        if (!at || !of || !back)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < rows * columns; i++)
+                at[i] = (int32_t)(i / each % rows * columns + i / (each * rows) * each + i % each);
+        for (int64_t i = 0; i < outputs * each; i++)
+                of[i] = (int32_t)((i / (each * own) * own + i % own) * each + i / own % each);
+        for (int64_t i = 0; i < rows * outputs; i++)
+                back[i] = (int32_t)((i % outputs / own * rows + i / outputs) * own + i % own);
+        int r = mfl_onnx_view(o, windows, &left, at, &a);
+        if (r || (r = mfl_onnx_view(o, matrix, &right, of, &b)) || (r = mfl_onnx_weigh(o, a, b, &v)))
+                return r;
+        return mfl_onnx_view(o, v, &out, back, ret_value);
+}
+
+/* The rows of the windows, by weights {outputs, numbers of a group's window} that are a layer's output. */
+static int multiply_windows(struct onnx *o, int layer, const struct mfl_shape *rows,
+        struct onnx_value *weights, int64_t groups, struct onnx_value **ret_value)
+{
+        struct onnx_shape matrix = {2, {weights->shape.dim[0], rows->dim[1] / groups}};
         struct onnx_value windows = {.shape = {3, {1, rows->dim[0], rows->dim[1]}}, .layer = layer}, *w;
         int r = mfl_onnx_resolve(o, weights, &w);
+        if (!r && groups > 1 && mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
+                r = mfl_onnx_fail(o,
+                        "has %lld weights in groups, which each sample of a batch has a copy of; the limit "
+                        "is "
+                        "%lld",
+                        (long long)mfl_onnx_count(&w->shape), (long long)MFL_ONNX_COMPUTED_MAX);
         if (!r)
                 r = mfl_onnx_view(o, w, &matrix, NULL, &w);
-        return r ? r : mfl_onnx_product_with_computed(o, &windows, w, false, ret_value);
+        if (r)
+                return r;
+        return groups > 1 ? multiply_groups(o, &windows, w, groups, ret_value)
+                          : mfl_onnx_product_with_computed(o, &windows, w, false, ret_value);
+}
+
+/* The windows of a layer {channels, depth, height, width} as rows, padded. */
+static int take_windows(struct onnx *o, const struct window *w, int64_t channels, int *layer)
+{
+        struct mfl_shape image = {3, {channels * w->in[0], w->in[1], w->in[2]}};
+        int r = reshape(o, &image, layer);
+        if (r || (r = pad(o, w->before + 1, w->after + 1, 2, &image, layer)))
+                return r;
+        struct mfl_shape deep = {3, {channels, w->in[0], image.dim[1] * image.dim[2]}};
+        const int64_t before[2] = {w->before[0], 0}, after[2] = {w->after[0], 0};
+        if ((w->before[0] || w->after[0]) &&
+                ((r = reshape(o, &deep, layer)) || (r = pad(o, before, after, 2, &deep, layer))))
+                return r;
+        return add_windows(o, w, channels, layer);
 }
 
 static int convert_conv(struct onnx *o, struct onnx_value *x)
 {
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
         struct onnx_value *weights = mfl_onnx_input(o, 1), *v;
-        int64_t channels = x->shape.dim[C];
+        int64_t channels = x->shape.dim[C], groups = mfl_onnx_int(o, "group", 1);
         struct window w;
         int layer, r;
-        if (!weights || weights->shape.rank != x->shape.rank || mfl_onnx_int(o, "group", 1) != 1 ||
-                weights->shape.dim[C] != channels)
-                return mfl_onnx_fail(o, "convolutions of volumes have one group; use Conv3d(groups=1)");
-        if (weights->tensor && ((r = mfl_onnx_weight_of(o, 1, RANK, &t[0])) ||
-                                       (mfl_onnx_input(o, 2) && (r = mfl_onnx_weight_of(o, 2, 1, &t[1])))))
+        if (!weights || weights->shape.rank != x->shape.rank || groups < 1 || channels % groups ||
+                weights->shape.dim[0] % groups || weights->shape.dim[C] != channels / groups)
+                return mfl_onnx_fail(o, "the weights don't fit the channels");
+        bool own = weights->tensor && groups == 1;
+        if (own && ((r = mfl_onnx_weight_of(o, 1, RANK, &t[0])) ||
+                           (mfl_onnx_input(o, 2) && (r = mfl_onnx_weight_of(o, 2, 1, &t[1])))))
                 return r;
         if ((r = read_window(o, x, weights->shape.dim + D, &w)))
                 return r;
         struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
         struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)weights->shape.dim[0], .bias = t[1]};
-        if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) ||
-                (r = pad(o, w.before + 1, w.after + 1, 2, &image, &layer)))
-                return r;
-        struct mfl_shape deep = {3, {channels, w.in[0], image.dim[1] * image.dim[2]}};
-        const int64_t before[2] = {w.before[0], 0}, after[2] = {w.after[0], 0};
-        if ((w.before[0] || w.after[0]) &&
-                ((r = reshape(o, &deep, &layer)) || (r = pad(o, before, after, 2, &deep, &layer))))
-                return r;
         if (l.out_channels < 1 || l.out_channels > 65536)
                 return mfl_onnx_fail(o, "has more than 65536 channels");
-        if ((r = add_windows(o, &w, channels, &layer)))
+        if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) || (r = take_windows(o, &w, channels, &layer)))
                 return r;
         struct mfl_shape rows = *mfl_onnx_layer_shape(o, layer);
-        if (!weights->tensor) {
-                r = multiply_windows(o, layer, &rows, weights, &v);
+        if (!own) {
+                if (weights->tensor && (r = mfl_onnx_lift(o, weights, &weights)))
+                        return r;
+                r = multiply_windows(o, layer, &rows, weights, groups, &v);
                 return r ? r : give(o, v, x, &w, l.out_channels, true);
         }
         l.input = layer;
@@ -250,8 +300,8 @@ static int take_places(struct onnx *o, const struct onnx_value *x, struct onnx_v
         return mfl_onnx_view(o, x, &shape, map, ret_view);
 }
 
-static int check_blocks(
-        struct onnx *o, const struct onnx_tensor *t, const struct onnx_value *x, struct window *w)
+static int read_transposed(struct onnx *o, const struct onnx_value *x, const struct onnx_value *weights,
+        int64_t groups, struct window *w, bool *ret_blocks)
 {
         int64_t pads[6], more[3];
         int r = read_three(o, x, "strides", 1, 1, w->stride);
@@ -261,30 +311,105 @@ static int check_blocks(
                 r = read_three(o, x, "pads", 0, 2, pads);
         if (!r)
                 r = read_three(o, x, "output_padding", 0, 1, more);
-        if (r)
-                return r;
-        bool blocks = t->shape.dim[0] == x->shape.dim[C] && mfl_onnx_int(o, "group", 1) == 1 &&
-                      mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") &&
-                      !mfl_onnx_attribute(o, "output_shape");
-        for (int d = 0; d < 3; d++) {
-                w->kernel[d] = t->shape.dim[D + d];
-                blocks = blocks && w->kernel[d] == w->stride[d] &&
-                         (w->dilation[d] == 1 || w->kernel[d] == 1) && !pads[d] && !pads[3 + d] && !more[d];
+        if (!r && (!mfl_onnx_string_is(o, "auto_pad", "NOTSET", "NOTSET") ||
+                          mfl_onnx_attribute(o, "output_shape")))
+                r = mfl_onnx_fail(
+                        o, "auto_pad and output_shape are not supported; give the padding in numbers");
+        *ret_blocks = groups == 1;
+        for (int d = 0; !r && d < 3; d++) {
+                w->kernel[d] = weights->shape.dim[D + d];
+                w->in[d] = x->shape.dim[D + d];
+                *ret_blocks = *ret_blocks && w->kernel[d] == w->stride[d] &&
+                              (w->dilation[d] == 1 || w->kernel[d] == 1) && !pads[d] && !pads[3 + d] &&
+                              !more[d];
+                int64_t reach = w->dilation[d] * (w->kernel[d] - 1);
+                w->out[d] = (w->in[d] - 1) * w->stride[d] - pads[d] - pads[3 + d] + reach + more[d] + 1;
+                w->before[d] = reach - pads[d];
+                w->after[d] = w->out[d] + reach - w->before[d] - w->in[d] * w->stride[d];
+                if (w->out[d] < 1)
+                        return mfl_onnx_fail(o, "gives a tensor without elements");
         }
-        return blocks ? 0
-                      : mfl_onnx_fail(o,
-                                "is supported for volumes if kernel_size equals stride, without padding, "
-                                "dilation and groups; use that, or Upsample(scale_factor=2, "
-                                "mode=\"trilinear\") before a Conv3d");
+        return r;
+}
+
+/* Zeros behind each place, as many as the stride leaves between two. */
+static int spread(struct onnx *o, const struct window *w, int64_t channels, int *layer)
+{
+        int64_t outer = channels * w->in[0] * w->in[1] * w->in[2], inner = 1;
+        static const int64_t none[2] = {0, 0};
+        for (int d = 2; d >= 0; d--) {
+                struct mfl_shape s = {3, {outer, 1, inner}};
+                const int64_t after[2] = {w->stride[d] - 1, 0};
+                int r = after[0] ? reshape(o, &s, layer) : 0;
+                if (r || (after[0] && (r = pad(o, none, after, 2, &s, layer))))
+                        return r;
+                outer /= w->in[d];
+                inner *= w->in[d] * w->stride[d];
+        }
+        return 0;
+}
+
+/* {inputs, a group's outputs, kernel} as {outputs, a group's inputs x kernel}. */
+static int turn_weights(
+        struct onnx *o, struct onnx_value *weights, int64_t groups, struct onnx_value **ret_matrix)
+{
+        struct onnx_value *lifted = weights;
+        int64_t inputs = weights->shape.dim[0] / groups, own = weights->shape.dim[C],
+                kernel = mfl_onnx_count(&weights->shape) / (weights->shape.dim[0] * own),
+                each = inputs * kernel;
+        struct onnx_shape shape = {2, {own * groups, each}};
+        int r = weights->tensor ? mfl_onnx_lift(o, weights, &lifted) : mfl_onnx_resolve(o, weights, &lifted);
+        int32_t *map = r ? NULL : mfl_onnx_alloc(o, (size_t)(own * groups * each) + 1, sizeof *map);
+        if (!map)
+                return r ? r : onnx_memory(o);
+        for (int64_t i = 0; i < own * groups * each; i++) {
+                int64_t output = i / each, input = output / own * inputs + i % each / kernel;
+                map[i] = (int32_t)((input * own + output % own) * kernel + i % kernel);
+        }
+        return mfl_onnx_view(o, lifted, &shape, map, ret_matrix);
+}
+
+/* A transposed convolution of any kind. */
+static int convert_spread(
+        struct onnx *o, struct onnx_value *x, struct onnx_value *weights, int64_t groups, struct window *w)
+{
+        int64_t channels = x->shape.dim[C];
+        struct mfl_shape image = {3, {channels * w->in[0], w->in[1], w->in[2]}};
+        struct onnx_value *matrix, *v;
+        int layer, r = mfl_onnx_layer_of(o, x, &image, &layer);
+        if (r || (r = spread(o, w, channels, &layer)))
+                return r;
+        for (int d = 0; d < 3; d++) { /* less than nothing is left out */
+                w->in[d] *= w->stride[d];
+                w->stride[d] = 1;
+                w->start[d] = MFL_MAX(-w->before[d], (int64_t)0);
+                w->before[d] = MFL_MAX(w->before[d], (int64_t)0);
+                w->after[d] = MFL_MAX(w->after[d], (int64_t)0);
+        }
+        w->backward = true;
+        if ((r = take_windows(o, w, channels, &layer)) || (r = turn_weights(o, weights, groups, &matrix)))
+                return r;
+        struct mfl_shape rows = *mfl_onnx_layer_shape(o, layer);
+        r = multiply_windows(o, layer, &rows, matrix, groups, &v);
+        return r ? r : give(o, v, x, w, matrix->shape.dim[0], true);
 }
 
 static int convert_transposed(struct onnx *o, struct onnx_value *x)
 {
         const struct onnx_tensor *t;
-        struct onnx_value *base, *v;
-        struct window w;
-        int r = mfl_onnx_weight_of(o, 1, RANK, &t);
-        if (r || (r = check_blocks(o, t, x, &w)) || (r = take_places(o, x, &base)))
+        struct onnx_value *base, *v, *weights = mfl_onnx_input(o, 1);
+        struct window w = {.backward = false};
+        int64_t groups = mfl_onnx_int(o, "group", 1);
+        bool blocks;
+        if (!weights || weights->shape.rank != RANK || groups < 1 || x->shape.dim[C] % groups ||
+                weights->shape.dim[0] != x->shape.dim[C])
+                return mfl_onnx_fail(o, "the weights don't fit the channels");
+        int r = read_transposed(o, x, weights, groups, &w, &blocks);
+        if (r)
+                return r;
+        if (!blocks || !weights->tensor)
+                return convert_spread(o, x, weights, groups, &w);
+        if ((r = mfl_onnx_weight_of(o, 1, RANK, &t)) || (r = take_places(o, x, &base)))
                 return r;
         struct onnx_shape shape = {RANK, {1, t->shape.dim[1]}};
         for (int d = 0; d < 3; d++) {
@@ -381,8 +506,8 @@ static int is_computed(struct onnx *o, const struct onnx_value *x, bool *ret_com
         double scale;
         *ret_computed = false;
         if (!x || x->tensor || !w || w->tensor || strcmp(mfl_onnx_node(o)->op_type, "Conv") != 0 ||
-                (x->shape.rank != 3 && x->shape.rank != 4) || mfl_onnx_int(o, "group", 1) != 1 ||
-                !mfl_onnx_of_params(o, w) || mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
+                (x->shape.rank != 3 && x->shape.rank != 4) || !mfl_onnx_of_params(o, w) ||
+                mfl_onnx_count(&w->shape) > MFL_ONNX_COMPUTED_MAX)
                 return 0;
         int r = mfl_onnx_scaled_weight(
                 o, w, &t, &scale); /* a number times the weights is a layer behind it */

@@ -56,28 +56,17 @@ static const struct {
         {" If ", "a choice while the model runs is not supported; export the branch that is trained"},
         {" Scan ", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
         {" ArgMax ArgMin Hardmax ", "has no gradient; mfl takes logits, and chooses the class itself"},
-        {" TopK ", "is not supported, nor are torch.sort, topk, argsort and median; use a maximum "
-                   "over the dimension "
-                   "(amax), or softmax"},
-        {" Sign Round Floor Ceil ", "is flat: its gradient is 0 everywhere, so nothing before it is "
-                                    "trained. Remove it, or "
-                                    "use a smooth function: tanh for sign, x for a rounding"},
         {" Mod BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot ",
                 "is arithmetic of whole numbers; compute it "
                 "before training, and store it with the data"},
-        {" And Or Not Xor IsNaN IsInf Greater GreaterOrEqual Less LessOrEqual ",
-                "of computed values is supported as "
-                "x * (x > 0) alone; write clamp or relu, or multiply masks instead of joining them. "
-                "mfl refuses "
-                "updates that are not numbers by itself: leave out nan_to_num"},
-        {" OneHot ", "of values that are computed is not supported; nn.Embedding with an identity "
-                     "matrix that "
-                     "requires no grad gives the same of tokens"},
+        {" And Or Not Xor ",
+                "joins conditions only: comparisons such as x > 0, constant masks, and others that it joins"},
+        {" IsNaN IsInf ",
+                "is not supported; mfl refuses updates that are not numbers by itself: leave out nan_to_num"},
         {" DFT STFT MelWeightMatrix HannWindow HammingWindow BlackmanWindow ",
                 "a spectrum is not computed in training; "
                 "compute it before, and store it with the data"},
-        {" ReduceProd CumProd ",
-                "is not supported; for positive values torch.exp(torch.log(x).sum(d)) is the same"},
+        {" CumProd ", "is not supported; for positive values torch.exp(torch.log(x).cumsum(d)) is the same"},
         {" Det ", "is not supported; mfl has no linear algebra but products"},
         {" GridSample AffineGrid RoiAlign MaxRoiPool DeformConv ",
                 "samples at computed positions; use nn.Upsample, "
@@ -140,6 +129,10 @@ int mfl_onnx_convert_node(struct onnx *o)
         if ((r = mfl_onnx_tokens_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_cut_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_condition_step(o, &taken)) || taken)
+                return r;
+        if ((r = mfl_onnx_steps_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;

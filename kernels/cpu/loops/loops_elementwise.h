@@ -141,6 +141,8 @@ INLINE float log1p_of_exp(float x)
 #define UNARY_POW powf /* this, sine and cosine: the library's */
 #define UNARY_SIN sinf
 #define UNARY_COS cosf
+#define UNARY_FLOOR floorf
+#define UNARY_RINT rintf
 #define UNARY_GATE(v, x) ((v) / (1.0f + exp_poly(-(x))))
 #include "common/model/unary_bodies.h"
 
