@@ -3,6 +3,7 @@
 #include "client/train/trainer.h"
 
 #include "client/train/trainer_internal.h"
+#include "kernels/mesh/mesh_memory.h"
 #include "common/base/log.h"
 #include "common/partition/partition.h"
 #include "proto/wire.h"
@@ -110,10 +111,15 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         struct mfl_announce kind = {.encoding = owned->encoding};
         mfl_trainer_group_leave(trainer, owned);
         for (uint32_t i = 0; i < result->n_updates; i++) {
-                mfl_trainer_buffer_put(&trainer->memory, result->data[i], buffer_bytes(&kind, result->n));
+                if (!owned->lent)
+                        mfl_trainer_buffer_put(
+                                &trainer->memory, result->data[i], buffer_bytes(&kind, result->n));
                 free(result->updates[i].rejected);
                 free(result->updates[i].losses);
         }
+        mfl_mesh_memory_close(owned->lent);
+        if (owned->lent_bytes)
+                mfl_trainer_memory_release(&trainer->memory, owned->lent_bytes);
         free(result->data);
         free(result->updates);
         free(result->eval);
@@ -139,7 +145,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         struct mfl_announce kind = {.encoding = owned->encoding};
         uint64_t bytes = buffer_bytes(&kind, result->n);
-        for (uint32_t i = 0; !r && i < n; i++)
+        run->job->in_place = alone && task->team.team && task->n_items == 1 && run->trainer->ops->grad;
+        for (uint32_t i = 0; !r && !run->job->in_place && i < n; i++)
                 if (!result->data[i])
                         r = mfl_trainer_buffer_get(
                                 &run->trainer->memory, bytes, "an update", &result->data[i], err);
@@ -193,6 +200,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
+        run->job->apart_peers = task->team.team && task->team.peers;
         run->job->sums = run->sum ||
                          (mfl_method_get(run->job->spec)->correct && !mfl_method_get(run->job->spec)->starts);
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
@@ -316,6 +324,8 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
                 drop_returned(run, owned);
         if (!r)
                 r = mfl_trainer_train_result(run, err);
+        if (!r)
+                r = mfl_trainer_settle(run->trainer, run->job, owned, err);
         return r ? r : leave_sum(run, owned, err);
 }
 
@@ -348,6 +358,7 @@ static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request 
                 free(owned);
                 return r;
         }
+        job->in_place = false;
         struct trainer_run run = {
                 .trainer = trainer, .job = job, .request = request, .result = &owned->base, .alone = alone};
         init_run(&run);

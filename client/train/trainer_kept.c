@@ -77,7 +77,7 @@ void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot)
 {
         const struct trainer_lane *lane = &slot->lanes[0];
         const struct mfl_team *from =
-                slot->team && slot->team->apart && lane->active ? farthest(slot->team) : NULL;
+                slot->team && slot->team->apart && !slot->team->taken && lane->active ? farthest(slot->team) : NULL;
         struct mfl_error err;
         if (!from)
                 return;

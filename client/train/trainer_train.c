@@ -272,7 +272,7 @@ static int start_lane(
         if (slot->own)
                 r = mfl_trainer_own(run, slot, task->items[item], err);
         const float *start = slot->own ? slot->own : run->request->params;
-        if (!r)
+        if (!r && !run->job->apart) /* else all members' ranks do so together */
                 r = ops->params_set(slot->train, (int)i, run->request->frozen,
                         trainer_keeps_start(run) ? NULL : start, err);
         if (!r)
@@ -318,7 +318,9 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
-        int r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
+        int r = run->job->in_place ? mfl_trainer_team_take(run, slot, &delta, err)
+                                   : run->trainer->ops->params_get(slot->train, (int)i,
+                                             run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
         if (!r && !item->rejected)
@@ -432,7 +434,7 @@ static void dismiss(struct trainer_run *run, struct trainer_slot *slot, const ch
                         .kept = run->times.kept};
         } else
                 mfl_trainer_keep(run, slot);
-        mfl_trainer_part(slot, reason);
+        mfl_trainer_part(run->trainer, slot, reason);
 }
 
 void mfl_trainer_train_worker(void *arg, uint32_t worker)
@@ -507,7 +509,7 @@ void mfl_trainer_assist_worker(void *arg, uint32_t worker)
                 r = assist(run, slot, &err);
         if (r)
                 mfl_trainer_keep(run, slot);
-        mfl_trainer_part(slot, r ? err.text : NULL);
+        mfl_trainer_part(run->trainer, slot, r ? err.text : NULL);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);

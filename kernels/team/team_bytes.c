@@ -47,5 +47,7 @@ uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_grap
                 if (mfl_param_is_statistics(&graph->params[i]))
                         statistics += graph->params[i].count;
         return sums * size + own * kept * sizeof(float) + n / MFL_GRAD_BLOCK * sizeof(double) +
-               mfl_team_grains(options, options->step_rows) * statistics * sizeof(float);
+               mfl_team_grains(options, options->step_rows) * statistics * sizeof(float) +
+               (options->follows ? MFL_MIN(n, MFL_MAX(bucket, largest_layer(graph)) + MFL_GRAD_BLOCK) : 0) *
+                       sizeof(float);
 }
