@@ -40,6 +40,7 @@ ROOMS = {
     "common/partition": ["common/base", "common/data", "common/job", "common/exact"],
     "common/cohort": ["common/base", "common/job", "common/trace", "common/exact"],
     "common/privacy": ["common/base"],
+    "common/parallel": ["common/base"],
     "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],
     "proto/json": ["common/base", "common/measure", "proto"],
@@ -95,7 +96,7 @@ ROOMS = {
     "cli/onnx/open": ["cli/onnx", "cli/onnx/nodes", "cli/proof", "common/*"],
     "cli/pki": ["cli/base", "common/*"],
     "cli/pull": ["cli/base", "cli/onnx/*", "cli/view", "common/*", "proto/*"],
-    "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "proto/*"],
+    "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
     "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],
 }

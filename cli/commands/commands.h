@@ -39,6 +39,7 @@ void mfl_help_command(FILE *out, const struct mfl_cli_command *command);
 /* Each returns the exit code of the program. */
 int mfl_cmd_submit(struct mfl_cli *cli);
 int mfl_cmd_check(struct mfl_cli *cli);
+int mfl_cmd_plan(struct mfl_cli *cli);
 int mfl_cmd_privacy(struct mfl_cli *cli);
 int mfl_cmd_clone(struct mfl_cli *cli);
 int mfl_cmd_list(struct mfl_cli *cli);

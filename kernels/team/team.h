@@ -47,6 +47,7 @@
 
 #include <stdatomic.h>
 
+#include "common/parallel/plan.h"
 #include "kernels/backend.h"
 #include "kernels/mesh/mesh.h"
 
@@ -86,6 +87,10 @@ void mfl_team_free(struct mfl_team *team); /* NULL is fine */
 /* What the team of one of n_ranks takes beside such a network, at most, but for params; for stages 2 and 3 with the buckets that are usually open. */
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
         const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks);
+/* What these sizes follow from. */
+void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options,
+        struct mfl_parallel_shape *ret_shape);
 /* What it has taken so far. */
 uint64_t mfl_team_held(const struct mfl_team *team);
 
