@@ -2,6 +2,7 @@
 #include "common/parallel/plan.h"
 
 #define BACKWARD (2.0 / 3) /* of a grain's time: forward is one product a layer, backward two */
+#define NOISE 0.98         /* of the time, that another stage must need for as many members */
 #define GAIN 0.95          /* of the time, at most, that twice the members must need */
 
 uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks)
@@ -67,7 +68,7 @@ static bool is_better(const struct mfl_parallel_plan *plan, const struct mfl_par
                 return plan->fits;
         if (!plan->fits)
                 return plan->leader < best->leader;
-        double least = best->seconds;
+        double least = best->seconds * (plan->members == best->members ? NOISE : 1);
         for (uint32_t n = best->members; n < plan->members; n *= 2)
                 least *= GAIN;
         return plan->seconds < least;
@@ -77,8 +78,8 @@ bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t member
         struct mfl_parallel_plan *ret_plan)
 {
         struct mfl_parallel_plan best, plan;
-        uint32_t first = zero < 0 ? 0 : (uint32_t)zero, most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
-        mfl_parallel_estimate(facts, 1, first, &best);
+        uint32_t first = zero < 0 ? 1 : (uint32_t)zero, most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
+        mfl_parallel_estimate(facts, 1, 0, &best);
         for (uint32_t members = 2; members <= most; members++)
                 for (uint32_t z = first; z < MFL_PARALLEL_STAGES && (zero < 0 || z == first); z++) {
                         mfl_parallel_estimate(facts, members, z, &plan);

@@ -57,8 +57,8 @@ struct mfl_parallel_plan {
 void mfl_parallel_estimate(const struct mfl_parallel_facts *facts, uint32_t members, uint32_t zero,
         struct mfl_parallel_plan *ret_plan);
 /* The plan of at most so many members that fits and is fastest. More members than a plan needs must gain a twentieth for each
- * doubling; among equals fewer members, then the lower stage. Without times: the fewest members that fit. zero < 0: any stage.
- * False: nothing fits, and *ret_plan is the one that takes least. */
+ * doubling, and a higher stage a fiftieth. Without times: the fewest members that fit. zero < 0: any stage but 0, which takes
+ * more of everything than 1. False: nothing fits, and *ret_plan is the one that takes least. */
 bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t members_max, int zero,
         struct mfl_parallel_plan *ret_plan);
 
