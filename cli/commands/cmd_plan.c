@@ -45,7 +45,10 @@ static int find_graph(struct mfl_cli *cli, const struct mfl_job *job, struct mfl
 
 static int ask(struct mfl_cli *cli, const struct mfl_job *job, struct question *q, struct mfl_error *err)
 {
-        const char *backend = cli->options.backend ? cli->options.backend : "auto";
+        const char *own = job->training.backend;
+        const char *backend = cli->options.backend       ? cli->options.backend
+                              : *own && strcmp(own, "auto") ? own
+                                                            : "cpu"; /* the one that has teams */
         struct mfl_graph *graph = NULL;
         struct mfl_error why;
         if (!job->parallel.grain)
@@ -89,7 +92,7 @@ static void add_row(const struct question *q, const struct mfl_parallel_plan *pl
         snprintf(zero, sizeof zero, "%u", plan->zero);
         snprintf(each, sizeof each, "%.1f", (double)plan->leader / params);
         snprintf(ms, sizeof ms, "%.1f", plan->seconds * 1e3);
-        bool same = best->members == plan->members && best->zero == plan->zero;
+        bool same = best->members == plan->members && (best->members == 1 || best->zero == plan->zero);
         const char *cells[] = {members, plan->members > 1 ? zero : "-", mfl_format_bytes(plan->leader, leader),
                 plan->members > 1 ? mfl_format_bytes(plan->member, member) : "-", each,
                 plan->members > 1 ? mfl_format_bytes(plan->traffic, traffic) : "-", q->timed ? ms : "-",
@@ -176,7 +179,8 @@ int mfl_cmd_plan(struct mfl_cli *cli)
         struct mfl_error err;
         struct question q = {.members = 1};
         struct mfl_parallel_plan best;
-        int r = mfl_submission_read(cli->argument[0], "auto", &s, &err);
+        const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
+        int r = mfl_submission_read(cli->argument[0], &sets, NULL, &s, &err);
         if (!r)
                 r = ask(cli, s.job, &q, &err);
         if (!r)

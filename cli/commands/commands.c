@@ -51,7 +51,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl check job.yaml --data iris=csv:iris.csv,test_fraction=0.2\n",
                 .local = true},
         {"plan", "job.yaml", "show which teams can train a job with `parallel`", 1, 1,
-                "data backend memory members sizes",
+                "set data backend memory members sizes",
                 "Prints, for teams of 1, 2, 4, .. daemons and each stage of parallel.zero, what the leader\n"
                 "and the other members need besides an idle daemon, what a member receives in a step, and\n"
                 "how long a step should take, where each member has a core of its own. For that it takes\n"
