@@ -44,7 +44,7 @@ struct mfl_grad_layout {
         uint64_t n; /* elements */
         int n_tensors;
         const struct mfl_grad_tensor *tensors; /* the network's */
-        float *params;         /* n: the params in the same order, where the network reads them; with options.lent NULL until
+        float *params; /* n: the params in the same order, where the network reads them; with options.lent NULL until
                                   there is such memory */
         uint64_t n_statistics; /* floats that a grain leaves for running statistics */
 };

@@ -57,8 +57,8 @@ struct mfl_cli_options {
         int64_t days, crl_days;                    /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
-        bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help, version,
-                after_round, done;
+        bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
+                version, after_round, done;
 };
 
 struct mfl_cli {

@@ -24,7 +24,8 @@ struct question {
 };
 
 /* The graph, from the job or its data set. */
-static int find_graph(struct mfl_cli *cli, const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
+static int find_graph(
+        struct mfl_cli *cli, const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
 {
         struct mfl_dataset_config config;
         struct mfl_data_facts facts;
@@ -32,7 +33,8 @@ static int find_graph(struct mfl_cli *cli, const struct mfl_job *job, struct mfl
                 return mfl_job_graph(job, &job->model.input, job->model.classes, ret_graph, err);
         if (!cli->options.n_data)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "the model's size depends on the data set: give it with --data %s=FORMAT:DIR, or write "
+                        "the model's size depends on the data set: give it with --data %s=FORMAT:DIR, or "
+                        "write "
                         "model.input and model.classes in the job",
                         job->data.name);
         int r = mfl_data_option_find(cli->options.data, cli->options.n_data, job->data.name, &config, err);
@@ -46,14 +48,15 @@ static int find_graph(struct mfl_cli *cli, const struct mfl_job *job, struct mfl
 static int ask(struct mfl_cli *cli, const struct mfl_job *job, struct question *q, struct mfl_error *err)
 {
         const char *own = job->training.backend;
-        const char *backend = cli->options.backend       ? cli->options.backend
+        const char *backend = cli->options.backend          ? cli->options.backend
                               : *own && strcmp(own, "auto") ? own
                                                             : "cpu"; /* the one that has teams */
         struct mfl_graph *graph = NULL;
         struct mfl_error why;
         if (!job->parallel.grain)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "the job has no `parallel`, so one daemon trains each client; write parallel: {grain: %u}, "
+                        "the job has no `parallel`, so one daemon trains each client; write parallel: "
+                        "{grain: %u}, "
                         "for example",
                         MFL_MAX(job->training.batch / 4, 1u));
         int r = find_graph(cli, job, &graph, err);
@@ -83,8 +86,8 @@ static uint32_t next_members(const struct question *q, uint32_t members)
         return members < q->members ? MFL_MIN(2 * members, q->members) : 0;
 }
 
-static void add_row(const struct question *q, const struct mfl_parallel_plan *plan, const struct mfl_parallel_plan *best,
-        struct mfl_table *table)
+static void add_row(const struct question *q, const struct mfl_parallel_plan *plan,
+        const struct mfl_parallel_plan *best, struct mfl_table *table)
 {
         char members[16], zero[16], leader[16], member[16], each[32], traffic[16], ms[32];
         double params = (double)MFL_MAX(q->facts.moving, 1);
@@ -93,10 +96,13 @@ static void add_row(const struct question *q, const struct mfl_parallel_plan *pl
         snprintf(each, sizeof each, "%.1f", (double)plan->leader / params);
         snprintf(ms, sizeof ms, "%.1f", plan->seconds * 1e3);
         bool same = best->members == plan->members && (best->members == 1 || best->zero == plan->zero);
-        const char *cells[] = {members, plan->members > 1 ? zero : "-", mfl_format_bytes(plan->leader, leader),
+        const char *cells[] = {members, plan->members > 1 ? zero : "-",
+                mfl_format_bytes(plan->leader, leader),
                 plan->members > 1 ? mfl_format_bytes(plan->member, member) : "-", each,
                 plan->members > 1 ? mfl_format_bytes(plan->traffic, traffic) : "-", q->timed ? ms : "-",
-                !plan->fits ? "too large" : same ? "best" : ""};
+                !plan->fits ? "too large"
+                : same      ? "best"
+                            : ""};
         mfl_table_add(table, cells);
 }
 
@@ -105,7 +111,8 @@ static bool wanted(const struct question *q, uint32_t members, uint32_t zero)
         return members == 1 ? !zero : q->zero < 0 ? true : zero == (uint32_t)q->zero;
 }
 
-static int print_table(struct mfl_cli *cli, const struct question *q, const struct mfl_parallel_plan *best, struct mfl_error *err)
+static int print_table(struct mfl_cli *cli, const struct question *q, const struct mfl_parallel_plan *best,
+        struct mfl_error *err)
 {
         static const struct mfl_table_column columns[] = {{"MEMBERS", true, 0}, {"ZERO", true, 0},
                 {"LEADER", true, 0}, {"MEMBER", true, 0}, {"BYTES/PARAM", true, 2}, {"TRAFFIC/STEP", true, 1},
@@ -137,10 +144,12 @@ static void print_advice(const struct question *q, const struct mfl_parallel_pla
         char bytes[16];
         mfl_format_bytes(best->leader, bytes);
         if (!best->fits)
-                printf("No plan fits: the one that takes least, %u members with zero: %u, needs %s at its leader.\n",
+                printf("No plan fits: the one that takes least, %u members with zero: %u, needs %s at its "
+                       "leader.\n",
                         best->members, best->zero, bytes);
         else if (best->members == 1)
-                printf("One daemon for each client is best%s: it needs %s. Write members: 1, or leave out `parallel`.\n",
+                printf("One daemon for each client is best%s: it needs %s. Write members: 1, or leave out "
+                       "`parallel`.\n",
                         q->timed ? "" : " where it fits", bytes);
         else
                 printf("Best: parallel: {members: %u, zero: %u}. The leader needs %s.\n", best->members,

@@ -30,21 +30,23 @@ struct subject {
 static int open_subject(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct subject *s, struct mfl_error *err)
 {
-        *s = (struct subject){.job = job, .graph = graph, .opt = {.kind = (enum mfl_optimizer_kind)job->training.optimizer,
-                                              .lr = job->training.lr,
-                                              .momentum = job->training.momentum,
-                                              .nesterov = job->training.nesterov,
-                                              .weight_decay = job->training.weight_decay,
-                                              .beta1 = job->training.beta1,
-                                              .beta2 = job->training.beta2,
-                                              .eps = job->training.eps,
-                                              .clip_norm = job->training.clip_norm}};
+        *s = (struct subject){.job = job,
+                .graph = graph,
+                .opt = {.kind = (enum mfl_optimizer_kind)job->training.optimizer,
+                        .lr = job->training.lr,
+                        .momentum = job->training.momentum,
+                        .nesterov = job->training.nesterov,
+                        .weight_decay = job->training.weight_decay,
+                        .beta1 = job->training.beta1,
+                        .beta2 = job->training.beta2,
+                        .eps = job->training.eps,
+                        .clip_norm = job->training.clip_norm}};
         int r = mfl_backend_open(backend, &s->ops, err);
         if (r)
                 return r;
         if (!s->ops->grad)
-                return mfl_fail(err, MFL_INVALID, "the %s backend does not do parallel yet; use --backend cpu",
-                        s->ops->name);
+                return mfl_fail(err, MFL_INVALID,
+                        "the %s backend does not do parallel yet; use --backend cpu", s->ops->name);
         s->net = (struct mfl_net_options){.batch = (int)job->parallel.grain,
                 .groups = 1,
                 .threads = (int)MFL_MAX(1u, job->training.threads),
@@ -82,17 +84,18 @@ int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct 
                 .overlap = job->parallel.overlap};
         mfl_team_shape(s.ops, graph, &s.net, &s.team, &ret_facts->shape);
         uint64_t bucket = MFL_MAX(ret_facts->shape.bucket, 1);
-        ret_facts->n_buckets =
-                (uint32_t)MFL_MIN(ret_facts->shape.n_tensors, ret_facts->shape.n / bucket + 1);
+        ret_facts->n_buckets = (uint32_t)MFL_MIN(ret_facts->shape.n_tensors, ret_facts->shape.n / bucket + 1);
         return 0;
 }
 
 /* ---- a worker's steps ---- */
 
-static int random_samples(const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
+static int random_samples(
+        const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
 {
         struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        size_t count = n * (size_t)mfl_shape_count(&graph->input), each = (size_t)MFL_MAX(1, graph->positions);
+        size_t count = n * (size_t)mfl_shape_count(&graph->input),
+               each = (size_t)MFL_MAX(1, graph->positions);
         *set = (struct mfl_dataset){.shape = graph->input,
                 .classes = graph->classes,
                 .vocabulary = graph->vocabulary,
@@ -168,7 +171,8 @@ static void worker_free(const struct subject *s, struct worker *w)
 }
 
 /* The fastest step counts: other load only adds. The first one also makes what the backend keeps. */
-static int time_steps(const struct subject *s, struct worker *w, struct mfl_parallel_facts *facts, struct mfl_error *err)
+static int time_steps(
+        const struct subject *s, struct worker *w, struct mfl_parallel_facts *facts, struct mfl_error *err)
 {
         int r = 0;
         for (uint32_t t = 0; !r && t < STEPS; t++) {

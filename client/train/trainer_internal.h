@@ -167,7 +167,7 @@ struct trainer_job {
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks; /* of all its daemons */
         bool apart_peers;     /* they may be on several nodes */
-        bool in_place; /* the current task's update is made where its team's leader had the params */
+        bool in_place;        /* the current task's update is made where its team's leader had the params */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
@@ -333,8 +333,8 @@ struct trainer_result {
 
 /* trainer_zero.c: the result's lent memory is charged to the result; where there is no room for it beside what the job keeps ready, in
  * place of that. */
-int mfl_trainer_settle(
-        struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned, struct mfl_error *err);
+int mfl_trainer_settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
+        struct mfl_error *err);
 
 /* trainer_group.c: puts the result of a group's task where the group can read it, if possible; otherwise
  * changes nothing. Negative: this process can't go on. */

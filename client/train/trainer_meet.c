@@ -213,7 +213,8 @@ static void hear_rank(void *arg, uint32_t i)
                 .in = rank->word,
                 .out = rank->word,
                 .n = MFL_ARRAY_SIZE(rank->word)};
-        const struct mfl_mesh_op filled = {.kind = MFL_MESH_BARRIER, .step = STEP_FILLED, .sequence = team->n_words};
+        const struct mfl_mesh_op filled = {
+                .kind = MFL_MESH_BARRIER, .step = STEP_FILLED, .sequence = team->n_words};
         uint64_t late_ms = LATE_STEPS * team->slowest_ns / 1000000;
         if (team->slowest_ns)
                 mfl_team_set_deadline(
@@ -221,8 +222,8 @@ static void hear_rank(void *arg, uint32_t i)
         rank->code = mfl_mesh_run(rank->mesh, &op, UINT32_MAX, &run->request->control->cancel, &rank->err);
         if (rank->code || rank->word[0] != WORD_ITEM)
                 return;
-        rank->code = ops->params_set(rank->net, 0, run->request->frozen,
-                rank->fills ? run->request->params : NULL, &rank->err);
+        rank->code = ops->params_set(
+                rank->net, 0, run->request->frozen, rank->fills ? run->request->params : NULL, &rank->err);
         if (!rank->code) /* nobody reads params before those who fill them have */
                 rank->code = mfl_mesh_run(
                         rank->mesh, &filled, FIRST_MS, &run->request->control->cancel, &rank->err);

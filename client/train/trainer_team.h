@@ -20,7 +20,7 @@ enum trainer_word { WORD_ITEM, WORD_STEPS, WORD_END };
 
 struct trainer_rank {
         struct mfl_mesh *mesh;
-        struct mfl_net *net; /* of this process's first rank: the slot's */
+        struct mfl_net *net;            /* of this process's first rank: the slot's */
         struct mfl_mesh_memory *memory; /* apart: of the params, in this meeting */
         bool fills;                     /* it writes what all who have that memory start from */
         struct mfl_team *team;

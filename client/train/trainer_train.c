@@ -319,8 +319,8 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
         int r = run->job->in_place ? mfl_trainer_team_take(run, slot, &delta, err)
-                                   : run->trainer->ops->params_get(slot->train, (int)i,
-                                             run->job->graph->n_frozen, delta, err);
+                                   : run->trainer->ops->params_get(
+                                             slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
         if (!r && !item->rejected)

@@ -110,8 +110,8 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
                 zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
 }
 
-int mfl_trainer_settle(
-        struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned, struct mfl_error *err)
+int mfl_trainer_settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
+        struct mfl_error *err)
 {
         uint64_t bytes = mfl_trainer_update_bytes(job);
         if (!owned->lent)

@@ -239,7 +239,8 @@ static const struct rule rules[] = {
                  "`parallel`"},
                 ANY, is_personal, "", "parallel"},
         {{"parallel: exact: false", "zero: 2 or 3",
-                 "with exact: false, stages 2 and 3 would add gradients in another order than stages 0 and 1; "
+                 "with exact: false, stages 2 and 3 would add gradients in another order than stages 0 and "
+                 "1; "
                  "write 1, or exact: true"},
                 ANY, shards_floats, "parallel", "zero"},
         {{"parallel: within: daemon", "members.min above 1",

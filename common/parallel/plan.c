@@ -22,7 +22,8 @@ uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_
 }
 
 /* Bytes that a member takes in a step: sums, grain by grain from stage 2 on, and params where it has its own. */
-static uint64_t traffic_bytes(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
+static uint64_t traffic_bytes(
+        const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
 {
         uint64_t others = f->shape.n * (members - 1) / members, each = (f->grains + members - 1) / members;
         *ret_sums = others * f->shape.size * (zero < 2 ? 1 + !zero : each);
@@ -51,7 +52,8 @@ void mfl_parallel_estimate(const struct mfl_parallel_facts *f, uint32_t members,
         uint32_t stage = mfl_parallel_stage(zero, false, members);
         uint64_t params = f->shape.n * sizeof(float), update = f->moving * sizeof(float), sums;
         uint64_t held = mfl_parallel_rank_bytes(&f->shape, members, stage) +
-                        (stage == 3 ? (params + members - 1) / members : params) + (members > 1 ? f->link : 0);
+                        (stage == 3 ? (params + members - 1) / members : params) +
+                        (members > 1 ? f->link : 0);
         struct mfl_parallel_plan plan = {.members = members, .zero = zero};
         /* One daemon alone makes the update beside its params; a leader in their place, when the rest is gone. */
         plan.member = f->network + held;
@@ -78,7 +80,8 @@ bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t member
         struct mfl_parallel_plan *ret_plan)
 {
         struct mfl_parallel_plan best, plan;
-        uint32_t first = zero < 0 ? 1 : (uint32_t)zero, most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
+        uint32_t first = zero < 0 ? 1 : (uint32_t)zero,
+                 most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
         mfl_parallel_estimate(facts, 1, 0, &best);
         for (uint32_t members = 2; members <= most; members++)
                 for (uint32_t z = first; z < MFL_PARALLEL_STAGES && (zero < 0 || z == first); z++) {

@@ -47,9 +47,10 @@ struct mfl_parallel_facts {
 
 struct mfl_parallel_plan {
         uint32_t members, zero;
-        uint64_t leader, member; /* bytes of the daemon that makes the update and has the params at the start, and of another */
-        uint64_t traffic;        /* bytes that a member takes in a step */
-        double seconds;          /* of a step; 0: not known */
+        uint64_t leader,
+                member; /* bytes of the daemon that makes the update and has the params at the start, and of another */
+        uint64_t traffic; /* bytes that a member takes in a step */
+        double seconds;   /* of a step; 0: not known */
         bool fits;
 };
 

@@ -84,9 +84,9 @@ struct placement {
 static const struct placement placements[] = {{2, false, 0, false, 1}, {2, true, 1, true, 1},
         {2, false, 2, true, 1}, {2, true, 2, false, 0}, {3, false, 1, true, 0}, {3, false, 2, false, 1},
         {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1}, {8, false, 1, true, 1},
-        {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1}, {3, true, 3, false, 0, 1},
-        {4, true, 3, true, 1, 1}, {3, false, 3, true, 1, 2}, {4, false, 3, false, 0, 2},
-        {8, false, 3, true, 1, 3}};
+        {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1},
+        {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1}, {3, false, 3, true, 1, 2},
+        {4, false, 3, false, 0, 2}, {8, false, 3, true, 1, 3}};
 
 static void place(struct team_run *run, const struct placement *p, bool floats)
 {
@@ -151,7 +151,8 @@ static void test_team(const struct conf_backend *b, const struct conf_train_case
         run.options = mfl_conf_train_options(b, &t, kase, run.weights);
         run.options.worker = run.options.lent = true;
         for (int i = 0; i < HOSTS_MAX; i++) {
-                run.lent[i] = mfl_alloc_aligned(b->ops->grad->elements(t.graph, &run.options) * sizeof(float));
+                run.lent[i] =
+                        mfl_alloc_aligned(b->ops->grad->elements(t.graph, &run.options) * sizeof(float));
                 mfl_assert(run.lent[i]);
         }
         MFL_CLEANUP_FREE float *params = mfl_calloc((size_t)t.graph->n, sizeof *params);

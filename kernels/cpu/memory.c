@@ -263,8 +263,9 @@ static uint64_t params_floats(const struct most *most, const struct mfl_net_opti
                         options->corrects;
         uint64_t floats = groups * most->wide + (options->shared_start ? 3 : groups + 3) * most->copied;
         if (options->worker)
-                return (options->sibling ? 0
-                                         : (options->lent ? 0 : most->wide) + most->copied * 2 + most->places) +
+                return (options->sibling
+                                       ? 0
+                                       : (options->lent ? 0 : most->wide) + most->copied * 2 + most->places) +
                        most->grads;
         floats += most->places;
         if (options->training)

@@ -46,9 +46,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats =
-                options->worker ? graph->n * (options->sibling || options->lent ? 1 : 2)
-                                : input + graph->n * groups * 2;
+        uint64_t floats = options->worker ? graph->n * (options->sibling || options->lent ? 1 : 2)
+                                          : input + graph->n * groups * 2;
         if (options->training && !options->worker)
                 floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options) +
                                               (uint64_t)options->corrects) *
@@ -104,7 +103,8 @@ static bool allocate_params(struct mfl_net *net, size_t n)
         net->params_first = mfl_calloc(net->options.worker ? 1 : n, sizeof(float));
         net->momentum = first ? mfl_calloc(n, sizeof(float)) : NULL;
         net->second = second ? mfl_calloc(n, sizeof(float)) : NULL;
-        return (net->params || lent) && net->params_first && (net->momentum || !first) && (net->second || !second);
+        return (net->params || lent) && net->params_first && (net->momentum || !first) &&
+               (net->second || !second);
 }
 
 static int allocate(struct mfl_net *net, struct mfl_error *err)

@@ -54,7 +54,7 @@
 struct mfl_team_options {
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
-        bool shared; /* all ranks' params are the same memory, whose first rank is 0 */
+        bool shared;        /* all ranks' params are the same memory, whose first rank is 0 */
         /* Only some are: `together` at all ranks, `follows` where an earlier rank has the same memory. Not with floats. */
         bool together, follows;
         uint32_t zero; /* stage: 0 to MFL_TEAM_ZERO_MAX */

@@ -224,7 +224,7 @@ def test_sums_of_floats(cluster, adam):
 
 # A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 5; the params that a round begins with
 # come on top, with 4.
-MEMORY = '150MiB'
+MEMORY = '95MiB'
 LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
              training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
 
@@ -236,7 +236,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
     alone = c.submit(**LARGE)
     c.wait_job(alone, state='failed')
-    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 150.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 95.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
                      c.info(alone)['reason']), c.info(alone)['reason']
     for name in ('d2', 'd3', 'd4'):
         c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])
@@ -244,3 +244,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     job, digests = c.run_job(60, **LARGE)
     assert digests == expected
     assert 'daemon d1 leads a team with d2, d3 and d4\n' in logs(c, job)
+    whole = c.submit(**dict(LARGE, parallel=dict(LARGE['parallel'], zero=2)))  # with all params at each of them
+    c.wait_job(whole, 60, state='failed')
+    assert re.search(r'only .* of 95.0 MiB are free; in a team of \d daemons each needs \d+.\d MiB; with parallel.zero: 3 less$',
+                     c.info(whole)['reason']), c.info(whole)['reason']

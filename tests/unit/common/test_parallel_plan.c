@@ -8,8 +8,12 @@
 
 static struct mfl_parallel_facts adamw(uint32_t grains)
 {
-        return (struct mfl_parallel_facts){
-                .shape = {.n = N, .n_tensors = 64, .largest = 1 << 16, .kept = 2, .size = 8, .bucket = 1 << 16},
+        return (struct mfl_parallel_facts){.shape = {.n = N,
+                                                   .n_tensors = 64,
+                                                   .largest = 1 << 16,
+                                                   .kept = 2,
+                                                   .size = 8,
+                                                   .bucket = 1 << 16},
                 .moving = N,
                 .grains = grains,
                 .n_buckets = 64};
@@ -21,9 +25,9 @@ static void bytes_are_those_of_the_table(void **state)
         static const struct {
                 uint32_t members, zero;
                 double bytes, traffic; /* with two grains for each member */
-        } table[] = {{1, 0, 20, 0}, {2, 0, 20, 8}, {2, 1, 16, 6}, {2, 2, 12, 10}, {2, 3, 10, 8}, {4, 0, 20, 12},
-                {4, 1, 14, 9}, {4, 2, 8, 15}, {4, 3, 5, 12}, {8, 1, 13, 10.5}, {8, 2, 6, 17.5},
-                {8, 3, 2.5, 14}};
+        } table[] = {{1, 0, 20, 0}, {2, 0, 20, 8}, {2, 1, 16, 6}, {2, 2, 12, 10}, {2, 3, 10, 8},
+                {4, 0, 20, 12}, {4, 1, 14, 9}, {4, 2, 8, 15}, {4, 3, 5, 12}, {8, 1, 13, 10.5},
+                {8, 2, 6, 17.5}, {8, 3, 2.5, 14}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++) {
                 struct mfl_parallel_facts facts = adamw(2 * table[i].members);
                 struct mfl_parallel_plan plan;
