@@ -305,6 +305,22 @@ static int run_assist(struct trainer_run *run, struct mfl_error *err)
         return r ? r : run_threads(run, n, mfl_trainer_assist_worker, err);
 }
 
+/* The result's lent memory is charged to the result; where there is no room for it beside what the job keeps ready, in place of that. */
+static int settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
+        struct mfl_error *err)
+{
+        uint64_t bytes = mfl_trainer_update_bytes(job);
+        if (!owned->lent)
+                return 0;
+        if (mfl_trainer_memory_reserve(&trainer->memory, bytes, "an update", err)) {
+                mfl_assert(job->bytes >= bytes); /* mfl_trainer_team_bytes */
+                job->bytes -= bytes;
+                mfl_trainer_job_empty(trainer, job);
+        }
+        owned->lent_bytes = bytes;
+        return 0;
+}
+
 static int run_train(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
 {
         uint32_t n = run->request->task->n_items;
@@ -325,7 +341,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
         if (!r)
                 r = mfl_trainer_train_result(run, err);
         if (!r)
-                r = mfl_trainer_settle(run->trainer, run->job, owned, err);
+                r = settle(run->trainer, run->job, owned, err);
         return r ? r : leave_sum(run, owned, err);
 }
 

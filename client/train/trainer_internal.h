@@ -331,11 +331,6 @@ struct trainer_result {
         bool add; /* to what update 0 holds */
 };
 
-/* trainer_zero.c: the result's lent memory is charged to the result; where there is no room for it beside what the job keeps ready, in
- * place of that. */
-int mfl_trainer_settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
-        struct mfl_error *err);
-
 /* trainer_group.c: puts the result of a group's task where the group can read it, if possible; otherwise
  * changes nothing. Negative: this process can't go on. */
 int mfl_trainer_group_place(struct trainer_run *run, struct trainer_result *result, struct mfl_error *err);

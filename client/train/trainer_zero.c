@@ -109,18 +109,3 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
                 "; in a team of %u daemons each needs %s%s", members, bytes,
                 zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
 }
-
-int mfl_trainer_settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
-        struct mfl_error *err)
-{
-        uint64_t bytes = mfl_trainer_update_bytes(job);
-        if (!owned->lent)
-                return 0;
-        if (mfl_trainer_memory_reserve(&trainer->memory, bytes, "an update", err)) {
-                mfl_assert(job->bytes >= bytes); /* mfl_trainer_team_bytes */
-                job->bytes -= bytes;
-                mfl_trainer_job_empty(trainer, job);
-        }
-        owned->lent_bytes = bytes;
-        return 0;
-}
