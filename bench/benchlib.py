@@ -42,6 +42,14 @@ def memory(pid):
     return found["VmRSS"], found["VmHWM"]
 
 
+def shared_memory(pid):
+    """Resident memory in bytes, with pages that several processes have counted in equal parts. OSError when it has ended."""
+    for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(f"process {pid} has ended, and with it its memory")
+
+
 def processor_seconds(pid):
     """Of all its threads since it began."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

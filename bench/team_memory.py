@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that one daemon's `memory` refuses, trained by several daemons of one host: what each needs, and that the model is the same.
 
-    team_memory.py [--runs 1:1.5GiB 4:1.5GiB 4:2.35GiB 1:8GiB] [--depth 142] [--width 1024] [--steps 2]
+    team_memory.py [--runs 1:1.5GiB 4:1.5GiB 1:8GiB] [--depth 142] [--width 1024] [--steps 2]
 
 Each run is a server of its own with DAEMONS:MEMORY daemons of one worker and the same job: one client, dense layers, AdamW, exact sums,
 `zero: auto`. A refusal is printed with the sizes that `mfl show` gives. "resident" is the highest resident memory of a daemon, in
-bytes per parameter above what it had before the job; what daemons share counts for each of them that has mapped it. The program fails if
+bytes per parameter above what it had before the job; what daemons share counts for each of them that has mapped it. "share" is the highest
+sum over all daemons of what each has for its own, and its part of what it shares (Pss), by the number of daemons. The program fails if
 jobs that were trained have different digests. At its size it needs 16 GB of memory."""
 
 import argparse
@@ -34,26 +35,32 @@ limits: {{deadline: 20m}}
 
 
 class Sampler(threading.Thread):
-    """The highest resident memory of each process."""
+    """The highest resident memory of each process, and the highest sum of their shares."""
 
     def __init__(self, pids):
         super().__init__(daemon=True)
         self.before = {pid: bench.memory(pid)[0] for pid in pids}
         self.highest, self.ended = dict(self.before), threading.Event()
+        self.shares_before = self.shares = self.sum_of_shares()
         self.start()
 
+    def sum_of_shares(self):
+        return sum(bench.shared_memory(pid) for pid in self.before)
+
     def run(self):
-        while not self.ended.wait(0.05):
-            for pid in self.before:
-                try:
+        while not self.ended.wait(0.2):
+            try:
+                for pid in self.before:
                     self.highest[pid] = max(self.highest[pid], bench.memory(pid)[1])
-                except OSError:  # it has ended, and so has the run
-                    return
+                self.shares = max(self.shares, self.sum_of_shares())
+            except OSError:  # a daemon has ended, and so has the run
+                return
 
     def most(self):
         self.ended.set()
         self.join()
-        return max(self.highest[pid] - self.before[pid] for pid in self.before)
+        shares = (self.shares - self.shares_before) / len(self.before)
+        return max(self.highest[pid] - self.before[pid] for pid in self.before), shares
 
 
 def measure(count, memory, options):
@@ -69,16 +76,16 @@ def measure(count, memory, options):
             shown.update(server.mfl("show", job))
             return shown["job"]["state"] in ("done", "failed")
         bench.wait_until(ended, 1200, job)
-        resident, done = sampler.most(), shown["rounds"]
+        (resident, share), done = sampler.most(), shown["rounds"]
     params = shown["job"]["params"]
-    row = [f"{count}", memory, shown["job"]["state"], f"{params / 1e6:.1f}", f"{resident / params:.2f}",
+    row = [f"{count}", memory, shown["job"]["state"], f"{params / 1e6:.1f}", f"{resident / params:.2f}", f"{share / params:.2f}",
            f"{done[0]['seconds']:.1f}" if done else "", done[0]["digest"][:16] if done else ""]
     return row, "" if done else shown["job"]["reason"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", nargs="+", default=["1:1.5GiB", "4:1.5GiB", "4:2.35GiB", "1:8GiB"])
+    parser.add_argument("--runs", nargs="+", default=["1:1.5GiB", "4:1.5GiB", "1:8GiB"])
     parser.add_argument("--depth", type=int, default=142)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=2)
@@ -90,7 +97,7 @@ def main():
         rows.append(row)
         if reason:
             reasons.append(f"{run}: {reason}")
-    bench.table(["daemons", "memory", "state", "M params", "resident", "round s", "digest"], rows)
+    bench.table(["daemons", "memory", "state", "M params", "resident", "share", "round s", "digest"], rows)
     print(*reasons, sep="\n")
     if len({row[-1] for row in rows if row[-1]}) > 1:
         raise SystemExit("the digests differ")

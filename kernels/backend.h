@@ -172,6 +172,9 @@ struct mfl_net_options {
          * threads meanwhile only as kernels/team/team.h says, and is freed later. params_set is for the other one alone.
          * NULL: its own. */
         struct mfl_net *sibling;
+        /* A worker's network without a sibling: it has no memory for the params that move, and uses what the caller lends it
+         * (kernels/grad.h). */
+        bool lent;
 };
 
 static inline bool mfl_net_has_first(const struct mfl_net_options *options)

@@ -44,7 +44,8 @@ struct mfl_grad_layout {
         uint64_t n; /* elements */
         int n_tensors;
         const struct mfl_grad_tensor *tensors; /* the network's */
-        float *params;         /* n: the params in the same order, where the network reads them */
+        float *params; /* n: the params in the same order, where the network reads them; with options.lent NULL until
+                                  there is such memory */
         uint64_t n_statistics; /* floats that a grain leaves for running statistics */
 };
 
@@ -102,6 +103,14 @@ struct mfl_grad_ops {
                 const struct mfl_rate *rate, float factor, struct mfl_error *err);
         /* The running statistics take those of one grain. */
         int (*statistics)(struct mfl_net *net, const float *statistics, struct mfl_error *err);
+        /* Of a network with options.lent: from here on its params that move are in `params`, `elements` floats of the caller's
+         * on a cache line, until it lends other memory or NULL. Networks of one graph, backend, processor kind and equal options
+         * can have the same memory, also in several processes; nobody may change it while another one reads. It holds what
+         * the caller put there; params_set with moving == NULL leaves it as it is, and takes the frozen params alone. */
+        void (*lend)(struct mfl_net *net, float *params);
+        /* The params that move become those of the flat vector, in order, at the beginning of the memory, which is the caller's
+         * again: the network has none. Allocates as much as one tensor takes. */
+        int (*flatten)(struct mfl_net *net, struct mfl_error *err);
 };
 
 #endif

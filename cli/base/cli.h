@@ -47,7 +47,7 @@ struct mfl_cli_options {
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file, *site;
-        const char *reason, *period;
+        const char *reason, *period, *memory;
         const char *sigma, *q, *rounds, *delta, *calibrate;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
@@ -56,9 +56,9 @@ struct mfl_cli_options {
         const char *state, *name, *since, *before; /* which jobs */
         int64_t days, crl_days;                    /* -1: not given */
         bool new_key, revoke_old;
-        int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
-        bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, teams, plain, help, version,
-                after_round, done;
+        int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
+        bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
+                version, after_round, done;
 };
 
 struct mfl_cli {

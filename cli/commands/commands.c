@@ -58,6 +58,20 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl check job.yaml\n"
                 "  mfl check job.yaml --data iris=csv:iris.csv,test_fraction=0.2\n",
                 .local = true},
+        {"plan", "job.yaml", "show which teams can train a job with `parallel`", 1, 1,
+                "set data backend memory members sizes",
+                "Prints, for teams of 1, 2, 4, .. daemons and each stage of parallel.zero, what the leader\n"
+                "and the other members need besides an idle daemon, what a member receives in a step, and\n"
+                "how long a step should take, where each member has a core of its own. For that it takes\n"
+                "some steps on this machine, with random samples, and measures shared memory. All members\n"
+                "are of one node. It marks the best plan that fits --memory; a team twice as large has to\n"
+                "save a twentieth of the time. A client that gains nothing is best left to one daemon.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl plan job.yaml --data mnist=idx:/data/mnist\n"
+                "  mfl plan job.yaml --memory 1.5GiB --members 4\n"
+                "  mfl plan job.yaml --sizes --json | jq .best\n",
+                .local = true},
         {"sweep", "job.yaml", "submit a job once for each combination of values", 1, 1,
                 "set token watch timeout",
                 "Each --set names several values: KEY=V,V,... or a range of whole numbers, KEY=1..5. A job\n"

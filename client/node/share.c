@@ -13,6 +13,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "common/base/fs.h"
+
 #define DIR_DEFAULT "/dev/shm"
 
 /* The default directory is memory by its name only: if it is a plain directory on a disk, every update would
@@ -122,6 +124,17 @@ void mfl_share_close(struct mfl_share *share)
 uint64_t mfl_share_id(const struct mfl_share *share)
 {
         return share->id;
+}
+
+uint64_t mfl_share_place(const struct mfl_share *share)
+{
+        MFL_CLEANUP_FREE char *boot = NULL;
+        size_t bytes = 0;
+        uint64_t place = share->id;
+        if (!mfl_fs_read("/proc/sys/kernel/random/boot_id", 4096, &boot, &bytes, NULL))
+                for (size_t i = 0; i < bytes; i++)
+                        place = (place ^ (unsigned char)boot[i]) * 0x100000001b3u;
+        return place ? place : 1;
 }
 
 uint64_t mfl_share_instance(const struct mfl_share *share)

@@ -53,6 +53,8 @@ const char *mfl_share_dir(const struct mfl_share *share);
 /* The same for all processes that see the same directory, and different for all others on this host. */
 uint64_t mfl_share_id(const struct mfl_share *share);
 uint64_t mfl_share_instance(const struct mfl_share *share);
+/* The same number, but for processes of other hosts, too; not 0. */
+uint64_t mfl_share_place(const struct mfl_share *share);
 
 struct mfl_share_buffer;
 

@@ -3,6 +3,7 @@
 #include "client/train/trainer.h"
 
 #include "client/train/trainer_internal.h"
+#include "kernels/mesh/mesh_memory.h"
 #include "common/base/log.h"
 #include "common/partition/partition.h"
 #include "proto/wire.h"
@@ -109,11 +110,15 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         struct trainer_result *owned = MFL_CONTAINER_OF(result, struct trainer_result, base);
         mfl_trainer_group_leave(trainer, owned);
         for (uint32_t i = 0; i < result->n_updates; i++) {
-                mfl_trainer_buffer_put(
-                        &trainer->memory, result->data[i], buffer_bytes(owned->encoding, result));
+                if (!owned->lent)
+                        mfl_trainer_buffer_put(
+                                &trainer->memory, result->data[i], buffer_bytes(owned->encoding, result));
                 free(result->updates[i].rejected);
                 free(result->updates[i].losses);
         }
+        mfl_mesh_memory_close(owned->lent);
+        if (owned->lent_bytes)
+                mfl_trainer_memory_release(&trainer->memory, owned->lent_bytes);
         free(result->data);
         free(result->updates);
         free(result->eval);
@@ -139,7 +144,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         bool alone = !result->grouped && !weighs && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         uint64_t bytes = buffer_bytes(owned->encoding, result);
-        for (uint32_t i = 0; !r && i < n; i++)
+        run->job->in_place = alone && task->team.team && task->n_items == 1 && run->trainer->ops->grad;
+        for (uint32_t i = 0; !r && !run->job->in_place && i < n; i++)
                 if (!result->data[i])
                         r = mfl_trainer_buffer_get(
                                 &run->trainer->memory, bytes, "an update", &result->data[i], err);
@@ -193,6 +199,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
+        run->job->apart_peers = task->team.team && task->team.peers;
         run->job->sums = run->sum || trainer_corrects(run->job->spec);
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
                 run->job->apart_ranks += task->team.widths[i];
@@ -296,6 +303,22 @@ static int run_assist(struct trainer_run *run, struct mfl_error *err)
         return r ? r : run_threads(run, n, mfl_trainer_assist_worker, err);
 }
 
+/* The result's lent memory is charged to the result; where there is no room for it beside what the job keeps ready, in place of that. */
+static int settle(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_result *owned,
+        struct mfl_error *err)
+{
+        uint64_t bytes = mfl_trainer_update_bytes(job);
+        if (!owned->lent)
+                return 0;
+        if (mfl_trainer_memory_reserve(&trainer->memory, bytes, "an update", err)) {
+                mfl_assert(job->bytes >= bytes); /* mfl_trainer_team_bytes */
+                job->bytes -= bytes;
+                mfl_trainer_job_empty(trainer, job);
+        }
+        owned->lent_bytes = bytes;
+        return 0;
+}
+
 static int run_train(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
 {
         uint32_t n = run->request->task->n_items;
@@ -315,6 +338,8 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
                 drop_returned(run, owned);
         if (!r)
                 r = mfl_trainer_train_result(run, err);
+        if (!r)
+                r = settle(run->trainer, run->job, owned, err);
         return r ? r : leave_sum(run, owned, err);
 }
 
@@ -347,6 +372,7 @@ static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request 
                 free(owned);
                 return r;
         }
+        job->in_place = false;
         struct trainer_run run = {
                 .trainer = trainer, .job = job, .request = request, .result = &owned->base, .alone = alone};
         init_run(&run);
@@ -360,6 +386,9 @@ static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request 
                 mfl_trainer_result_free(trainer, &owned->base);
                 return r;
         }
+        /* What is kept ready for the next task must leave room for its params. */
+        if (job->apart && mfl_trainer_memory_left(&trainer->memory) < job->graph->n * sizeof(float))
+                mfl_trainer_job_empty(trainer, job);
         *ret_result = &owned->base;
         return 0;
 }

@@ -2,6 +2,8 @@
 /* What to change in a job whose training network does not fit: first, changes that give the same model. */
 #include "client/train/trainer_internal.h"
 
+#include "common/base/log.h"
+
 static bool fits(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint64_t room, char text[16])
 {
@@ -55,4 +57,17 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
         }
         size_t length = strlen(err->text);
         mfl_snprintf(err->text + length, sizeof(err->text) - length, "; %s", advice);
+}
+
+void mfl_trainer_log_network(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, const struct mfl_net *net)
+{
+        char whole[16], tensors[16], cut[64] = "all kept";
+        struct mfl_net_plan plan;
+        trainer->ops->net_plan(net, &plan);
+        if (plan.segments > 1)
+                mfl_snprintf(cut, sizeof cut, "in %d segments that are computed again", plan.segments);
+        mfl_log_job(MFL_LOG_INFO, job->id, "%s: a training network of %s for %d at once: activations %s, %s",
+                job->id, mfl_format_bytes(trainer->ops->net_bytes(job->graph, options), whole),
+                options->groups, mfl_format_bytes(plan.tensor_bytes, tensors), cut);
 }

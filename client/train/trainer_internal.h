@@ -118,6 +118,7 @@ struct trainer_lane {
         uint32_t *order; /* the client's samples, shuffled */
 };
 
+struct mfl_mesh_memory;
 struct trainer_team;
 
 /* One worker's memory for one job. */
@@ -168,6 +169,8 @@ struct trainer_job {
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks; /* of all its daemons */
+        bool apart_peers;     /* they may be on several nodes */
+        bool in_place;        /* the current task's update is made where its team's leader had the params */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
@@ -221,6 +224,8 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
 /* Makes the first n slots ready for the kind of task. Training: `clients` are the task's. */
 int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
+/* Afterwards the slots are as new, and the memory is released. */
+void mfl_trainer_job_empty(struct mfl_trainer *trainer, struct trainer_job *job);
 void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples that an item trains on, and those that it keeps for evaluations: MFL_INVALID for an item that the job does
  * not have. */
@@ -239,18 +244,20 @@ bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer
 /* What a team of n takes besides the first network, in that stage of ZeRO or a later one. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint32_t zero);
+uint64_t mfl_trainer_update_bytes(const struct trainer_job *job); /* of one that is made in place; else 0 */
 /* The job's stage, or the least one that takes at most `room` bytes; the last one where none does. */
 uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint64_t room);
+/* The leader's copy of the params becomes the result's buffer, in the order of the flat vector. */
+int mfl_trainer_team_take(
+        struct trainer_run *run, struct trainer_slot *slot, float **ret_params, struct mfl_error *err);
 /* A team took more than there is: what a worker would take in a team of several daemons. Appends to the text. */
 void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, struct mfl_error *err);
-/* Adds to the text that larger teams do not help where params and the update are what does not fit. */
-void mfl_trainer_members_advise(const struct trainer_job *job, struct mfl_error *err);
-/* first: rank 0's network, of those options. It outlives the team. */
+/* first: rank 0's network, of those options. It outlives the team. bytes: reserved for it. */
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, uint32_t zero, struct trainer_team **ret_team,
-        struct mfl_error *err);
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero, uint64_t bytes,
+        struct trainer_team **ret_team, struct mfl_error *err);
 void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *team); /* NULL is fine */
 /* The local training of an item begins, at all ranks. */
 int mfl_trainer_team_begin(
@@ -268,6 +275,10 @@ int mfl_trainer_team_step(struct trainer_run *run, struct trainer_slot *slot, ui
  * the refusal, which may not be NULL, what could be changed in the job and how much it would take then. */
 void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint64_t room, struct mfl_error *err);
+
+/* Logs what a job's training takes, for people who want a larger batch. */
+void mfl_trainer_log_network(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, const struct mfl_net *net);
 
 /* ---- one task: trainer.c, above trainer_train.c and trainer_eval.c, above trainer_run.c ---- */
 
@@ -317,6 +328,8 @@ struct trainer_result {
         enum mfl_encoding encoding;
         enum mfl_collective_kind kind; /* grouped: how */
         struct trainer_shared *shared; /* data[0] lies in it */
+        struct mfl_mesh_memory *lent;  /* ... or in this; charged when the task has ended */
+        uint64_t lent_bytes;           /* charged */
         struct trainer_held *held;
         /* late: what to bring, the held sum or a network's */
         struct trainer_slot *last;

@@ -3,7 +3,6 @@
  * scratch. */
 #include "common/codec/grid.h"
 #include "client/train/trainer_internal.h"
-#include "common/base/log.h"
 #include "kernels/check.h"
 
 static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
@@ -29,8 +28,7 @@ static void free_slot(struct mfl_trainer *trainer, struct trainer_slot *slot)
                 trainer->ops->net_free(slot->eval);
 }
 
-/* Afterwards the slots are as new. */
-static void empty_slots(struct mfl_trainer *trainer, struct trainer_job *job)
+void mfl_trainer_job_empty(struct mfl_trainer *trainer, struct trainer_job *job)
 {
         for (uint32_t i = 0; job->slots && i < job->n_slots; i++) {
                 free_slot(trainer, &job->slots[i]);
@@ -45,7 +43,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
 {
         if (!job)
                 return;
-        empty_slots(trainer, job);
+        mfl_trainer_job_empty(trainer, job);
         mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
@@ -319,8 +317,6 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r == MFL_INVALID && options->training)
                 mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
-        if (r == MFL_INVALID && options->worker && job->spec->parallel.within != MFL_WITHIN_DAEMON)
-                mfl_trainer_members_advise(job, err);
         if (r)
                 return r;
         struct mfl_error why = {{0}};
@@ -360,6 +356,7 @@ static struct mfl_net_options net_options(
                         options.accumulate = 1;
                         options.worker = trainer->ops->grad != NULL;
                         options.shared_start &= !options.worker;
+                        options.lent = options.worker && job->apart;
                 }
                 options.segments = spec->training.checkpointing;
                 options.augment = (struct mfl_augment){
@@ -427,20 +424,6 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         return r ? mfl_fail_memory(err, bytes, "a worker's scratch") : 0;
 }
 
-/* Logs what a job's training takes, for people who want a larger batch. */
-static void log_network(const struct mfl_trainer *trainer, const struct trainer_job *job,
-        const struct mfl_net_options *options, const struct mfl_net *net)
-{
-        char whole[16], tensors[16], cut[64] = "all kept";
-        struct mfl_net_plan plan;
-        trainer->ops->net_plan(net, &plan);
-        if (plan.segments > 1)
-                mfl_snprintf(cut, sizeof cut, "in %d segments that are computed again", plan.segments);
-        mfl_log_job(MFL_LOG_INFO, job->id, "%s: a training network of %s for %d at once: activations %s, %s",
-                job->id, mfl_format_bytes(trainer->ops->net_bytes(job->graph, options), whole),
-                options->groups, mfl_format_bytes(plan.tensor_bytes, tensors), cut);
-}
-
 /* What the job says is kept; what is chosen here is chosen for this task. */
 static uint32_t balance(
         const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most)
@@ -454,13 +437,16 @@ static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, st
 {
         uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
         uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
-        int r = reserve(trainer, job, trainer->info.own_memory,
-                mfl_trainer_team_bytes(trainer, job, options, width, zero),
-                "a worker's gradients and optimizer", err);
+        uint64_t bytes = mfl_trainer_team_bytes(trainer, job, options, width, zero);
+        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
+                options->lent ? "a worker's params, gradients and optimizer"
+                              : "a worker's gradients and optimizer",
+                err);
         if (r == MFL_INVALID)
                 mfl_trainer_team_advise(trainer, job, options, width, err);
         return r ? r
-                 : mfl_trainer_team_new(trainer, job, slot->train, options, width, zero, &slot->team, err);
+                 : mfl_trainer_team_new(
+                           trainer, job, slot->train, options, width, zero, bytes, &slot->team, err);
 }
 
 static int prepare_eval(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
@@ -486,7 +472,7 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         if (!r)
                 r = make_net(trainer, job, &options, &slot->train, err);
         if (!r && slot == job->slots)
-                log_network(trainer, job, &options, slot->train);
+                mfl_trainer_log_network(trainer, job, &options, slot->train);
         if (!r && mfl_method_get(job->spec)->needs_loss)
                 r = prepare_eval(trainer, job, slot, err);
         uint32_t width = mfl_trainer_team_width(trainer, job, workers);
@@ -576,9 +562,9 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer->no_room = false;
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
                 outgrown(job, clients, n))
-                empty_slots(trainer, job);
+                mfl_trainer_job_empty(trainer, job);
         if (kind == MFL_TASK_TRAIN && misfits(trainer, job, n))
-                empty_slots(trainer, job);
+                mfl_trainer_job_empty(trainer, job);
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
@@ -590,7 +576,7 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         if (r == MFL_INVALID && trainer->no_room && others) {
                 trainer->no_room = false;
                 mfl_trainer_kept_drop(trainer, job);
-                empty_slots(trainer, job);
+                mfl_trainer_job_empty(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }
         /* Half-made memory is not kept: the next try starts over. */

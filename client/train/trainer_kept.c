@@ -76,8 +76,9 @@ static int keep(struct trainer_run *run, const struct trainer_lane *lane, const 
 void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot)
 {
         const struct trainer_lane *lane = &slot->lanes[0];
-        const struct mfl_team *from =
-                slot->team && slot->team->apart && lane->active ? farthest(slot->team) : NULL;
+        const struct mfl_team *from = slot->team && slot->team->apart && !slot->team->taken && lane->active
+                                              ? farthest(slot->team)
+                                              : NULL;
         struct mfl_error err;
         if (!from)
                 return;

@@ -11,6 +11,7 @@
 #define FIRST_MS 120000u
 #define LATE_MS_MIN 10000u
 #define LATE_STEPS 8u
+#define STEP_FILLED (UINT32_MAX - 3) /* of an operation that belongs to no step */
 
 struct order {
         struct trainer_run *run;
@@ -116,6 +117,49 @@ static int agree(struct trainer_run *run, struct trainer_rank *rank, uint32_t *z
         return r;
 }
 
+/* The rank's params for this meeting; in stage 3 those of all ranks of the host are one memory. */
+static int lend_params(struct trainer_run *run, const struct mfl_net_options *net, struct trainer_rank *rank,
+        struct mfl_team_options *how, struct mfl_error *err)
+{
+        const struct mfl_grad_ops *grad = run->trainer->ops->grad;
+        const struct mfl_share *share = run->trainer->share;
+        struct mfl_mesh_memory_options memory = {.mesh = rank->mesh,
+                .dir = share ? mfl_share_dir(share) : NULL,
+                .place = share ? mfl_share_place(share) : 0,
+                .deadline_ms = FIRST_MS,
+                .cancel = &run->request->control->cancel};
+        uint32_t first = rank->mesh->rank;
+        if (!net->lent)
+                return 0;
+        memory.bytes = MFL_MAX(1u, grad->elements(run->job->graph, net)) * sizeof(float);
+        int r = how->zero < 3 ? mfl_mesh_memory_new(memory.bytes, &rank->memory, err)
+                              : mfl_mesh_memory_open(&memory, &rank->memory, err);
+        if (r)
+                return r;
+        how->shared = mfl_mesh_memory_ranks(rank->memory, &first) == rank->mesh->n_ranks;
+        how->together = mfl_mesh_memory_most(rank->memory) > 1 && !how->shared;
+        rank->fills = how->zero < 3 || first == rank->mesh->rank;
+        how->follows = how->together && !rank->fills;
+        grad->lend(rank->net, mfl_mesh_memory_data(rank->memory));
+        return 0;
+}
+
+int mfl_trainer_team_take(
+        struct trainer_run *run, struct trainer_slot *slot, float **ret_params, struct mfl_error *err)
+{
+        struct trainer_result *owned = MFL_CONTAINER_OF(run->result, struct trainer_result, base);
+        struct trainer_rank *first = &slot->team->ranks[0];
+        mfl_assert(first->memory && !owned->lent);
+        slot->team->taken = true;
+        int r = run->trainer->ops->grad->flatten(first->net, err);
+        if (r)
+                return r;
+        owned->lent = first->memory;
+        first->memory = NULL;
+        run->result->data[0] = *ret_params = mfl_mesh_memory_data(owned->lent);
+        return 0;
+}
+
 /* Ranks of one team are started by one order, so they open their meshes at the same time. */
 static void meet_rank(void *arg, uint32_t i)
 {
@@ -131,10 +175,12 @@ static void meet_rank(void *arg, uint32_t i)
         rank->accused = 0;
         rank->loss = MFL_MESH_GONE;
         rank->code = open_mesh(run, i, rank, &rank->err);
-        if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon can do the job alone */
-                rank->code = MFL_TEAM_BROKEN;
         if (!rank->code)
                 rank->code = agree(run, rank, &how.zero, &rank->err);
+        if (!rank->code)
+                rank->code = lend_params(run, &order->slot->team->options, rank, &how, &rank->err);
+        if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon may do the job alone */
+                rank->code = MFL_TEAM_BROKEN;
         if (!rank->code)
                 rank->code = mfl_team_new(ops, rank->net, &loss, rank->mesh, &how, &rank->team, &rank->err);
         if (rank->code && rank->mesh)
@@ -147,6 +193,7 @@ int mfl_trainer_meet(struct trainer_run *run, struct trainer_slot *slot, struct 
         struct order order = {run, slot};
         team->n_words = 0;
         team->slowest_ns = 0;
+        team->taken = false;
         mfl_trainer_pool_run(&team->pool, team->n, meet_rank, &order);
         return mfl_trainer_team_result(run, team, err);
 }
@@ -166,6 +213,8 @@ static void hear_rank(void *arg, uint32_t i)
                 .in = rank->word,
                 .out = rank->word,
                 .n = MFL_ARRAY_SIZE(rank->word)};
+        const struct mfl_mesh_op filled = {
+                .kind = MFL_MESH_BARRIER, .step = STEP_FILLED, .sequence = team->n_words};
         uint64_t late_ms = LATE_STEPS * team->slowest_ns / 1000000;
         if (team->slowest_ns)
                 mfl_team_set_deadline(
@@ -173,9 +222,11 @@ static void hear_rank(void *arg, uint32_t i)
         rank->code = mfl_mesh_run(rank->mesh, &op, UINT32_MAX, &run->request->control->cancel, &rank->err);
         if (rank->code || rank->word[0] != WORD_ITEM)
                 return;
-        if (i)
-                rank->code =
-                        ops->params_set(rank->net, 0, run->request->frozen, run->request->params, &rank->err);
+        rank->code = ops->params_set(
+                rank->net, 0, run->request->frozen, rank->fills ? run->request->params : NULL, &rank->err);
+        if (!rank->code) /* nobody reads params before those who fill them have */
+                rank->code = mfl_mesh_run(
+                        rank->mesh, &filled, FIRST_MS, &run->request->control->cancel, &rank->err);
         mfl_team_begin(rank->team);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);
@@ -201,7 +252,7 @@ int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, en
         return 0;
 }
 
-void mfl_trainer_part(struct trainer_slot *slot, const char *reason)
+void mfl_trainer_part(struct mfl_trainer *trainer, struct trainer_slot *slot, const char *reason)
 {
         struct trainer_team *team = slot->team;
         if (!team || !team->apart)
@@ -212,7 +263,11 @@ void mfl_trainer_part(struct trainer_slot *slot, const char *reason)
                         rank->mesh->ops->abort(rank->mesh, reason);
                 mfl_team_free(rank->team);
                 mfl_mesh_close(rank->mesh);
+                if (rank->memory)
+                        trainer->ops->grad->lend(rank->net, NULL);
+                mfl_mesh_memory_close(rank->memory);
                 rank->team = NULL;
                 rank->mesh = NULL;
+                rank->memory = NULL;
         }
 }

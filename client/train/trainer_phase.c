@@ -73,7 +73,7 @@ int mfl_trainer_phase_begin(
         const struct mfl_phase *phase = trainer_phase(run, lane);
         const float *start, *received = run->request->params;
         int r = start_of(run, slot, i, &start, err);
-        if (!r)
+        if (!r && !run->job->apart) /* else all members' ranks do so together */
                 r = run->trainer->ops->params_set(slot->train, (int)i, run->request->frozen, start, err);
         if (!r)
                 r = correct(run, slot, i, err);

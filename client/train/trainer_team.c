@@ -30,7 +30,8 @@ uint32_t mfl_trainer_team_size(const struct trainer_team *team)
 
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width)
 {
-        return !team || (!team->broken && team->n == width && team->apart_ranks == job->apart_ranks);
+        return !team || (!team->broken && team->n == width && team->apart_ranks == job->apart_ranks &&
+                                team->bytes >= mfl_trainer_update_bytes(job));
 }
 
 static int make_nets(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
@@ -68,8 +69,8 @@ static int join_threads(struct mfl_trainer *trainer, const struct trainer_job *j
 }
 
 int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *job, struct mfl_net *first,
-        const struct mfl_net_options *options, uint32_t n, uint32_t zero, struct trainer_team **ret_team,
-        struct mfl_error *err)
+        const struct mfl_net_options *options, uint32_t n, uint32_t zero, uint64_t bytes,
+        struct trainer_team **ret_team, struct mfl_error *err)
 {
         struct trainer_team *team = mfl_calloc(1, sizeof(*team));
         struct trainer_rank *ranks = mfl_calloc(n, sizeof(*ranks));
@@ -82,6 +83,7 @@ int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *
                 .apart = job->apart > 0,
                 .apart_ranks = job->apart_ranks,
                 .zero = zero,
+                .bytes = bytes,
                 .options = *options,
                 .ranks = ranks};
         int r = make_nets(trainer, job, first, options, team, err);

@@ -13,13 +13,16 @@
 
 #include "client/train/trainer_internal.h"
 #include "kernels/mesh/mesh.h"
+#include "kernels/mesh/mesh_memory.h"
 #include "kernels/team/team.h"
 
 enum trainer_word { WORD_ITEM, WORD_STEPS, WORD_END };
 
 struct trainer_rank {
         struct mfl_mesh *mesh;
-        struct mfl_net *net; /* of this process's first rank: the slot's */
+        struct mfl_net *net;            /* of this process's first rank: the slot's */
+        struct mfl_mesh_memory *memory; /* apart: of the params, in this meeting */
+        bool fills;                     /* it writes what all who have that memory start from */
         struct mfl_team *team;
         struct mfl_group_steps steps;
         int64_t word[2];  /* apart: what the leader says, and its number */
@@ -34,6 +37,8 @@ struct trainer_team {
         bool apart, broken;
         uint32_t apart_ranks; /* of all processes */
         uint32_t zero;        /* stage; apart: the least that this process has room for */
+        bool taken;           /* apart: the first rank's params have become an update */
+        uint64_t bytes;       /* reserved */
         struct mfl_net_options options;
         uint32_t n_words;    /* apart: so far, in this meeting */
         uint64_t slowest_ns; /* apart: step */
@@ -65,6 +70,6 @@ int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, en
 void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot);
 
 /* The meeting is over. reason: why it breaks off, or NULL. Fine also without a meeting. */
-void mfl_trainer_part(struct trainer_slot *slot, const char *reason);
+void mfl_trainer_part(struct mfl_trainer *trainer, struct trainer_slot *slot, const char *reason);
 
 #endif

@@ -292,7 +292,9 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         int r = 0;
         if (trainer_phase(run, lane)->unsent)
                 return 0;
-        if (!trainer_phase(run, lane)->inner) /* else it lies there */
+        if (run->job->in_place)
+                r = mfl_trainer_team_take(run, slot, &delta, err);
+        else if (!trainer_phase(run, lane)->inner) /* else it lies there */
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
@@ -432,7 +434,7 @@ static void dismiss(struct trainer_run *run, struct trainer_slot *slot, const ch
                         .kept = run->times.kept};
         } else
                 mfl_trainer_keep(run, slot);
-        mfl_trainer_part(slot, reason);
+        mfl_trainer_part(run->trainer, slot, reason);
 }
 
 void mfl_trainer_train_worker(void *arg, uint32_t worker)
@@ -507,7 +509,7 @@ void mfl_trainer_assist_worker(void *arg, uint32_t worker)
                 r = assist(run, slot, &err);
         if (r)
                 mfl_trainer_keep(run, slot);
-        mfl_trainer_part(slot, r ? err.text : NULL);
+        mfl_trainer_part(run->trainer, slot, r ? err.text : NULL);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);

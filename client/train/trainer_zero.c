@@ -27,12 +27,24 @@ struct mfl_team_options mfl_trainer_team_options(
                 .bucket_bytes = spec->parallel.bucket};
 }
 
+/* The params of a rank of a team of several daemons, which its network does not count. In stage 3 those of a host have them once, and
+ * who is where is known before only if all are of one node. */
+static uint64_t params_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n_ranks, uint32_t zero)
+{
+        uint64_t bytes = trainer->ops->grad->elements(job->graph, options) * sizeof(float);
+        uint32_t sharers = zero < 3 ? 1 : job->apart_peers ? job->apart : n_ranks;
+        return (bytes + sharers - 1) / sharers;
+}
+
 static uint64_t rank_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n_ranks, uint32_t zero)
 {
         struct mfl_team_options team = mfl_trainer_team_options(job, options, zero);
         team.shared = false;
-        return mfl_team_bytes(trainer->ops, job->graph, options, &team, n_ranks);
+        team.follows = zero == 3 && job->apart_peers;
+        return mfl_team_bytes(trainer->ops, job->graph, options, &team, n_ranks) +
+               (options->lent ? params_bytes(trainer, job, options, n_ranks, zero) : 0);
 }
 
 /* Of the traffic between daemons. A slot's team outlives the task, and the next one may meet elsewhere. */
@@ -57,7 +69,15 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
                         most, rank_bytes(trainer, job, options, job->apart ? job->apart_ranks : n, own));
         }
         most += job->apart ? mesh_bytes(job->apart_ranks) : 0;
-        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) + n * most;
+        most = n * most;
+        /* When the training is over, the leader keeps its params alone, and what it has of the rest is gone. */
+        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) +
+               MFL_MAX(most, mfl_trainer_update_bytes(job));
+}
+
+uint64_t mfl_trainer_update_bytes(const struct trainer_job *job)
+{
+        return job->in_place ? job->graph->n_moving * sizeof(float) : 0;
 }
 
 uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct trainer_job *job,
@@ -80,21 +100,12 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
         char bytes[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
-        uint64_t each = rank_bytes(
-                trainer, job, options, members * n, zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero);
+        uint32_t stage = zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero;
+        struct mfl_net_options lent = *options;
+        lent.lent = true;
+        uint64_t each = rank_bytes(trainer, job, &lent, members * n, stage);
         mfl_format_bytes(n * (each + mesh_bytes(members * n)), bytes);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
                 "; in a team of %u daemons each needs %s%s", members, bytes,
-                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 2 less");
-}
-
-void mfl_trainer_members_advise(const struct trainer_job *job, struct mfl_error *err)
-{
-        size_t length = strlen(err->text);
-        char params[16];
-        mfl_snprintf(err->text + length, sizeof(err->text) - length,
-                "; every member of a team keeps all params (%s), those of the round's start too, and the "
-                "leader the "
-                "update",
-                mfl_format_bytes(job->graph->n * sizeof(float), params));
+                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
 }

@@ -164,7 +164,7 @@ struct mfl_job_floats {
 #define MFL_MEMBERS_MAX 64 /* workers of a client */
 #define MFL_ZERO_AUTO (-1)
 #define MFL_ZERO_AUTO_FLOATS 1 /* what auto is with exact: false */
-#define MFL_ZERO_MAX 2
+#define MFL_ZERO_MAX 3
 
 /* Where the workers of a client are. The result is the same. */
 enum mfl_within {
@@ -275,7 +275,7 @@ struct mfl_job {
                         members_min; /* with fewer a client waits, or is trained by others; 0 or 1: any number will do */
                 int within; /* enum mfl_within */
                 bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
-                int zero;     /* where optimizer state and gradients lie: 0 to 2, default MFL_ZERO_AUTO */
+                int zero;     /* where optimizer state and gradients lie: 0 to 3, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
                 uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
         } parallel;

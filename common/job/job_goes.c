@@ -59,6 +59,21 @@ static bool kept_by_daemons(const struct mfl_job *job)
         return job->client_state == MFL_CLIENT_STATE_DAEMON;
 }
 
+static bool shards_floats(const struct mfl_job *job)
+{
+        return !job->parallel.exact && job->parallel.zero > MFL_ZERO_AUTO_FLOATS;
+}
+
+static bool least_within_daemon(const struct mfl_job *job)
+{
+        return job->parallel.members_min > 1 && job->parallel.within == MFL_WITHIN_DAEMON;
+}
+
+static bool least_by_modulo(const struct mfl_job *job)
+{
+        return job->parallel.members_min > 1 && job->selection.assign == MFL_ASSIGN_MODULO;
+}
+
 static bool stateless(const struct mfl_job *job)
 {
         return !mfl_job_keeps_state(job);
@@ -291,6 +306,17 @@ static const struct rule rules[] = {
                  "clients with personal layers can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 ANY, is_personal, "", "parallel"},
+        {{"parallel: exact: false", "zero: 2 or 3",
+                 "with exact: false, stages 2 and 3 would add gradients in another order than stages 0 and "
+                 "1; "
+                 "write 1, or exact: true"},
+                ANY, shards_floats, "parallel", "zero"},
+        {{"parallel: within: daemon", "members.min above 1",
+                 "min is for teams of several daemons; write within: node or any, or leave min out"},
+                ANY, least_within_daemon, "parallel", "members"},
+        {{"selection: assign: modulo", "members.min above 1",
+                 "with selection.assign: modulo each client has its daemon, and no team; leave min out"},
+                ANY, least_by_modulo, "parallel", "members"},
         {{"personal", "client_state: daemon", "daemon is not supported yet; write server"}, ANY,
                 personal_by_daemons, "", "client_state"},
         {{"personal", "compression",

@@ -328,10 +328,6 @@ static int read_zero(
         *zero = MFL_ZERO_AUTO;
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "auto"))
                 return 0;
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "3"))
-                return mfl_yaml_fail(doc, node, err,
-                        "shards of the params are not supported yet; write 2, which shards gradients and the "
-                        "optimizer's state, or auto");
         int r = mfl_yaml_read_value(doc, node, &field, &stage, err);
         if (!r)
                 *zero = (int)stage;
@@ -365,11 +361,6 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
         uint32_t batch = job->training.batch;
         if (!job->parallel.exact && job->parallel.zero == MFL_ZERO_AUTO)
                 job->parallel.zero = MFL_ZERO_AUTO_FLOATS;
-        if (!job->parallel.exact && job->parallel.zero > MFL_ZERO_AUTO_FLOATS)
-                return mfl_yaml_fail(doc, mfl_job_find_key(parallel, "zero"), err,
-                        "with exact: false, stage 2 would add gradients in another order than stages 0 and "
-                        "1; "
-                        "write 1, or exact: true");
         if (!grain && !job->parallel.members)
                 return mfl_yaml_fail(doc, parallel, err,
                         "needs grain, the samples of one gradient, which decides the result; for example %u, "
@@ -411,13 +402,6 @@ static int check_least(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
                         "at most, or a "
                         "smaller grain",
                         least, job->training.batch * job->training.accumulate, grains, grains);
-        if (job->parallel.within == MFL_WITHIN_DAEMON)
-                return mfl_yaml_fail(doc, members, err,
-                        "min is for teams of several daemons; write within: node or any, or leave min out");
-        if (job->selection.assign == MFL_ASSIGN_MODULO)
-                return mfl_yaml_fail(doc, members, err,
-                        "with selection.assign: modulo each client has its daemon, and no team; leave min "
-                        "out");
         return 0;
 }
 

@@ -102,6 +102,7 @@ static bool lose(struct team_run *run, uint32_t victim, int operation, struct mf
         struct mfl_mesh *mesh[TEAM];
         struct member members[TEAM] = {0};
         struct mfl_error err;
+        run->n_lent = 0;
         run->how = (struct mfl_team_options){.bucket_bytes = 1, .overlap = operation % 2};
         mfl_conf_must(mfl_mesh_threads_new(TEAM, mesh, &err), &err);
         struct frail frail = {.base = *mesh[victim], .inner = mesh[victim], .half = operation / 2 % 2};
@@ -127,15 +128,17 @@ static void go_on(
         struct team_run *run, struct mfl_team_state *const *states, int operation, uint32_t *ret_from)
 {
         static const struct mfl_team_options how[] = {{.shared = true}, {.bucket_bytes = 1, .overlap = true},
-                {.zero = 2}, {.shared = true, .zero = 1, .bucket_bytes = 1}, {.zero = 1, .overlap = true}};
+                {.zero = 2}, {.shared = true, .zero = 1, .bucket_bytes = 1}, {.zero = 1, .overlap = true},
+                {.zero = 3, .overlap = true}};
         uint32_t n = 1 + (uint32_t)operation % TEAM;
         struct mfl_mesh *mesh[TEAM];
         struct member members[TEAM] = {0};
         struct mfl_error err;
         run->how = how[(size_t)operation % MFL_ARRAY_SIZE(how)];
+        run->n_lent = run->how.zero == 3 ? MFL_MIN(n, HOSTS_MAX - 1) : 0;
         mfl_conf_must(mfl_mesh_threads_new(n, mesh, &err), &err);
         for (uint32_t r = 0; r < n; r++) {
-                struct mfl_net *first = run->how.shared && r ? members[0].worker.net : NULL;
+                struct mfl_net *first = run->how.shared && r && !run->n_lent ? members[0].worker.net : NULL;
                 mfl_conf_worker_init(run, mesh[r], first, &members[r].worker);
                 members[r].state = states[r];
         }

@@ -17,6 +17,18 @@ static void *work(void *arg)
         return NULL;
 }
 
+/* Lent memory ends as the flat vector. */
+static void check_flat(struct team_run *run, struct mfl_net *net, uint32_t n)
+{
+        const struct mfl_graph *graph = run->t->graph;
+        struct mfl_error err;
+        mfl_conf_must(run->b->ops->grad->flatten(net, &err), &err);
+        bool same = !memcmp(run->lent[run->how.shared ? 0 : run->n_lent - 1], run->params + graph->n_frozen,
+                (size_t)graph->n_moving * sizeof(float));
+        mfl_conf_report(same, "%s: team %s: the params of %u workers become the flat vector", run->b->label,
+                run->kase->name, n);
+}
+
 /* The params after the steps, by `n` workers. */
 static void train_by(struct team_run *run, uint32_t n)
 {
@@ -27,7 +39,8 @@ static void train_by(struct team_run *run, uint32_t n)
         struct mfl_error err;
         mfl_conf_must(mfl_mesh_threads_new(n, ranks, &err), &err);
         for (uint32_t r = 0; r < n; r++)
-                mfl_conf_worker_init(run, ranks[r], shared && r ? workers[0].net : NULL, &workers[r]);
+                mfl_conf_worker_init(
+                        run, ranks[r], shared && r && !run->n_lent ? workers[0].net : NULL, &workers[r]);
         for (uint32_t r = 0; r < n; r++)
                 mfl_assert(!pthread_create(&threads[r], NULL, work, &workers[r]));
         for (uint32_t r = 0; r < n; r++)
@@ -37,6 +50,8 @@ static void train_by(struct team_run *run, uint32_t n)
         uint32_t from = shared ? 0 : n - 1; /* a sibling's params are read through the first network */
         mfl_conf_must(run->b->ops->params_get(workers[from].net, 0, 0, run->params, &err), &err);
         run->score = workers[n - 1].steps.score;
+        if (run->n_lent)
+                check_flat(run, workers[from].net, n);
         for (uint32_t r = n; r-- > 0;)
                 mfl_conf_worker_deinit(&workers[r]);
 }
@@ -63,15 +78,19 @@ struct placement {
         uint32_t zero;
         bool overlap;
         uint64_t bucket_bytes; /* 1: a bucket for each tensor */
+        uint32_t n_lent;
 };
 
 static const struct placement placements[] = {{2, false, 0, false, 1}, {2, true, 1, true, 1},
         {2, false, 2, true, 1}, {2, true, 2, false, 0}, {3, false, 1, true, 0}, {3, false, 2, false, 1},
         {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1}, {8, false, 1, true, 1},
-        {8, false, 2, true, 0}};
+        {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1},
+        {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1}, {3, false, 3, true, 1, 2},
+        {4, false, 3, false, 0, 2}, {8, false, 3, true, 1, 3}};
 
 static void place(struct team_run *run, const struct placement *p, bool floats)
 {
+        run->n_lent = p->n_lent;
         run->how = (struct mfl_team_options){.shared = p->shared,
                 .zero = p->zero,
                 .floats = floats,
@@ -129,6 +148,13 @@ static void test_team(const struct conf_backend *b, const struct conf_train_case
         struct mfl_device_data *data;
         struct team_run run = {.b = b, .kase = kase, .t = &t};
         mfl_conf_training_init(&t, kase);
+        run.options = mfl_conf_train_options(b, &t, kase, run.weights);
+        run.options.worker = run.options.lent = true;
+        for (int i = 0; i < HOSTS_MAX; i++) {
+                run.lent[i] =
+                        mfl_alloc_aligned(b->ops->grad->elements(t.graph, &run.options) * sizeof(float));
+                mfl_assert(run.lent[i]);
+        }
         MFL_CLEANUP_FREE float *params = mfl_calloc((size_t)t.graph->n, sizeof *params);
         mfl_assert(params);
         mfl_conf_must(b->ops->data_new(b->device, &t.set, &t.set.train, true, &data, &err), &err);
@@ -140,6 +166,8 @@ static void test_team(const struct conf_backend *b, const struct conf_train_case
         for (uint32_t i = 0; i < CONF_STEPS * ROWS; i++)
                 run.index[i] = i * 17 % CONF_SAMPLES;
         compare(&run);
+        for (int i = 0; i < HOSTS_MAX; i++)
+                free(run.lent[i]);
         b->ops->data_free(data);
         mfl_conf_training_deinit(&t);
 }

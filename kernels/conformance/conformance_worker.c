@@ -13,6 +13,14 @@ void mfl_conf_team_steps(const struct team_run *run, struct mfl_group_steps *ste
                 .step_first = 4};
 }
 
+/* The rank's host; whether it is the first one there. */
+static uint32_t host_of(const struct team_run *run, const struct mfl_mesh *mesh, bool *ret_first)
+{
+        uint32_t host = mesh->rank * run->n_lent / mesh->n_ranks;
+        *ret_first = !mesh->rank || (mesh->rank - 1) * run->n_lent / mesh->n_ranks != host;
+        return host;
+}
+
 void mfl_conf_worker_init(
         struct team_run *run, struct mfl_mesh *mesh, struct mfl_net *sibling, struct worker *w)
 {
@@ -26,10 +34,20 @@ void mfl_conf_worker_init(
         options.deadline_ms = DEADLINE_MS;
         own.worker = true;
         own.sibling = sibling;
+        own.lent = run->n_lent > 0;
+        bool first = true;
+        uint32_t host = run->n_lent ? host_of(run, mesh, &first) : 0;
+        options.shared |= run->n_lent == 1;
+        options.together = run->n_lent > 1;
+        options.follows = run->n_lent > 1 && !first;
         *w = (struct worker){.run = run, .mesh = mesh};
         mfl_conf_team_steps(run, &w->steps);
         mfl_conf_must(run->b->ops->net_new(run->b->device, run->t->graph, &own, &w->net, &err), &err);
-        if (!sibling)
+        if (own.lent)
+                run->b->ops->grad->lend(w->net, run->lent[host]);
+        if (!first)
+                mfl_conf_must(run->b->ops->params_set(w->net, 0, run->t->first, NULL, &err), &err);
+        else if (!sibling)
                 mfl_conf_must(
                         mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err), &err);
         mfl_conf_must(

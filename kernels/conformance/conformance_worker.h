@@ -9,6 +9,7 @@
 #define GRAIN 4
 #define ROWS 12
 #define RANKS_MAX 8
+#define HOSTS_MAX 3
 #define DEADLINE_MS 120000
 
 struct team_run {
@@ -22,6 +23,8 @@ struct team_run {
         float *params; /* n */
         struct mfl_score score;
         struct mfl_team_options how;
+        uint32_t n_lent; /* 0: networks have params of their own; else they have those of so many hosts */
+        float *lent[HOSTS_MAX];
 };
 
 struct worker {

@@ -435,7 +435,7 @@ void mfl_cpu_net_free(struct mfl_net *net)
         free(net->scratch);
         free(net->staging);
         if (!net->options.sibling) {
-                free(net->params);
+                free(net->options.lent ? NULL : net->params);
                 free(net->copies);
                 free(net->frozen);
         }

@@ -160,6 +160,39 @@ static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_err
         return 0;
 }
 
+static void lend(struct mfl_net *net, float *params)
+{
+        mfl_assert(net->options.lent);
+        net->params = params;
+}
+
+/* No tensor is smaller in the wide vector, so that each one's place in the flat vector has been read when it is written. */
+static int flatten(struct mfl_net *net, struct mfl_error *err)
+{
+        float *flat = net->params;
+        int rc = 0;
+        for (int i = 0; !rc && i < net->graph->n_params; i++) {
+                const struct mfl_param *param = &net->graph->params[i];
+                size_t bytes = (size_t)param->count * sizeof(float);
+                const float *from = net->params + net->wide[i].at;
+                if (net->wide[i].home != MFL_CPU_WIDE)
+                        continue;
+                mfl_assert(flat <= from);
+                if (mfl_cpu_is_flat(net, param)) {
+                        memmove(flat, from, bytes);
+                } else {
+                        MFL_CLEANUP_FREE float *tensor = mfl_malloc(bytes);
+                        rc = tensor ? mfl_cpu_tensor_to_flat(net, i, from, tensor, err)
+                                    : mfl_fail_memory(err, bytes, "a tensor");
+                        if (!rc)
+                                memcpy(flat, tensor, bytes);
+                }
+                flat += param->count;
+        }
+        lend(net, NULL);
+        return rc;
+}
+
 const struct mfl_grad_ops mfl_cpu_grad_ops = {
         .elements = elements,
         .layout = layout,
@@ -167,4 +200,6 @@ const struct mfl_grad_ops mfl_cpu_grad_ops = {
         .squares = squares,
         .apply = apply,
         .statistics = statistics,
+        .lend = lend,
+        .flatten = flatten,
 };

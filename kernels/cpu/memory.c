@@ -76,11 +76,13 @@ static bool allocate_params(struct mfl_net *net, size_t wide, size_t copies)
         size_t one = (size_t)net->n_wide * sizeof(float);
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
         mfl_assert(!sibling || net->options.worker);
-        net->params = sibling ? sibling->params : tensors_new(wide);
+        bool lent = net->options.lent; /* the caller lends it later */
+        mfl_assert(!lent || (net->options.worker && !sibling));
+        net->params = sibling ? sibling->params : lent ? NULL : tensors_new(wide);
         net->copies = sibling ? sibling->copies : tensors_new(copies);
         net->frozen =
                 sibling ? sibling->frozen : mfl_calloc((size_t)net->options.groups + 1, sizeof *net->frozen);
-        if (!net->params || !net->copies || !net->frozen)
+        if ((!net->params && !lent) || !net->copies || !net->frozen)
                 return false;
         if (!net->options.training || net->options.worker)
                 return true;
@@ -261,7 +263,10 @@ static uint64_t params_floats(const struct most *most, const struct mfl_net_opti
                         options->corrects;
         uint64_t floats = groups * most->wide + (options->shared_start ? 3 : groups + 3) * most->copied;
         if (options->worker)
-                return (options->sibling ? 0 : most->wide + most->copied * 2 + most->places) + most->grads;
+                return (options->sibling
+                                       ? 0
+                                       : (options->lent ? 0 : most->wide) + most->copied * 2 + most->places) +
+                       most->grads;
         floats += most->places;
         if (options->training)
                 floats += (kept * groups + 4 + (options->accumulate > 1)) * most->wide;

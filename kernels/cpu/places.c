@@ -33,7 +33,10 @@ static int number_elements(struct mfl_net *net, int tensor, struct mfl_error *er
         own->place = mfl_malloc(n * sizeof *own->place + 1);
         if (!flat || !own->place)
                 return mfl_fail_memory(err, n * sizeof *own->place, "places of parameters");
-        int rc = number_places(net, tensor, net->params + own->at, own->count, flat, n, own->place, err);
+        MFL_CLEANUP_FREE float *wide = mfl_alloc_aligned((size_t)own->count * sizeof *wide + 1);
+        if (!wide)
+                return mfl_fail_memory(err, (size_t)own->count * sizeof *wide, "places of parameters");
+        int rc = number_places(net, tensor, wide, own->count, flat, n, own->place, err);
         for (size_t i = 0; !rc && i < n; i++)
                 own->place[i] += (uint32_t)own->at;
         return rc;

@@ -40,8 +40,11 @@ int mfl_cpu_params_set(
         mfl_assert(group >= 0 && group < net->options.groups);
         /* A start from the base has the base's frozen params too. */
         if (net->graph->n_frozen)
-                mfl_cpu_frozen_set(net, group, moving ? frozen : NULL);
+                mfl_cpu_frozen_set(net, group, moving || net->options.lent ? frozen : NULL);
         mfl_assert(net->frozen[group].lent || !net->graph->n_frozen);
+        if (net->options.lent && !moving)
+                return 0;
+        mfl_assert(net->params);
         if (!net->options.training || net->options.worker) {
                 memset(net->params + at, 0, net->options.worker ? bytes : 0);
                 scatter(net, moving, net->params + at);

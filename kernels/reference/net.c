@@ -46,8 +46,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         uint64_t groups = (uint64_t)options->groups, batch = (uint64_t)options->batch;
         struct mfl_plan *plan = NULL;
         uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * batch * groups;
-        uint64_t floats =
-                options->worker ? graph->n * (options->sibling ? 1 : 2) : input + graph->n * groups * 2;
+        uint64_t floats = options->worker ? graph->n * (options->sibling || options->lent ? 1 : 2)
+                                          : input + graph->n * groups * 2;
         if (options->training && !options->worker)
                 floats += graph->n * ((mfl_net_has_first(options) + mfl_net_has_second(options) +
                                               (uint64_t)options->corrects) *
@@ -76,7 +76,7 @@ static void net_free(struct mfl_net *net)
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->arena);
-        if (!net->options.sibling)
+        if (!net->options.sibling && !net->options.lent)
                 free(net->params);
         free(net->params_first);
         free(net->momentum);
@@ -97,11 +97,14 @@ static bool allocate_params(struct mfl_net *net, size_t n)
 {
         const struct mfl_net *sibling = net->options.sibling;
         bool first = mfl_net_has_first(&net->options), second = mfl_net_has_second(&net->options);
-        net->params = sibling ? sibling->params : mfl_calloc(n, sizeof(float));
+        bool lent = net->options.lent; /* the caller lends it later */
+        mfl_assert(!lent || (net->options.worker && !sibling));
+        net->params = sibling ? sibling->params : lent ? NULL : mfl_calloc(n, sizeof(float));
         net->params_first = mfl_calloc(net->options.worker ? 1 : n, sizeof(float));
         net->momentum = first ? mfl_calloc(n, sizeof(float)) : NULL;
         net->second = second ? mfl_calloc(n, sizeof(float)) : NULL;
-        return net->params && net->params_first && (net->momentum || !first) && (net->second || !second);
+        return (net->params || lent) && net->params_first && (net->momentum || !first) &&
+               (net->second || !second);
 }
 
 static int allocate(struct mfl_net *net, struct mfl_error *err)
@@ -167,6 +170,8 @@ static int params_set(
 {
         size_t n = (size_t)net->graph->n, at = n * (size_t)group, n_frozen = (size_t)net->graph->n_frozen;
         mfl_assert(group >= 0 && group < net->options.groups);
+        if (net->options.lent && !moving) /* whoever set the moving ones has set the frozen ones, too */
+                return 0;
         if (n_frozen)
                 memcpy(net->params + at, frozen, n_frozen * sizeof(float));
         memcpy(net->params + at + n_frozen, moving, (n - n_frozen) * sizeof(float));

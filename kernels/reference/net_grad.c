@@ -28,9 +28,10 @@ uint64_t mfl_ref_statistics_at(const struct mfl_graph *graph, int i)
         return at;
 }
 
+/* Lent memory has the frozen params before those that move. */
 static uint64_t elements(const struct mfl_graph *graph, const struct mfl_net_options *options)
 {
-        return graph->n_moving;
+        return options->lent ? graph->n : graph->n_moving;
 }
 
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
@@ -39,7 +40,7 @@ static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout
         *ret_layout = (struct mfl_grad_layout){.n = graph->n_moving,
                 .n_tensors = net->n_tensors,
                 .tensors = net->tensors,
-                .params = net->params + graph->n_frozen,
+                .params = net->params ? net->params + graph->n_frozen : NULL,
                 .n_statistics = mfl_ref_statistics_at(graph, graph->n_layers)};
 }
 
@@ -177,6 +178,20 @@ static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_err
         return 0;
 }
 
+static void lend(struct mfl_net *net, float *params)
+{
+        mfl_assert(net->options.lent);
+        net->params = params;
+}
+
+static int flatten(struct mfl_net *net, struct mfl_error *err)
+{
+        const struct mfl_graph *graph = net->graph;
+        memmove(net->params, net->params + graph->n_frozen, (size_t)graph->n_moving * sizeof(float));
+        lend(net, NULL);
+        return 0;
+}
+
 const struct mfl_grad_ops mfl_ref_grad_ops = {
         .elements = elements,
         .layout = layout,
@@ -184,4 +199,6 @@ const struct mfl_grad_ops mfl_ref_grad_ops = {
         .squares = squares,
         .apply = apply,
         .statistics = statistics,
+        .lend = lend,
+        .flatten = flatten,
 };

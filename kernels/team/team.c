@@ -32,7 +32,8 @@ uint64_t mfl_team_held(const struct mfl_team *team)
         uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
         return n_sums(team) * team->size + team->n_own * kept * sizeof(float) +
                mfl_team_traffic_bytes(team->traffic) + team->n_blocks * sizeof(double) +
-               (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float);
+               (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float) +
+               (team->aside ? mfl_team_largest_bucket(&team->buckets) * sizeof(float) : 0);
 }
 
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score)
@@ -98,6 +99,9 @@ static int allocate(struct mfl_team *team, struct mfl_error *err)
         if (!rc)
                 rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_SECOND,
                         &team->second, err);
+        if (!rc)
+                rc = allocate_floats(
+                        mfl_team_largest_bucket(&team->buckets), team->options.follows, &team->aside, err);
         return rc ? rc : allocate_floats(team->n_own, team->options.start, &team->start, err);
 }
 
@@ -134,7 +138,7 @@ static int start(struct mfl_team *team, struct mfl_error *err)
                 .layout = &team->layout,
                 .type = team->options.floats ? MFL_MESH_F32 : MFL_MESH_I64,
                 .sum = team->sum,
-                .own = team->zero == 2 ? team->own : NULL,
+                .own = team->zero >= 2 ? team->own : NULL,
                 .all = !team->zero,
                 .behind = team->options.overlap && team->mesh->n_ranks > 1};
         return rc ? rc : mfl_team_traffic_new(&traffic, &team->traffic, err);
@@ -150,7 +154,7 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                         "backend",
                         ops->name);
         mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX &&
-                   options->zero <= MFL_TEAM_ZERO_MAX);
+                   options->zero <= MFL_TEAM_ZERO_MAX && !(options->together && options->floats));
         struct mfl_team *team = mfl_calloc(1, sizeof *team);
         if (!team)
                 return mfl_fail_memory(err, sizeof *team, "a team");
@@ -182,6 +186,7 @@ void mfl_team_free(struct mfl_team *team)
         free(team->momentum);
         free(team->second);
         free(team->start);
+        free(team->aside);
         free(team->exponent);
         free(team->bits);
         free(team->largest);
@@ -345,7 +350,7 @@ static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
         struct mfl_score score = {0};
-        bool behind = team->options.overlap && team->mesh->n_ranks > 1, shards = team->zero == 2;
+        bool behind = team->options.overlap && team->mesh->n_ranks > 1, shards = team->zero >= 2;
         bool sends = shards || (behind && !team->fresh);
         if (team->fresh)
                 mfl_team_start(team);
@@ -397,7 +402,7 @@ static int take_statistics(struct call *call)
         uint32_t n = mfl_team_grains(&team->options, call->rows);
         uint64_t each = team->layout.n_statistics;
         int rc = 0;
-        for (uint32_t k = 0; each && !rc && k < n && (!team->options.shared || team->mesh->rank == 0); k++)
+        for (uint32_t k = 0; each && !rc && k < n && mfl_team_fills(team); k++)
                 rc = team->ops->statistics(team->net, team->statistics + k * each, call->err);
         return rc;
 }
@@ -460,7 +465,12 @@ static int find_factor(struct call *call, float *ret_factor)
         return rc;
 }
 
-/* All ranks get all params; where they have them in one memory, nobody reads them before all are written. */
+bool mfl_team_fills(const struct mfl_team *team)
+{
+        return !team->options.follows && (!team->options.shared || team->mesh->rank == 0);
+}
+
+/* All ranks get all params; where some have them in one memory, nobody reads them before all are written. */
 static int share_params(struct call *call)
 {
         struct mfl_team *team = call->team;
@@ -469,16 +479,20 @@ static int share_params(struct call *call)
                 return 0;
         if (team->options.shared)
                 return exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+        if (team->options.together) /* running statistics are in the slices of others, too */
+                rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
                 const struct team_bucket *bucket = &team->buckets.bucket[k];
                 float *params = team->layout.params + bucket->first;
                 rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
                                             .type = MFL_MESH_F32,
                                             .in = params + bucket->edge[team->mesh->rank],
-                                            .out = params,
+                                            .out = team->aside ? team->aside : params,
                                             .n = bucket->n,
                                             .edge = bucket->edge});
         }
+        if (!rc && team->options.together)
+                rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         return rc;
 }
 

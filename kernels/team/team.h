@@ -22,9 +22,13 @@
  *   0     4       8     8          20        16 (W - 1) / W                   all-reduce; each rank takes the whole step
  *   1     4       8     8 / W      12 + 8/W  12 (W - 1) / W                   reduce-scatter, own step, all-gather
  *   2     4       8 / W 8 / W      4 + 16/W  (8 g + 4) (W - 1) / W            the same for each grain
+ *   3     4 / V   8 / W 8 / W      20/W      8 g (W - 1) / W                  the same; V = W ranks of a host have one memory
  *
+ * Stage 3 is stage 2 with networks whose params are lent (kernels/grad.h), from memory that the ranks of a host have together
+ * (kernels/mesh/mesh_memory.h): each writes the params that it owns. Where ranks are on several hosts, the params travel as in stage
+ * 2, and the first rank of each memory writes what comes from elsewhere; V is the number of ranks on the host.
  * The optimizer column is 0 for SGD, 4 for SGD with momentum and Adagrad; a proximal term has 4 for the params at the start.
- * Sums of floats take 4 in place of 8. On top come activations, the gradient of one layer as floats (4), and for stage 2 the
+ * Sums of floats take 4 in place of 8. On top come activations, the gradient of one layer as floats (4), and for stages 2 and 3 the
  * buckets that are open at once: usually two, of the bucket size or of one layer, whichever is more. (Until ABI 12 a rank had
  * 28: params and their start 8, optimizer 8, gradient as floats 4, sums 8; and 4 for places of params, 8 for updates.)
  * With `shared` the params of all ranks are one memory, and so is the optimizer's state: stage 0 is then stage 1.
@@ -43,13 +47,16 @@
 
 #include <stdatomic.h>
 
+#include "common/parallel/plan.h"
 #include "kernels/backend.h"
 #include "kernels/mesh/mesh.h"
 
 struct mfl_team_options {
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
-        bool shared; /* the networks of ranks 1, 2, .. are siblings of rank 0's: their params are the same memory */
+        bool shared;        /* all ranks' params are the same memory, whose first rank is 0 */
+        /* Only some are: `together` at all ranks, `follows` where an earlier rank has the same memory. Not with floats. */
+        bool together, follows;
         uint32_t zero; /* stage: 0 to MFL_TEAM_ZERO_MAX */
         bool floats;   /* sums of floats, in the ranks' order: their bits depend on the number of ranks */
         enum mfl_moments moments; /* as for a network that has them */
@@ -60,7 +67,7 @@ struct mfl_team_options {
 };
 
 #define MFL_TEAM_BUCKET ((uint64_t)4 << 20)
-#define MFL_TEAM_ZERO_MAX 2u
+#define MFL_TEAM_ZERO_MAX 3u
 
 /* For people: where the time of the steps went, in nanoseconds. */
 struct mfl_team_times {
@@ -71,15 +78,19 @@ struct mfl_team_times {
 
 struct mfl_team;
 
-/* net: of a worker, with batch = grain. Net and mesh belong to the caller, and live longer. MFL_INVALID where
+/* net: of a worker, with batch = grain, and with params. Net and mesh belong to the caller, and live longer. MFL_INVALID where
  * the backend has no such gradients. */
 int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
         struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
         struct mfl_error *err);
 void mfl_team_free(struct mfl_team *team); /* NULL is fine */
-/* What the team of one of n_ranks takes beside such a network, at most; for stage 2 with the buckets that are usually open. */
+/* What the team of one of n_ranks takes beside such a network, at most, but for params; for stages 2 and 3 with the buckets that are usually open. */
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
         const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks);
+/* What these sizes follow from. */
+void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options,
+        struct mfl_parallel_shape *ret_shape);
 /* What it has taken so far. */
 uint64_t mfl_team_held(const struct mfl_team *team);
 
@@ -96,7 +107,7 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
  * still has all of the training as it was after whole steps: ranks exchange nothing between the first change of a step and
  * its last, and the step's score before the first. Ranks may differ by one step, since one may have the last operation's
  * result while another has not. The ranks that are left form another team, with whoever comes; whoever has come farthest
- * gives its state to all, and the step under way is taken again from its beginning, with the same bits. In stages 1 and 2
+ * gives its state to all, and the step under way is taken again from its beginning, with the same bits. In later stages
  * a rank has the optimizer's state of its own params only, so that the training begins anew.
  *
  * Who is who: a broken mesh is never used again. The next team has another (team, epoch), which is in the name of each

@@ -47,3 +47,11 @@ void mfl_team_buckets_deinit(struct team_buckets *buckets)
         free(buckets->bucket);
         *buckets = (struct team_buckets){0};
 }
+
+uint64_t mfl_team_largest_bucket(const struct team_buckets *buckets)
+{
+        uint64_t most = 1;
+        for (uint32_t k = 0; k < buckets->n; k++)
+                most = MFL_MAX(most, buckets->bucket[k].n);
+        return most;
+}

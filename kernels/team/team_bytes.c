@@ -2,15 +2,16 @@
 /* What a team will take, before there is one. */
 #include "kernels/team/team_internal.h"
 
+_Static_assert(MFL_PARALLEL_BLOCK == MFL_GRAD_BLOCK, "slices are whole blocks");
+
 uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows)
 {
         return (rows + options->grain - 1) / options->grain;
 }
 
-/* One rank alone has nothing to share out, and ranks with one memory share it anyway. */
 uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks)
 {
-        return n_ranks == 1 ? 1 : options->shared ? MFL_MAX(1, options->zero) : options->zero;
+        return mfl_parallel_stage(options->zero, options->shared, n_ranks);
 }
 
 static uint32_t moments_of(enum mfl_moments moments)
@@ -30,22 +31,29 @@ static uint64_t largest_layer(const struct mfl_graph *graph)
         return most;
 }
 
-uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
-        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks)
+void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options,
+        struct mfl_parallel_shape *ret_shape)
 {
-        uint64_t n = ops->grad ? ops->grad->elements(graph, net) : 0, statistics = 0;
-        uint64_t size = options->floats ? sizeof(float) : sizeof(int64_t);
-        uint64_t bucket = (options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET) / size;
-        uint64_t n_buckets = MFL_MIN((uint64_t)graph->n_params, n / MFL_MAX(bucket, 1) + 2);
-        uint32_t zero = mfl_team_stage(options, n_ranks),
-                 kept = moments_of(options->moments) + options->start;
-        /* A slice may have a block more than its share of a bucket. */
-        uint64_t own = zero ? MFL_MIN(n, n / n_ranks + n_buckets * MFL_GRAD_BLOCK) : n;
-        uint64_t sums =
-                zero < 2 ? n : own + MFL_MIN(n, 3 * (MFL_MAX(bucket, largest_layer(graph)) + MFL_GRAD_BLOCK));
+        uint32_t size = options->floats ? sizeof(float) : sizeof(int64_t);
+        uint64_t statistics = 0;
         for (int i = 0; i < graph->n_params; i++)
                 if (mfl_param_is_statistics(&graph->params[i]))
                         statistics += graph->params[i].count;
-        return sums * size + own * kept * sizeof(float) + n / MFL_GRAD_BLOCK * sizeof(double) +
-               mfl_team_grains(options, options->step_rows) * statistics * sizeof(float);
+        *ret_shape = (struct mfl_parallel_shape){.n = ops->grad ? ops->grad->elements(graph, net) : 0,
+                .n_tensors = (uint64_t)graph->n_params,
+                .largest = largest_layer(graph),
+                .statistics = mfl_team_grains(options, options->step_rows) * statistics,
+                .kept = moments_of(options->moments) + options->start,
+                .size = size,
+                .bucket = (options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET) / size,
+                .aside = options->follows};
+}
+
+uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks)
+{
+        struct mfl_parallel_shape shape;
+        mfl_team_shape(ops, graph, net, options, &shape);
+        return mfl_parallel_rank_bytes(&shape, n_ranks, mfl_team_stage(options, n_ranks));
 }

@@ -24,6 +24,7 @@ struct team_buckets {
 int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, uint32_t n_ranks,
         struct team_buckets *ret_buckets, struct mfl_error *err);
 void mfl_team_buckets_deinit(struct team_buckets *buckets);
+uint64_t mfl_team_largest_bucket(const struct team_buckets *buckets); /* elements, at least 1 */
 
 /* team.c */
 struct mfl_team {
@@ -47,6 +48,7 @@ struct mfl_team {
         uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
         char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
         float *momentum, *second, *start; /* n_own */
+        float *aside;                     /* with `follows`: a bucket's params that another rank writes */
         int *exponent, *bits;             /* of each tensor */
         float *largest;                   /* of each tensor, in this step */
         float *statistics;                /* n_grains * layout.n_statistics */
@@ -58,6 +60,8 @@ struct mfl_team {
 uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first);
 /* Which of those that own different elements this rank is. */
 uint32_t mfl_team_owner(const struct mfl_team *team);
+/* Whether the rank writes params that no rank of its memory owns. */
+bool mfl_team_fills(const struct mfl_team *team);
 /* The optimizer's state before a training's first step. Params are those of the start. */
 void mfl_team_start(struct mfl_team *team);
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score);

@@ -159,7 +159,7 @@ static int give_vectors(struct resume *resume)
 {
         const struct mfl_team_state *state = resume->state;
         struct mfl_team *team = resume->team;
-        bool fills = !team->options.shared || team->mesh->rank == 0;
+        bool fills = mfl_team_fills(team);
         int rc = 0;
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
                 const struct team_bucket *bucket = &team->buckets.bucket[k];
@@ -208,19 +208,11 @@ static int give_numbers(struct resume *resume, int64_t *ret_note)
         return 0;
 }
 
-static uint64_t largest_bucket(const struct team_buckets *buckets)
-{
-        uint64_t most = 1;
-        for (uint32_t k = 0; k < buckets->n; k++)
-                most = MFL_MAX(most, buckets->bucket[k].n);
-        return most;
-}
-
 int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, const atomic_bool *cancel,
         uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_note, struct mfl_error *err)
 {
         struct resume resume = {.team = team, .state = state, .cancel = cancel, .err = err};
-        uint64_t bytes = largest_bucket(&team->buckets) * sizeof(float);
+        uint64_t bytes = mfl_team_largest_bucket(&team->buckets) * sizeof(float);
         uint32_t step;
         mfl_assert(!state || (state->n == team->layout.n && state->n_tensors == team->layout.n_tensors));
         /* Before anybody writes params: what the optimizer needs of those at the start is taken now. */
@@ -237,7 +229,7 @@ int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, c
                             : mfl_fail_memory(err, bytes, "a training's state");
         if (!rc)
                 rc = give_vectors(&resume);
-        if (!rc && team->options.shared)
+        if (!rc && (team->options.shared || team->options.together))
                 rc = exchange(&resume, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         free(resume.scratch);
         team->torn = rc != 0;

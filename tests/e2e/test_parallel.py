@@ -164,7 +164,7 @@ def adam(shared_cluster):
     return shared_cluster(1).run_job(**staged('auto'))[1]
 
 
-@pytest.mark.parametrize('zero', [0, 1, 2])
+@pytest.mark.parametrize('zero', [0, 1, 2, 3])
 def test_stages_give_one_model(cluster, adam, zero):
     c = cluster(3)
     c.wait_daemons(3)
@@ -176,7 +176,20 @@ def test_stages_give_one_model(cluster, adam, zero):
 
 def test_stages_of_threads(cluster, adam):
     c = cluster(1, workers=3)
-    assert all(c.run_job(**staged(zero))[1] == adam for zero in (0, 2))
+    assert all(c.run_job(**staged(zero))[1] == adam for zero in (0, 2, 3))
+
+
+@pytest.mark.parametrize('daemons,workers', [(2, 1), (4, 1), (2, 2)])
+def test_one_memory_of_the_params(cluster, adam, daemons, workers):
+    """Stage 3, with buckets of each tensor's size and of all."""
+    c = cluster(daemons, workers=workers)
+    c.share()
+    c.wait_daemons(daemons)
+    for bucket in ('64KiB', '1GiB'):
+        job, digests = c.run_job(**staged(3, overlap=bucket == '64KiB', bucket=bucket))
+        assert digests == adam
+        assert 'leads a team with' in logs(c, job)
+    assert not [name for name in c.shared_files() if name.startswith('mfl-mesh')]
 
 
 def test_fedprox_shares_out_the_start(cluster):
@@ -186,15 +199,16 @@ def test_fedprox_shares_out_the_start(cluster):
     assert one.run_job(**job)[1] == three.run_job(**job)[1]
 
 
+@pytest.mark.parametrize('zero', [2, 3])
 @pytest.mark.parametrize('victim', ['d1', 'd2'])
-def test_a_killed_shard_costs_no_bit(cluster, adam, victim):
+def test_a_killed_shard_costs_no_bit(cluster, adam, victim, zero):
     c = cluster(3)
     c.share()
     c.wait_daemons(3)
-    job = c.begin(**staged(2))
+    job = c.begin(**staged(zero))
     c.wait_info(job, lambda i: i['round'] >= 1, 30, 'round 1')
     c.daemons[victim].kill()
-    c.finish(job, **staged(2))
+    c.finish(job, **staged(zero))
     assert not [name for name in c.shared_files() if name.startswith('mfl-mesh')]
 
 
@@ -208,9 +222,9 @@ def test_sums_of_floats(cluster, adam):
     assert together == two.run_job(**staged(0, exact=False, overlap=True))[1] != alone
 
 
-# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 8; the params that a round begins with
-# and the update come on top, with 4 each.
-MEMORY = '150MiB'
+# A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 5; the params that a round begins with
+# come on top, with 4.
+MEMORY = '95MiB'
 LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
              training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
 
@@ -222,7 +236,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
     alone = c.submit(**LARGE)
     c.wait_job(alone, state='failed')
-    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 150.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 95.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
                      c.info(alone)['reason']), c.info(alone)['reason']
     for name in ('d2', 'd3', 'd4'):
         c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])
@@ -230,3 +244,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     job, digests = c.run_job(60, **LARGE)
     assert digests == expected
     assert 'daemon d1 leads a team with d2, d3 and d4\n' in logs(c, job)
+    whole = c.submit(**dict(LARGE, parallel=dict(LARGE['parallel'], zero=2)))  # with all params at each of them
+    c.wait_job(whole, 60, state='failed')
+    assert re.search(r'only .* of 95.0 MiB are free; in a team of \d daemons each needs \d+.\d MiB; with parallel.zero: 3 less$',
+                     c.info(whole)['reason']), c.info(whole)['reason']

@@ -49,7 +49,7 @@ def test_the_same_model_over_tcp(cluster, expected, names, workers, team):
 def test_shards_over_tcp(cluster, expected):
     """Whatever the members keep of the optimizer's state and gradients, and however the sums travel."""
     c = start_all(cluster(0))
-    for how in ({'zero': 1}, {'zero': 2, 'overlap': True, 'bucket': '64KiB'}):
+    for how in ({'zero': 1}, {'zero': 2, 'overlap': True, 'bucket': '64KiB'}, {'zero': 3, 'overlap': True, 'bucket': '64KiB'}):
         job, digests = c.run_job(**dict(JOB, parallel={'grain': 4, 'within': 'any', **how}))
         assert digests == expected, how
         assert 'd1 leads a team with d2 and d3 over the network' in logs(c, job)

@@ -67,6 +67,7 @@ static void stages_and_sums(void **state)
         assert_zero("{grain: 8, zero: auto}", MFL_ZERO_AUTO, true);
         assert_zero("{grain: 8, zero: 0}", 0, true);
         assert_zero("{grain: 8, zero: 2}", 2, true);
+        assert_zero("{grain: 8, zero: 3}", 3, true);
         assert_zero("{grain: 8, exact: false}", 1, false);
         assert_zero("{grain: 8, exact: false, zero: 0}", 0, false);
 }
@@ -83,15 +84,11 @@ static void what_cannot_be_done_is_refused(void **state)
                 "j.yaml:6: parallel.grain: training.batch, which is 32, is no multiple of 5");
         assert_refused("", "{grain: 8, within: rack}",
                 "j.yaml:6: parallel.within: expected one of 'daemon', 'node', 'any', got 'rack'");
-        assert_refused("", "{grain: 8, zero: 3}",
-                "j.yaml:6: parallel.zero: shards of the params are not supported yet; write 2, which shards "
-                "gradients and the optimizer's state, or auto");
         assert_refused("", "{grain: 8, zero: 4}",
-                "j.yaml:6: parallel.zero: expected a whole number from 0 to 2, got '4'");
+                "j.yaml:6: parallel.zero: expected a whole number from 0 to 3, got '4'");
         assert_refused("", "{grain: 8, exact: false, zero: 2}",
-                "j.yaml:6: parallel.zero: with exact: false, stage 2 would add gradients in another order "
-                "than "
-                "stages 0 and 1; write 1, or exact: true");
+                "j.yaml:6: parallel.zero: with exact: false, stages 2 and 3 would add gradients in another "
+                "order than stages 0 and 1; write 1, or exact: true");
         assert_refused("", "{grain: 8, bucket: 1KiB}",
                 "j.yaml:6: parallel.bucket: expected a size like 512MiB or 4GiB from 65536 bytes to 1GiB, "
                 "got '1KiB'");

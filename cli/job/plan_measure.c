@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sizes and times of a job's steps: a team of one worker, and two ranks of a mesh. */
+#include "cli/job/plan_measure.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "common/base/rng.h"
+#include "common/data/dataset.h"
+#include "common/job/losses.h"
+#include "kernels/check.h"
+#include "kernels/mesh/mesh_shm.h"
+#include "kernels/team/team.h"
+
+#define STEPS 3u /* the first one is not counted */
+#define EXCHANGES 8u
+#define WAITS 64u
+#define EXCHANGE_MAX ((uint64_t)2 << 20) /* elements */
+#define DEADLINE_MS 60000u
+
+struct subject {
+        const struct mfl_backend_ops *ops;
+        const struct mfl_job *job;
+        const struct mfl_graph *graph;
+        struct mfl_net_options net;
+        struct mfl_team_options team;
+        struct mfl_optimizer opt;
+};
+
+static int open_subject(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
+        struct subject *s, struct mfl_error *err)
+{
+        *s = (struct subject){.job = job,
+                .graph = graph,
+                .opt = {.kind = (enum mfl_optimizer_kind)job->training.optimizer,
+                        .lr = job->training.lr,
+                        .momentum = job->training.momentum,
+                        .nesterov = job->training.nesterov,
+                        .weight_decay = job->training.weight_decay,
+                        .beta1 = job->training.beta1,
+                        .beta2 = job->training.beta2,
+                        .eps = job->training.eps,
+                        .clip_norm = job->training.clip_norm}};
+        int r = mfl_backend_open(backend, &s->ops, err);
+        if (r)
+                return r;
+        if (!s->ops->grad)
+                return mfl_fail(err, MFL_INVALID,
+                        "the %s backend does not do parallel yet; use --backend cpu", s->ops->name);
+        s->net = (struct mfl_net_options){.batch = (int)job->parallel.grain,
+                .groups = 1,
+                .threads = (int)MFL_MAX(1u, job->training.threads),
+                .training = true,
+                .worker = true,
+                .lent = true,
+                .precision = (enum mfl_precision)job->training.precision,
+                .fast = job->training.fast,
+                .loss = mfl_loss_of_job(job),
+                .moments = mfl_optimizer_moments(&s->opt),
+                .accumulate = 1,
+                .segments = job->training.checkpointing};
+        s->team = (struct mfl_team_options){.grain = job->parallel.grain,
+                .step_rows = job->training.batch * job->training.accumulate,
+                .zero = 1,
+                .floats = !job->parallel.exact,
+                .moments = s->net.moments,
+                .start = job->aggregation.strategy == MFL_STRATEGY_FEDPROX,
+                .bucket_bytes = job->parallel.bucket,
+                .deadline_ms = DEADLINE_MS};
+        return 0;
+}
+
+int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
+        struct mfl_parallel_facts *ret_facts, struct mfl_error *err)
+{
+        struct subject s;
+        int r = open_subject(backend, job, graph, &s, err);
+        if (r)
+                return r;
+        *ret_facts = (struct mfl_parallel_facts){.moving = graph->n_moving,
+                .network = s.ops->net_bytes(graph, &s.net),
+                .link = mfl_mesh_shm_bytes(0),
+                .grains = mfl_job_grains(job),
+                .overlap = job->parallel.overlap};
+        mfl_team_shape(s.ops, graph, &s.net, &s.team, &ret_facts->shape);
+        uint64_t bucket = MFL_MAX(ret_facts->shape.bucket, 1);
+        ret_facts->n_buckets = (uint32_t)MFL_MIN(ret_facts->shape.n_tensors, ret_facts->shape.n / bucket + 1);
+        return 0;
+}
+
+/* ---- a worker's steps ---- */
+
+static int random_samples(
+        const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
+{
+        struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
+        size_t count = n * (size_t)mfl_shape_count(&graph->input),
+               each = (size_t)MFL_MAX(1, graph->positions);
+        *set = (struct mfl_dataset){.shape = graph->input,
+                .classes = graph->classes,
+                .vocabulary = graph->vocabulary,
+                .labels_per_sample = each > 1 ? (int)each : 0};
+        int32_t *tokens = mfl_malloc(count * sizeof *tokens), *labels = mfl_malloc(n * each * sizeof *labels);
+        set->train = (struct mfl_split){
+                .n = n, .dtype = graph->vocabulary ? MFL_I32 : MFL_U8, .samples = tokens, .labels = labels};
+        if (!tokens || !labels)
+                return mfl_fail_memory(err, count * sizeof *tokens, "samples");
+        for (size_t i = 0; i < count && graph->vocabulary; i++)
+                tokens[i] = (int32_t)mfl_rng_below(&rng, (uint32_t)graph->vocabulary);
+        for (size_t i = 0; i < count && !graph->vocabulary; i++)
+                ((uint8_t *)tokens)[i] = (uint8_t)mfl_rng_u32(&rng);
+        for (size_t i = 0; i < n * each; i++)
+                labels[i] = (int32_t)mfl_rng_below(&rng, (uint32_t)graph->classes);
+        for (int c = 0; c < MFL_CHANNELS_MAX; c++)
+                set->scale[c] = 1.0f / 255.0f;
+        return 0;
+}
+
+struct worker {
+        struct mfl_device *device;
+        struct mfl_device_data *data;
+        struct mfl_net *net;
+        float *params; /* of the network, then those of the graph */
+        struct mfl_mesh *mesh;
+        struct mfl_team *team;
+        struct mfl_dataset set;
+        uint32_t *index;
+};
+
+static int worker_new(const struct subject *s, struct worker *w, struct mfl_error *err)
+{
+        uint32_t rows = s->team.step_rows;
+        uint64_t wide = s->ops->grad->elements(s->graph, &s->net);
+        int r = s->ops->device_open(&w->device, err);
+        if (!r)
+                r = random_samples(s->graph, rows, &w->set, err);
+        if (!r)
+                r = s->ops->data_new(w->device, &w->set, &w->set.train, true, &w->data, err);
+        if (!r)
+                r = s->ops->net_new(w->device, s->graph, &s->net, &w->net, err);
+        if (r)
+                return r;
+        w->params = mfl_alloc_aligned((wide + s->graph->n) * sizeof(float));
+        w->index = mfl_malloc(rows * sizeof *w->index);
+        if (!w->params || !w->index)
+                return mfl_fail_memory(err, (wide + s->graph->n) * sizeof(float), "params");
+        for (uint32_t i = 0; i < rows; i++)
+                w->index[i] = i;
+        mfl_graph_init_params(s->graph, 1, w->params + wide);
+        s->ops->grad->lend(w->net, w->params);
+        r = mfl_backend_set(s->ops, w->net, s->graph, 0, w->params + wide, err);
+        if (!r)
+                r = mfl_mesh_threads_new(1, &w->mesh, err);
+        return r ? r : mfl_team_new(s->ops, w->net, &s->net.loss, w->mesh, &s->team, &w->team, err);
+}
+
+static void worker_free(const struct subject *s, struct worker *w)
+{
+        mfl_team_free(w->team);
+        mfl_mesh_close(w->mesh);
+        if (w->net)
+                s->ops->net_free(w->net);
+        if (w->data)
+                s->ops->data_free(w->data);
+        if (w->device)
+                s->ops->device_close(w->device);
+        free(w->params);
+        free(w->index);
+        free(w->set.train.samples);
+        free(w->set.train.labels);
+}
+
+/* The fastest step counts: other load only adds. The first one also makes what the backend keeps. */
+static int time_steps(
+        const struct subject *s, struct worker *w, struct mfl_parallel_facts *facts, struct mfl_error *err)
+{
+        int r = 0;
+        for (uint32_t t = 0; !r && t < STEPS; t++) {
+                struct mfl_team_times before = *mfl_team_times(w->team);
+                const struct mfl_team_times *now = mfl_team_times(w->team);
+                struct mfl_group_steps steps = {
+                        .index = w->index, .count = &s->team.step_rows, .step_first = t};
+                r = mfl_team_step(w->team, &w->set, &w->set.train, w->data, &steps, 1, &s->opt, NULL, err);
+                double grains = (1.0 + (now->repeats - before.repeats)) * facts->grains;
+                double grain_s = (double)(now->compute - before.compute) * 1e-9 / grains;
+                double apply_s = (double)(now->apply - before.apply) * 1e-9;
+                facts->grain_s = t > 1 ? MFL_MIN(facts->grain_s, grain_s) : grain_s;
+                facts->apply_s = t > 1 ? MFL_MIN(facts->apply_s, apply_s) : apply_s;
+        }
+        return r;
+}
+
+/* ---- two ranks ---- */
+
+struct rank {
+        struct mfl_mesh_shm_options options;
+        uint64_t n;
+        double exchange_s, wait_s;
+        struct mfl_error err;
+        int rc;
+};
+
+static double seconds_since(uint64_t start_ns)
+{
+        return (double)(mfl_now_ns() - start_ns) * 1e-9;
+}
+
+static void *exchange(void *arg)
+{
+        struct rank *rank = arg;
+        struct mfl_mesh *mesh = NULL;
+        int64_t *sums = mfl_alloc_aligned(rank->n * sizeof *sums);
+        rank->rc = sums ? mfl_mesh_shm_open(&rank->options, &mesh, &rank->err)
+                        : mfl_fail_memory(&rank->err, rank->n * sizeof *sums, "sums");
+        if (sums)
+                memset(sums, 0, rank->n * sizeof *sums);
+        for (uint32_t i = 0; !rank->rc && i < EXCHANGES + WAITS; i++) {
+                bool waits = i >= EXCHANGES;
+                const struct mfl_mesh_op op = {.kind = MFL_MESH_ALL_REDUCE,
+                        .type = MFL_MESH_I64,
+                        .sequence = i,
+                        .in = sums,
+                        .out = sums,
+                        .n = waits ? 1 : rank->n};
+                uint64_t start_ns = mfl_now_ns();
+                rank->rc = mfl_mesh_run(mesh, &op, DEADLINE_MS, NULL, &rank->err);
+                double *best = waits ? &rank->wait_s : &rank->exchange_s, s = seconds_since(start_ns);
+                *best = i && i != EXCHANGES ? MFL_MIN(*best, s) : s;
+        }
+        mfl_mesh_close(mesh);
+        free(sums);
+        return NULL;
+}
+
+static int time_exchange(struct mfl_parallel_facts *facts, struct mfl_error *err)
+{
+        struct rank ranks[2];
+        pthread_t other;
+        for (uint32_t i = 0; i < 2; i++)
+                ranks[i] = (struct rank){.n = MFL_MAX(1024, MFL_MIN(facts->shape.n, EXCHANGE_MAX)),
+                        .options = {.team = (uint64_t)getpid() << 32 | 1,
+                                .rank = i,
+                                .n_ranks = 2,
+                                .deadline_ms = DEADLINE_MS}};
+        int r = pthread_create(&other, NULL, exchange, &ranks[1]);
+        if (r)
+                return mfl_fail(err, -r, "cannot start a thread: %s", strerror(r));
+        exchange(&ranks[0]);
+        pthread_join(other, NULL);
+        for (uint32_t i = 0; i < 2; i++)
+                if (ranks[i].rc)
+                        return mfl_fail(err, ranks[i].rc, "%s", ranks[i].err.text);
+        /* Of 16 (W - 1) / W bytes per element, by two ranks. */
+        facts->bytes_per_s = 8.0 * (double)ranks[0].n / ranks[0].exchange_s;
+        facts->wait_s = ranks[0].wait_s;
+        return 0;
+}
+
+int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
+        struct mfl_parallel_facts *facts, struct mfl_error *err)
+{
+        struct subject s;
+        struct worker w = {0};
+        int r = open_subject(backend, job, graph, &s, err);
+        if (!r && mfl_loss_answers(s.net.loss.kind) == MFL_ANSWERS_TARGETS)
+                return mfl_fail(err, MFL_INVALID, "models with target values are not timed");
+        if (!r)
+                r = worker_new(&s, &w, err);
+        if (!r)
+                r = time_steps(&s, &w, facts, err);
+        worker_free(&s, &w);
+        return r ? r : time_exchange(facts, err);
+}

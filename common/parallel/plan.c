@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/parallel/plan.h"
+
+#define BACKWARD (2.0 / 3) /* of a grain's time: forward is one product a layer, backward two */
+#define NOISE 0.98         /* of the time, that another stage must need for as many members */
+#define GAIN 0.95          /* of the time, at most, that twice the members must need */
+
+uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks)
+{
+        return n_ranks == 1 ? 1 : shared ? MFL_MAX(1, zero) : zero;
+}
+
+uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_ranks, uint32_t stage)
+{
+        uint64_t bucket = MFL_MAX(s->bucket, 1), window = MFL_MAX(bucket, s->largest) + MFL_PARALLEL_BLOCK;
+        uint64_t n_buckets = MFL_MIN(s->n_tensors, s->n / bucket + 2);
+        /* A slice may have a block more than its share of a bucket. */
+        uint64_t own = stage ? MFL_MIN(s->n, s->n / n_ranks + n_buckets * MFL_PARALLEL_BLOCK) : s->n;
+        uint64_t sums = stage < 2 ? s->n : own + MFL_MIN(s->n, 3 * window);
+        return sums * s->size + own * s->kept * sizeof(float) + s->n / MFL_PARALLEL_BLOCK * sizeof(double) +
+               s->statistics * sizeof(float) + (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
+}
+
+/* Bytes that a member takes in a step: sums, grain by grain from stage 2 on, and params where it has its own. */
+static uint64_t traffic_bytes(
+        const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
+{
+        uint64_t others = f->shape.n * (members - 1) / members, each = (f->grains + members - 1) / members;
+        *ret_sums = others * f->shape.size * (zero < 2 ? 1 + !zero : each);
+        return *ret_sums + (zero == 1 || zero == 2 ? others * sizeof(float) : 0);
+}
+
+static double step_seconds(
+        const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t traffic, uint64_t sums)
+{
+        uint32_t each = (f->grains + members - 1) / members;
+        double apply = f->apply_s / (zero && members > 1 ? members : 1), compute = each * f->grain_s;
+        if (f->grain_s <= 0)
+                return 0;
+        if (members == 1)
+                return compute + apply;
+        double operations = 2.0 + f->n_buckets * ((zero < 2 ? 1 : each) + (zero == 1 || zero == 2));
+        double behind = f->overlap ? MFL_MIN((double)sums / f->bytes_per_s,
+                                             BACKWARD * f->grain_s * (zero < 2 ? 1 : each))
+                                   : 0;
+        return compute + apply + (double)traffic / f->bytes_per_s - behind + operations * f->wait_s;
+}
+
+void mfl_parallel_estimate(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero,
+        struct mfl_parallel_plan *ret_plan)
+{
+        uint32_t stage = mfl_parallel_stage(zero, false, members);
+        uint64_t params = f->shape.n * sizeof(float), update = f->moving * sizeof(float), sums;
+        uint64_t held = mfl_parallel_rank_bytes(&f->shape, members, stage) +
+                        (stage == 3 ? (params + members - 1) / members : params) +
+                        (members > 1 ? f->link : 0);
+        struct mfl_parallel_plan plan = {.members = members, .zero = zero};
+        /* One daemon alone makes the update beside its params; a leader in their place, when the rest is gone. */
+        plan.member = f->network + held;
+        plan.leader = f->network + update + (members > 1 ? MFL_MAX(held, update) : held + update);
+        plan.traffic = traffic_bytes(f, members, zero, &sums);
+        plan.seconds = step_seconds(f, members, zero, plan.traffic, sums);
+        plan.fits = !f->memory || plan.leader <= f->memory;
+        *ret_plan = plan;
+}
+
+static bool is_better(const struct mfl_parallel_plan *plan, const struct mfl_parallel_plan *best)
+{
+        if (plan->fits != best->fits)
+                return plan->fits;
+        if (!plan->fits)
+                return plan->leader < best->leader;
+        double least = best->seconds * (plan->members == best->members ? NOISE : 1);
+        for (uint32_t n = best->members; n < plan->members; n *= 2)
+                least *= GAIN;
+        return plan->seconds < least;
+}
+
+bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t members_max, int zero,
+        struct mfl_parallel_plan *ret_plan)
+{
+        struct mfl_parallel_plan best, plan;
+        uint32_t first = zero < 0 ? 1 : (uint32_t)zero,
+                 most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
+        mfl_parallel_estimate(facts, 1, 0, &best);
+        for (uint32_t members = 2; members <= most; members++)
+                for (uint32_t z = first; z < MFL_PARALLEL_STAGES && (zero < 0 || z == first); z++) {
+                        mfl_parallel_estimate(facts, members, z, &plan);
+                        if (is_better(&plan, &best))
+                                best = plan;
+                }
+        *ret_plan = best;
+        return best.fits;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where a team's state lies, what that takes, and what a step by it should take: pure, for daemons that reserve memory and for
+ * people who ask beforehand (`mfl plan`). Stages and columns are those of kernels/team/team.h.
+ *
+ * Times are a model: each member has a core of its own, computes the same number of grains at the measured pace, takes its part of
+ * the optimizer's step, and then waits for what of the traffic was not behind backward, two thirds of a grain. */
+#ifndef MFL_COMMON_PARALLEL_PLAN_H
+#define MFL_COMMON_PARALLEL_PLAN_H
+
+#include "common/base/base.h"
+
+#define MFL_PARALLEL_STAGES 4u
+#define MFL_PARALLEL_BLOCK ((uint64_t)4096) /* elements; kernels/grad.h */
+
+/* What a rank keeps beside its params. */
+struct mfl_parallel_shape {
+        uint64_t n;          /* elements of the gradient */
+        uint64_t n_tensors;  /* of the params */
+        uint64_t largest;    /* elements of the largest layer's params */
+        uint64_t statistics; /* floats of all grains */
+        uint32_t kept;       /* floats per element that optimizer and proximal term keep */
+        uint32_t size;       /* bytes of an element of a sum */
+        uint64_t bucket;     /* elements */
+        bool aside;          /* a bucket of params that another rank writes */
+};
+
+/* The stage at which so many ranks work: one alone has nothing to share out, and ranks with one memory share it anyway. */
+uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks);
+/* Bytes of a rank, at most, beside its params; stage: as above. */
+uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *shape, uint32_t n_ranks, uint32_t stage);
+
+/* Of a job on daemons of one node, with one worker each. Seconds: 0 where nothing was measured. */
+struct mfl_parallel_facts {
+        struct mfl_parallel_shape shape;
+        uint64_t moving;    /* params that move: those at the start, and the update */
+        uint64_t network;   /* bytes of a worker's network beside these params */
+        uint64_t link;      /* bytes of a member's traffic */
+        uint64_t memory;    /* a daemon's budget in bytes; 0: no limit */
+        uint32_t grains;    /* of a step */
+        bool overlap;       /* traffic behind backward */
+        double grain_s;     /* of a grain's gradient */
+        double apply_s;     /* of the optimizer's step of all params by one member */
+        double bytes_per_s; /* that a member takes from others */
+        double wait_s;      /* of an operation without data */
+        uint32_t n_buckets;
+};
+
+struct mfl_parallel_plan {
+        uint32_t members, zero;
+        uint64_t leader,
+                member; /* bytes of the daemon that makes the update and has the params at the start, and of another */
+        uint64_t traffic; /* bytes that a member takes in a step */
+        double seconds;   /* of a step; 0: not known */
+        bool fits;
+};
+
+/* members from 1, zero from 0 to MFL_PARALLEL_STAGES - 1. */
+void mfl_parallel_estimate(const struct mfl_parallel_facts *facts, uint32_t members, uint32_t zero,
+        struct mfl_parallel_plan *ret_plan);
+/* The plan of at most so many members that fits and is fastest. More members than a plan needs must gain a twentieth for each
+ * doubling, and a higher stage a fiftieth. Without times: the fewest members that fit. zero < 0: any stage but 0, which takes
+ * more of everything than 1. False: nothing fits, and *ret_plan is the one that takes least. */
+bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t members_max, int zero,
+        struct mfl_parallel_plan *ret_plan);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What teams take and which plan is chosen: the table of docs/nodes.md, and jobs that gain something or nothing. */
+#include "tests/lib/test.h"
+
+#include "common/parallel/plan.h"
+
+#define N ((uint64_t)1 << 28) /* so that blocks and buckets are nothing beside it */
+
+static struct mfl_parallel_facts adamw(uint32_t grains)
+{
+        return (struct mfl_parallel_facts){.shape = {.n = N,
+                                                   .n_tensors = 64,
+                                                   .largest = 1 << 16,
+                                                   .kept = 2,
+                                                   .size = 8,
+                                                   .bucket = 1 << 16},
+                .moving = N,
+                .grains = grains,
+                .n_buckets = 64};
+}
+
+/* Bytes per param of a member, without the params at the start and without the network. */
+static void bytes_are_those_of_the_table(void **state)
+{
+        static const struct {
+                uint32_t members, zero;
+                double bytes, traffic; /* with two grains for each member */
+        } table[] = {{1, 0, 20, 0}, {2, 0, 20, 8}, {2, 1, 16, 6}, {2, 2, 12, 10}, {2, 3, 10, 8},
+                {4, 0, 20, 12}, {4, 1, 14, 9}, {4, 2, 8, 15}, {4, 3, 5, 12}, {8, 1, 13, 10.5},
+                {8, 2, 6, 17.5}, {8, 3, 2.5, 14}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++) {
+                struct mfl_parallel_facts facts = adamw(2 * table[i].members);
+                struct mfl_parallel_plan plan;
+                mfl_parallel_estimate(&facts, table[i].members, table[i].zero, &plan);
+                assert_float_equal((double)plan.member / N, table[i].bytes, 0.03);
+                assert_float_equal((double)plan.traffic / N, table[i].traffic, 0.001);
+        }
+}
+
+/* The params at the start come on top, and the update, which a team's leader makes in place. */
+static void a_leader_makes_its_update_in_place(void **state)
+{
+        struct mfl_parallel_facts facts = adamw(8);
+        struct mfl_parallel_plan plan;
+        mfl_parallel_estimate(&facts, 1, 0, &plan);
+        assert_float_equal((double)plan.leader / N, 28, 0.03);
+        mfl_parallel_estimate(&facts, 4, 3, &plan);
+        assert_float_equal((double)plan.leader / N, 9, 0.03);
+        mfl_parallel_estimate(&facts, 8, 3, &plan); /* the update is more than the training */
+        assert_float_equal((double)plan.leader / N, 8, 0.03);
+}
+
+static void assert_chosen(const struct mfl_parallel_facts *facts, uint32_t most, int zero, bool fits,
+        uint32_t members, uint32_t stage)
+{
+        struct mfl_parallel_plan plan;
+        assert_int_equal(mfl_parallel_choose(facts, most, zero, &plan), fits);
+        assert_int_equal(plan.members, members);
+        assert_int_equal(plan.zero, stage);
+}
+
+static void memory_decides_without_times(void **state)
+{
+        struct mfl_parallel_facts facts = adamw(8);
+        assert_chosen(&facts, 8, -1, true, 1, 0);
+        facts.memory = 27 * N;
+        assert_chosen(&facts, 8, -1, true, 2, 1);
+        assert_chosen(&facts, 8, 0, true, 2, 0);
+        facts.memory = 21 * N;
+        assert_chosen(&facts, 8, -1, true, 2, 1);
+        facts.memory = 17 * N;
+        assert_chosen(&facts, 8, -1, true, 2, 2);
+        facts.memory = 10 * N;
+        assert_chosen(&facts, 8, -1, true, 4, 3);
+        assert_chosen(&facts, 8, 2, false, 8, 2);
+        assert_chosen(&facts, 3, -1, false, 3, 3);
+        facts.memory = 7 * N;
+        assert_chosen(&facts, 8, -1, false, 6, 3);
+}
+
+static void what_gains_nothing_stays_on_one_worker(void **state)
+{
+        struct mfl_parallel_facts facts = adamw(4);
+        facts.bytes_per_s = 4e9;
+        facts.wait_s = 1e-5;
+        facts.apply_s = 0.1;
+        facts.grain_s = 0.01; /* traffic of a second against 0.04 of computing */
+        assert_chosen(&facts, 4, -1, true, 1, 0);
+        facts.grain_s = 10;
+        assert_chosen(&facts, 4, -1, true, 4, 1);
+        assert_chosen(&facts, 4, 0, true, 4, 0);
+        assert_chosen(&facts, 3, -1, true, 2, 1); /* three members have two grains to wait for, too */
+        facts.grains = 1;
+        assert_chosen(&facts, 4, -1, true, 1, 0);
+}
+
+static void overlap_hides_traffic(void **state)
+{
+        struct mfl_parallel_facts facts = adamw(2);
+        struct mfl_parallel_plan plain, overlapped;
+        facts.grain_s = 3;
+        facts.bytes_per_s = (double)N; /* 6 s, 4 of them gradients */
+        mfl_parallel_estimate(&facts, 2, 1, &plain);
+        facts.overlap = true;
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(plain.seconds, 9, 0.01);
+        assert_float_equal(overlapped.seconds, 7, 0.01); /* behind two thirds of a grain */
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(bytes_are_those_of_the_table),
+                cmocka_unit_test(a_leader_makes_its_update_in_place),
+                cmocka_unit_test(memory_decides_without_times),
+                cmocka_unit_test(what_gains_nothing_stays_on_one_worker),
+                cmocka_unit_test(overlap_hides_traffic),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
