@@ -17,6 +17,7 @@
 #include "common/job/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
+#include "common/privacy/spec.h"
 #include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
@@ -300,6 +301,7 @@ struct mfl_job {
         struct {
                 struct mfl_job_globs layers; /* none: all are everybody's */
         } personal;
+        struct mfl_privacy_spec privacy;
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
@@ -368,6 +370,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* The probability with which each client takes part in a round: of poisson, or 1 where all do. */
+double mfl_job_rate(const struct mfl_job *job);
 /* Grains of an optimizer step, the most workers that a client can have; 1 without `parallel`. */
 uint32_t mfl_job_grains(const struct mfl_job *job);
 /* Local steps of a client of n samples; 0 if drop_last leaves it none. */

@@ -23,6 +23,7 @@ enum mfl_measure {
         MFL_MEASURE_MAE,
         MFL_MEASURE_RMSE,
         MFL_MEASURE_R2,
+        MFL_MEASURE_EPSILON, /* what the job has spent of its privacy budget; of every round */
         MFL_MEASURES
 };
 #define MFL_SCORE_BINS 10 /* of equal width from LOW to HIGH; a bin has its lower end, the last one both */
@@ -44,6 +45,12 @@ extern const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES];
 static inline bool mfl_measure_known(const struct mfl_measures *m, enum mfl_measure kind)
 {
         return m->known >> kind & 1;
+}
+
+static inline void mfl_measure_set(struct mfl_measures *m, enum mfl_measure kind, double value)
+{
+        m->known |= 1u << kind;
+        m->v[kind] = value;
 }
 
 /* What one client has evaluated. */

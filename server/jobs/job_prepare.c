@@ -149,6 +149,9 @@ static void run_prepare(struct mfl_work *work)
         if (op->status)
                 return;
         tell_lost(job, op->prepare.runtime);
+        op->status = mfl_job_private_prepare(job, op->prepare.graph, &op->prepare.private, &op->err);
+        if (op->status)
+                return;
         int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,
                 op->prepare.graph->n_frozen, &op->err);
         job->prepared_stored = !r;
@@ -201,6 +204,8 @@ static void done_prepare(struct mfl_work *work)
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
+        op->event.job_ready.select_seed = op->prepare.private.select_seed;
+        op->event.job_ready.last_round = op->prepare.private.last_round;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);
