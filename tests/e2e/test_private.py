@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import mfl_harness as h
+import mfl_needs as needs
 import mfl_tap
 from federated import Momentum, federated_average, pulled
 
@@ -125,14 +126,14 @@ class Sums(mfl_tap.Tap):
     def _frame(self, source):
         kind, body, data = super()._frame(source)
         if kind == 'announce' and body['weight'] and body['bytes']:
-            assert body['payload_bytes'] == body['bytes'], 'a small update comes inside of its announce'
-            self.sums.append(np.frombuffer(data[len(data) - body['bytes']:], '<i8'))
+            assert len(body['data']) == body['bytes'], 'a small update comes inside of its announce'
+            self.sums.append(np.frombuffer(body['data'], '<i8'))
         if kind == 'task':
             self.scale = body['scale_bits']
         return kind, body, data
 
 
-@pytest.mark.needs_openssl if hasattr(pytest.mark, 'needs_openssl') else pytest.mark.filterwarnings('default')
+@needs.needs_program('openssl')
 @pytest.mark.parametrize('strategy', ['fedavg', 'fedavgm'])
 def test_a_model_is_clipped_sums_and_noise(cluster, strategy):
     c, sizes, rounds = cluster(0), [10, 20, 40, 50, 60, 90, 130], 3

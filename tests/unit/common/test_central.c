@@ -112,11 +112,12 @@ static void sigma_is_on_the_grid(void **state)
 static void a_clip_of_rounding_alone_is_refused(void **state)
 {
         struct mfl_job *job = good(1e-6, 0.05);
-        struct mfl_graph graph = {.n_moving = 100000000, .n = 100000000};
+        struct mfl_graph graph = {.n_moving = 1000000000000, .n = 1000000000000};
         struct mfl_error err;
         assert_int_equal(mfl_central_check(job, &graph, &err), MFL_INVALID);
-        assert_non_null(strstr(err.text, "too short for 100000000 parameters"));
+        assert_non_null(strstr(err.text, "too short for 1000000000000 parameters"));
         graph.n_moving = 10;
+        job->data.clients = 1000000; /* more of them leave fewer bits to each */
         assert_int_equal(mfl_central_check(job, &graph, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "units of the grid"));
         mfl_job_free(job);
