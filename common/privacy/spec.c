@@ -47,7 +47,7 @@ const struct mfl_yaml_field mfl_privacy_fields[] = {
                 .read = read_clip,
                 .required = true},
         {.key = "noise", AT(F64, noise), .required = true, .min = 0.05, .max = 100},
-        {.key = "epsilon_max", AT(F64, epsilon_max), .required = true, .min = 0, .max = 1000, .min_open = true},
+        {.key = "epsilon_max", AT(F64, epsilon_max), .required = true, .min = 0, .max = 30, .min_open = true},
         {.key = "delta", AT(F64, delta), .required = true, .min = 1e-12, .max = 0.1},
         {.key = "clients", AT(U32, clients), .min = 1, .max = 65536},
         {.key = "mechanism", .kind = MFL_YAML_CALL, .read = read_mechanism}, {0}};

@@ -6,21 +6,25 @@
 
 #include "common/privacy/accountant.h"
 
+#define EPSILON_MAX 32.0
+
 int mfl_privacy_epsilon(const struct mfl_privacy_spec *spec, double rate, uint64_t releases, double *ret_epsilon,
         struct mfl_error *err)
 {
         struct mfl_dp_rounds rounds = {
                 .sigma = spec->noise, .rate = ldexp(ceil(ldexp(rate, 32)), -32), .rounds = releases};
-        double cut = rate < 1 ? ldexp((double)releases * (1 + exp(spec->epsilon_max)), -70) : 0;
-        struct mfl_dp_cost cost = {.epsilon = INFINITY};
-        int r = 0;
-        if (!releases)
-                cost.epsilon = 0;
-        else if (spec->delta - cut > 0)
-                r = mfl_dp_epsilon(&rounds, 1, spec->delta - cut, &cost, err);
-        if (!r)
-                *ret_epsilon = cost.epsilon;
-        return r;
+        struct mfl_dp_cost cost = {.epsilon = releases ? INFINITY : 0};
+        for (double most = 8; releases && most <= EPSILON_MAX; most = MFL_MAX(most + 8, 8 * ceil(cost.epsilon / 8))) {
+                double cut = rate < 1 ? ldexp((double)releases * (1 + exp(most)), -70) : 0;
+                cost.epsilon = INFINITY;
+                int r = spec->delta > cut ? mfl_dp_epsilon(&rounds, 1, spec->delta - cut, &cost, err) : 0;
+                if (r)
+                        return r;
+                if (cost.epsilon <= (rate < 1 ? most : EPSILON_MAX))
+                        break;
+        }
+        *ret_epsilon = cost.epsilon <= EPSILON_MAX ? cost.epsilon : INFINITY;
+        return 0;
 }
 
 /* Costs rise with each release: doubling, then halving the distance. */

@@ -62,7 +62,7 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_graph *
                 r = mfl_secret_derive(&secret, "select", job->id, 0, NULL, &seed, err);
         if (r)
                 return r;
-        /* A release of the round that is trained again counts again only if its sum differs; then APPLY refuses it. */
+        /* A round that is trained again costs nothing if its sum is the same. If it differs, APPLY refuses what is too much. */
         uint64_t left = job->releases_max - MFL_MIN(released.n, job->releases_max) + released.beyond;
         ret_private->select_seed = mfl_sha256_number(seed.key);
         ret_private->last_round = (uint32_t)MFL_MIN(job->committed + left, (uint64_t)job->spec->rounds);

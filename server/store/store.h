@@ -258,8 +258,8 @@ int mfl_store_resume(
 /* Releases of noisy sums (privacy): what may have left the server, committed or not. One release for each round
  * and digest. */
 struct mfl_store_released {
-        uint64_t n;  /* of the job */
-        bool beyond; /* one of them is of a round after `round` */
+        uint64_t n;      /* of the job */
+        uint64_t beyond; /* rounds after `round` that have one or more */
 };
 int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
         struct mfl_store_released *ret_released, struct mfl_error *err);

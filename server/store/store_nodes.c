@@ -212,7 +212,7 @@ static int on_release_count(struct mfl_db_row *row, void *user, struct mfl_error
 {
         struct mfl_store_released *released = user;
         released->n = (uint64_t)mfl_db_int(row, 0);
-        released->beyond = mfl_db_int(row, 1) > 0;
+        released->beyond = (uint64_t)mfl_db_int(row, 1);
         return 0;
 }
 
@@ -220,7 +220,7 @@ static int count_releases(struct mfl_store *store, const char *id, uint32_t roun
         struct mfl_store_released *ret_released, struct mfl_error *err)
 {
         return mfl_db_query(store->db, on_release_count, ret_released, err,
-                "SELECT count(*), coalesce(sum(round > ?2), 0) FROM releases WHERE job = ?1", "ti", id,
+                "SELECT count(*), count(DISTINCT CASE WHEN round > ?2 THEN round END) FROM releases WHERE job = ?1", "ti", id,
                 (int64_t)round);
 }
 

@@ -20,7 +20,7 @@ import mfl_tap
 from federated import Momentum, federated_average, pulled
 
 KEY = bytes(range(1, 33))
-PRIVACY = {'kind': 'central', 'clip': 0.05, 'noise': 0.5, 'epsilon_max': 50, 'delta': 1e-5}
+PRIVACY = {'kind': 'central', 'clip': 0.05, 'noise': 0.5, 'epsilon_max': 30, 'delta': 1e-5}
 DELTA = ['--delta', '1e-5']
 
 
@@ -181,13 +181,17 @@ class Heavy:
         return self.v
 
 
-POISSON = {'rounds': 4, 'data': {'partition': 'iid', 'clients': 40}, 'selection': {'kind': 'poisson', 'rate': 0.3, 'clients': None},
-           'privacy': PRIVACY, 'evaluation': {'every': 2}, 'limits': {'quorum': 0.1}}
+POISSON = {'rounds': 4, 'data': {'partition': 'iid', 'clients': 40}, 'selection': {'kind': 'poisson', 'rate': 0.3},
+           'privacy': dict(PRIVACY, noise=1.0), 'evaluation': {'every': 2}, 'limits': {'quorum': 0.1}}
+
+
+def rounds_of(c, job):
+    return json.loads(c.mfl('show', job, '--json').stdout)['rounds']
 
 
 def finish(c, **job):
     id, digests = c.run_job(60, **dict(POISSON, **job))
-    return id, digests, c.rounds(id)
+    return id, digests, rounds_of(c, id)
 
 
 def test_one_model_for_any_number_of_daemons(cluster):
@@ -200,7 +204,7 @@ def test_one_model_for_any_number_of_daemons(cluster):
             c.start_daemon('d%d' % i, workers=workers)
         c.wait_daemons(daemons)
         _, seen[name], rounds = finish(c, **more)
-        assert [r['epsilon'] for r in rounds] == pytest.approx([spent(0.5, 0.3, r + 1) for r in range(4)], abs=1e-6)
+        assert [r['epsilon'] for r in rounds] == pytest.approx([spent(1, 0.3, r + 1) for r in range(4)], abs=1e-6)
         cohorts = [r['clients'] for r in rounds]
         assert len(set(cohorts)) > 1
         c.close()
@@ -237,14 +241,14 @@ def test_what_people_are_told(cluster, tmp_path):
     c.wait_daemons(1)
     job, _, rounds = finish(c)
     info = c.info(job)
-    want = spent(0.5, 0.3, 4)
+    want = spent(1, 0.3, 4)
     assert rounds[-1]['epsilon'] == pytest.approx(want, abs=1e-6)
     shown = json.loads(c.mfl('show', job, '--json').stdout)['job']['privacy']
     assert shown['epsilon'] == pytest.approx(want, abs=1e-6)
-    assert shown['kind'] == 'central' and shown['clip'] == 0.05 and shown['noise'] == 0.5 and shown['epsilon_max'] == 50
+    assert shown['kind'] == 'central' and shown['clip'] == 0.05 and shown['noise'] == 1 and shown['epsilon_max'] == 30
     assert {'losses', 'accuracies'} <= set(shown['not_private'])
     text = c.mfl('show', job).stdout
-    assert 'epsilon %.4f of 50 spent, at delta 1e-05' % want in text and 'are not private' in text
+    assert 'epsilon %.4f of 30 spent, at delta 1e-05' % want in text and 'are not private' in text
     assert info['state'] == 'JOB_DONE' or info['state'] == 'done', info
     path = tmp_path / 'job.yaml'
     path.write_text(h.job_text(**POISSON))
@@ -254,31 +258,31 @@ def test_what_people_are_told(cluster, tmp_path):
         rows = list(csv.DictReader(f))
     assert float(rows[-1]['epsilon']) == pytest.approx(want, abs=1e-6)
     plain, _ = c.run_job(rounds=1)
-    assert json.loads(c.mfl('show', plain, '--json').stdout)['job']['privacy'] is None and c.rounds(plain)[0]['epsilon'] is None
+    assert json.loads(c.mfl('show', plain, '--json').stdout)['job']['privacy'] is None and rounds_of(c, plain)[0]['epsilon'] is None
 
 
 def test_the_budget_ends_the_job(cluster, tmp_path):
-    limit = (spent(0.5, 0.3, 3) + spent(0.5, 0.3, 4)) / 2
-    job = dict(POISSON, rounds=9, evaluation={'every': 5}, privacy=dict(PRIVACY, epsilon_max=limit))
+    limit = (spent(1, 0.3, 3) + spent(1, 0.3, 4)) / 2
+    job = dict(POISSON, rounds=9, evaluation={'every': 5}, privacy=dict(PRIVACY, noise=1.0, epsilon_max=limit))
     path = tmp_path / 'job.yaml'
     path.write_text(h.job_text(**job))
     said = h.mfl('check', path).stdout
-    assert 'the budget allows 3 of 9 rounds' in said and 'epsilon %.4f after 3 rounds' % spent(0.5, 0.3, 3) in said
+    assert 'the budget allows 3 of 9 rounds' in said and 'epsilon %.4f after 3 rounds' % spent(1, 0.3, 3) in said
     assert json.loads(h.mfl('check', path, '--json').stdout)['privacy']['rounds'] == 3
     c = cluster(1)
     c.wait_daemons(1)
     id = c.submit(**job)
     c.wait_job(id, state='stopped')
     assert 'stopped after round 3: another round would pass privacy.epsilon_max' in c.info(id)['reason']
-    rounds = c.rounds(id)
+    rounds = rounds_of(c, id)
     assert [r['round'] for r in rounds] == [1, 2, 3] and rounds[-1]['epsilon'] <= limit
     assert rounds[-1]['accuracy'] is not None  # the last one is evaluated
-    path.write_text(h.job_text(**dict(job, privacy=dict(PRIVACY, epsilon_max=0.1))))
+    path.write_text(h.job_text(**dict(job, privacy=dict(PRIVACY, noise=1.0, epsilon_max=0.1))))
     for words in (['check', path], ['submit', path, '--server', c.address]):
         done = h.mfl(*words, status=None)
         assert done.returncode and 'the first round would cost epsilon' in done.stderr, done.stderr
     with c.operator() as o:  # who asks the server past the command line
-        id = o.submit(h.job_text(**dict(job, privacy=dict(PRIVACY, epsilon_max=0.1))))
+        id = o.submit(h.job_text(**dict(job, privacy=dict(PRIVACY, noise=1.0, epsilon_max=0.1))))
     c.wait_job(id, state='failed')
     assert 'the first round would cost epsilon' in c.info(id)['reason']
 
@@ -286,13 +290,13 @@ def test_the_budget_ends_the_job(cluster, tmp_path):
 def test_nobody_drawn_releases_noise(cluster):
     c = cluster(1)
     c.wait_daemons(1)
-    job, digests, rounds = finish(c, selection={'kind': 'poisson', 'rate': 1e-6, 'clients': None})
+    job, digests, rounds = finish(c, selection={'kind': 'poisson', 'rate': 1e-6})
     assert [r['clients'] for r in rounds] == [0] * 4 and len(set(digests)) == 4
 
 
 def test_sites_are_a_fixed_number(cluster):
     c = cluster(2)
     c.wait_daemons(2)
-    job, _ = c.run_job(data={'partition': 'local', 'clients': None}, selection=None, privacy=dict(PRIVACY, clients=5), rounds=2)
-    assert [r['clients'] for r in c.rounds(job)] == [2, 2]
-    assert c.rounds(job)[1]['epsilon'] == pytest.approx(spent(0.5, 1, 2), abs=1e-6)
+    job, _ = c.run_job(data={'partition': 'local', 'clients': None}, selection=None, privacy=dict(PRIVACY, noise=1.0, clients=5), rounds=2)
+    assert [r['clients'] for r in rounds_of(c, job)] == [2, 2]
+    assert rounds_of(c, job)[1]['epsilon'] == pytest.approx(spent(1, 1, 2), abs=1e-6)
