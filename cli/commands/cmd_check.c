@@ -7,7 +7,8 @@
 #include "cli/job/data_option.h"
 #include "cli/base/json.h"
 #include "cli/job/submit.h"
-#include "common/method/central.h"
+#include "common/method/clip.h"
+#include "common/method/method.h"
 #include "common/privacy/spend.h"
 
 /* The graph, if the job alone determines it; NULL if the shapes come from the data set. */
@@ -31,11 +32,15 @@ static int find_budget(const struct mfl_job *job, const struct mfl_graph *graph,
         struct privacy_budget budget = {.rounds = 0};
         if (!job->privacy.kind)
                 return 0;
-        int r = graph ? mfl_central_check(job, graph, err) : 0;
+        struct mfl_fixed fixed;
+        int r = mfl_job_fixed(job, 0, job->data.clients, &fixed, err);
+        if (!r && graph)
+                r = mfl_central_check(job, &fixed, graph->n_moving, err);
         if (!r)
                 r = mfl_privacy_releases(&job->privacy, mfl_job_rate(job), job->rounds, &budget.rounds, err);
         if (!r)
-                r = mfl_privacy_epsilon(&job->privacy, mfl_job_rate(job), budget.rounds, &budget.epsilon, err);
+                r = mfl_privacy_epsilon(
+                        &job->privacy, mfl_job_rate(job), budget.rounds, &budget.epsilon, err);
         if (!r)
                 *ret_budget = budget;
         return r;
@@ -45,8 +50,8 @@ static json_t *privacy_json(const struct mfl_job *j, const struct privacy_budget
 {
         if (!j->privacy.kind)
                 return json_null();
-        return json_pack("{ss sI sf sf sf}", "kind", "central", "rounds", (json_int_t)budget->rounds, "epsilon",
-                budget->epsilon, "epsilon_max", j->privacy.epsilon_max, "delta", j->privacy.delta);
+        return json_pack("{ss sI sf sf sf}", "kind", "central", "rounds", (json_int_t)budget->rounds,
+                "epsilon", budget->epsilon, "epsilon_max", j->privacy.epsilon_max, "delta", j->privacy.delta);
 }
 
 /* "60000 training and 10000 test samples of 1x28x28, 10 classes; 6000 to a client" */
@@ -72,8 +77,8 @@ static void print_privacy(const struct mfl_job *j, const struct privacy_budget *
                 printf("the budget allows %" PRIu64 " of %u rounds\n", budget->rounds, j->rounds);
         else
                 puts("the budget allows all rounds");
-        printf("            epsilon %.4f after %" PRIu64 " round%s, of at most %g at delta %g\n", budget->epsilon,
-                budget->rounds, budget->rounds == 1 ? "" : "s", p->epsilon_max, p->delta);
+        printf("            epsilon %.4f after %" PRIu64 " round%s, of at most %g at delta %g\n",
+                budget->epsilon, budget->rounds, budget->rounds == 1 ? "" : "s", p->epsilon_max, p->delta);
 }
 
 static void print_check(const struct mfl_submission *s, const struct mfl_graph *graph,
@@ -134,8 +139,8 @@ static json_t *check_json(const struct mfl_submission *s, const struct mfl_graph
                 graph ? json_integer((json_int_t)graph->n) : json_null(), "moving",
                 graph ? json_integer((json_int_t)graph->n_moving) : json_null(), "data", j->data.name,
                 "partition", mfl_partition_name(j->data.partition), "clients", (json_int_t)j->data.clients,
-                "strategy", mfl_strategy_name(j->aggregation.strategy), "samples", facts_json(facts), "privacy",
-                privacy_json(j, budget));
+                "strategy", mfl_strategy_name(j->aggregation.strategy), "samples", facts_json(facts),
+                "privacy", privacy_json(j, budget));
 }
 
 static int check_beside_data(struct mfl_cli *cli, const struct mfl_job *job, struct mfl_graph **ret_graph,

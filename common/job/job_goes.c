@@ -290,15 +290,16 @@ static const struct rule rules[] = {
                  "personal"},
                 ANY, personal_attacks, "", "simulation"},
         {{"privacy", "strategies other than fedavg and its server optimizers",
-                 "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, fedyogi "
-                 "or fedprox. Others look at single updates or losses, or keep states of clients, which the noise "
+                 "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi "
+                 "or fedprox. Others look at single updates or losses, or keep states of clients, which the "
+                 "noise "
                  "of a sum does not hide"},
                 ~AVERAGES, is_private, "", "privacy"},
         {{"privacy", "mu: adaptive",
                  "adaptive follows the training losses, which have no noise; write a number"},
                 ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
-        {{"privacy", "personal",
-                 "personal layers are not supported with privacy yet; remove one of the two"},
+        {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
                 ANY, private_personal, "", "privacy"},
         {{"privacy", "compression: bits",
                  "bits are of no use with privacy, whose clipping and noise have a grid of their own; write "
@@ -313,15 +314,16 @@ static const struct rule rules[] = {
                  "a client must not count more than others: write uniform, or remove it"},
                 ANY, private_by_samples, "aggregation", "weighting"},
         {{"privacy", "selection other than poisson, or of all",
-                 "the cost of a round is only known if each client is drawn by itself, or all take part: write "
+                 "the cost of a round is only known if each client is drawn by itself, or all take part: "
+                 "write "
                  "selection: {kind: poisson, rate: 0.1}, or no selection"},
                 ANY, private_chosen, "", "selection"},
         {{"privacy", "partition: local without privacy.clients",
-                 "needs clients, the number of sites by which a round's sum is divided: a number that does not "
+                 "needs clients, the number of sites by which a round's sum is divided: a number that does "
+                 "not "
                  "depend on who is there"},
                 ANY, private_local, "", "privacy"},
-        {{"privacy.clients", "partitions other than local",
-                 "is data.clients for a population; remove it"},
+        {{"privacy.clients", "partitions other than local", "is data.clients for a population; remove it"},
                 ANY, private_population, "privacy", "clients"},
         {{"privacy", "delta_max below clip",
                  "a client with a longer element would be left out instead of clipped; write at least "

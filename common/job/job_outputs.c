@@ -44,7 +44,8 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
 {
         if (job->privacy.kind && graph->statistics.n)
                 return mfl_fail(err, MFL_INVALID,
-                        "privacy: the model's batch norms have running statistics, which noise would spoil, and "
+                        "privacy: the model's batch norms have running statistics, which noise would spoil, "
+                        "and "
                         "which would tell of clients without it; use group norms, as presets that end in -gn "
                         "do");
         const struct mfl_job_floats *weights = &job->training.class_weights;

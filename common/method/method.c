@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods, and what all of them share: limits, units, norms. */
-#include "common/method/central.h"
+#include "common/method/method.h"
+#include "common/method/clip.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -32,7 +32,9 @@ static bool ratio(struct mfl_secret_stream *stream, wide n, wide d)
 {
         uint64_t high = (uint64_t)((d - 1) >> 64), low = (uint64_t)(d - 1);
         uint64_t mask_high = high ? UINT64_MAX >> __builtin_clzll(high) : 0,
-                 mask_low = high ? UINT64_MAX : low ? UINT64_MAX >> __builtin_clzll(low) : 0;
+                 mask_low = high  ? UINT64_MAX
+                            : low ? UINT64_MAX >> __builtin_clzll(low)
+                                  : 0;
         wide v;
         do {
                 v = draw64(stream) & mask_low;
@@ -132,8 +134,8 @@ static void *run(void *user)
         return NULL;
 }
 
-int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n, uint32_t threads,
-        int64_t *sums, struct mfl_error *err)
+int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n,
+        uint32_t threads, int64_t *sums, struct mfl_error *err)
 {
         struct task task = {.noise = noise, .secret = secret, .n = n, .sums = sums};
         pthread_t started[THREADS_MAX];

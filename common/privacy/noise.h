@@ -24,7 +24,7 @@ int64_t mfl_noise_draw(const struct mfl_noise *noise, struct mfl_secret_stream *
 
 /* sums[e] += noise of element e, for e in [0, n), on so many threads at most (the caller's is one). -ENOMEM: the sums are then of
  * no use. */
-int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n, uint32_t threads,
-        int64_t *sums, struct mfl_error *err);
+int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n,
+        uint32_t threads, int64_t *sums, struct mfl_error *err);
 
 #endif

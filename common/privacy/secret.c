@@ -63,8 +63,8 @@ int mfl_secret_open(const char *path, struct mfl_secret *ret_secret, struct mfl_
                 r = mfl_fail_errno(err, "stat %s", path);
         if (!r && bytes != sizeof secret.key)
                 r = mfl_fail(err, MFL_INVALID,
-                        "%s: %zu bytes, but a key of noise has %d; restore it, or remove it for a new one", path, bytes,
-                        MFL_SECRET_BYTES);
+                        "%s: %zu bytes, but a key of noise has %d; restore it, or remove it for a new one",
+                        path, bytes, MFL_SECRET_BYTES);
         if (!r && st.st_mode & 077)
                 r = mfl_fail(err, MFL_INVALID,
                         "%s: others may read this key (mode %03o): whoever has read it can remove the noise; "

@@ -9,9 +9,11 @@ static int read_kind(
         *kind = MFL_PRIVACY_CENTRAL;
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "central"))
                 return 0;
-        if (node->type == MFL_YAML_SCALAR && (!strcmp(node->text, "local") || !strcmp(node->text, "distributed")))
+        if (node->type == MFL_YAML_SCALAR &&
+                (!strcmp(node->text, "local") || !strcmp(node->text, "distributed")))
                 return mfl_yaml_fail(doc, node, err,
-                        "%s is not supported yet; write central, where the server adds the noise", node->text);
+                        "%s is not supported yet; write central, where the server adds the noise",
+                        node->text);
         return mfl_yaml_fail(doc, node, err, "expected central");
 }
 
@@ -21,7 +23,8 @@ static int read_clip(
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1e4};
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive"))
-                return mfl_yaml_fail(doc, node, err, "adaptive is not supported yet; write a number, such as 1.0");
+                return mfl_yaml_fail(
+                        doc, node, err, "adaptive is not supported yet; write a number, such as 1.0");
         return mfl_yaml_read_value(doc, node, &field, value, err);
 }
 
@@ -35,12 +38,11 @@ static int read_mechanism(
 
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_privacy_spec, member)
 
-const struct mfl_yaml_field mfl_privacy_fields[] = {
-        {.key = "kind",
-                .kind = MFL_YAML_CALL,
-                .offset = offsetof(struct mfl_privacy_spec, kind),
-                .read = read_kind,
-                .required = true},
+const struct mfl_yaml_field mfl_privacy_fields[] = {{.key = "kind",
+                                                            .kind = MFL_YAML_CALL,
+                                                            .offset = offsetof(struct mfl_privacy_spec, kind),
+                                                            .read = read_kind,
+                                                            .required = true},
         {.key = "clip",
                 .kind = MFL_YAML_CALL,
                 .offset = offsetof(struct mfl_privacy_spec, clip),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `privacy` key of a job: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}. Whose noise protects what:
- * common/method/central.h. */
+ * common/method/clip.h. */
 #ifndef MFL_COMMON_PRIVACY_SPEC_H
 #define MFL_COMMON_PRIVACY_SPEC_H
 
@@ -17,7 +17,8 @@ struct mfl_privacy_spec {
         double noise;       /* z: the noise of a round's sum has the standard deviation z C */
         double epsilon_max; /* what all rounds together may cost, */
         double delta;       /* at this delta */
-        uint32_t clients;   /* partition local: the number of sites, by which sums are divided; 0: the population's */
+        uint32_t
+                clients; /* partition local: the number of sites, by which sums are divided; 0: the population's */
 };
 
 extern const struct mfl_yaml_field mfl_privacy_fields[]; /* of struct mfl_privacy_spec */

@@ -11,12 +11,12 @@
 #include "common/privacy/spec.h"
 
 /* The cost of so many releases; infinity above 32. 0 releases cost 0. rate: of the job's selection. */
-int mfl_privacy_epsilon(const struct mfl_privacy_spec *spec, double rate, uint64_t releases, double *ret_epsilon,
-        struct mfl_error *err);
+int mfl_privacy_epsilon(const struct mfl_privacy_spec *spec, double rate, uint64_t releases,
+        double *ret_epsilon, struct mfl_error *err);
 
 /* The most releases, up to `most`, that cost at most epsilon_max. */
-int mfl_privacy_releases(const struct mfl_privacy_spec *spec, double rate, uint64_t most, uint64_t *ret_releases,
-        struct mfl_error *err);
+int mfl_privacy_releases(const struct mfl_privacy_spec *spec, double rate, uint64_t most,
+        uint64_t *ret_releases, struct mfl_error *err);
 
 /* MFL_INVALID: the first release alone costs more than epsilon_max; the text says what it costs. */
 int mfl_privacy_check_first(const struct mfl_privacy_spec *spec, double rate, struct mfl_error *err);

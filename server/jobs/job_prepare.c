@@ -149,7 +149,8 @@ static void run_prepare(struct mfl_work *work)
         if (op->status)
                 return;
         tell_lost(job, op->prepare.runtime);
-        op->status = mfl_job_private_prepare(job, op->prepare.graph, &op->prepare.private, &op->err);
+        op->status = mfl_job_private_prepare(
+                job, &options.fixed, op->prepare.graph->n_moving, &op->prepare.private, &op->err);
         if (op->status)
                 return;
         int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,

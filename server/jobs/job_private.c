@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/method/central.h"
+#include "common/method/clip.h"
 #include "common/privacy/secret.h"
 #include "common/privacy/spend.h"
 #include "server/jobs/job_internal.h"
@@ -29,7 +29,8 @@
 
 static int open_secret(const struct mfl_server_job *job, struct mfl_secret *ret_secret, struct mfl_error *err)
 {
-        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/" MFL_STORE_SECRET_FILE, mfl_store_dir(job->jobs->store));
+        MFL_CLEANUP_FREE char *path =
+                mfl_asprintf("%s/" MFL_STORE_SECRET_FILE, mfl_store_dir(job->jobs->store));
         if (!path)
                 return mfl_fail_memory(err, 64, "a file name");
         return mfl_secret_open(path, ret_secret, err);
@@ -39,11 +40,12 @@ static int open_secret(const struct mfl_server_job *job, struct mfl_secret *ret_
 static int find_budget(struct mfl_server_job *job, uint64_t released, struct mfl_error *err)
 {
         const struct mfl_job *spec = job->spec;
-        int r = mfl_privacy_releases(&spec->privacy, mfl_job_rate(spec), spec->rounds + released, &job->releases_max, err);
+        int r = mfl_privacy_releases(
+                &spec->privacy, mfl_job_rate(spec), spec->rounds + released, &job->releases_max, err);
         return r || job->releases_max ? r : mfl_privacy_check_first(&spec->privacy, mfl_job_rate(spec), err);
 }
 
-int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_graph *graph,
+int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *fixed, uint64_t n,
         struct job_private *ret_private, struct mfl_error *err)
 {
         struct mfl_store_released released = {0};
@@ -51,7 +53,7 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_graph *
         *ret_private = (struct job_private){0};
         if (!job->spec->privacy.kind)
                 return 0;
-        int r = mfl_central_check(job->spec, graph, err);
+        int r = mfl_central_check(job->spec, fixed, n, err);
         if (!r)
                 r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
         if (!r)
@@ -87,17 +89,20 @@ int mfl_job_private_release(
         if (r == MFL_BUSY) {
                 event->spent = true;
                 return mfl_fail(err, MFL_INVALID,
-                        "it was trained again and its sum differs: another release would pass privacy.epsilon_max, "
+                        "it was trained again and its sum differs: another release would pass "
+                        "privacy.epsilon_max, "
                         "which is %g",
                         job->spec->privacy.epsilon_max);
         }
         if (r == MFL_STORE_FULL || r == MFL_STORE_AGAIN) { /* a full disk: nothing has left */
-                mfl_log_job(MFL_LOG_WARN, job->id, "%s: a release can't be written down, retried: %s", job->id, err->text);
+                mfl_log_job(MFL_LOG_WARN, job->id, "%s: a release can't be written down, retried: %s",
+                        job->id, err->text);
                 usleep(DISK_WAIT_US);
                 return MFL_BUSY;
         }
         if (!r)
-                r = mfl_privacy_epsilon(&job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);
+                r = mfl_privacy_epsilon(
+                        &job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);
         if (!r)
                 r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
         if (!r)

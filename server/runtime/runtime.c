@@ -17,7 +17,7 @@
 #include "common/base/budget.h"
 #include "common/base/digest.h"
 #include "common/codec/grid.h"
-#include "common/method/central.h"
+#include "common/method/clip.h"
 #include "common/model/safetensors.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)

@@ -131,7 +131,8 @@ static const char *const schema_steps[] = {
         "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " round INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round)) WITHOUT ROWID;"
         "CREATE TABLE releases (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
-        " round INTEGER NOT NULL, digest BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round, digest)) WITHOUT "
+        " round INTEGER NOT NULL, digest BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round, digest)) "
+        "WITHOUT "
         "ROWID;"
         "PRAGMA user_version = 10;",
 };

@@ -220,8 +220,9 @@ static int count_releases(struct mfl_store *store, const char *id, uint32_t roun
         struct mfl_store_released *ret_released, struct mfl_error *err)
 {
         return mfl_db_query(store->db, on_release_count, ret_released, err,
-                "SELECT count(*), count(DISTINCT CASE WHEN round > ?2 THEN round END) FROM releases WHERE job = ?1", "ti", id,
-                (int64_t)round);
+                "SELECT count(*), count(DISTINCT CASE WHEN round > ?2 THEN round END) FROM releases WHERE "
+                "job = ?1",
+                "ti", id, (int64_t)round);
 }
 
 int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,

@@ -6,7 +6,8 @@
 #include <math.h>
 
 #include "common/base/rng.h"
-#include "common/method/central.h"
+#include "common/method/clip.h"
+#include "common/method/method.h"
 #include "common/privacy/spend.h"
 
 __extension__ typedef unsigned __int128 wide;
@@ -16,7 +17,8 @@ static struct mfl_job *job_of(const char *more, struct mfl_error *err)
         struct mfl_job *job = NULL;
         char text[1024];
         mfl_snprintf(text, sizeof text,
-                "name: x\nrounds: 100\nmodel: {preset: logistic}\ndata: {name: d, partition: iid, clients: 1000}\n"
+                "name: x\nrounds: 100\nmodel: {preset: logistic}\ndata: {name: d, partition: iid, clients: "
+                "1000}\n"
                 "training: {optimizer: sgd, lr: 0.1, epochs: 1, batch: 10}\n%s",
                 more);
         return mfl_job_parse(text, strlen(text), "job.yaml", &job, err) ? NULL : job;
@@ -27,7 +29,8 @@ static struct mfl_job *good(double clip, double noise)
         char more[256];
         struct mfl_error err;
         mfl_snprintf(more, sizeof more,
-                "selection: {kind: poisson, rate: 0.1}\nprivacy: {kind: central, clip: %.17g, noise: %.17g, epsilon_max: 8, "
+                "selection: {kind: poisson, rate: 0.1}\nprivacy: {kind: central, clip: %.17g, noise: %.17g, "
+                "epsilon_max: 8, "
                 "delta: 1e-5}\n",
                 clip, noise);
         struct mfl_job *job = job_of(more, &err);
@@ -112,17 +115,19 @@ static void sigma_is_on_the_grid(void **state)
 static void a_clip_of_rounding_alone_is_refused(void **state)
 {
         struct mfl_job *job = good(1e-6, 0.05);
-        struct mfl_graph graph = {.n_moving = 1000000000000, .n = 1000000000000};
+        struct mfl_fixed fixed;
         struct mfl_error err;
-        assert_int_equal(mfl_central_check(job, &graph, &err), MFL_INVALID);
+        assert_int_equal(mfl_job_fixed(job, 0, 1000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 1000000000000, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "too short for 1000000000000 parameters"));
-        graph.n_moving = 10;
-        job->data.clients = 1000000; /* more of them leave fewer bits to each */
-        assert_int_equal(mfl_central_check(job, &graph, &err), MFL_INVALID);
+        /* more clients leave fewer bits to each */
+        assert_int_equal(mfl_job_fixed(job, 0, 1000000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 10, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "units of the grid"));
         mfl_job_free(job);
         job = good(1, 1);
-        assert_int_equal(mfl_central_check(job, &graph, &err), 0);
+        assert_int_equal(mfl_job_fixed(job, 0, 1000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 10, &err), 0);
         mfl_job_free(job);
 }
 
@@ -162,20 +167,25 @@ static void what_it_does_not_go_with_is_refused(void **state)
                 {PRIVACY POISSON "aggregation: {strategy: scaffold}\n", "only adds up"},
                 {PRIVACY POISSON "aggregation: {strategy: qfedavg}\n", "only adds up"},
                 {PRIVACY POISSON "aggregation: {strategy: krum, f: 1}\n", "only adds up"},
-                {PRIVACY POISSON "aggregation: {strategy: fedprox, mu: adaptive}\n", "no noise; write a number"},
+                {PRIVACY POISSON "aggregation: {strategy: fedprox, mu: adaptive}\n",
+                        "no noise; write a number"},
                 {PRIVACY POISSON "aggregation: {weighting: samples}\n", "must not count more"},
                 {PRIVACY POISSON "aggregation: {delta_max: 0.5}\n", "write at least privacy.clip"},
                 {PRIVACY "selection: {clients: 10}\n", "drawn by itself"},
                 {PRIVACY "selection: {kind: separated, separation: 5}\n", "drawn by itself"},
                 {PRIVACY POISSON "compression: {up: {bits: 8}}\n", "write lossless"},
-                {PRIVACY POISSON "personal: {layers: [dense]}\nevaluation: {every: 0}\n", "not supported with privacy"},
+                {PRIVACY POISSON "personal: {layers: [dense]}\nevaluation: {every: 0}\n",
+                        "not supported with privacy"},
                 {PRIVACY POISSON "simulation: {attack: ipm, share: 0.1}\n", "privacy"},
-                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, clients: 5}\n" POISSON,
+                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, clients: "
+                 "5}\n" POISSON,
                         "data.clients"},
-                {"privacy: {kind: local, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n", "local is not supported"},
+                {"privacy: {kind: local, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "local is not supported"},
                 {"privacy: {kind: central, clip: adaptive, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
                         "adaptive is not supported"},
-                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: bisr}\n",
+                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: "
+                 "bisr}\n",
                         "only gaussian"},
                 {"privacy: {kind: central, clip: 0, noise: 1, epsilon_max: 8, delta: 1e-5}\n", "clip"},
                 {"privacy: {kind: central, clip: 1, noise: 0, epsilon_max: 8, delta: 1e-5}\n", "noise"},
@@ -188,7 +198,8 @@ static void what_it_does_not_go_with_is_refused(void **state)
                 if (job || !strstr(err.text, of[i].why))
                         fail_msg("%s: %s", of[i].more, job ? "accepted" : err.text);
         }
-        static const char *const fine[] = {PRIVACY POISSON, PRIVACY, PRIVACY POISSON "aggregation: {strategy: fedadam}\n",
+        static const char *const fine[] = {PRIVACY POISSON, PRIVACY,
+                PRIVACY POISSON "aggregation: {strategy: fedadam}\n",
                 PRIVACY POISSON "aggregation: {strategy: fedprox, mu: 0.1, weighting: uniform}\n",
                 PRIVACY POISSON "compression: {up: lossless}\n"};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(fine); i++) {

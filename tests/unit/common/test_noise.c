@@ -24,13 +24,15 @@ static struct mfl_secret key_of(uint8_t first)
 /* head -c 16 /dev/zero | openssl enc -aes-256-ctr -K 000102..1f -iv 0000000000000003 0000000000000000 */
 static void words_are_aes(void **state)
 {
-        static const uint8_t want[16] = {0x6c, 0xbd, 0x3e, 0x89, 0x37, 0x64, 0xa2, 0x5f, 0x6f, 0x4e, 0xb6, 0x18, 0x98, 0x58, 0x2b, 0x9b};
+        static const uint8_t want[16] = {0x6c, 0xbd, 0x3e, 0x89, 0x37, 0x64, 0xa2, 0x5f, 0x6f, 0x4e, 0xb6,
+                0x18, 0x98, 0x58, 0x2b, 0x9b};
         struct mfl_secret secret = key_of(0);
         struct mfl_secret_stream stream;
         assert_int_equal(mfl_secret_stream_open(&stream, &secret, NULL), 0);
         mfl_secret_stream_seek(&stream, 3);
         for (int i = 0; i < 4; i++)
-                assert_int_equal(mfl_secret_u32(&stream), want[4 * i] | want[4 * i + 1] << 8 | want[4 * i + 2] << 16 |
+                assert_int_equal(mfl_secret_u32(&stream), want[4 * i] | want[4 * i + 1] << 8 |
+                                                                  want[4 * i + 2] << 16 |
                                                                   (uint32_t)want[4 * i + 3] << 24);
         uint32_t fifth = mfl_secret_u32(&stream);
         for (int i = 0; i < 5000; i++)
@@ -50,8 +52,9 @@ static void derived_keys_differ(void **state)
                 const char *what, *job;
                 uint64_t number;
                 bool digest;
-        } of[] = {{"noise", "j-000001", 1, false}, {"noise", "j-000001", 2, false}, {"noise", "j-000002", 1, false},
-                {"select", "j-000001", 1, false}, {"noise", "j-000001", 1, true}};
+        } of[] = {{"noise", "j-000001", 1, false}, {"noise", "j-000001", 2, false},
+                {"noise", "j-000002", 1, false}, {"select", "j-000001", 1, false},
+                {"noise", "j-000001", 1, true}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++)
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(of); k++) {
                         assert_int_equal(mfl_secret_derive(&secret, of[i].what, of[i].job, of[i].number,
@@ -180,7 +183,8 @@ static void probabilities_are_exact(void **state)
 
 static void the_widest_noise_fits(void **state)
 {
-        struct mfl_noise noise = {.a = MFL_NOISE_SIGMA_MAX, .b = 1}, fine = {.a = 16 * MFL_NOISE_SIGMA_MAX, .b = 16};
+        struct mfl_noise noise = {.a = MFL_NOISE_SIGMA_MAX, .b = 1},
+                         fine = {.a = 16 * MFL_NOISE_SIGMA_MAX, .b = 16};
         for (int k = 0; k < 2; k++) {
                 int64_t *v = draw(k ? &fine : &noise, DRAWS / 4);
                 check_moments(&noise, v, DRAWS / 4, 0x1p48);

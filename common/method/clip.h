@@ -21,10 +21,11 @@
  * that error and all roundings of w together. Then w = min(1, C' / that). A client that is drawn or not changes the integer sum by q.
  * tests/unit/common/test_central.c adds up q in 128 bits.
  */
-#ifndef MFL_COMMON_METHOD_CENTRAL_H
-#define MFL_COMMON_METHOD_CENTRAL_H
+#ifndef MFL_COMMON_METHOD_CLIP_H
+#define MFL_COMMON_METHOD_CLIP_H
 
-#include "common/method/method.h"
+#include "common/base/fixed.h"
+#include "common/job/job.h"
 
 /* The largest s of the grid. */
 int mfl_central_scale_max(const struct mfl_job *job);
@@ -34,7 +35,8 @@ uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fi
 double mfl_central_weight(const struct mfl_job *job, int scale_bits, uint64_t n, double norm2);
 /* q N, by which a round's sum is divided. */
 double mfl_central_divisor(const struct mfl_job *job);
-/* Whether the model can be trained so: MFL_INVALID with what to write. graph: of the job. */
-int mfl_central_check(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
+/* Whether n elements can be trained so: MFL_INVALID with what to write. */
+int mfl_central_check(
+        const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t n, struct mfl_error *err);
 
 #endif
