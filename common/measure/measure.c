@@ -17,6 +17,9 @@ const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES] = {
         [MFL_MEASURE_MAE] = {"mae", "test/mae", "MAE"},
         [MFL_MEASURE_RMSE] = {"rmse", "test/rmse", "RMSE"},
         [MFL_MEASURE_R2] = {"r2", "test/r2", "R2"},
+        [MFL_MEASURE_STALENESS_MEAN] = {"staleness_mean", "round/staleness_mean", "staleness"},
+        [MFL_MEASURE_STALENESS_MAX] = {"staleness_max", "round/staleness_max", "largest staleness"},
+        [MFL_MEASURE_DROPPED] = {"dropped", "round/dropped", "dropped"},
         [MFL_MEASURE_EPSILON] = {"epsilon", "privacy/epsilon", "epsilon"},
 };
 

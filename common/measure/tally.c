@@ -121,12 +121,6 @@ static double value_of(const uint64_t *parts)
         return (double)(int64_t)parts[0] + (double)parts[1] * 0x1p-32;
 }
 
-static void set(struct mfl_measures *m, enum mfl_measure kind, double value)
-{
-        m->known |= 1u << kind;
-        m->v[kind] = value;
-}
-
 static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, struct mfl_measures *measures)
 {
         double each = (double)(scored / n), absolute = 0, square = 0, r2 = 0;
@@ -142,10 +136,10 @@ static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, 
                 varies &= spread > each * 0x1p-31; /* less is the rounding of the squares */
                 r2 += varies ? 1 - rest / spread : 0;
         }
-        set(measures, MFL_MEASURE_MAE, absolute / (double)scored);
-        set(measures, MFL_MEASURE_RMSE, sqrt(square / (double)scored));
+        mfl_measure_set(measures, MFL_MEASURE_MAE, absolute / (double)scored);
+        mfl_measure_set(measures, MFL_MEASURE_RMSE, sqrt(square / (double)scored));
         if (varies)
-                set(measures, MFL_MEASURE_R2, r2 / n);
+                mfl_measure_set(measures, MFL_MEASURE_R2, r2 / n);
 }
 
 void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, uint64_t scored,
@@ -164,7 +158,7 @@ void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, u
                 n_seen += either > 0;
         }
         if (n_seen)
-                set(measures, MFL_MEASURE_MACRO_F1, sum / n_seen);
+                mfl_measure_set(measures, MFL_MEASURE_MACRO_F1, sum / n_seen);
 }
 
 bool mfl_tally_iou(enum mfl_tally kind, const uint64_t *tally, uint32_t n, double *ret_iou)

@@ -29,6 +29,7 @@ struct mfl_client_facts {
         double norm2;             /* needs_norm: sum of squares of the delta's trained elements, */
         uint64_t n;               /* and the delta's elements; */
         int scale_bits;           /* the sums' units */
+        uint32_t staleness; /* versions made since the one that it starts from (common/cohort/calendar.h) */
 };
 
 /* What the server knows of a round, exactly: of the clients that count. */
@@ -36,6 +37,9 @@ struct mfl_round_totals {
         uint64_t weight;
         double train_loss; /* mean over the scored predictions of their local trainings */
         double scalar[MFL_METHOD_SCALARS_MAX];
+        uint32_t staleness; /* the largest of its updates */
+        const uint64_t *
+                weights; /* asynchronous: whole weights of the updates by staleness; borrowed until they are applied */
 };
 
 /* What a client's new state follows from. */
@@ -66,6 +70,9 @@ struct mfl_method_ops {
                 double *ret_weight, double *ret_scalars);
         /* The factor of the mean delta, sum(real weight * delta) / sum(whole weight), in the server's step. NULL: 1. */
         double (*step)(const struct mfl_job *job, const struct mfl_round_totals *totals);
+        /* The new params are (1 - share) of the newest ones, and for the rest the client's: those that it started from plus its
+         * delta. The round has one client. NULL: d is the mean delta. */
+        double (*share)(const struct mfl_job *job, const struct mfl_round_totals *totals);
         /* The numbers that the next round starts with. NULL if n_state is 0. */
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
 
@@ -111,6 +118,7 @@ double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
-        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_central;
+        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_fedbuff, mfl_method_fedasync,
+        mfl_method_central;
 
 #endif

@@ -20,6 +20,9 @@ JOBS = {
                                             'evaluation': {'on': 'clients', 'split': 0.25}},
     'shards, uniform bits, separated': {'parallel': {'grain': 5, 'zero': 2, 'members': 2}, 'compression': {'up': {'bits': 8}},
                                         'aggregation': {'weighting': 'uniform'}, 'selection': {'kind': 'separated', 'separation': 3}},
+    'fedbuff, packed, on clients, in grains of time': {**VIRTUAL, 'selection': {'clients': 6}, 'compression': {'up': 'lossless'},
+                                                      'aggregation': {'strategy': 'fedbuff', 'buffer': 3},
+                                                      'evaluation': {'on': 'clients', 'split': 0.2, 'detailed': True}},
     'rfa under attack, poisson': {'selection': {'kind': 'poisson', 'rate': 0.8}, 'simulation': {'attack': 'sign-flip', 'share': 0.2},
                                   'aggregation': {'strategy': 'rfa', 'f': 2, 'on_few': 'mean'}},
 }
