@@ -57,12 +57,6 @@ static inline bool mfl_measure_known(const struct mfl_measures *m, enum mfl_meas
         return m->known >> kind & 1;
 }
 
-static inline void mfl_measure_set(struct mfl_measures *m, enum mfl_measure kind, double value)
-{
-        m->known |= 1u << kind;
-        m->v[kind] = value;
-}
-
 /* What one client has evaluated. */
 struct mfl_client_score {
         uint64_t client, samples, correct;
