@@ -7,6 +7,9 @@
 #include "cli/job/data_option.h"
 #include "cli/base/json.h"
 #include "cli/job/submit.h"
+#include "common/method/clip.h"
+#include "common/method/method.h"
+#include "common/privacy/spend.h"
 
 /* The graph, if the job alone determines it; NULL if the shapes come from the data set. */
 static int known_graph(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
@@ -15,6 +18,40 @@ static int known_graph(const struct mfl_job *job, struct mfl_graph **ret_graph, 
         if (!job->model.input.rank || !job->model.classes)
                 return 0;
         return mfl_job_graph(job, &job->model.input, job->model.classes, ret_graph, err);
+}
+
+/* How many rounds a job's budget allows, and what they cost. */
+struct privacy_budget {
+        uint64_t rounds;
+        double epsilon;
+};
+
+static int find_budget(const struct mfl_job *job, const struct mfl_graph *graph,
+        struct privacy_budget *ret_budget, struct mfl_error *err)
+{
+        struct privacy_budget budget = {.rounds = 0};
+        if (!job->privacy.kind)
+                return 0;
+        struct mfl_fixed fixed;
+        int r = mfl_job_fixed(job, 0, job->data.clients, &fixed, err);
+        if (!r && graph)
+                r = mfl_central_check(job, &fixed, graph->n_moving, err);
+        if (!r)
+                r = mfl_privacy_releases(&job->privacy, mfl_job_rate(job), job->rounds, &budget.rounds, err);
+        if (!r)
+                r = mfl_privacy_epsilon(
+                        &job->privacy, mfl_job_rate(job), budget.rounds, &budget.epsilon, err);
+        if (!r)
+                *ret_budget = budget;
+        return r;
+}
+
+static json_t *privacy_json(const struct mfl_job *j, const struct privacy_budget *budget)
+{
+        if (!j->privacy.kind)
+                return json_null();
+        return json_pack("{ss sI sf sf sf}", "kind", "central", "rounds", (json_int_t)budget->rounds,
+                "epsilon", budget->epsilon, "epsilon_max", j->privacy.epsilon_max, "delta", j->privacy.delta);
 }
 
 /* "60000 training and 10000 test samples of 1x28x28, 10 classes; 6000 to a client" */
@@ -32,8 +69,20 @@ static void print_facts(const struct mfl_data_facts *f)
         puts(" samples");
 }
 
-static void print_check(
-        const struct mfl_submission *s, const struct mfl_graph *graph, const struct mfl_data_facts *facts)
+static void print_privacy(const struct mfl_job *j, const struct privacy_budget *budget)
+{
+        const struct mfl_privacy_spec *p = &j->privacy;
+        printf("  privacy   central, clip %g, noise %g: ", p->clip, p->noise);
+        if (budget->rounds < j->rounds)
+                printf("the budget allows %" PRIu64 " of %u rounds\n", budget->rounds, j->rounds);
+        else
+                puts("the budget allows all rounds");
+        printf("            epsilon %.4f after %" PRIu64 " round%s, of at most %g at delta %g\n",
+                budget->epsilon, budget->rounds, budget->rounds == 1 ? "" : "s", p->epsilon_max, p->delta);
+}
+
+static void print_check(const struct mfl_submission *s, const struct mfl_graph *graph,
+        const struct mfl_data_facts *facts, const struct privacy_budget *budget)
 {
         const struct mfl_job *j = s->job;
         printf("%s: valid\n  name      %s\n  rounds    %u\n  model     %s", s->path, j->name, j->rounds,
@@ -51,6 +100,8 @@ static void print_check(
         if (facts)
                 print_facts(facts);
         printf("  strategy  %s\n", mfl_strategy_name(j->aggregation.strategy));
+        if (j->privacy.kind)
+                print_privacy(j, budget);
         static const char *const within[] = {"one daemon", "one node", "any nodes"}; /* by enum mfl_within */
         if (!j->parallel.grain)
                 return;
@@ -79,16 +130,17 @@ static json_t *facts_json(const struct mfl_data_facts *f)
                 (json_int_t)f->samples_min, "samples_max", (json_int_t)f->samples_max);
 }
 
-static json_t *check_json(
-        const struct mfl_submission *s, const struct mfl_graph *graph, const struct mfl_data_facts *facts)
+static json_t *check_json(const struct mfl_submission *s, const struct mfl_graph *graph,
+        const struct mfl_data_facts *facts, const struct privacy_budget *budget)
 {
         const struct mfl_job *j = s->job;
-        return json_pack("{sb ss sI ss so so ss ss sI ss so}", "valid", 1, "name", j->name, "rounds",
+        return json_pack("{sb ss sI ss so so ss ss sI ss so so}", "valid", 1, "name", j->name, "rounds",
                 (json_int_t)j->rounds, "model", j->model.preset[0] ? j->model.preset : "layers", "params",
                 graph ? json_integer((json_int_t)graph->n) : json_null(), "moving",
                 graph ? json_integer((json_int_t)graph->n_moving) : json_null(), "data", j->data.name,
                 "partition", mfl_partition_name(j->data.partition), "clients", (json_int_t)j->data.clients,
-                "strategy", mfl_strategy_name(j->aggregation.strategy), "samples", facts_json(facts));
+                "strategy", mfl_strategy_name(j->aggregation.strategy), "samples", facts_json(facts),
+                "privacy", privacy_json(j, budget));
 }
 
 static int check_beside_data(struct mfl_cli *cli, const struct mfl_job *job, struct mfl_graph **ret_graph,
@@ -110,6 +162,7 @@ int mfl_cmd_check(struct mfl_cli *cli)
         struct mfl_error err;
         struct mfl_graph *graph = NULL;
         struct mfl_data_facts facts = {.train = 0};
+        struct privacy_budget budget = {.rounds = 0};
         bool beside = cli->options.n_data > 0;
         const char *backend = cli->options.backend ? cli->options.backend : "auto";
         int r = 0;
@@ -122,13 +175,15 @@ int mfl_cmd_check(struct mfl_cli *cli)
                 r = beside ? check_beside_data(cli, s.job, &graph, &facts, &err)
                            : known_graph(s.job, &graph, &err);
         if (!r)
+                r = find_budget(s.job, graph, &budget, &err);
+        if (!r)
                 mfl_submission_tell(&s, cli);
         if (!r && facts.note[0])
                 mfl_cli_note(cli, "%s", facts.note);
         if (!r && cli->json)
-                r = mfl_json_print(stdout, check_json(&s, graph, beside ? &facts : NULL), &err);
+                r = mfl_json_print(stdout, check_json(&s, graph, beside ? &facts : NULL, &budget), &err);
         else if (!r)
-                print_check(&s, graph, beside ? &facts : NULL);
+                print_check(&s, graph, beside ? &facts : NULL, &budget);
         mfl_graph_free(graph);
         return mfl_cli_report(cli, r, &err);
 }

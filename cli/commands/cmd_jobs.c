@@ -220,6 +220,10 @@ static int print_detail(
                 mfl_view_date(j->created_ms, date, sizeof date));
         if (*j->owner)
                 printf("owner      %s\n", j->owner);
+        if (*j->privacy)
+                printf("privacy    %s, clip %g, noise %g: epsilon %.4f of %g spent, at delta %g\n"
+                       "           losses, accuracies, measures, counts and logs are not private\n",
+                        j->privacy, j->clip, j->noise, j->epsilon, j->epsilon_max, j->delta);
         if (j->finished_ms)
                 printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
         if (j->in_round)

@@ -8,6 +8,7 @@
 #include "cli/job/proof.h"
 #include "cli/job/trace_file.h"
 #include "cli/onnx/open/job.h"
+#include "common/privacy/spend.h"
 #include "common/base/fs.h"
 #include "common/settings/yaml_edit.h"
 
@@ -173,6 +174,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = mfl_job_check_moves(s->job, err);
         if (!r)
                 r = mfl_job_check_cohort(s->job, err);
+        if (!r && s->job->privacy.kind)
+                r = mfl_privacy_check_first(&s->job->privacy, mfl_job_rate(s->job), err);
         if (!r)
                 note_softmax(s);
         if (!r && onnx.model.params && prover)

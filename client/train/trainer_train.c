@@ -191,6 +191,8 @@ static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struc
                 .samples = lane->local.n,
                 .steps = lane->local.n_steps,
                 .loss = lane->loss,
+                .n = run->job->graph->n_moving,
+                .scale_bits = run->fixed.scale_bits,
                 .staleness = run->request->task->staleness};
         if (method->needs_norm)
                 facts.norm2 = mfl_method_norm2(

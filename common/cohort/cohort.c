@@ -156,8 +156,9 @@ static int draw_by_loss(const struct mfl_cohort_ask *ask, const struct cohort_po
 static int draw(const struct mfl_cohort_ask *ask, const struct cohort_pool *pool, uint64_t time_us,
         uint32_t number, uint32_t n, uint32_t *ret_v, uint32_t *ret_n)
 {
-        struct mfl_rng rng = mfl_rng_new(
-                ask->job->seed, MFL_RNG_SELECT, ask->round, ask->attempt | (uint64_t)number << 32);
+        uint64_t seed = ask->secret ? *ask->secret : ask->job->seed;
+        struct mfl_rng rng =
+                mfl_rng_new(seed, MFL_RNG_SELECT, ask->round, ask->attempt | (uint64_t)number << 32);
         switch (ask->job->selection.kind) {
         case MFL_SELECT_POISSON:
                 return draw_each(ask, time_us, &rng, n, ret_v, ret_n);

@@ -37,6 +37,8 @@ struct mfl_cohort_ask {
         const union mfl_memory_row *memory; /* NULL unless mfl_memory_is_needed */
         uint64_t bytes;                     /* virtual time: of a client's params, down and up */
         uint64_t start_us;                  /* virtual time: the round before ended then */
+        const uint64_t *
+                secret; /* the draws' seed, where readers of the job must not know who is drawn; NULL: the job's */
 };
 
 struct mfl_cohort {

@@ -265,6 +265,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "aggregation", FIELDS(aggregation_fields)},
         {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
         {.key = "personal", FIELDS(mfl_job_personal_fields)}, {.key = "selection", FIELDS(selection_fields)},
+        {.key = "privacy", CALL_AT(privacy, mfl_privacy_read), .fields = mfl_privacy_fields},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
@@ -274,8 +275,8 @@ static const struct mfl_yaml_field job_fields[] = {
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, mfl_job_personal_fields, selection_fields, oort_fields, daemons_fields,
-        mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
-        checkpoints_fields, NULL};
+        mfl_privacy_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
+        mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -392,6 +393,12 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.lambda = 15;
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
+        if (job->privacy.kind) {
+                if (!mfl_job_find_key(aggregation, "weighting"))
+                        job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
+                if (!mfl_job_find_key(aggregation, "delta_max")) /* what is long is clipped, not left out */
+                        job->aggregation.delta_max = 65536;
+        }
         /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
         if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;

@@ -17,6 +17,7 @@
 #include "common/job/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
+#include "common/privacy/spec.h"
 #include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
@@ -317,6 +318,7 @@ struct mfl_job {
                 uint32_t
                         epochs; /* on them alone, before `training` moves the others alone; 0: all are trained together */
         } personal;
+        struct mfl_privacy_spec privacy;
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
@@ -385,6 +387,8 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* The probability with which each client takes part in a round: of poisson, or 1 where all do. */
+double mfl_job_rate(const struct mfl_job *job);
 /* Asynchronous jobs (common/cohort/calendar.h): whether it is one; how many clients train at once; how many updates make
  * a version; and how many versions before the newest one must stay to be had. */
 bool mfl_job_is_async(const struct mfl_job *job);

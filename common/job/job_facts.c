@@ -68,6 +68,11 @@ uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
         return job->selection.clients ? MFL_MIN(job->selection.clients, population) : population;
 }
 
+double mfl_job_rate(const struct mfl_job *job)
+{
+        return job->selection.kind == MFL_SELECT_POISSON ? job->selection.rate : 1;
+}
+
 /* Whether a partition may leave a client without samples. */
 static bool may_be_empty(const struct mfl_job *job)
 {

@@ -189,6 +189,62 @@ static bool rounds(const struct mfl_job *job)
         return job->compression.bits > 0;
 }
 
+static bool is_private(const struct mfl_job *job)
+{
+        return job->privacy.kind;
+}
+
+static bool private_adaptive(const struct mfl_job *job)
+{
+        return is_private(job) && job->aggregation.mu_adaptive;
+}
+
+static bool private_personal(const struct mfl_job *job)
+{
+        return is_private(job) && is_personal(job);
+}
+
+static bool private_rounds(const struct mfl_job *job)
+{
+        return is_private(job) && rounds(job);
+}
+
+static bool private_virtual(const struct mfl_job *job)
+{
+        return is_private(job) && !real(job);
+}
+
+static bool private_attacked(const struct mfl_job *job)
+{
+        return is_private(job) && attacks_rows(job);
+}
+
+static bool private_by_samples(const struct mfl_job *job)
+{
+        return is_private(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
+}
+
+static bool private_chosen(const struct mfl_job *job)
+{
+        bool all = job->selection.kind == MFL_SELECT_UNIFORM && !job->selection.clients;
+        return is_private(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
+}
+
+static bool private_local(const struct mfl_job *job)
+{
+        return is_private(job) && is_local(job) && !job->privacy.clients;
+}
+
+static bool private_population(const struct mfl_job *job)
+{
+        return is_private(job) && !is_local(job);
+}
+
+static bool private_limited(const struct mfl_job *job)
+{
+        return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
+}
+
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
 static const struct rule rules[] = {
@@ -327,6 +383,46 @@ static const struct rule rules[] = {
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},
                 ANY, personal_attacks, "", "simulation"},
+        {{"privacy", "strategies other than fedavg and its server optimizers",
+                 "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi "
+                 "or fedprox. Others look at single updates or losses, or keep states of clients, which the "
+                 "noise "
+                 "of a sum does not hide"},
+                ~AVERAGES, is_private, "", "privacy"},
+        {{"privacy", "mu: adaptive",
+                 "adaptive follows the training losses, which have no noise; write a number"},
+                ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
+        {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
+                ANY, private_personal, "", "privacy"},
+        {{"privacy", "compression: bits",
+                 "bits are of no use with privacy, whose clipping and noise have a grid of their own; write "
+                 "lossless"},
+                ANY, private_rounds, "compression", "up"},
+        {{"privacy", "time: virtual", "virtual is not supported with privacy yet; write real"}, ANY,
+                private_virtual, "", "time"},
+        {{"privacy", "simulation: an attack on updates",
+                 "bad clients change single updates, which a job with privacy does not have; remove it"},
+                ANY, private_attacked, "", "simulation"},
+        {{"privacy", "weighting: samples",
+                 "a client must not count more than others: write uniform, or remove it"},
+                ANY, private_by_samples, "aggregation", "weighting"},
+        {{"privacy", "selection other than poisson, or of all",
+                 "the cost of a round is only known if each client is drawn by itself, or all take part: "
+                 "write "
+                 "selection: {kind: poisson, rate: 0.1}, or no selection"},
+                ANY, private_chosen, "", "selection"},
+        {{"privacy", "partition: local without privacy.clients",
+                 "needs clients, the number of sites by which a round's sum is divided: a number that does "
+                 "not "
+                 "depend on who is there"},
+                ANY, private_local, "", "privacy"},
+        {{"privacy.clients", "partitions other than local", "is data.clients for a population; remove it"},
+                ANY, private_population, "privacy", "clients"},
+        {{"privacy", "delta_max below clip",
+                 "a client with a longer element would be left out instead of clipped; write at least "
+                 "privacy.clip, or remove it"},
+                ANY, private_limited, "aggregation", "delta_max"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},

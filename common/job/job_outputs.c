@@ -42,6 +42,12 @@ const char *mfl_job_losses(enum mfl_loss_answers answers)
 
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err)
 {
+        if (job->privacy.kind && graph->statistics.n)
+                return mfl_fail(err, MFL_INVALID,
+                        "privacy: the model's batch norms have running statistics, which noise would spoil, "
+                        "and "
+                        "which would tell of clients without it; use group norms, as presets that end in -gn "
+                        "do");
         const struct mfl_job_floats *weights = &job->training.class_weights;
         bool binary = job->training.loss == MFL_LOSS_BINARY;
         uint32_t heads = 1 + job->training.auxiliary.n;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods, and what all of them share: limits, units, norms. */
 #include "common/method/method.h"
+#include "common/method/clip.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -11,6 +12,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
 {
         if (job->personal.layers.n)
                 return &mfl_method_personal;
+        if (job->privacy.kind == MFL_PRIVACY_CENTRAL)
+                return &mfl_method_central;
         switch (job->aggregation.strategy) {
         case MFL_STRATEGY_FEDNOVA:
                 return &mfl_method_fednova;
@@ -51,6 +54,8 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         const struct mfl_method_ops *method = mfl_method_get(spec);
         int share_bits = method->share_bits ? method->share_bits(spec) : 0;
         int r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
+        if (!r && spec->privacy.kind == MFL_PRIVACY_CENTRAL)
+                fixed.scale_bits = MFL_MIN(fixed.scale_bits, mfl_central_scale_max(spec));
         if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
                 r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
         if (!r)

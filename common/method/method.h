@@ -27,7 +27,9 @@ struct mfl_client_facts {
         uint64_t weight, samples; /* whole weight; samples of the client */
         uint64_t steps;           /* of the local optimizer */
         double loss;              /* needs_loss: mean over its predictions with the params that it received */
-        double norm2;             /* needs_norm: sum of squares of the delta's trained elements */
+        double norm2;             /* needs_norm: sum of squares of the delta's trained elements, */
+        uint64_t n;               /* and the delta's elements; */
+        int scale_bits;           /* the sums' units */
         uint32_t staleness; /* versions made since the one that it starts from (common/cohort/calendar.h) */
 };
 
@@ -157,6 +159,6 @@ double mfl_method_norm2(
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_fedbuff, mfl_method_fedasync,
-        mfl_method_ditto, mfl_method_pfedme;
+        mfl_method_ditto, mfl_method_pfedme, mfl_method_central;
 
 #endif

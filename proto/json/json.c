@@ -182,12 +182,23 @@ static json_t *make_progress(const Mfl__JobInfo *i)
                 (json_int_t)i->daemons, "trained", mfl_json_number(true, i->trained));
 }
 
+static json_t *make_privacy(const Mfl__JobInfo *i)
+{
+        if (!*i->privacy)
+                return json_null();
+        return json_pack("{so so so so so so s[sssss]}", "kind", mfl_json_text(i->privacy), "epsilon",
+                mfl_json_number(true, i->epsilon), "epsilon_max", mfl_json_number(true, i->epsilon_max),
+                "delta", mfl_json_number(true, i->delta), "clip", mfl_json_number(true, i->clip), "noise",
+                mfl_json_number(true, i->noise), "not_private", "losses", "accuracies", "measures", "counts",
+                "logs");
+}
+
 json_t *mfl_json_job(const Mfl__JobInfo *i)
 {
-        return json_pack("{ss so ss so sI sI sI sI so so so sI so so so so so sb so}", "job", i->job, "name",
-                make_string(i->name), "state", mfl_state_name(i->state), "reason", mfl_json_text(i->reason),
-                "round", (json_int_t)i->round, "rounds", (json_int_t)i->rounds, "params",
-                (json_int_t)i->n_params, "moving", (json_int_t)(i->n_params - i->n_frozen), "model",
+        return json_pack("{ss so ss so sI sI sI sI so so so sI so so so so so sb so so}", "job", i->job,
+                "name", make_string(i->name), "state", mfl_state_name(i->state), "reason",
+                mfl_json_text(i->reason), "round", (json_int_t)i->round, "rounds", (json_int_t)i->rounds,
+                "params", (json_int_t)i->n_params, "moving", (json_int_t)(i->n_params - i->n_frozen), "model",
                 mfl_json_text(i->model), "data", mfl_json_text(i->data), "strategy",
                 mfl_json_text(i->strategy), "created_unix_ms", (json_int_t)i->created_ms, "finished_unix_ms",
                 i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
@@ -195,7 +206,8 @@ json_t *mfl_json_job(const Mfl__JobInfo *i)
                 "owner", mfl_json_text(i->owner), "per_token", (int)i->per_token, "evaluated",
                 mfl_json_round(i->evaluated                    ? i->evaluated
                                : i->last && i->last->evaluated ? i->last
-                                                               : NULL));
+                                                               : NULL),
+                "privacy", make_privacy(i));
 }
 
 static json_t *make_data_set(const Mfl__DataSet *d)

@@ -101,6 +101,7 @@ struct mfl_server_job {
         uint32_t checkpointed; /* round of `file` and `frozen_file` */
         struct mfl_store_file file, frozen_file;
         char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
+        uint64_t releases_max;               /* privacy: that the budget allows; workers only */
         struct mfl_job_observed observed;
         bool has_partition;                  /* of a population: stored, or on its way to the store */
         char partition_from[MFL_NAME_BYTES]; /* the daemon that sent it */

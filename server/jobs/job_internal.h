@@ -38,6 +38,14 @@ void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_acti
 void mfl_server_job_slot_add(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_slot_free(struct mfl_server_job *job, uint32_t slot);
 
+/* job_private.c, worker. Nothing to do for a job without privacy. MFL_INVALID: the model or the budget does not allow it. */
+int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *fixed, uint64_t n,
+        struct job_private *ret_private, struct mfl_error *err);
+/* Before the round is applied: writes the release down, sets the noise, and event->epsilon. MFL_INVALID with event->spent: the budget
+ * is; MFL_BUSY: the disk is full, again later. */
+int mfl_job_private_release(
+        struct mfl_server_job *job, uint32_t round, struct mfl_core_event *event, struct mfl_error *err);
+
 /* job_cost.c: what a round costs on the network. */
 /* A round begins, or another attempt at it. */
 void mfl_server_job_cost_open(struct mfl_server_job *job, uint32_t round);

@@ -14,6 +14,12 @@
 
 #include "server/jobs/job.h"
 
+/* What privacy adds to a prepared job (job_private.c). */
+struct job_private {
+        uint64_t select_seed;
+        uint32_t last_round; /* 0: no limit */
+};
+
 enum job_operation_state {
         OPERATION_NEW,
         OPERATION_QUEUED,
@@ -27,6 +33,7 @@ struct job_operation {
         struct mfl_core_event event; /* what it ends in */
         bool computes;               /* on the worker of sums */
         int status;
+        uint32_t round; /* open, apply, checkpoint */
         struct mfl_error err;
         union {
                 struct {
@@ -36,11 +43,11 @@ struct job_operation {
                         struct mfl_runtime *runtime;
                         uint32_t population;
                         uint64_t virtual_us;
+                        struct job_private private;
                 } prepare;
                 uint32_t slot;                  /* add, ahead */
                 struct mfl_round_totals totals; /* apply */
                 struct {
-                        uint32_t round; /* checkpoint */
                         const int64_t *memory;
                         uint64_t n_memory;
                 };

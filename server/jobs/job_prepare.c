@@ -126,6 +126,18 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         return 0;
 }
 
+static void store_prepared(struct job_operation *op)
+{
+        struct mfl_server_job *job = op->job;
+        int r = mfl_store_job_prepared(job->jobs->store, job->id, &op->prepare.data, op->prepare.data_from,
+                op->prepare.graph->n, op->prepare.graph->n_frozen, &op->err);
+        job->prepared_stored = !r;
+        if (r > 0) /* the disk may be full: the first commit needs the row, and writes it again */
+                mfl_log_job(MFL_LOG_WARN, job->id, "%s", op->err.text);
+        else
+                op->status = r;
+}
+
 static void run_prepare(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
@@ -189,13 +201,10 @@ static void run_prepare(struct mfl_work *work)
         if (op->status)
                 return;
         tell_lost(job, op->prepare.runtime);
-        int r = mfl_store_job_prepared(store, job->id, data, op->prepare.data_from, op->prepare.graph->n,
-                op->prepare.graph->n_frozen, &op->err);
-        job->prepared_stored = !r;
-        if (r > 0) /* the disk may be full: the first commit needs the row, and writes it again */
-                mfl_log_job(MFL_LOG_WARN, job->id, "%s", op->err.text);
-        else
-                op->status = r;
+        op->status = mfl_job_private_prepare(
+                job, &options.fixed, op->prepare.graph->n_moving, &op->prepare.private, &op->err);
+        if (!op->status)
+                store_prepared(op);
 }
 
 static void done_prepare(struct mfl_work *work)
@@ -242,6 +251,8 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
         op->event.job_ready.versions = mfl_runtime_digests(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
+        op->event.job_ready.select_seed = op->prepare.private.select_seed;
+        op->event.job_ready.last_round = op->prepare.private.last_round;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);

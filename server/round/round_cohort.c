@@ -25,7 +25,7 @@ static int set_items(struct core_job *job, uint32_t n)
 static int pick(struct core_job *job, const uint64_t *key, uint32_t n_keys, uint32_t n)
 {
         uint32_t *v = n < n_keys ? mfl_malloc(n * sizeof *v) : NULL;
-        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
         int r = n < n_keys && !v ? -ENOMEM : set_items(job, n);
         if (!r && v)
                 r = mfl_draw_uniform(&rng, n_keys, n, v);
@@ -43,7 +43,7 @@ static int pick_each(struct core_job *job, const uint64_t *key, uint32_t n_keys)
         uint32_t *v = mfl_malloc(most * sizeof *v);
         if (!v)
                 return -ENOMEM;
-        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
         for (uint32_t i = 0; i < n_keys && n < most; i++)
                 if (mfl_rng_u32(&rng) < below)
                         v[n++] = i;
@@ -71,7 +71,7 @@ static int pick_weighted(struct core_job *job, const uint64_t *key, uint32_t n_k
 {
         MFL_CLEANUP_FREE uint64_t *weight = mfl_calloc(n_keys, sizeof *weight);
         MFL_CLEANUP_FREE uint32_t *v = mfl_malloc(MFL_MAX(n, 1u) * sizeof *v);
-        struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
         if (!weight || !v)
                 return -ENOMEM;
         for (uint32_t i = 0; i < job->n_leased; i++) {
@@ -181,7 +181,8 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
                 .memory = job->memory,
                 .bytes = (job->n_params + (job->n_params - job->n_frozen) * mfl_method_vectors(job->spec)) *
                          sizeof(float),
-                .start_us = job->virtual_us};
+                .start_us = job->virtual_us,
+                .secret = &job->select_seed};
         if (!r)
                 r = job->calendar
                             ? mfl_calendar_advance(&ask, job->calendar, job->calendar_next, &cohort, err)

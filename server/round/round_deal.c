@@ -11,7 +11,8 @@
 
 bool mfl_round_waits(const struct core_job *job)
 {
-        bool ends = job->stop_after && job->round > job->stop_after; /* the round being stored is its last */
+        bool asked = job->stop_after && job->round > job->stop_after; /* the round being stored is its last */
+        bool ends = asked || (job->last_round && job->round > job->last_round);
         return (job->phase == PHASE_TRAIN_WAIT && !ends) || job->phase == PHASE_EVAL_WAIT;
 }
 

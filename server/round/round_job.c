@@ -34,8 +34,14 @@ void mfl_round_reason(
 void mfl_round_running(struct mfl_core *core, struct core_job *job)
 {
         const char *disk = job->store.failing ? job->store.reason : "";
-        if (job->stop_after && job->stop_after < job->spec->rounds)
+        bool asked = job->stop_after && job->stop_after < job->spec->rounds;
+        bool budget = job->last_round && job->last_round < job->spec->rounds;
+        if (asked && (!budget || job->stop_after <= job->last_round))
                 mfl_round_reason(core, job, MFL_JOB_RUNNING, "stops after round %u%s%.200s", job->stop_after,
+                        *disk ? "; " : "", disk);
+        else if (budget)
+                mfl_round_reason(core, job, MFL_JOB_RUNNING,
+                        "stops after round %u, when its privacy budget is spent%s%.200s", job->last_round,
                         *disk ? "; " : "", disk);
         else
                 set_state(core, job, MFL_JOB_RUNNING, disk);
@@ -107,9 +113,15 @@ void mfl_round_job_fail(
 bool mfl_round_stops(struct mfl_core *core, struct core_job *job)
 {
         char reason[MFL_REASON_BYTES];
-        if (!job->stop_after || job->committed < job->stop_after)
+        bool asked = job->stop_after && job->committed >= job->stop_after;
+        if (!asked && (!job->last_round || job->committed < job->last_round))
                 return false;
-        mfl_snprintf(reason, sizeof reason, "stopped after round %u as requested", job->committed);
+        if (asked)
+                mfl_snprintf(reason, sizeof reason, "stopped after round %u as requested", job->committed);
+        else
+                mfl_snprintf(reason, sizeof reason,
+                        "stopped after round %u: another round would pass privacy.epsilon_max, which is %g",
+                        job->committed, job->spec->privacy.epsilon_max);
         mfl_round_job_fail(core, job, MFL_JOB_STOPPED, reason);
         return true;
 }

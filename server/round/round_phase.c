@@ -340,7 +340,8 @@ static bool evaluates(const struct core_job *job)
         bool shards = job->spec->evaluation.on == MFL_EVALUATE_TEST && !mfl_core_job_is_local(job);
         if (!every || (shards && !job->data.test_samples))
                 return false;
-        return job->round % every == 0 || job->round == job->spec->rounds || job->round == job->stop_after;
+        return job->round % every == 0 || job->round == job->spec->rounds || job->round == job->stop_after ||
+               job->round == job->last_round;
 }
 
 void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event)
@@ -352,9 +353,11 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
         if (!event->ok) {
                 char text[MFL_REASON_BYTES];
                 mfl_snprintf(text, sizeof text, "round %u: %.200s", job->round, event->reason);
-                mfl_round_job_fail(core, job, MFL_JOB_FAILED, text);
+                mfl_round_job_fail(core, job, event->spent ? MFL_JOB_STOPPED : MFL_JOB_FAILED, text);
                 return;
         }
+        if (job->spec->privacy.kind)
+                mfl_measure_set(&job->record.measures, MFL_MEASURE_EPSILON, event->epsilon);
         memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
         if (job->versions)
@@ -368,6 +371,6 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
                 return;
         }
         complete_record(core, job);
-        if (job->round < job->spec->rounds && job->round != job->stop_after)
+        if (job->round < job->spec->rounds && job->round != job->stop_after && job->round != job->last_round)
                 mfl_round_next(core, job); /* it trains while this one is stored */
 }

@@ -17,6 +17,7 @@
 #include "common/base/budget.h"
 #include "common/base/digest.h"
 #include "common/codec/grid.h"
+#include "common/method/clip.h"
 #include "common/model/safetensors.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
@@ -266,7 +267,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
 /* The aggregate of one range. */
 static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight)
 {
-        if (!weight) { /* nobody was drawn: the sum over no clients */
+        bool private = rt->spec->privacy.kind;
+        if (!weight && !private) { /* nobody was drawn: the sum over no clients */
                 memset(rt->d, 0, count * sizeof *rt->d);
                 return;
         }
@@ -276,7 +278,7 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
         }
         /* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow.
          */
-        double divisor = (double)weight;
+        double divisor = private ? mfl_central_divisor(rt->spec) : (double)weight;
         for (uint64_t at = begin; at < begin + count;) {
                 struct mfl_fixed_part part =
                         mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, begin + count);
@@ -355,6 +357,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
         int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
+        if (!r && rt->spec->privacy.kind)
+                r = mfl_runtime_add_noise(rt, err);
         if (!r)
                 r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
         mfl_rows_end(rt);

@@ -36,6 +36,7 @@
 
 #include "common/base/fixed.h"
 #include "common/method/method.h"
+#include "common/privacy/secret.h"
 #include "proto/message.h"
 #include "server/runtime/states.h"
 #include "server/store/checkpoint.h"
@@ -207,6 +208,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
 
+/* Worker. Privacy: the SHA-256 of the exact sum as it will be applied, and the secret of the noise that the next APPLY adds to it. */
+int mfl_runtime_sum_digest(
+        struct mfl_runtime *rt, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
+void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secret);
 /* The digests of an asynchronous job's versions, number v at v % (mfl_job_versions + 1); NULL: it is none. Borrowed: valid on
  * the loop thread until the next APPLY or close. */
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];

@@ -112,6 +112,8 @@ struct mfl_runtime {
         struct mfl_choice choice; /* of this round, while it is applied */
         double *scratch;          /* of mfl_robust_reduce */
         struct mfl_rows_report report;
+        struct mfl_secret noise; /* of the next round that is applied, if has_noise */
+        bool has_noise;
 };
 
 /* runtime_rows.c, worker. Memory of the decision about so many rows, for the budget. */
@@ -137,6 +139,9 @@ static inline uint64_t mfl_element_bytes(enum mfl_encoding encoding)
 {
         return encoding == MFL_ENCODING_F32 ? sizeof(float) : sizeof(int64_t);
 }
+
+/* runtime_noise.c, worker: adds the noise to the sums. */
+int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_error *err);
 
 /* runtime_states.c. advance: the clients' states follow the round, and d may follow them. */
 int mfl_runtime_open_states(

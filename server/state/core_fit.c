@@ -45,15 +45,15 @@ static bool has_last_cell(const struct core_job *job)
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
-        if (job->spec->evaluation.on == MFL_EVALUATE_CLIENTS)
-                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation on clients", ""};
-        if (job->spec->evaluation.detailed)
-                return (struct core_demand){MFL_PROTOCOL_EVALUATION, "evaluation.detailed", ""};
-        if (method->starts)
-                return (struct core_demand){MFL_PROTOCOL_STATES, "personal", ""};
-        if (mfl_method_keeps(method))
-                return (struct core_demand){
-                        MFL_PROTOCOL_STATES, mfl_strategy_name(job->spec->aggregation.strategy), ""};
+        bool on_clients = job->spec->evaluation.on == MFL_EVALUATE_CLIENTS;
+        if (on_clients || job->spec->evaluation.detailed)
+                return (struct core_demand){MFL_PROTOCOL_EVALUATION,
+                        on_clients ? "evaluation on clients" : "evaluation.detailed", ""};
+        if (method->starts || mfl_method_keeps(method))
+                return (struct core_demand){MFL_PROTOCOL_STATES,
+                        method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
+        if (job->spec->privacy.kind)
+                return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)

@@ -110,10 +110,12 @@ struct core_job {
         uint32_t committed, round, attempt, eval_tries;
         uint32_t excused; /* of the attempts: sites have turned the job away in them, which is no failure */
         bool turned_away; /* in this attempt */
-        uint32_t stop_after; /* 0: the job runs to its last round */
-        uint64_t stamp;      /* rises with every phase that gives out work */
-        uint64_t served;     /* the scheduler's turn at which it last began a phase */
-        uint64_t wait_turn;  /* the turn at which it began to wait for the next phase; 0: it does not wait */
+        uint32_t stop_after;  /* 0: the job runs to its last round */
+        uint32_t last_round;  /* that the privacy budget allows; 0: no limit */
+        uint64_t select_seed; /* of the draws: the job's, or a secret one */
+        uint64_t stamp;       /* rises with every phase that gives out work */
+        uint64_t served;      /* the scheduler's turn at which it last began a phase */
+        uint64_t wait_turn;   /* the turn at which it began to wait for the next phase; 0: it does not wait */
         uint64_t claim;   /* core->lease_turn when it began to wait for busy daemons; 0: it does not wait */
         uint64_t wait_ms; /* since when it waits for daemons to begin a phase; 0: it does not wait */
         uint64_t began_ms, train_ms, eval_ms; /* start of this phase; mean duration of earlier phases */

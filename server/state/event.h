@@ -101,7 +101,9 @@ struct mfl_core_event {
                         uint32_t answers;     /* the model's classes, or target values */
                         uint8_t frozen_digest[MFL_DIGEST_BYTES]; /* of the frozen params, if n_frozen > 0 */
                         uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
-                        uint64_t virtual_us;                     /* when that round ended in virtual time */
+                        uint64_t select_seed; /* privacy: of the draws, in place of the job's seed */
+                        uint32_t last_round;  /* privacy: that the budget allows; 0: no limit */
+                        uint64_t virtual_us;  /* when that round ended in virtual time */
                         const int64_t *
                                 memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
                         /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
@@ -123,6 +125,8 @@ struct mfl_core_event {
         };
         double method
                 [MFL_METHOD_STATES_MAX]; /* JOB_READY, APPLIED: what the strategy keeps from round to round */
+        double epsilon;                  /* APPLIED, privacy: what the job has spent */
+        bool spent;                      /* APPLIED, not ok: another release would pass the budget */
         bool ok;
         enum mfl_refusal refusal; /* REFUSED */
         bool after_round;         /* JOB_STOP */

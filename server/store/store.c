@@ -130,6 +130,10 @@ static const char *const schema_steps[] = {
         "ALTER TABLE rounds ADD COLUMN measures BLOB;"
         "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " round INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round)) WITHOUT ROWID;"
+        "CREATE TABLE releases (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " round INTEGER NOT NULL, digest BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round, digest)) "
+        "WITHOUT "
+        "ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

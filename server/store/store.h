@@ -154,6 +154,7 @@ struct mfl_store_state {
         uint32_t crc; /* CRC-32C of its floats */
 };
 #define MFL_STORE_STATE_LOST UINT32_MAX
+#define MFL_STORE_SECRET_FILE "noise.key" /* in the state directory; in no back-up */
 #define MFL_STORE_STATES_FILE "clients.f32"
 struct mfl_store_states {
         uint32_t n;
@@ -253,6 +254,19 @@ struct mfl_store_resume {
 };
 int mfl_store_resume(
         struct mfl_store *store, const char *id, struct mfl_store_resume *ret_resume, struct mfl_error *err);
+
+/* Releases of noisy sums (privacy): what may have left the server, committed or not. One release for each round
+ * and digest. */
+struct mfl_store_released {
+        uint64_t n;      /* of the job */
+        uint64_t beyond; /* rounds after `round` that have one or more */
+};
+int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
+        struct mfl_store_released *ret_released, struct mfl_error *err);
+/* Adds one, durably, unless it is there; *ret_n: how many there are now. MFL_BUSY: it would be one more than n_max, and nothing
+ * was added. MFL_STORE_FULL, MFL_STORE_AGAIN. */
+int mfl_store_release(struct mfl_store *store, const char *id, uint32_t round,
+        const uint8_t digest[MFL_DIGEST_BYTES], uint64_t n_max, uint64_t *ret_n, struct mfl_error *err);
 
 /* ---- daemons ---- */
 /* Drained daemons stay drained when the server restarts. "*", which is not a valid daemon name, stands for all of

@@ -205,3 +205,54 @@ void mfl_store_states_deinit(struct mfl_store_states *states)
         free(states->v);
         *states = (struct mfl_store_states){0};
 }
+
+/* ---- releases ---- */
+
+static int on_release_count(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct mfl_store_released *released = user;
+        released->n = (uint64_t)mfl_db_int(row, 0);
+        released->beyond = (uint64_t)mfl_db_int(row, 1);
+        return 0;
+}
+
+static int count_releases(struct mfl_store *store, const char *id, uint32_t round,
+        struct mfl_store_released *ret_released, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_release_count, ret_released, err,
+                "SELECT count(*), count(DISTINCT CASE WHEN round > ?2 THEN round END) FROM releases WHERE "
+                "job = ?1",
+                "ti", id, (int64_t)round);
+}
+
+int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
+        struct mfl_store_released *ret_released, struct mfl_error *err)
+{
+        mfl_store_lock(store);
+        int r = count_releases(store, id, round, ret_released, err);
+        mfl_store_unlock(store);
+        return r;
+}
+
+int mfl_store_release(struct mfl_store *store, const char *id, uint32_t round,
+        const uint8_t digest[MFL_DIGEST_BYTES], uint64_t n_max, uint64_t *ret_n, struct mfl_error *err)
+{
+        struct mfl_store_released before = {0}, after = {0};
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = count_releases(store, id, round, &before, err);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "INSERT OR IGNORE INTO releases (job, round, digest) VALUES (?1, ?2, ?3)", "tib", id,
+                        (int64_t)round, digest, (size_t)MFL_DIGEST_BYTES);
+        if (!r)
+                r = count_releases(store, id, round, &after, err);
+        if (!r && after.n > MFL_MAX(n_max, before.n))
+                r = mfl_fail(err, MFL_BUSY, "%s: release %llu of %llu", id, (unsigned long long)after.n,
+                        (unsigned long long)n_max);
+        r = mfl_store_end(store, r, err);
+        if (!r)
+                *ret_n = after.n;
+        return r;
+}

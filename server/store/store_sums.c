@@ -28,6 +28,8 @@ static const struct table {
         {"round_nodes", "job || ', round ' || round || ', node ' || node",
                 "job = NEW.job AND round = NEW.round AND node = NEW.node", false},
         {"round_scores", "job || ', round ' || round", "job = NEW.job AND round = NEW.round", false},
+        {"releases", "job || ', round ' || round",
+                "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},

@@ -58,6 +58,20 @@ static Mfl__JobState wire_state(enum mfl_job_state state)
 _Static_assert((int)MFL_JOB_WAITING == MFL__JOB_STATE__JOB_WAITING, "states differ from the wire's");
 _Static_assert((int)MFL_JOB_STOPPED == MFL__JOB_STATE__JOB_STOPPED, "states differ from the wire's");
 
+static void view_privacy(const struct mfl_server_job *job, Mfl__JobInfo *out)
+{
+        const struct mfl_privacy_spec *privacy = &job->spec->privacy;
+        if (!privacy->kind)
+                return;
+        out->privacy = "central";
+        out->epsilon_max = privacy->epsilon_max;
+        out->delta = privacy->delta;
+        out->clip = privacy->clip;
+        out->noise = privacy->noise;
+        if (job->has_last)
+                out->epsilon = job->last.record.measures.v[MFL_MEASURE_EPSILON];
+}
+
 void mfl_view_job(
         const struct mfl_server_job *job, Mfl__JobInfo *ret_info, struct mfl_job_info_buffers *buffers)
 {
@@ -101,5 +115,6 @@ void mfl_view_job(
                 if (view->reason[0] && !mfl_server_job_has_ended(job))
                         out.reason = view->reason;
         }
+        view_privacy(job, &out);
         *ret_info = out;
 }

@@ -262,6 +262,8 @@ function facts(list, job) {
     [at.phase === 'evaluate' ? 'Parts evaluated' : 'Clients of this round', at.clients_total ? `${at.clients_done} of ${at.clients_total}` : '-'],
     ['Daemons', String(at.daemons || 0)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
     ['Data', job.data], ['Strategy', job.strategy],
+    ...(job.privacy ? [['Epsilon spent', `${fixed(job.privacy.epsilon, 4)} of ${job.privacy.epsilon_max}, delta ${job.privacy.delta}`],
+      ['Not private', 'losses, accuracies, counts and logs']] : []),
     ['Last round', job.last ? duration(job.last.seconds) : '-'],
     ['Traffic of that round', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-'],
     ...measured(job)];

@@ -170,6 +170,12 @@ void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_round
         mfl_text_put(out, ", strategy ");
         mfl_text_html(out, info.strategy);
         mfl_text_put(out, ". ");
+        if (*info.privacy)
+                mfl_text_format(out,
+                        "Privacy: epsilon %.4f of %g spent at delta %g; losses, accuracies and counts are "
+                        "not "
+                        "private. ",
+                        info.epsilon, info.epsilon_max, info.delta);
         mfl_text_html(out, info.reason);
         mfl_text_put(out,
                 "</p>\n<div class=wide><table><caption>The last rounds</caption><thead><tr>"

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The keys of `privacy`, and those that it does not have yet. */
+#include "common/privacy/spec.h"
+
+static int read_kind(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        enum mfl_privacy_kind *kind = value;
+        *kind = MFL_PRIVACY_CENTRAL;
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "central"))
+                return 0;
+        if (node->type == MFL_YAML_SCALAR &&
+                (!strcmp(node->text, "local") || !strcmp(node->text, "distributed")))
+                return mfl_yaml_fail(doc, node, err,
+                        "%s is not supported yet; write central, where the server adds the noise",
+                        node->text);
+        return mfl_yaml_fail(doc, node, err, "expected central");
+}
+
+static int read_clip(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1e4};
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive"))
+                return mfl_yaml_fail(
+                        doc, node, err, "adaptive is not supported yet; write a number, such as 1.0");
+        return mfl_yaml_read_value(doc, node, &field, value, err);
+}
+
+static int read_mechanism(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "gaussian"))
+                return 0;
+        return mfl_yaml_fail(doc, node, err, "only gaussian is supported, the noise of each round by itself");
+}
+
+#define AT(kind, member) MFL_YAML_AT(kind, struct mfl_privacy_spec, member)
+
+const struct mfl_yaml_field mfl_privacy_fields[] = {{.key = "kind",
+                                                            .kind = MFL_YAML_CALL,
+                                                            .offset = offsetof(struct mfl_privacy_spec, kind),
+                                                            .read = read_kind,
+                                                            .required = true},
+        {.key = "clip",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_privacy_spec, clip),
+                .read = read_clip,
+                .required = true},
+        {.key = "noise", AT(F64, noise), .required = true, .min = 0.05, .max = 100},
+        {.key = "epsilon_max", AT(F64, epsilon_max), .required = true, .min = 0, .max = 30, .min_open = true},
+        {.key = "delta", AT(F64, delta), .required = true, .min = 1e-12, .max = 0.1},
+        {.key = "clients", AT(U32, clients), .min = 1, .max = 65536},
+        {.key = "mechanism", .kind = MFL_YAML_CALL, .read = read_mechanism}, {0}};
+
+int mfl_privacy_read(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return mfl_yaml_read(doc, node, mfl_privacy_fields, value, err);
+}

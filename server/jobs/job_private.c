@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Privacy of a job: its secret, its budget, and its releases.
+ *
+ * WHAT A RELEASE IS. Once a round is applied, its params may leave: daemons evaluate them, and train the next round from them,
+ * before the round is committed. So a release happens where a round is applied, and it is written down before: a row with the
+ * round and a digest of the key and the exact sum (which does not tell of the sum whoever lacks the key), durable before a bit of
+ * noise is drawn. All rows count, whether their round was committed or not.
+ *
+ * NO TWO SUMS HAVE THE SAME NOISE. The noise follows from the key, the job, the round, and the digest of the exact sum. After kill
+ * -9 the round is trained again. With the same sum it gets the same noise: nothing new is told, and the row is there. With another
+ * sum (a client was lost, or another was drawn) the noise is independent, and the round has cost two releases: were it the same, the
+ * difference of both would be the difference of the sums. This also holds where a state directory is restored from a copy, or job
+ * numbers start again.
+ *
+ * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
+ *
+ * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
+ */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/method/clip.h"
+#include "common/privacy/secret.h"
+#include "common/privacy/spend.h"
+#include "server/jobs/job_internal.h"
+
+#define DISK_WAIT_US 200000
+
+static int open_secret(const struct mfl_server_job *job, struct mfl_secret *ret_secret, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *path =
+                mfl_asprintf("%s/" MFL_STORE_SECRET_FILE, mfl_store_dir(job->jobs->store));
+        if (!path)
+                return mfl_fail_memory(err, 64, "a file name");
+        return mfl_secret_open(path, ret_secret, err);
+}
+
+/* How many releases the budget allows: at most one for each round, and those of rounds that were trained again. */
+static int find_budget(struct mfl_server_job *job, uint64_t released, struct mfl_error *err)
+{
+        const struct mfl_job *spec = job->spec;
+        int r = mfl_privacy_releases(
+                &spec->privacy, mfl_job_rate(spec), spec->rounds + released, &job->releases_max, err);
+        return r || job->releases_max ? r : mfl_privacy_check_first(&spec->privacy, mfl_job_rate(spec), err);
+}
+
+int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *fixed, uint64_t n,
+        struct job_private *ret_private, struct mfl_error *err)
+{
+        struct mfl_store_released released = {0};
+        struct mfl_secret secret = {{0}}, seed = {{0}};
+        *ret_private = (struct job_private){0};
+        if (!job->spec->privacy.kind)
+                return 0;
+        int r = mfl_central_check(job->spec, fixed, n, err);
+        if (!r)
+                r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
+        if (!r)
+                r = find_budget(job, released.n, err);
+        if (!r)
+                r = open_secret(job, &secret, err);
+        if (!r)
+                r = mfl_secret_derive(&secret, "select", job->id, 0, NULL, &seed, err);
+        if (r)
+                return r;
+        /* A round that is trained again costs nothing if its sum is the same. If it differs, APPLY refuses what is too much. */
+        uint64_t left = job->releases_max - MFL_MIN(released.n, job->releases_max) + released.beyond;
+        ret_private->select_seed = mfl_sha256_number(seed.key);
+        ret_private->last_round = (uint32_t)MFL_MIN(job->committed + left, (uint64_t)job->spec->rounds);
+        return 0;
+}
+
+int mfl_job_private_release(
+        struct mfl_server_job *job, uint32_t round, struct mfl_core_event *event, struct mfl_error *err)
+{
+        uint8_t digest[MFL_DIGEST_BYTES];
+        struct mfl_secret secret, name, noise;
+        uint64_t n = 0;
+        if (!job->spec->privacy.kind)
+                return 0;
+        int r = mfl_runtime_sum_digest(job->runtime, digest, err);
+        if (!r)
+                r = open_secret(job, &secret, err);
+        if (!r)
+                r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
+        if (!r)
+                r = mfl_store_release(job->jobs->store, job->id, round, name.key, job->releases_max, &n, err);
+        if (r == MFL_BUSY) {
+                event->spent = true;
+                return mfl_fail(err, MFL_INVALID,
+                        "it was trained again and its sum differs: another release would pass "
+                        "privacy.epsilon_max, "
+                        "which is %g",
+                        job->spec->privacy.epsilon_max);
+        }
+        if (r == MFL_STORE_FULL || r == MFL_STORE_AGAIN) { /* a full disk: nothing has left */
+                mfl_log_job(MFL_LOG_WARN, job->id, "%s: a release can't be written down, retried: %s",
+                        job->id, err->text);
+                usleep(DISK_WAIT_US);
+                return MFL_BUSY;
+        }
+        if (!r)
+                r = mfl_privacy_epsilon(
+                        &job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);
+        if (!r)
+                r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
+        if (!r)
+                mfl_runtime_set_noise(job->runtime, &noise);
+        return r;
+}

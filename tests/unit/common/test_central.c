@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Central privacy: no client changes an integer sum by more than the clip, exactly; the grid of noise; refusals of models; budgets. */
+#include "tests/lib/test.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "common/base/rng.h"
+#include "common/method/clip.h"
+#include "common/method/method.h"
+#include "common/privacy/spend.h"
+
+__extension__ typedef unsigned __int128 wide;
+
+static struct mfl_job *job_of(const char *more, struct mfl_error *err)
+{
+        struct mfl_job *job = NULL;
+        char text[1024];
+        mfl_snprintf(text, sizeof text,
+                "name: x\nrounds: 100\nmodel: {preset: logistic}\ndata: {name: d, partition: iid, clients: "
+                "1000}\n"
+                "training: {optimizer: sgd, lr: 0.1, epochs: 1, batch: 10}\n%s",
+                more);
+        return mfl_job_parse(text, strlen(text), "job.yaml", &job, err) ? NULL : job;
+}
+
+static struct mfl_job *good(double clip, double noise)
+{
+        char more[256];
+        struct mfl_error err;
+        mfl_snprintf(more, sizeof more,
+                "selection: {kind: poisson, rate: 0.1}\nprivacy: {kind: central, clip: %.17g, noise: %.17g, "
+                "epsilon_max: 8, "
+                "delta: 1e-5}\n",
+                clip, noise);
+        struct mfl_job *job = job_of(more, &err);
+        if (!job)
+                fail_msg("%s", err.text);
+        return job;
+}
+
+/* Some very long, some tiny, some a few large elements among zeros. */
+static void make_delta(struct mfl_rng *rng, double clip, float *delta, size_t n)
+{
+        double size = clip * pow(10, 6 * mfl_rng_unit(rng) - 3) / sqrt((double)n);
+        uint32_t shape = mfl_rng_below(rng, 4);
+        for (size_t i = 0; i < n; i++) {
+                double x = size * (2 * mfl_rng_unit(rng) - 1);
+                if (shape == 1 && mfl_rng_below(rng, 64))
+                        x = 0;
+                if (shape == 2)
+                        x = size; /* all roundings go the same way */
+                if (shape == 3)
+                        x = clip / sqrt((double)n) * (1 + 1e-7 * mfl_rng_unit(rng));
+                delta[i] = (float)x;
+        }
+}
+
+static void no_client_exceeds_the_clip(void **state)
+{
+        enum { N = 5000 };
+        static float delta[N];
+        static int64_t before[N], after[N];
+        struct mfl_rng rng = mfl_rng_new(5, MFL_RNG_TEST, 0, 0);
+        const double clips[] = {1, 0.1, 0.37, 3.3e-3, 117.7}, noises[] = {1, 0.5, 3.7, 20};
+        size_t closest = 0;
+        for (uint32_t round = 0; round < 1500; round++) {
+                double clip = clips[round % 5];
+                struct mfl_job *job = good(clip, noises[round % 4]);
+                struct mfl_fixed fixed;
+                size_t n = round % 7 ? 1 + mfl_rng_below(&rng, N) : N;
+                assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, NULL), 0);
+                make_delta(&rng, clip, delta, n);
+                double norm2 = mfl_method_norm2(&fixed, NULL, delta, n);
+                double w = mfl_central_weight(job, fixed.scale_bits, n, norm2);
+                /* The cohort that the client joins: the change of its sum is what counts. */
+                for (size_t i = 0; i < n; i++)
+                        before[i] = after[i] = (int64_t)mfl_rng_u32(&rng) - INT32_MAX;
+                assert_int_equal(mfl_fixed_parts_add_real(&fixed, NULL, 0, 1, w, delta, n, after, NULL), 0);
+                wide sum = 0;
+                for (size_t i = 0; i < n; i++) {
+                        int64_t q = after[i] - before[i];
+                        sum += (wide)((__int128_t)q * q);
+                }
+                /* clip * 2^s has 53 bits, so its square is exact in 128 where 2^s makes it whole; rounded down elsewhere */
+                double scaled = ldexp(clip, fixed.scale_bits);
+                wide limit = (wide)(uint64_t)floor(scaled) * (uint64_t)floor(scaled);
+                double exact = scaled * scaled * (1 + 0x1p-51);
+                assert_true(sum <= limit || (double)sum * (1 - 0x1p-51) <= exact);
+                closest += (double)sum > 0.999 * (double)limit;
+                mfl_job_free(job);
+        }
+        assert_true(closest > 100); /* not by clipping everything to nothing */
+}
+
+static void sigma_is_on_the_grid(void **state)
+{
+        const double clips[] = {1e-3, 0.1, 1, 1.7, 1000}, noises[] = {0.05, 0.5, 1, 3.3, 100};
+        for (int i = 0; i < 5; i++)
+                for (int k = 0; k < 5; k++) {
+                        struct mfl_job *job = good(clips[i], noises[k]);
+                        struct mfl_fixed fixed;
+                        assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, NULL), 0);
+                        uint64_t sigma = mfl_central_sigma(job, &fixed);
+                        assert_true(sigma <= (uint64_t)1 << 24);
+                        assert_true((double)sigma >= ldexp(noises[k] * clips[i], fixed.scale_bits));
+                        if (clips[i] * noises[k] > 1e-3) {
+                                assert_true(sigma > (uint64_t)1 << 22);
+                                assert_int_equal(fixed.scale_bits, mfl_central_scale_max(job));
+                        }
+                        mfl_job_free(job);
+                }
+}
+
+static void a_clip_of_rounding_alone_is_refused(void **state)
+{
+        struct mfl_job *job = good(1e-6, 0.05);
+        struct mfl_fixed fixed;
+        struct mfl_error err;
+        assert_int_equal(mfl_job_fixed(job, 0, 1000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 1000000000000, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "too short for 1000000000000 parameters"));
+        /* more clients leave fewer bits to each */
+        assert_int_equal(mfl_job_fixed(job, 0, 1000000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 10, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "units of the grid"));
+        mfl_job_free(job);
+        job = good(1, 1);
+        assert_int_equal(mfl_job_fixed(job, 0, 1000, &fixed, NULL), 0);
+        assert_int_equal(mfl_central_check(job, &fixed, 10, &err), 0);
+        mfl_job_free(job);
+}
+
+static void a_budget_ends_before_it_is_passed(void **state)
+{
+        struct mfl_job *job = good(1, 1);
+        uint64_t most = 0;
+        double at = 0, beyond = 0;
+        job->privacy.epsilon_max = 4;
+        assert_int_equal(mfl_privacy_releases(&job->privacy, 0.1, 1000, &most, NULL), 0);
+        assert_int_equal(mfl_privacy_epsilon(&job->privacy, 0.1, most, &at, NULL), 0);
+        assert_int_equal(mfl_privacy_epsilon(&job->privacy, 0.1, most + 1, &beyond, NULL), 0);
+        assert_true(most > 1 && at <= 4 && beyond > 4);
+        assert_int_equal(mfl_privacy_releases(&job->privacy, 0.1, most - 1, &most, NULL), 0);
+        assert_int_equal(mfl_privacy_epsilon(&job->privacy, 0.1, 100, &at, NULL), 0);
+        assert_true(fabs(at - 7.046603) < 1e-4); /* dp-accounting 0.6.0 */
+        assert_int_equal(mfl_privacy_epsilon(&job->privacy, 0.1, 0, &at, NULL), 0);
+        assert_true(at == 0);
+        struct mfl_error err;
+        job->privacy.epsilon_max = 0.01;
+        assert_int_equal(mfl_privacy_releases(&job->privacy, 0.1, 1000, &most, NULL), 0);
+        assert_int_equal(most, 0);
+        assert_int_equal(mfl_privacy_check_first(&job->privacy, 0.1, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "the first round would cost epsilon"));
+        mfl_job_free(job);
+}
+
+#define POISSON "selection: {kind: poisson, rate: 0.1}\n"
+#define PRIVACY "privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n"
+
+static void what_it_does_not_go_with_is_refused(void **state)
+{
+        static const struct {
+                const char *more, *why;
+        } of[] = {
+                {PRIVACY POISSON "aggregation: {strategy: median}\n", "only adds up"},
+                {PRIVACY POISSON "aggregation: {strategy: scaffold}\n", "only adds up"},
+                {PRIVACY POISSON "aggregation: {strategy: qfedavg}\n", "only adds up"},
+                {PRIVACY POISSON "aggregation: {strategy: krum, f: 1}\n", "only adds up"},
+                {PRIVACY POISSON "aggregation: {strategy: fedprox, mu: adaptive}\n",
+                        "no noise; write a number"},
+                {PRIVACY POISSON "aggregation: {weighting: samples}\n", "must not count more"},
+                {PRIVACY POISSON "aggregation: {delta_max: 0.5}\n", "write at least privacy.clip"},
+                {PRIVACY "selection: {clients: 10}\n", "drawn by itself"},
+                {PRIVACY "selection: {kind: separated, separation: 5}\n", "drawn by itself"},
+                {PRIVACY POISSON "compression: {up: {bits: 8}}\n", "write lossless"},
+                {PRIVACY POISSON "personal: {layers: [dense]}\nevaluation: {every: 0}\n",
+                        "not supported with privacy"},
+                {PRIVACY POISSON "simulation: {attack: ipm, share: 0.1}\n", "privacy"},
+                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, clients: "
+                 "5}\n" POISSON,
+                        "data.clients"},
+                {"privacy: {kind: local, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "local is not supported"},
+                {"privacy: {kind: central, clip: adaptive, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "adaptive is not supported"},
+                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: "
+                 "bisr}\n",
+                        "only gaussian"},
+                {"privacy: {kind: central, clip: 0, noise: 1, epsilon_max: 8, delta: 1e-5}\n", "clip"},
+                {"privacy: {kind: central, clip: 1, noise: 0, epsilon_max: 8, delta: 1e-5}\n", "noise"},
+                {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1}\n", "delta"},
+                {"privacy: {kind: central, clip: 1, noise: 1, delta: 1e-5}\n", "epsilon_max"},
+        };
+        struct mfl_error err;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++) {
+                struct mfl_job *job = job_of(of[i].more, &err);
+                if (job || !strstr(err.text, of[i].why))
+                        fail_msg("%s: %s", of[i].more, job ? "accepted" : err.text);
+        }
+        static const char *const fine[] = {PRIVACY POISSON, PRIVACY,
+                PRIVACY POISSON "aggregation: {strategy: fedadam}\n",
+                PRIVACY POISSON "aggregation: {strategy: fedprox, mu: 0.1, weighting: uniform}\n",
+                PRIVACY POISSON "compression: {up: lossless}\n"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(fine); i++) {
+                struct mfl_job *job = job_of(fine[i], &err);
+                if (!job)
+                        fail_msg("%s: %s", fine[i], err.text);
+                assert_int_equal(job->aggregation.weighting, MFL_WEIGHT_UNIFORM);
+                mfl_job_free(job);
+        }
+}
+
+static void batch_norms_are_refused(void **state)
+{
+        struct mfl_error err;
+        struct mfl_job *job = good(1, 1);
+        struct mfl_shape shape = {.rank = 3, .dim = {3, 32, 32}};
+        struct mfl_graph *graph = NULL;
+        mfl_strcpy(job->model.preset, sizeof job->model.preset, "resnet20");
+        assert_int_equal(mfl_job_graph(job, &shape, 10, &graph, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "group norms"));
+        mfl_job_free(job);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(no_client_exceeds_the_clip),
+                cmocka_unit_test(sigma_is_on_the_grid),
+                cmocka_unit_test(a_clip_of_rounding_alone_is_refused),
+                cmocka_unit_test(a_budget_ends_before_it_is_passed),
+                cmocka_unit_test(what_it_does_not_go_with_is_refused),
+                cmocka_unit_test(batch_norms_are_refused),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
