@@ -166,6 +166,7 @@ struct trainer_job {
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks; /* of all its daemons */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        struct trainer_poison *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
@@ -345,12 +346,13 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
         uint64_t now_ns, uint64_t *told_ns);
 
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
- * where all of a client's delta is at hand, and deltas are rounded to a grid there. */
+ * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         bool rounds = run->job->spec->compression.bits > 0;
+        bool clips = run->job->spec->aggregation.robust.update_clip > 0;
         return run->sum && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
-               !mfl_method_get(run->job->spec)->weighs && !rounds;
+               !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;
 }
 
 /* Whether networks keep the params that clients start from. Those of a team's workers don't, and clients with params of their

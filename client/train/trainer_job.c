@@ -2,7 +2,7 @@
 /* Jobs that the trainer keeps ready: the parsed file, graph, partition and, per worker, networks and
  * scratch. */
 #include "common/codec/grid.h"
-#include "client/train/trainer_internal.h"
+#include "client/train/trainer_poison.h"
 #include "common/base/log.h"
 #include "kernels/check.h"
 
@@ -48,6 +48,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
                 return;
         empty_slots(trainer, job);
         mfl_trainer_kept_drop(trainer, job);
+        mfl_trainer_poison_free(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -187,6 +188,8 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
                         "evaluation.detailed of target values is not supported on the cuda backend yet: use "
                         "training.backend: cpu, or remove it");
         r = make_partition(trainer, job, err);
+        if (!r)
+                r = mfl_trainer_poison_new(trainer, job, err);
         if (!r && request->population)
                 r = tell_population(trainer, request, job, err);
         if (r)
@@ -349,7 +352,8 @@ static struct mfl_net_options net_options(
                                      : job->data->test_streamed || mfl_method_get(spec)->needs_loss ||
                                                trainer_evaluates_held(spec)};
         options.loss = mfl_loss_of_job(spec);
-        options.tally = training ? MFL_TALLY_NONE : mfl_job_tally(spec, job->graph);
+        enum mfl_tally tally = mfl_job_tally(spec, job->graph);
+        options.tally = training || tally == MFL_TALLY_BACKDOOR ? MFL_TALLY_NONE : tally;
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
@@ -582,6 +586,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
+        if (!r)
+                r = mfl_trainer_poison_prepare(trainer, job, kind, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
         bool others = job->bytes || job->device_bytes || job->kept;
         if (!r)

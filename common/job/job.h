@@ -74,6 +74,8 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_DNC,
         MFL_STRATEGY_SIGNGUARD,
         MFL_STRATEGY_FLAME,
+        MFL_STRATEGY_FOOLSGOLD,
+        MFL_STRATEGY_FLTRUST,
 };
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
@@ -388,6 +390,9 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
 const char *mfl_job_losses(enum mfl_loss_answers answers);
 /* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
+/* Whether the server keeps something of each client that the client never sees: the sum of its updates (foolsgold), or its
+ * last update (the attack `stale`). */
+bool mfl_job_keeps_history(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose

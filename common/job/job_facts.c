@@ -12,7 +12,7 @@ const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "sha
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
         "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
-        NULL};
+        "foolsgold", "fltrust", NULL};
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 
@@ -86,7 +86,12 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
                 job->name, n, MFL_COHORT_MAX);
 }
 
+bool mfl_job_keeps_history(const struct mfl_job *job)
+{
+        return job->aggregation.strategy == MFL_STRATEGY_FOOLSGOLD || job->simulation.attack == MFL_ATTACK_STALE;
+}
+
 bool mfl_job_keeps_state(const struct mfl_job *job)
 {
-        return STATEFUL & BIT(job->aggregation.strategy) || job->personal.layers.n;
+        return STATEFUL & BIT(job->aggregation.strategy) || job->personal.layers.n || mfl_job_keeps_history(job);
 }

@@ -17,6 +17,7 @@ const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES] = {
         [MFL_MEASURE_MAE] = {"mae", "test/mae", "MAE"},
         [MFL_MEASURE_RMSE] = {"rmse", "test/rmse", "RMSE"},
         [MFL_MEASURE_R2] = {"r2", "test/r2", "R2"},
+        [MFL_MEASURE_BACKDOOR] = {"backdoor", "test/backdoor", "backdoor success"},
 };
 
 static void set(struct mfl_measures *m, enum mfl_measure kind, double value)

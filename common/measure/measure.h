@@ -23,6 +23,7 @@ enum mfl_measure {
         MFL_MEASURE_MAE,
         MFL_MEASURE_RMSE,
         MFL_MEASURE_R2,
+        MFL_MEASURE_BACKDOOR, /* of a simulated backdoor: the attack's success rate */
         MFL_MEASURES
 };
 #define MFL_SCORE_BINS 10 /* of equal width from LOW to HIGH; a bin has its lower end, the last one both */

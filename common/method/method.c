@@ -11,6 +11,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
 {
         if (job->personal.layers.n)
                 return &mfl_method_personal;
+        if (job->simulation.attack == MFL_ATTACK_STALE)
+                return &mfl_method_stale;
         switch (job->aggregation.strategy) {
         case MFL_STRATEGY_FEDNOVA:
                 return &mfl_method_fednova;
@@ -20,6 +22,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_scaffold;
         case MFL_STRATEGY_FEDDYN:
                 return &mfl_method_feddyn;
+        case MFL_STRATEGY_FOOLSGOLD:
+                return &mfl_method_foolsgold;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:

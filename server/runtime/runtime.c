@@ -101,7 +101,7 @@ static int alloc_memory(
         }
         if (!failed && single) {
                 rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
-                failed = !rt->rows || (mfl_attack_is_on_updates(rt->spec->simulation.attack) &&
+                failed = !rt->rows || (rt->spec->simulation.attack &&
                                               mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
@@ -109,7 +109,8 @@ static int alloc_memory(
         }
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
-        return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+        r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+        return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
 
 static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
@@ -407,6 +408,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         if (rt->budget)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
+        mfl_rows_close(rt);
         mfl_states_close(rt->states);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);
