@@ -4,7 +4,8 @@
 
 20 clients of Fashion-MNIST, 4 of them bad, mlp, 10 steps of batch 32 with lr 0.1 and momentum 0.9 in each of 60 rounds. A cell is one
 `mfl run`; cells that are done in OUT are not run again, so an interrupted tournament goes on. Prints markdown, and writes
-OUT/robust.md and OUT/robust.csv. The accuracy is the mean of the last five rounds, in percent. A model that diverged has 10.
+OUT/robust.md, OUT/robust.csv and a picture, OUT/robust.svg. The accuracy is the mean of the last five rounds, in percent. A model
+that diverged has 10. A backdoor has a second number, its success rate.
 """
 import argparse
 import csv
@@ -14,6 +15,7 @@ import sys
 import benchlib
 
 F = 4
+LATE = 'half'  # a round: half of all
 RULES = {
     'mean': {'strategy': 'fedavg', 'weighting': 'uniform'},
     'median': {'strategy': 'median'},
@@ -30,14 +32,22 @@ RULES = {
     'flame': {'strategy': 'flame'},
     'nnm+trimmed-mean': {'strategy': 'trimmed-mean', 'f': F, 'before': 'nnm'},
     'nnm+krum': {'strategy': 'krum', 'f': F, 'before': 'nnm'},
+    'foolsgold': {'strategy': 'foolsgold'},
+    'fltrust': {'strategy': 'fltrust', 'root': {'client': 0}},
+    'clipped mean': {'strategy': 'fedavg', 'weighting': 'uniform', 'update_clip': 'median'},
+    'clip+median': {'strategy': 'median', 'before': {'clip': 'median'}},
     'arc+rfa': {'strategy': 'rfa', 'f': F, 'before': 'arc'},
     'bucket+rfa': {'strategy': 'rfa', 'before': {'bucket': 2}},
+    'buckets of 2, rfa': {'strategy': 'rfa', 'unit': 'bucket', 'bucket': 2},
 }
 ATTACKS = {
     'none': None, 'gaussian': {'attack': 'gaussian', 'scale': 1}, 'sign-flip x10': {'attack': 'sign-flip', 'scale': 10},
     'ipm 100': {'attack': 'ipm', 'scale': 100}, 'ipm 0.1': {'attack': 'ipm', 'scale': 0.1}, 'alie': {'attack': 'alie'},
     'min-max': {'attack': 'min-max'}, 'min-sum': {'attack': 'min-sum'}, 'mimic': {'attack': 'mimic'}, 'lazy': {'attack': 'lazy'},
-    'nan': {'attack': 'nan'},
+    'nan': {'attack': 'nan'}, 'fang-krum': {'attack': 'fang-krum'}, 'fang-trimmed': {'attack': 'fang-trimmed'}, 'stale': {'attack': 'stale'},
+    'label-flip': {'attack': 'label-flip'}, 'backdoor x5': {'attack': 'backdoor', 'scale': 5},
+    # One bad client that replaces the model late.
+    'backdoor x20': {'attack': 'backdoor', 'scale': 20, 'share': 0.05, 'from': LATE},
 }
 PARTITIONS = {'iid': {'partition': 'iid'}, 'dir0.5': {'partition': 'dirichlet', 'alpha': 0.5, 'min_samples': 32}}
 USUAL_RULES = ['mean', 'median', 'trimmed-mean', 'mean-around-median', 'krum', 'multi-krum', 'rfa', 'centered-clip', 'norm-filter',
@@ -52,26 +62,66 @@ def job(rule, attack, partition, rounds):
                 'aggregation': RULES[rule], 'evaluation': {'batch': 500}}
     if ATTACKS[attack]:
         document['simulation'] = {'share': 0.2, **ATTACKS[attack]}
+        if document['simulation'].get('from') == LATE:
+            document['simulation']['from'] = rounds // 2 + 1
     return document
 
 
 def run(build, out, cell, rounds, daemons):
-    """The accuracies of a cell's rounds, in percent; fewer rounds than wanted: the model diverged."""
-    rows = benchlib.kept_run(build, os.path.join(out, '_'.join(cell).replace(' ', '-') + f'_{rounds}'), job(*cell, rounds), daemons,
-                             may_fail=('not finite', 'rejected'))
-    return [100 * float(r['accuracy']) for r in rows if r['accuracy']]
+    """The rounds of a cell; fewer than wanted: the model diverged."""
+    folder = os.path.join(out, '_'.join(cell).replace(' ', '-').replace(',', '') + f'_{rounds}')
+    return benchlib.kept_run(build, folder, job(*cell, rounds), daemons, may_fail=('not finite', 'rejected'))
 
 
-def result(accuracies, rounds):
-    return sum(accuracies[-5:]) / 5 if len(accuracies) == rounds else 10.0
+def result(rows, rounds):
+    """Accuracy and a backdoor's success in percent; None: there is no backdoor."""
+    rows = [r for r in rows if r['accuracy']]
+    if len(rows) < rounds:
+        return 10.0, None
+    last = rows[-5:]
+    backdoor = [float(r['backdoor']) for r in last if r.get('backdoor')]
+    return 100 * sum(float(r['accuracy']) for r in last) / len(last), 100 * sum(backdoor) / len(backdoor) if backdoor else None
+
+
+def words(cell):
+    return '' if cell is None else f'{cell[0]:.1f}' if cell[1] is None else f'{cell[0]:.1f} ({cell[1]:.0f})'
 
 
 def table(found, partition, rules, attacks):
     lines = [f'| {partition} | ' + ' | '.join(attacks) + ' |', '|---' * (len(attacks) + 1) + '|']
     for rule in rules:
         cells = [found.get((rule, a, partition)) for a in attacks]
-        lines.append(f'| `{rule}` | ' + ' | '.join('' if c is None else f'{c:.1f}' for c in cells) + ' |')
+        lines.append(f'| `{rule}` | ' + ' | '.join(words(c) for c in cells) + ' |')
     return '\n'.join(lines) + '\n'
+
+
+def picture(found, partitions, rules, attacks):
+    """A square for each cell: dark blue where the rule keeps its own accuracy without an attack, red where it loses 20 points or more."""
+    left, top, wide, high, gap = 150, 90, 62, 22, 60
+    width = left + len(partitions) * (wide * len(attacks) + gap)
+    height = top + high * len(rules) + 30
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+           'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>']
+    for p, partition in enumerate(partitions):
+        at = left + p * (wide * len(attacks) + gap)
+        out.append(f'<text x="{at}" y="14" font-weight="bold">{partition}</text>')
+        for i, attack in enumerate(attacks):
+            out.append(f'<text transform="translate({at + i * wide + 20} {top - 6}) rotate(-35)">{attack}</text>')
+            for k, rule in enumerate(rules):
+                cell, clean = found.get((rule, attack, partition)), found.get((rule, 'none', partition))
+                if cell is None:
+                    continue
+                lost = min(max((clean[0] if clean else 100) - cell[0], 0), 20) / 20
+                x, y = at + i * wide, top + k * high
+                ink = '#fff' if lost < 0.3 or lost > 0.75 else '#111'
+                out.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="hsl({205 - 195 * lost:.0f} 65% 45%)">'
+                           f'<title>{rule}, {attack}, {partition}: {words(cell)}</title></rect>'
+                           f'<text x="{x + wide / 2 - 1}" y="{y + 14}" text-anchor="middle" fill="{ink}">{words(cell)}</text>')
+    for k, rule in enumerate(rules):
+        out.append(f'<text x="{left - 8}" y="{top + k * high + 14}" text-anchor="end">{rule}</text>')
+    out.append(f'<text x="{left}" y="{height - 8}">accuracy in percent (in brackets: success of the backdoor); red: 20 points or more below '
+               'the same rule without an attack</text></svg>')
+    return '\n'.join(out) + '\n'
 
 
 def write(out, found, args):
@@ -80,8 +130,10 @@ def write(out, found, args):
         f.write(text)
     with open(os.path.join(out, 'robust.csv'), 'w', newline='') as f:
         rows = csv.writer(f)
-        rows.writerow(['rule', 'attack', 'partition', 'accuracy'])
-        rows.writerows([*cell, f'{v:.2f}'] for cell, v in found.items())
+        rows.writerow(['rule', 'attack', 'partition', 'accuracy', 'backdoor'])
+        rows.writerows([*cell, f'{v[0]:.2f}', '' if v[1] is None else f'{v[1]:.2f}'] for cell, v in found.items())
+    with open(os.path.join(out, 'robust.svg'), 'w') as f:
+        f.write(picture(found, args.partitions, args.rules, args.attacks))
     return text
 
 
@@ -105,7 +157,7 @@ def main():
             for rule in args.rules:
                 cell = (rule, attack, partition)
                 found[cell] = result(run(os.path.abspath(args.build), args.out, cell, args.rounds, args.daemons), args.rounds)
-                print(f'{partition:7} {attack:14} {rule:20} {found[cell]:6.2f}', file=sys.stderr, flush=True)
+                print(f'{partition:7} {attack:14} {rule:20} {words(found[cell])}', file=sys.stderr, flush=True)
                 text = write(args.out, found, args)
     print(text)
 

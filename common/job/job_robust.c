@@ -17,8 +17,8 @@
 /* These have no meaning without f. */
 #define NEEDS_F                                                                                              \
         (KRUMS | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_NORM_FILTER) | BIT(MFL_STRATEGY_DNC))
-/* These look at single elements, which a mixture of rows does not have. */
-#define UNMIXED (BIT(MFL_STRATEGY_DNC) | BIT(MFL_STRATEGY_SIGNGUARD))
+/* These look at single elements, or at what a client has sent before, which a mixture of rows does not have. */
+#define UNMIXED (BIT(MFL_STRATEGY_DNC) | BIT(MFL_STRATEGY_SIGNGUARD) | BIT(MFL_STRATEGY_FOOLSGOLD))
 /* These look at one element at a time. */
 #define COLUMNS                                                                                              \
         (BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_TRIMMED_MEAN) | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN))
@@ -236,8 +236,7 @@ static int check_keys(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                                 spec->before[i].kind == MFL_BEFORE_NNM ? "nnm" : "arc");
         if (is_one_of(job, UNMIXED) && spec->n_before)
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "before"), err,
-                        "%s looks at the elements of updates as they came; remove before, or write strategy: "
-                        "multi-krum",
+                        "%s looks at updates as they came; remove before, or write strategy: multi-krum",
                         name);
         if (is_one_of(job, BIT(MFL_STRATEGY_CENTERED_CLIP)) && !mfl_job_find_key(aggregation, "clip_radius"))
                 return mfl_yaml_fail(doc, aggregation, err,

@@ -100,7 +100,7 @@ struct mfl_runtime {
         uint32_t *pick, n_pick;   /* of the round being applied: rows of the spill that the rule is asked about */
         uint32_t root;            /* the row of fltrust's root; the number of rows: it has none */
         uint64_t root_item[2];    /* the client that it may be */
-        struct mfl_rows_unit *unit; /* unit bucket; NULL: rows are updates (runtime_unit.c) */
+        struct mfl_rows_buckets *unit; /* unit bucket; NULL: rows are updates (runtime_unit.c) */
         struct mfl_spill *history;  /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
         uint32_t n_threads;       /* of the pass over the rows */
         bool *bad;                /* clients that a simulated attack has; NULL: none */
@@ -128,8 +128,8 @@ bool mfl_attack_compares(enum mfl_attack attack); /* it needs G */
 
 /* runtime_unit.c. merge: the picked rows become means of buckets, which are picked then; nothing without unit bucket. tell:
  * the clients of a picked row. */
-int mfl_unit_new(uint32_t cohort, struct mfl_rows_unit **ret_unit);
-void mfl_unit_free(struct mfl_rows_unit *unit);
+int mfl_unit_new(uint32_t cohort, struct mfl_rows_buckets **ret_unit);
+void mfl_unit_free(struct mfl_rows_buckets *unit);
 void mfl_unit_merge(struct mfl_runtime *rt);
 void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members);
 

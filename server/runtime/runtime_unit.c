@@ -11,15 +11,15 @@
 
 #include "server/runtime/runtime_internal.h"
 
-struct mfl_rows_unit {
+struct mfl_rows_buckets {
         uint32_t *order;  /* [cohort] rows of the spill, bucket by bucket */
         uint32_t *bucket; /* [cohort] of a row of the spill that is picked */
         uint32_t n;
 };
 
-int mfl_unit_new(uint32_t cohort, struct mfl_rows_unit **ret_unit)
+int mfl_unit_new(uint32_t cohort, struct mfl_rows_buckets **ret_unit)
 {
-        struct mfl_rows_unit *unit = mfl_calloc(1, sizeof *unit);
+        struct mfl_rows_buckets *unit = mfl_calloc(1, sizeof *unit);
         if (!unit)
                 return -ENOMEM;
         unit->order = mfl_calloc(cohort, sizeof *unit->order);
@@ -32,7 +32,7 @@ int mfl_unit_new(uint32_t cohort, struct mfl_rows_unit **ret_unit)
         return 0;
 }
 
-void mfl_unit_free(struct mfl_rows_unit *unit)
+void mfl_unit_free(struct mfl_rows_buckets *unit)
 {
         if (!unit)
                 return;
@@ -74,7 +74,7 @@ static int by_row(const void *a, const void *b)
 
 void mfl_unit_merge(struct mfl_runtime *rt)
 {
-        struct mfl_rows_unit *unit = rt->unit;
+        struct mfl_rows_buckets *unit = rt->unit;
         uint32_t size = rt->spec->aggregation.robust.bucket;
         if (!unit)
                 return;
@@ -97,7 +97,7 @@ void mfl_unit_merge(struct mfl_runtime *rt)
 
 void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members)
 {
-        const struct mfl_rows_unit *unit = rt->unit;
+        const struct mfl_rows_buckets *unit = rt->unit;
         *ret_members = (struct mfl_rows_members){0};
         if (!unit)
                 return;
