@@ -36,6 +36,8 @@ RULES = {
     'fltrust': {'strategy': 'fltrust', 'root': {'client': 0}},
     'clipped mean': {'strategy': 'fedavg', 'weighting': 'uniform', 'update_clip': 'median'},
     'clip+median': {'strategy': 'median', 'before': {'clip': 'median'}},
+    'clip+trimmed-mean': {'strategy': 'trimmed-mean', 'f': F, 'before': {'clip': 'median'}},
+    'clip+rfa': {'strategy': 'rfa', 'before': {'clip': 'median'}},
     'arc+rfa': {'strategy': 'rfa', 'f': F, 'before': 'arc'},
     'bucket+rfa': {'strategy': 'rfa', 'before': {'bucket': 2}},
     'buckets of 2, rfa': {'strategy': 'rfa', 'unit': 'bucket', 'bucket': 2},

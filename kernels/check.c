@@ -172,14 +172,17 @@ static int check_attack(const struct mfl_job *job, const struct mfl_dataset *dat
                 return 0;
         if (dataset->n_targets || mfl_dataset_labels_per_sample(dataset) > 1 || dataset->vocabulary)
                 return mfl_fail(err, MFL_INVALID,
-                        "simulation.attack: %s needs samples with one label each, which those of data set %s have not",
+                        "simulation.attack: %s needs samples with one label each, which those of data set %s "
+                        "have not",
                         mfl_attack_name(sim->attack), dataset->name);
         if (last >= (uint32_t)dataset->classes)
                 return mfl_fail(err, MFL_INVALID, "simulation: data set %s has labels 0 to %d, and not %u",
                         dataset->name, dataset->classes - 1, last);
-        if (sim->attack == MFL_ATTACK_BACKDOOR && (shape->rank != 3 || shape->dim[1] < 3 || shape->dim[2] < 3))
+        if (sim->attack == MFL_ATTACK_BACKDOOR &&
+                (shape->rank != 3 || shape->dim[1] < 3 || shape->dim[2] < 3))
                 return mfl_fail(err, MFL_INVALID,
-                        "simulation.attack: backdoor puts a patch of 3 x 3 pixels on images, and the samples of "
+                        "simulation.attack: backdoor puts a patch of 3 x 3 pixels on images, and the samples "
+                        "of "
                         "data set %s are none that have so many",
                         dataset->name);
         return 0;

@@ -166,7 +166,8 @@ struct trainer_job {
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks; /* of all its daemons */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
-        struct trainer_poison *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
+        struct trainer_poison
+                *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
@@ -213,6 +214,9 @@ struct trainer_run;
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
+/* trainer_spec.c: the request's population becomes that of the job. */
+int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err);
 /* The job of a request, made or found. */
 int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);

@@ -147,20 +147,6 @@ static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, 
         return 0;
 }
 
-static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
-        struct trainer_job *job, struct mfl_error *err)
-{
-        const struct mfl_dataset *dataset = job->data->dataset;
-        /* A mix of classes needs one class per sample: not tokens or float targets. */
-        bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
-        Mfl__Partition *population;
-        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
-                dataset->classes, trainer->local_item, &population, err);
-        if (!r)
-                mfl_population_free(atomic_exchange(request->population, population));
-        return r;
-}
-
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -191,7 +177,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (!r)
                 r = mfl_trainer_poison_new(trainer, job, err);
         if (!r && request->population)
-                r = tell_population(trainer, request, job, err);
+                r = mfl_trainer_tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);

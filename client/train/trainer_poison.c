@@ -147,8 +147,8 @@ static int to_device(struct mfl_trainer *trainer, struct trainer_job *job, const
         uint64_t bytes = trainer->ops->data_bytes && !streamed ? trainer->ops->data_bytes(dataset, split) : 0;
         if (*at || !split->n)
                 return 0;
-        int r = bytes ? mfl_trainer_memory_reserve(&trainer->device_memory, bytes, "samples of a simulated attack",
-                                err)
+        int r = bytes ? mfl_trainer_memory_reserve(
+                                &trainer->device_memory, bytes, "samples of a simulated attack", err)
                       : 0;
         if (!r)
                 r = trainer->ops->data_new(trainer->device, dataset, split, !streamed, at, err);
@@ -165,10 +165,10 @@ int mfl_trainer_poison_prepare(
         struct trainer_poison *poison = job->poison;
         if (!poison)
                 return 0;
-        return kind == MFL_TASK_EVAL
-                       ? to_device(trainer, job, &poison->test, job->data->test_streamed, &poison->device_test, err)
-                       : to_device(trainer, job, &poison->train, job->data->train_streamed, &poison->device_train,
-                                 err);
+        return kind == MFL_TASK_EVAL ? to_device(trainer, job, &poison->test, job->data->test_streamed,
+                                               &poison->device_test, err)
+                                     : to_device(trainer, job, &poison->train, job->data->train_streamed,
+                                               &poison->device_train, err);
 }
 
 void mfl_trainer_poison_free(struct mfl_trainer *trainer, struct trainer_job *job)

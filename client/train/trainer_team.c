@@ -135,7 +135,8 @@ static void step_rank(void *arg, uint32_t i)
         const atomic_bool *cancel = order->slot->team->apart ? &order->run->request->control->cancel : NULL;
         rank->steps = order->slot->groups[0];
         rank->code = mfl_team_step(rank->team, data->dataset, mfl_trainer_train_split(order->run),
-                mfl_trainer_train_data(order->run), &rank->steps, order->n_steps, order->opt, cancel, &rank->err);
+                mfl_trainer_train_data(order->run), &rank->steps, order->n_steps, order->opt, cancel,
+                &rank->err);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);
 }

@@ -89,7 +89,8 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         if (n && slot->team)
                 r = mfl_trainer_team_step(run, slot, n, &opt, err);
         else if (n)
-                r = run->trainer->ops->step(slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
+                r = run->trainer->ops->step(
+                        slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;

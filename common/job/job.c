@@ -20,8 +20,8 @@ static const char *const client_state_names[] = {"server", "daemon", NULL};
 #define WAITS_LESS "fedavg with time: virtual and selection.over does not wait for slow clients, either"
 static const struct {
         const char *name, *instead;
-} strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"ditto", CORRECTS_TOO}, {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO},
-        {"fedbuff", WAITS_LESS}, {"fedasync", WAITS_LESS}};
+} strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"ditto", CORRECTS_TOO},
+        {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}, {"fedbuff", WAITS_LESS}, {"fedasync", WAITS_LESS}};
 static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -261,9 +261,9 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_root_fields, mfl_job_personal_fields, selection_fields, oort_fields, daemons_fields,
-        mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
-        checkpoints_fields, NULL};
+        aggregation_fields, mfl_job_root_fields, mfl_job_personal_fields, selection_fields, oort_fields,
+        daemons_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
+        mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

@@ -88,10 +88,12 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
 
 bool mfl_job_keeps_history(const struct mfl_job *job)
 {
-        return job->aggregation.strategy == MFL_STRATEGY_FOOLSGOLD || job->simulation.attack == MFL_ATTACK_STALE;
+        return job->aggregation.strategy == MFL_STRATEGY_FOOLSGOLD ||
+               job->simulation.attack == MFL_ATTACK_STALE;
 }
 
 bool mfl_job_keeps_state(const struct mfl_job *job)
 {
-        return STATEFUL & BIT(job->aggregation.strategy) || job->personal.layers.n || mfl_job_keeps_history(job);
+        return STATEFUL & BIT(job->aggregation.strategy) || job->personal.layers.n ||
+               mfl_job_keeps_history(job);
 }

@@ -264,9 +264,8 @@ static const struct rule rules[] = {
                  "the median needs each update as a row, which this strategy's updates are not; write a "
                  "number"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG), clips_at_median, "aggregation", "update_clip"},
-        {{"personal", "update_clip",
-                 "would shorten what stays with the client, too; remove it"},
-                ANY, personal_clips, "aggregation", "update_clip"},
+        {{"personal", "update_clip", "would shorten what stays with the client, too; remove it"}, ANY,
+                personal_clips, "aggregation", "update_clip"},
         {{"personal", "simulation: an attack on updates",
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},

@@ -177,9 +177,11 @@ static int check_root(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         if (local ? !spec->root.daemon[0] || spec->root.has_client
                   : !spec->root.has_client || spec->root.daemon[0])
                 return mfl_yaml_fail(doc, node ? node : aggregation, err,
-                        local ? "fltrust needs root: {daemon: NAME}, the site, or the daemon of no site, whose "
+                        local ? "fltrust needs root: {daemon: NAME}, the site, or the daemon of no site, "
+                                "whose "
                                 "data are trusted"
-                              : "fltrust needs root: {client: NUMBER}, the client of the population whose data "
+                              : "fltrust needs root: {client: NUMBER}, the client of the population whose "
+                                "data "
                                 "are trusted; with partition local it is root: {daemon: NAME}");
         if (local)
                 return 0;
@@ -293,9 +295,9 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, st
 
 /* ---- simulated attacks ---- */
 
-static const char *const attack_names[] = {
-        "none", "sign-flip", "gaussian", "alie", "ipm", "min-max", "min-sum", "mimic", "lazy", "nan",
-        "fang-krum", "fang-trimmed", "stale", "label-flip", "backdoor", NULL};
+static const char *const attack_names[] = {"none", "sign-flip", "gaussian", "alie", "ipm", "min-max",
+        "min-sum", "mimic", "lazy", "nan", "fang-krum", "fang-trimmed", "stale", "label-flip", "backdoor",
+        NULL};
 static const unsigned scaled = MFL_JOB_BIT(MFL_ATTACK_SIGN_FLIP) | MFL_JOB_BIT(MFL_ATTACK_GAUSSIAN) |
                                MFL_JOB_BIT(MFL_ATTACK_ALIE) | MFL_JOB_BIT(MFL_ATTACK_IPM) |
                                MFL_JOB_BIT(MFL_ATTACK_FANG_TRIMMED) | MFL_JOB_BIT(MFL_ATTACK_BACKDOOR);
@@ -399,10 +401,18 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
                 return mfl_yaml_fail(doc, mfl_job_find_key(node, "share"), err,
                         "of %u clients, that is %u bad ones; some must be bad, and some honest",
                         job->data.clients, bad);
+        bool compares = s->attack == MFL_ATTACK_MIN_MAX || s->attack == MFL_ATTACK_MIN_SUM ||
+                        s->attack == MFL_ATTACK_FANG_KRUM;
+        if (compares && mfl_job_cohort_size(job, job->data.clients) > MFL_ROBUST_ROWS_MAX)
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "attack"), err,
+                        "%s compares each update of a round with all others: at most %u clients per round "
+                        "(selection.clients)",
+                        attack_names[s->attack], MFL_ROBUST_ROWS_MAX);
         if (s->attack == MFL_ATTACK_STALE &&
                 (is_one_of(job, BIT(MFL_STRATEGY_FOOLSGOLD)) || job->aggregation.mu_adaptive))
                 return mfl_yaml_fail(doc, mfl_job_find_key(node, "attack"), err,
-                        "stale keeps what this strategy keeps in the same place: write lazy, or another strategy");
+                        "stale keeps what this strategy keeps in the same place: write lazy, or another "
+                        "strategy");
         if (!s->has_scale)
                 s->scale = s->attack == MFL_ATTACK_GAUSSIAN || s->attack == MFL_ATTACK_IPM         ? 0.1
                            : s->attack == MFL_ATTACK_SIGN_FLIP || s->attack == MFL_ATTACK_BACKDOOR ? 1

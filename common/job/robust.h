@@ -45,7 +45,7 @@ struct mfl_robust_spec {
         uint32_t neighbours;  /* krum, multi-krum, bulyan: 0: m - f - 2 */
         double clip_radius;   /* centered-clip; 0: the median distance */
         uint32_t sample, iterations; /* dnc: elements of a draw, default 10,000; draws, default 1 */
-        uint32_t bucket; /* unit bucket: clients of a row, default 2 */
+        uint32_t bucket;             /* unit bucket: clients of a row, default 2 */
         /* Strategies that average: no client's update is longer than update_clip; 0: than the median length of the
          * round's updates, which the server keeps as rows for that. */
         bool has_update_clip;
@@ -90,10 +90,10 @@ enum mfl_attack {
         MFL_ATTACK_ALIE, /* mean + z std of the honest rows (Baruch et al. 2019); scale: z, 0: from the numbers of rows */
         MFL_ATTACK_IPM, /* -scale * mean of the honest rows (0.1) (Xie et al. 2020) */
         MFL_ATTACK_MIN_MAX, /* mean - gamma std, as far as a honest row is from another (Shejwalkar, Houmansadr 2021) */
-        MFL_ATTACK_MIN_SUM, /* the same for the sum of squared distances */
-        MFL_ATTACK_MIMIC,   /* the first honest row (Karimireddy et al. 2022) */
-        MFL_ATTACK_LAZY,    /* zeros */
-        MFL_ATTACK_NAN,     /* not a number: refused as any such update is */
+        MFL_ATTACK_MIN_SUM,   /* the same for the sum of squared distances */
+        MFL_ATTACK_MIMIC,     /* the first honest row (Karimireddy et al. 2022) */
+        MFL_ATTACK_LAZY,      /* zeros */
+        MFL_ATTACK_NAN,       /* not a number: refused as any such update is */
         MFL_ATTACK_FANG_KRUM, /* -lambda sign(mean), the largest lambda that Krum takes (Fang et al. 2020) */
         MFL_ATTACK_FANG_TRIMMED, /* beyond the honest extremes, against the mean's sign (Fang et al. 2020) */
         MFL_ATTACK_STALE,        /* its own update of its last turn; zeros at first */

@@ -22,4 +22,5 @@ static void replace(const struct mfl_job *job, const struct mfl_client_turn *tur
         memcpy(ret_own, delta, n * sizeof *delta);
 }
 
-const struct mfl_method_ops mfl_method_foolsgold = {.remember = add}, mfl_method_stale = {.remember = replace};
+const struct mfl_method_ops mfl_method_foolsgold = {.remember = add},
+                            mfl_method_stale = {.remember = replace};

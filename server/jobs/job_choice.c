@@ -77,8 +77,9 @@ void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_r
                 add(&line, "; ");
         if (report->few)
                 add(&line,
-                        report->few < mfl_robust_rows_least(job->spec) ? "%u rows are too few for %s: %s"
-                                                                       : "%u rows without the root for %s: %s",
+                        report->few < mfl_robust_rows_least(job->spec)
+                                ? "%u rows are too few for %s: %s"
+                                : "%u rows without the root for %s: %s",
                         report->few, rule, instead[job->spec->aggregation.robust.on_few]);
         else if (report->n_rows)
                 add(&line, "%s: %u of %u counted", rule, report->n_used, report->n_rows);

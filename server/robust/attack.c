@@ -41,6 +41,11 @@ static double quantile(double p)
         return q * over / under;
 }
 
+bool mfl_attack_compares(enum mfl_attack attack)
+{
+        return attack == MFL_ATTACK_MIN_MAX || attack == MFL_ATTACK_MIN_SUM || attack == MFL_ATTACK_FANG_KRUM;
+}
+
 double mfl_attack_alie(uint32_t n, uint32_t n_bad)
 {
         double honest = (double)n - n_bad, s = (double)(n / 2) + 1 - n_bad;

@@ -14,6 +14,8 @@ struct mfl_attack_plan {
         uint64_t client;
 };
 
+/* It needs the Gram matrix of the honest rows: at most MFL_ROBUST_ROWS_MAX. */
+bool mfl_attack_compares(enum mfl_attack attack);
 /* z of ALIE for n rows of which n_bad are bad: the quantile of (n - n_bad - s) / (n - n_bad), s = floor(n / 2) + 1 - n_bad;
  * at most 1.97, at least 0. */
 double mfl_attack_alie(uint32_t n, uint32_t n_bad);

@@ -13,8 +13,8 @@ struct seen {
         double *a, *g; /* a NULL: the rows as they came */
 };
 
-static const struct mfl_robust_rule *rule_for(const struct mfl_job *job, uint32_t n, bool guess,
-        struct mfl_choice *choice, struct mfl_error *err)
+static const struct mfl_robust_rule *rule_for(
+        const struct mfl_job *job, uint32_t n, bool guess, struct mfl_choice *choice, struct mfl_error *err)
 {
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
         const struct mfl_robust_rule *rule = mfl_robust_get(job->aggregation.strategy);
@@ -35,9 +35,10 @@ static const struct mfl_robust_rule *rule_for(const struct mfl_job *job, uint32_
                         mfl_strategy_name(job->aggregation.strategy));
         else
                 mfl_fail(err, MFL_INVALID,
-                        "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean or "
-                "median",
-                mfl_strategy_name(job->aggregation.strategy), spec->f, least, n);
+                        "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean "
+                        "or "
+                        "median",
+                        mfl_strategy_name(job->aggregation.strategy), spec->f, least, n);
         return NULL;
 }
 
@@ -218,8 +219,7 @@ int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows
         const struct mfl_facts shape = mfl_facts_of(job, seen.n_in, 0, round);
         mfl_assert(n_rows);
         const struct mfl_robust_rule *rule =
-                rule_for(
-                        job, mfl_robust_rows_after(&job->aggregation.robust, n_rows), guess, &choice, err);
+                rule_for(job, mfl_robust_rows_after(&job->aggregation.robust, n_rows), guess, &choice, err);
         int r = !rule ? MFL_INVALID : choice.few ? 0 : see(job, round, facts, &seen);
         if (!r)
                 r = alloc_ruling(seen.n + guess, &ruling);

@@ -17,7 +17,8 @@
 
 static double cosine(const struct mfl_rows *rows, uint32_t i, uint32_t j)
 {
-        double lengths = sqrt(mfl_rows_norm2(rows, i) * mfl_rows_norm2(rows, j)); /* equal rows: exactly G_ij */
+        double lengths =
+                sqrt(mfl_rows_norm2(rows, i) * mfl_rows_norm2(rows, j)); /* equal rows: exactly G_ij */
         return lengths > 0 ? rows->g[(size_t)i * rows->stride + j] / lengths : 0;
 }
 

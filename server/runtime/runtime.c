@@ -101,8 +101,8 @@ static int alloc_memory(
         }
         if (!failed && single) {
                 rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
-                failed = !rt->rows || (rt->spec->simulation.attack &&
-                                              mfl_simulation_draw(rt->spec, &rt->bad));
+                failed =
+                        !rt->rows || (rt->spec->simulation.attack && mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
                 failed = !rt->sums;

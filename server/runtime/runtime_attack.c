@@ -116,8 +116,3 @@ int mfl_rows_attack(struct mfl_runtime *rt, struct mfl_error *err)
         free(b.from);
         return r == -ENOMEM ? mfl_fail_memory(err, rt->n * sizeof(float), "a simulated attack") : r;
 }
-
-bool mfl_attack_compares(enum mfl_attack attack)
-{
-        return attack == MFL_ATTACK_MIN_MAX || attack == MFL_ATTACK_MIN_SUM || attack == MFL_ATTACK_FANG_KRUM;
-}

@@ -49,8 +49,8 @@ int mfl_history_replay(struct mfl_runtime *rt, uint32_t row, struct mfl_error *e
         float *to = mfl_spill_row(rt->spill, row);
         int r = keep_row(rt, row, err);
         for (uint64_t at = 0; at < rt->n && !r;) { /* running statistics stay its own */
-                struct mfl_fixed_part part = mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at,
-                        MFL_MIN(rt->n, at + RANGE_ELEMENTS));
+                struct mfl_fixed_part part = mfl_fixed_part_at(
+                        &rt->fixed, &rt->graph->statistics, at, MFL_MIN(rt->n, at + RANGE_ELEMENTS));
                 if (!part.statistics)
                         r = mfl_states_read(rt->states, item, false, at, part.end - at, to + at, err);
                 at = part.end;

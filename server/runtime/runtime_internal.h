@@ -94,16 +94,18 @@ struct mfl_runtime {
         struct mfl_states *states; /* NULL: clients keep nothing */
         uint64_t weight_added;     /* in this round */
         uint32_t round;
-        double *d;                /* RANGE_ELEMENTS */
-        double *largest;          /* of each tensor's mean delta in a round; NULL: the job has no grid */
-        const float **rows;       /* cohort, and the guess */
-        uint32_t *pick, n_pick;   /* of the round being applied: rows of the spill that the rule is asked about */
-        uint32_t root;            /* the row of fltrust's root; the number of rows: it has none */
-        uint64_t root_item[2];    /* the client that it may be */
+        double *d;          /* RANGE_ELEMENTS */
+        double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
+        const float **rows; /* cohort, and the guess */
+        uint32_t *pick,
+                n_pick; /* of the round being applied: rows of the spill that the rule is asked about */
+        uint32_t root;  /* the row of fltrust's root; the number of rows: it has none */
+        uint64_t root_item[2];         /* the client that it may be */
         struct mfl_rows_buckets *unit; /* unit bucket; NULL: rows are updates (runtime_unit.c) */
-        struct mfl_spill *history;  /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
-        uint32_t n_threads;       /* of the pass over the rows */
-        bool *bad;                /* clients that a simulated attack has; NULL: none */
+        struct mfl_spill
+                *history;   /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
+        uint32_t n_threads; /* of the pass over the rows */
+        bool *bad;          /* clients that a simulated attack has; NULL: none */
         struct mfl_choice choice; /* of this round, while it is applied */
         double *scratch;          /* of mfl_robust_reduce */
         struct mfl_rows_report report;
@@ -113,7 +115,7 @@ struct mfl_runtime {
 uint64_t mfl_rows_bytes(const struct mfl_job *spec);
 /* The attack of a simulation, the pass over the rows, the decision. Not without rows. MFL_INVALID: too few or too many. */
 int mfl_rows_decide(struct mfl_runtime *rt, struct mfl_error *err);
-/* What pass 1 finds of picked rows of a spill file (pick NULL: the first n_pick), with the guess as the last one; the caller
+/* runtime_facts.c. What pass 1 finds of picked rows of a spill file (pick NULL: the first n_pick), with the guess as the last one; the caller
  * frees it. NULL: no memory. */
 double *mfl_rows_facts(struct mfl_runtime *rt, struct mfl_spill *spill, const uint32_t *pick, uint32_t n_pick,
         const float *guess);
@@ -124,7 +126,6 @@ void mfl_rows_close(struct mfl_runtime *rt);
 
 /* runtime_attack.c */
 int mfl_rows_attack(struct mfl_runtime *rt, struct mfl_error *err);
-bool mfl_attack_compares(enum mfl_attack attack); /* it needs G */
 
 /* runtime_unit.c. merge: the picked rows become means of buckets, which are picked then; nothing without unit bucket. tell:
  * the clients of a picked row. */

@@ -41,8 +41,8 @@ void mfl_unit_free(struct mfl_rows_buckets *unit)
         free(unit);
 }
 
-static void add_part(
-        const struct mfl_fixed_part *part, const uint32_t *members, uint32_t n, const float **rows, size_t count, float *to)
+static void add_part(const struct mfl_fixed_part *part, const uint32_t *members, uint32_t n,
+        const float **rows, size_t count, float *to)
 {
         double scale = ldexp(1, part->fixed.scale_bits), back = ldexp(1, -part->fixed.scale_bits);
         for (size_t e = 0; e < count; e++) {
@@ -58,8 +58,8 @@ static void fill_bucket(struct mfl_runtime *rt, const uint32_t *members, uint32_
 {
         float *to = mfl_spill_row(rt->spill, members[0]);
         for (uint64_t at = 0; at < rt->n;) {
-                struct mfl_fixed_part part = mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at,
-                        MFL_MIN(rt->n, at + RANGE_ELEMENTS));
+                struct mfl_fixed_part part = mfl_fixed_part_at(
+                        &rt->fixed, &rt->graph->statistics, at, MFL_MIN(rt->n, at + RANGE_ELEMENTS));
                 mfl_spill_range(rt->spill, at, rt->rows);
                 add_part(&part, members, n, rt->rows, part.end - at, to + at);
                 at = part.end;

@@ -62,17 +62,19 @@ static void values_arrive(void **state)
         assert_true(mfl_robust_rows_of(&job->aggregation.robust, 10) == 5 &&
                     mfl_robust_rows_of(&job->aggregation.robust, 9) == 5);
         mfl_job_free(job);
-        assert_int_equal(parse(NULL,
-                                 "aggregation: {strategy: fltrust, root: {client: 3}, unit: bucket, bucket: 4}\n"
-                                 "simulation: {attack: label-flip, share: 0.9, labels: [1, 2]}",
-                                 &job, &err),
+        assert_int_equal(
+                parse(NULL,
+                        "aggregation: {strategy: fltrust, root: {client: 3}, unit: bucket, bucket: 4}\n"
+                        "simulation: {attack: label-flip, share: 0.9, labels: [1, 2]}",
+                        &job, &err),
                 0);
         assert_true(mfl_robust_rows_of(&job->aggregation.robust, 10) == 3);
-        assert_true(mfl_attack_label(&job->simulation, 1, 4) == 2 && mfl_attack_label(&job->simulation, 3, 4) == 3);
+        assert_true(mfl_attack_label(&job->simulation, 1, 4) == 2 &&
+                    mfl_attack_label(&job->simulation, 3, 4) == 3);
         bad = NULL;
         assert_int_equal(mfl_simulation_draw(job, &bad), 0);
         for (int k = 0; k < 10; k++)
-            assert_true(bad[k] == (k != 3)); /* the root is never bad */
+                assert_true(bad[k] == (k != 3)); /* the root is never bad */
         free(bad);
         mfl_job_free(job);
         /* The plain mean under an attack needs single updates, too. */
@@ -164,6 +166,8 @@ static void mistakes_are_refused_by_name(void **state)
                         "a backdoor's success is measured on the test split"},
                 {NULL, "simulation: {attack: backdoor, share: 0.1}\nevaluation: {detailed: true}",
                         "counts its successes instead of a confusion matrix"},
+                {"{name: d, partition: iid, clients: 2000}", "simulation: {attack: min-max, share: 0.1}",
+                        "min-max compares each update of a round"},
                 {NULL, "aggregation: {strategy: foolsgold}\nsimulation: {attack: stale, share: 0.1}",
                         "stale keeps what this strategy keeps"},
                 {"{name: d}", "simulation: {attack: lazy, share: 0.1}", "needs a simulated population"},
