@@ -84,6 +84,7 @@ PURPOSE = {
     "cli/pki": "certificates",
     "cli/pull": "fetching models, rounds and events",
     "cli/job": "submitting jobs",
+    "cli/many": "several jobs at once: which ones, and how they compare",
     "cli/run": "`mfl run`: a server and daemons for one job",
     "cli/commands": "the commands, their options and help",
 }

@@ -96,6 +96,7 @@ ROOMS = {
     "cli/pki": ["cli/base", "common/*"],
     "cli/pull": ["cli/base", "cli/onnx/*", "cli/view", "common/*", "proto/*"],
     "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "proto/*"],
+    "cli/many": ["cli/base", "cli/view", "common/*", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
     "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],
 }

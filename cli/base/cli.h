@@ -38,7 +38,7 @@ enum {
 };
 
 #define MFL_CLI_DATA_MAX 16
-#define MFL_CLI_POSITIONAL_MAX 4
+#define MFL_CLI_POSITIONAL_MAX 16
 
 /* The values of all options; the table of commands says which command takes which. */
 struct mfl_cli_options {
@@ -51,11 +51,14 @@ struct mfl_cli_options {
         const char *sigma, *q, *rounds, *delta, *calibrate;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
-        int64_t days, crl_days; /* -1: not given */
+        const char *set[MFL_CLI_DATA_MAX]; /* changes of a job file, KEY=VALUE */
+        int n_set;
+        const char *state, *name, *since, *before; /* which jobs */
+        int64_t days, crl_days;                    /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, undo, wait, all, keep_state, nodes, teams, plain, help, version,
-                after_round;
+                after_round, done;
 };
 
 struct mfl_cli {

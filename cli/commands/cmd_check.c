@@ -106,6 +106,7 @@ static int check_beside_data(struct mfl_cli *cli, const struct mfl_job *job, str
 int mfl_cmd_check(struct mfl_cli *cli)
 {
         MFL_CLEANUP_SUBMISSION struct mfl_submission s = {.path = NULL};
+        const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
         struct mfl_error err;
         struct mfl_graph *graph = NULL;
         struct mfl_data_facts facts = {.train = 0};
@@ -116,7 +117,7 @@ int mfl_cmd_check(struct mfl_cli *cli)
                 r = mfl_fail(
                         &err, MFL_CLI_USAGE, "check computes on the CPU: --backend auto, cpu or reference");
         if (!r)
-                r = mfl_submission_read(cli->argument[0], backend, &s, &err);
+                r = mfl_submission_read(cli->argument[0], &sets, backend, &s, &err);
         if (!r)
                 r = beside ? check_beside_data(cli, s.job, &graph, &facts, &err)
                            : known_graph(s.job, &graph, &err);

@@ -120,7 +120,7 @@ int mfl_cmd_data(struct mfl_cli *cli)
         if (strcmp(cli->argument[0], "show"))
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "mfl data knows only 'show': mfl data show job.yaml");
-        int r = mfl_submission_read(cli->argument[1], NULL, &s, &err);
+        int r = mfl_submission_read(cli->argument[1], NULL, NULL, &s, &err);
         if (!r)
                 r = mfl_data_option_find(
                         cli->options.data, cli->options.n_data, s.job->data.name, &config, &err);

@@ -8,6 +8,7 @@
 #include "cli/base/client.h"
 #include "cli/base/display.h"
 #include "cli/base/json.h"
+#include "cli/many/select.h"
 #include "cli/view/views.h"
 
 #define CHOICES_SHOWN 20 /* rounds */
@@ -62,20 +63,35 @@ static json_t *list_json(const Mfl__JobList *list)
 static int print_list(
         struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
 {
-        const Mfl__JobList *list = answer->job_list;
+        const Mfl__JobList *all = answer->job_list;
+        Mfl__JobList list = MFL__JOB_LIST__INIT;
+        struct mfl_select select;
+        size_t n = cli->options.last > 0 ? (size_t)cli->options.last : 0;
+        int r = mfl_select_read(cli, &select, err);
+        if (!r)
+                r = mfl_select_jobs(&select, n, all, &list, err);
+        if (r)
+                return r;
+        if (!cli->json && *all->notice)
+                fprintf(stderr, "mfl: %s\n", all->notice);
         if (cli->json)
-                return mfl_json_print(stdout, list_json(list), err);
-        if (*list->notice)
-                fprintf(stderr, "mfl: %s\n", list->notice);
-        if (!list->n_jobs) {
-                puts("no jobs; 'mfl submit job.yaml' sends one to the server");
-                return 0;
-        }
-        return print_view(mfl_view_jobs(list, width(cli)), "a list of jobs", err);
+                r = mfl_json_print(stdout, list_json(&list), err);
+        else if (!list.n_jobs)
+                puts(all->n_jobs ? "no job matches"
+                                 : "no jobs; 'mfl submit job.yaml' sends one to the server");
+        else
+                r = print_view(mfl_view_jobs(&list, width(cli)), "a list of jobs", err);
+        free(list.jobs);
+        return r;
 }
 
 int mfl_cmd_list(struct mfl_cli *cli)
 {
+        struct mfl_select select;
+        struct mfl_error err;
+        int r = mfl_select_read(cli, &select, &err); /* before the server is asked */
+        if (r)
+                return mfl_cli_report(cli, r, &err);
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
         request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
@@ -301,6 +317,10 @@ int mfl_cmd_stop(struct mfl_cli *cli)
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__StopJob stop = MFL__STOP_JOB__INIT;
         Mfl__StopAfterRound after = MFL__STOP_AFTER_ROUND__INIT;
+        if (cli->options.all || !cli->argument[0])
+                return mfl_cmd_stop_many(cli);
+        if (cli->options.name)
+                return mfl_cli_report_text(cli, MFL_CLI_USAGE, "--name goes with --all, not with a job");
         stop.job = after.job = job;
         if (cli->options.after_round) { /* a separate request, which an older server refuses */
                 request.body_case = MFL__ENVELOPE__BODY_STOP_AFTER_ROUND;
@@ -317,6 +337,11 @@ int mfl_cmd_delete(struct mfl_cli *cli)
         char job[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__DeleteJob delete = MFL__DELETE_JOB__INIT;
+        if (!cli->argument[0])
+                return mfl_cmd_delete_many(cli);
+        if (mfl_select_given(cli))
+                return mfl_cli_report_text(
+                        cli, MFL_CLI_USAGE, "name a job, or say by options which jobs; not both");
         delete.job = job;
         request.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
         request.delete_job = &delete;

@@ -117,7 +117,8 @@ static int finish(struct mfl_run *run, int r, struct mfl_error *err)
 
 static int run_all(struct mfl_run *run, struct mfl_error *err)
 {
-        int r = mfl_submission_read(run->cli->argument[0], "auto", &run->submission, err);
+        const struct mfl_sets sets = {run->cli->options.set, run->cli->options.n_set};
+        int r = mfl_submission_read(run->cli->argument[0], &sets, "auto", &run->submission, err);
         if (!r) {
                 mfl_submission_tell(&run->submission, run->cli);
                 r = mfl_run_check_data(run, err);

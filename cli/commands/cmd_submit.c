@@ -34,12 +34,13 @@ static int watch_or_end(struct mfl_cli *cli, const char *job)
 int mfl_cmd_submit(struct mfl_cli *cli)
 {
         MFL_CLEANUP_SUBMISSION struct mfl_submission s = {.path = NULL};
+        const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
         struct mfl_error err;
         char job[MFL_JOB_ID_BYTES];
         bool existed;
         int r = check_token(cli->options.token, &err);
         if (!r)
-                r = mfl_submission_read(cli->argument[0], "auto", &s, &err);
+                r = mfl_submission_read(cli->argument[0], &sets, "auto", &s, &err);
         if (!r) {
                 mfl_submission_tell(&s, cli);
                 MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};

@@ -4,7 +4,7 @@
 
 const struct mfl_cli_command mfl_cli_commands[] = {
         {"run", "job.yaml", "train a job on this machine, with a server and daemons of its own", 1, 1,
-                "daemons threads out data backend keep-state",
+                "set daemons threads out data backend keep-state",
                 "Starts a private server and client daemons on 127.0.0.1, submits the job, shows it\n"
                 "live, and writes model.safetensors, rounds.csv, job.yaml and the logs into a new\n"
                 "folder. It leaves no process running. A child that dies is started again, and the job\n"
@@ -18,18 +18,24 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl run job.yaml --data toy=synthetic:1,28,28:10:1000:200:1\n"
                 "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
                 .local = true},
-        {"submit", "job.yaml", "send a job to the server", 1, 1, "token watch timeout",
+        {"submit", "job.yaml", "send a job to the server", 1, 1, "set token watch timeout",
                 "Checks the job file here and on the server, and prints the new job's id. '-' reads\n"
                 "standard input. With --token, submitting the same file again (from a script, or after\n"
                 "a timeout) returns the same job; another job file with the same token is a conflict\n"
                 "(exit status 6). The file that model.initial names is read here and sent with the job.\n"
                 "\n"
+                "--set changes one value: KEY is a path such as training.lr or model.layers[0].units, VALUE\n"
+                "is YAML in one line. The rest of the file, its comments too, stays as it is, and the "
+                "server\n"
+                "stores the changed file.\n"
+                "\n"
                 "Examples:\n"
                 "  mfl submit job.yaml\n"
                 "  mfl submit job.yaml --watch\n"
+                "  mfl submit job.yaml --set training.lr=0.01 --set rounds=50\n"
                 "  mfl submit job.yaml --token nightly-2024-05-01\n"
                 "  job=$(mfl submit job.yaml --json | jq -r .job) && mfl wait \"$job\"\n"},
-        {"check", "job.yaml", "check a job file, without a server", 1, 1, "data backend",
+        {"check", "job.yaml", "check a job file, without a server", 1, 1, "set data backend",
                 "Reads the job as the server would, and prints a summary, or FILE:LINE and what is\n"
                 "wrong there. With --data it also reads the data set and checks that it fits the model\n"
                 "and is large enough for the clients. The messages are those of the server and the\n"
@@ -44,10 +50,32 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl check job.yaml\n"
                 "  mfl check job.yaml --data iris=csv:iris.csv,test_fraction=0.2\n",
                 .local = true},
-        {"list", "", "list the jobs", 0, 0, "",
+        {"sweep", "job.yaml", "submit a job once for each combination of values", 1, 1,
+                "set token watch timeout",
+                "Each --set names several values: KEY=V,V,... or a range of whole numbers, KEY=1..5. A job\n"
+                "is submitted for each combination, named NAME-KEYVALUE-..., at most 256 of them. All are\n"
+                "checked before the first is submitted. With --watch it waits until all have ended, and\n"
+                "prints what 'mfl compare' prints. With --token, the same sweep again makes no new jobs.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl sweep job.yaml --set training.lr=0.01,0.03,0.1 --set seed=1..3\n"
+                "  mfl sweep job.yaml --set aggregation.strategy=fedavg,fedadam --watch\n"},
+        {"compare", "JOB JOB ...", "compare jobs: settings, results, curves", 1, MFL_CLI_POSITIONAL_MAX, "",
+                "Prints a row for each job with the settings in which the job files differ ('-': not in the\n"
+                "file) and the results, then a plot of the accuracy (of the loss, if no job has an "
+                "accuracy)\n"
+                "over the rounds. JOB may be a pattern of names: 'lr-*'.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl compare j-000001 j-000002\n"
+                "  mfl compare 'fashion-lr*'\n"
+                "  mfl compare 'fashion-lr*' --json | jq '.jobs[] | [.settings, .job.best.accuracy]'\n"},
+        {"list", "", "list the jobs", 0, 0, "state done name since last",
                 "\n"
                 "Examples:\n"
                 "  mfl list\n"
+                "  mfl list --state running,waiting\n"
+                "  mfl list --name 'fashion-*' --since 2d\n"
                 "  mfl list --json | jq '.jobs[] | select(.state == \"running\") | .job'\n"},
         {"show", "JOB", "show a job: state, rounds, network, the job file", 1, 1, "nodes partition teams",
                 "JOB is an id (j-000001), a name that only one job has, or 'last'. The section\n"
@@ -84,25 +112,32 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Examples:\n"
                 "  mfl logs last\n"
                 "  mfl logs j-000001 -f\n"},
-        {"stop", "JOB", "stop a job; its models stay", 1, 1, "after-round",
+        {"stop", "JOB|--all", "stop a job; its models stay", 0, 1, "after-round all name",
                 "The daemons drop the job's work at once. Committed rounds stay; 'mfl clone' starts the\n"
                 "job again from the beginning. With --after-round, the current round is trained,\n"
                 "evaluated and committed first. Until then the job runs on, 'mfl list' shows after\n"
                 "which round it ends, and then it ends as stopped (as done if that was its last round).\n"
                 "A server of an older release that does not know --after-round refuses the command, and\n"
-                "the job runs on.\n"
+                "the job runs on. --all stops every job that has not ended; with --name, those whose name\n"
+                "matches.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl stop last\n"
+                "  mfl stop --all --name 'fashion-lr*'\n"
                 "  mfl stop last --after-round && mfl wait last\n"},
         {"clone", "JOB", "submit the same job again", 1, 1, "token watch timeout",
                 "\n"
                 "Example:\n"
                 "  mfl clone j-000001 --watch\n"},
-        {"delete", "JOB", "delete a job that has ended, with its models", 1, 1, "",
+        {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
+                "done state name before",
+                "Without JOB, it deletes every job that matches all of the options, of which there must be\n"
+                "--done or --state.\n"
                 "\n"
-                "Example:\n"
-                "  mfl delete j-000001\n"},
+                "Examples:\n"
+                "  mfl delete j-000001\n"
+                "  mfl delete --done --before 30d\n"
+                "  mfl delete --state failed,stopped --name 'test-*'\n"},
         {"models", "JOB", "list the models of a job", 1, 1, "",
                 "Prints one line for each round whose model the server has kept.\n"
                 "\n"

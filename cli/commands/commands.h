@@ -39,6 +39,8 @@ void mfl_help_command(FILE *out, const struct mfl_cli_command *command);
 /* Each returns the exit code of the program. */
 int mfl_cmd_submit(struct mfl_cli *cli);
 int mfl_cmd_check(struct mfl_cli *cli);
+int mfl_cmd_sweep(struct mfl_cli *cli);
+int mfl_cmd_compare(struct mfl_cli *cli);
 int mfl_cmd_privacy(struct mfl_cli *cli);
 int mfl_cmd_clone(struct mfl_cli *cli);
 int mfl_cmd_list(struct mfl_cli *cli);
@@ -46,6 +48,8 @@ int mfl_cmd_show(struct mfl_cli *cli);
 int mfl_cmd_models(struct mfl_cli *cli);
 int mfl_cmd_stop(struct mfl_cli *cli);
 int mfl_cmd_delete(struct mfl_cli *cli);
+int mfl_cmd_stop_many(struct mfl_cli *cli);   /* stop --all */
+int mfl_cmd_delete_many(struct mfl_cli *cli); /* delete without a job */
 int mfl_cmd_daemons(struct mfl_cli *cli);
 int mfl_cmd_access(struct mfl_cli *cli); /* daemons with a verb */
 int mfl_cmd_drain(struct mfl_cli *cli);

@@ -15,8 +15,9 @@ static const struct {
         const char *name;
         int (*run)(struct mfl_cli *cli);
 } runs[] = {{"run", mfl_cmd_run}, {"submit", mfl_cmd_submit}, {"check", mfl_cmd_check},
-        {"list", mfl_cmd_list}, {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait},
-        {"logs", mfl_cmd_logs}, {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"delete", mfl_cmd_delete},
+        {"sweep", mfl_cmd_sweep}, {"compare", mfl_cmd_compare}, {"list", mfl_cmd_list},
+        {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait}, {"logs", mfl_cmd_logs},
+        {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"delete", mfl_cmd_delete},
         {"models", mfl_cmd_models}, {"pull", mfl_cmd_pull}, {"daemons", mfl_cmd_daemons},
         {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe}, {"audit", mfl_cmd_audit}, {"data", mfl_cmd_data},
         {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki}, {"privacy", mfl_cmd_privacy},

@@ -20,6 +20,17 @@ static const struct mfl_cli_option options[] = {
         {"json", 0, KIND_FLAG, AT(json), NULL, "print JSON on stdout; see 'mfl help json'", 0, 0},
         {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
         {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
+        {"set", 0, KIND_LIST, AT(set), "KEY=VALUE",
+                "change the job file, as in --set training.lr=0.01;\nrepeat for more", 0, 0, AT(n_set)},
+        {"state", 0, KIND_TEXT, AT(state), "S,S,...", "only jobs in one of these states", 0, 0,
+                .choices = "waiting running done failed stopped"},
+        {"done", 0, KIND_FLAG, AT(done), NULL, "the same as --state done", 0, 0},
+        {"name", 0, KIND_TEXT, AT(name), "PATTERN",
+                "only jobs whose name matches; '*' stands for any text,\n'?' for one character", 0, 0},
+        {"since", 0, KIND_TEXT, AT(since), "TIME", "only jobs submitted in the last TIME, such as 12h or 2d",
+                0, 0},
+        {"before", 0, KIND_TEXT, AT(before), "TIME", "only jobs that ended longer ago than TIME, such as 30d",
+                0, 0},
         {"token", 0, KIND_TEXT, AT(token), "T", "submitting twice with one token makes one job", 0, 0},
         {"watch", 0, KIND_FLAG, AT(watch), NULL, "watch the job until it ends", 0, 0},
         {"follow", 'f', KIND_FLAG, AT(follow), NULL, "continue until the job ends", 0, 0},
@@ -39,20 +50,22 @@ static const struct mfl_cli_option options[] = {
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "show how the data set is divided among the clients",
                 0, 0},
-        {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "show show what each of the last 100 rounds cost each node",
-                0, 0},
+        {"nodes", 0, KIND_FLAG, AT(nodes), NULL, "show what each of the last 100 rounds cost each node", 0,
+                0},
         {"teams", 0, KIND_FLAG, AT(teams), NULL, "show which daemons train a client together now", 0, 0},
         {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "commit the current round first", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "let it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
-        {"all", 0, KIND_FLAG, AT(all), NULL, "every daemon, also those that connect later", 0, 0},
+        {"all", 0, KIND_FLAG, AT(all), NULL,
+                "drain: every daemon, also those that connect later;\nstop: every job that has not ended", 0,
+                0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
                 "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (DIR may be a "
                 "file;\nadd ,KEY=VALUE as in client.yaml) or\nsynthetic "
                 "(synthetic:C,H,W:classes:train:test:seed)",
                 0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
-        {"last", 0, KIND_NUMBER, AT(last), "N", "the newest N (default 100)", 1, 1000},
+        {"last", 0, KIND_NUMBER, AT(last), "N", "only the newest N (audit: default 100)", 1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
         {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
         {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
@@ -214,14 +227,16 @@ static const struct {
         {"start train simulate sim local demo", "run"},
         {"send create new add push upload sub queue enqueue", "submit"},
         {"validate verify lint test dry-run", "check"},
-        {"ls jobs ps status st dir", "list"},
+        {"jobs ps st dir", "list"},
         {"info describe inspect get-job cat desc view", "show"},
         {"top tail monitor follow attach progress", "watch"},
         {"await join", "wait"},
+        {"grid search tune hyperparameters hparams", "sweep"},
+        {"diff plot vs", "compare"},
         {"log output journal events", "logs"},
-        {"kill abort cancel end terminate halt quit interrupt pause", "stop"},
+        {"kill abort end terminate halt quit interrupt pause", "stop"},
         {"restart rerun resubmit copy cp retry again repeat", "clone"},
-        {"rm remove del erase purge clean", "delete"},
+        {"remove del erase purge clean", "delete"},
         {"model checkpoints checkpoint", "models"},
         {"get download fetch export save metrics results model-pull", "pull"},
         {"clients nodes workers hosts gpus gpu devices daemon node", "daemons"},
@@ -272,10 +287,23 @@ static int check_early_options(const struct mfl_cli *cli, struct mfl_error *err)
         return 0;
 }
 
+/* Short names from other programs that people type without thinking. */
+static const struct {
+        const char *word, *command;
+} aliases[] = {{"ls", "list"}, {"status", "list"}, {"rm", "delete"}, {"cancel", "stop"}};
+
+static const char *command_name(const char *text)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(aliases); i++)
+                if (!strcmp(text, aliases[i].word))
+                        return aliases[i].command;
+        return text;
+}
+
 static int add_argument(struct mfl_cli *cli, const char *text, int *n, struct mfl_error *err)
 {
         if (!cli->command) {
-                cli->command = mfl_cli_command_find(text);
+                cli->command = mfl_cli_command_find(command_name(text));
                 return cli->command ? 0 : fail_command(text, err);
         }
         if (*n == cli->command->n_max)

@@ -9,6 +9,7 @@
 #include "cli/job/trace_file.h"
 #include "cli/onnx/open/job.h"
 #include "common/base/fs.h"
+#include "common/settings/yaml_edit.h"
 
 #define FRAME_FLOATS (1024 * 1024 / sizeof(float))
 
@@ -182,28 +183,94 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
         return r;
 }
 
-int mfl_submission_read(
-        const char *path, const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err)
+int mfl_submission_load(const char *path, char **ret_text, struct mfl_error *err)
 {
-        bool is_stdin = !strcmp(path, "-");
+        size_t bytes;
+        char *text;
         const char *end = strrchr(path, '.');
         if (end && !strcmp(end, ".onnx"))
                 return mfl_fail(err, MFL_INVALID,
                         "%s: this is a model; write a job file that names it, model: {onnx: %s} (mfl help "
                         "job)",
                         path, path);
-        struct mfl_submission s = {.path = is_stdin ? "<stdin>" : path};
-        int r = mfl_fs_read(is_stdin ? "/dev/stdin" : path, MFL_JOB_TEXT_MAX, &s.text, &s.text_bytes, err);
+        int r = mfl_fs_read(strcmp(path, "-") ? path : "/dev/stdin", MFL_JOB_TEXT_MAX, &text, &bytes, err);
+        if (!r && strlen(text) != bytes) {
+                free(text);
+                r = mfl_fail(err, MFL_INVALID, "%s: contains a NUL byte, so it is no text", path);
+        }
+        if (!r)
+                *ret_text = text;
+        return r;
+}
+
+/* "training.lr=0.01": the changed text replaces s->text. */
+static int change(struct mfl_submission *s, const char *set, struct mfl_error *err)
+{
+        const char *equals = strchr(set, '=');
+        if (!equals || equals == set)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--set: expected KEY=VALUE, as in --set training.lr=0.01, got '%.100s'", set);
+        char *changed;
+        MFL_CLEANUP_FREE char *path = mfl_asprintf("%.*s", (int)(equals - set), set);
+        int r = path ? mfl_yaml_set(s->text, s->path, path, equals + 1, &changed, err)
+                     : mfl_fail_memory(err, strlen(set), "a key");
+        if (r)
+                return r;
+        free(s->text);
+        s->text = changed;
+        s->text_bytes = strlen(changed);
+        return 0;
+}
+
+static size_t count_lines(const char *text)
+{
+        size_t n = 0;
+        for (; *text; text++)
+                n += *text == '\n';
+        return n;
+}
+
+/* A line of the changed text may be another one in the user's file. */
+static int change_all(
+        struct mfl_submission *s, const struct mfl_sets *sets, bool *ret_longer, struct mfl_error *err)
+{
+        size_t n_lines = count_lines(s->text);
+        int r = 0;
+        for (int i = 0; sets && !r && i < sets->n; i++)
+                r = change(s, sets->text[i], err);
+        *ret_longer = !r && count_lines(s->text) > n_lines;
+        return r;
+}
+
+int mfl_submission_read_text(const char *path, const char *text, const struct mfl_sets *sets,
+        const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err)
+{
+        bool longer = false;
+        struct mfl_submission s = {.path = strcmp(path, "-") ? path : "<stdin>", .text = mfl_strdup(text)};
+        s.text_bytes = strlen(text);
+        int r = s.text ? change_all(&s, sets, &longer, err)
+                       : mfl_fail_memory(err, strlen(text), "a job file");
         if (!r)
                 r = parse(&s, prover, err);
         if (!r && s.job->model.initial && !s.initial)
                 r = read_initial(&s, err);
+        if (r == MFL_INVALID && longer)
+                mfl_snprintf(err->text + strlen(err->text), sizeof err->text - strlen(err->text),
+                        " (lines are counted with those that --set added)");
         if (r) {
                 mfl_submission_deinit(&s);
                 return r;
         }
         *ret_submission = s;
         return 0;
+}
+
+int mfl_submission_read(const char *path, const struct mfl_sets *sets, const char *prover,
+        struct mfl_submission *ret_submission, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = NULL;
+        int r = mfl_submission_load(path, &text, err);
+        return r ? r : mfl_submission_read_text(path, text, sets, prover, ret_submission, err);
 }
 
 void mfl_submission_tell(struct mfl_submission *s, struct mfl_cli *cli)

@@ -18,12 +18,23 @@ struct mfl_submission {
         char proof[256];  /* what the replay of an ONNX file's proof gave; empty: not replayed */
 };
 
-/* Reads and checks path ("-" is standard input) and the file that model.initial names. text is the job file,
- * with layers in place of an ONNX file, whose proof is replayed on `prover` (mfl_proof_replay's backend; NULL:
- * not replayed). MFL_INVALID names FILE:LINE; MFL_NOT_FOUND if there is no such file.
+/* Changes of a job file, each "training.lr=0.01". */
+struct mfl_sets {
+        const char *const *text;
+        int n;
+};
+
+/* Reads and checks path ("-" is standard input), with the changes (NULL: none), and the file that model.initial names.
+ * text is the job file, with layers in place of an ONNX file, whose proof is replayed on `prover` (mfl_proof_replay's
+ * backend; NULL: not replayed). MFL_INVALID names FILE:LINE; MFL_NOT_FOUND if there is no such file.
  */
-int mfl_submission_read(
-        const char *path, const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err);
+int mfl_submission_read(const char *path, const struct mfl_sets *sets, const char *prover,
+        struct mfl_submission *ret_submission, struct mfl_error *err);
+/* The same for text, which is copied; path is for messages and files beside it. */
+int mfl_submission_read_text(const char *path, const char *text, const struct mfl_sets *sets,
+        const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err);
+/* Reads the file, and refuses a model in place of a job. The caller frees. */
+int mfl_submission_load(const char *path, char **ret_text, struct mfl_error *err);
 /* Prints its notes on standard error, once. */
 void mfl_submission_tell(struct mfl_submission *submission, struct mfl_cli *cli);
 void mfl_submission_deinit(struct mfl_submission *submission);

@@ -190,6 +190,8 @@ static int add_node(struct parse *p, const yaml_event_t *event, enum mfl_yaml_ty
         n->node.text = type == MFL_YAML_SCALAR ? n->text : NULL;
         n->node.line = (uint32_t)line;
         n->node.column = (uint32_t)event->start_mark.column + 1;
+        n->node.begin = (uint32_t)event->start_mark.index;
+        n->node.end = (uint32_t)event->end_mark.index;
         n->node.key = n->key = p->key;
         n->node.key_line = p->key_line;
         p->key = NULL;
@@ -248,13 +250,16 @@ static int on_open(struct parse *p, const yaml_event_t *event, enum mfl_yaml_typ
         int r = add_node(p, event, type, NULL, 0, &n);
         if (r)
                 return r;
+        n->node.flow = sequence ? event->data.sequence_start.style == YAML_FLOW_SEQUENCE_STYLE
+                                : event->data.mapping_start.style == YAML_FLOW_MAPPING_STYLE;
         p->open = n;
         p->depth++;
         return 0;
 }
 
-static void on_close(struct parse *p)
+static void on_close(struct parse *p, const yaml_event_t *event)
 {
+        p->open->node.end = (uint32_t)event->end_mark.index;
         p->open = (struct owned_node *)(uintptr_t)p->open->node.parent;
         p->depth--;
 }
@@ -280,7 +285,7 @@ static int on_event(struct parse *p, const yaml_event_t *event)
                 return on_open(p, event, MFL_YAML_MAPPING);
         case YAML_SEQUENCE_END_EVENT:
         case YAML_MAPPING_END_EVENT:
-                on_close(p);
+                on_close(p, event);
                 return 0;
         default:
                 return 0;

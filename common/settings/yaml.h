@@ -29,6 +29,9 @@ struct mfl_yaml_node {
         uint32_t key_line;     /* of the key, where the parent is a mapping */
         uint32_t index;        /* position within the parent, from 0 */
         uint32_t n_children;
+        uint32_t begin,
+                end;      /* where it stands in the text, in characters; a byte order mark does not count */
+        bool flow;        /* a sequence or mapping in brackets */
         bool quoted;      /* a scalar in quotes or a block scalar: never a number */
         const char *key;  /* where the parent is a mapping; else NULL */
         const char *text; /* a scalar's text without quotes, without NUL inside; else NULL */

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Daily work with many jobs: --set, sweep, compare, filters of list, stop --all, delete by state and age."""
+import os
+
+import pytest
+
+import mfl_harness as h
+
+
+@pytest.fixture(scope='module')
+def cluster(tmp_path_factory):
+    with h.start_cluster(tmp_path_factory.mktemp('daily')) as c:
+        yield c
+
+
+def job_file(c, **changes):
+    return c.write('job.yaml', '# of this file every line stays\n' + h.job_text(**changes))
+
+
+def text_of(c, job):
+    return c.mfl_json('show', job)['text']
+
+
+def test_set_changes_values_and_nothing_else(cluster):
+    path = job_file(cluster, name='set', rounds=1)
+    job = cluster.mfl('submit', path, '--watch', '--set', 'training.lr=0.25', '--set', 'seed=77').stdout.split()[0]
+    with open(path) as f:
+        before = f.read().splitlines()
+    after = text_of(cluster, job).splitlines()
+    assert len([line for line in after if line not in before]) <= 2 and 'seed: 77' in text_of(cluster, job)
+    assert [line for line in before if line not in after and 'lr' not in line and 'seed' not in line] == []
+    # `check` and `run` know it, too, and what the job then says is judged as always.
+    assert 'seed' not in cluster.mfl('check', path, '--set', 'rounds=3').stderr
+    wrong = h.mfl('check', path, '--set', 'training.lr=-1', status=5)
+    assert 'training.lr: expected a number' in wrong.stderr
+    assert "did you mean 'lr'" in h.mfl('check', path, '--set', 'training.rl=1', status=5).stderr
+    for bad, text in (('rounds', 'expected KEY=VALUE'), ('=3', 'expected KEY=VALUE')):
+        assert text in h.mfl('check', path, '--set', bad, status=2).stderr
+    for bad, text in (('rounds=1, 2', 'expected one value'), ('rounds.x=1', 'is a single value')):
+        assert text in h.mfl('check', path, '--set', bad, status=5).stderr
+    added = h.mfl('check', path, '--set', 'limits.deadlines=3s', status=5).stderr
+    assert "did you mean 'deadline'" in added and 'lines are counted with those that --set added' in added
+    result = h.mfl('run', path, '--set', 'rounds=2', '--daemons', '1', '--backend', 'reference', '--data',
+                   'tiny=synthetic:1,8,8:4:64:32:1', '--out', os.path.join(cluster.dir, 'out'), '--json', cwd=cluster.dir)
+    assert '"round":2' in result.stdout.replace(' ', '')
+    with open(os.path.join(cluster.dir, 'out', 'job.yaml')) as f:
+        assert 'rounds: 2' in f.read()
+
+
+def test_a_sweep_is_a_job_for_each_combination(cluster):
+    path = job_file(cluster, name='sweep', rounds=2)
+    argv = ['sweep', path, '--set', 'training.lr=0.01,0.1', '--set', 'seed=1..2', '--token', 'night']
+    jobs = cluster.mfl_json(*argv)['jobs']
+    names = ['sweep-lr0.01-seed1', 'sweep-lr0.01-seed2', 'sweep-lr0.1-seed1', 'sweep-lr0.1-seed2']
+    assert [j['name'] for j in jobs] == names and not any(j['existed'] for j in jobs)
+    again = cluster.mfl(*argv, '--watch', timeout=120).stdout
+    assert again.count('was submitted before') == 4 and again.count(': done') == 4
+    table = again.split('\n\n')[1].splitlines()
+    assert table[0].split() == ['JOB', 'NAME', 'seed', 'training.lr', 'STATE', 'ROUND', 'ACCURACY', 'BEST', 'LOSS', 'SECONDS']
+    assert [line.split()[0] for line in table[1:5]] == ['a', 'b', 'c', 'd']
+    assert 'accuracy over rounds' in again
+    # By pattern; a setting that is the same everywhere is not shown.
+    found = cluster.mfl_json('compare', 'sweep-lr0.01*')['jobs']
+    assert [j['settings'] for j in found] == [{'seed': '1'}, {'seed': '2'}]
+    assert [len(j['rounds']) for j in found] == [2, 2]
+    # The same seed and lr give the same model as the job by itself.
+    single = cluster.mfl('submit', path, '--set', 'training.lr=0.1', '--set', 'seed=2', '--watch').stdout.split()[0]
+    assert cluster.digests(single) == cluster.digests(jobs[3]['job'])
+    assert "no job's name matches" in cluster.mfl('compare', 'nothing*', status=4).stderr
+
+
+def test_a_sweep_is_checked_before_anything_is_sent(cluster):
+    path = job_file(cluster, name='wrong')
+    n = len(cluster.mfl_json('list')['jobs'])
+    for argv, status, text in (
+            ([], 2, 'nothing to sweep over'),
+            (['--set', 'training.lr=0.1,-1'], 5, 'wrong-lr-1: '),
+            (['--set', 'name=a,b'], 2, 'names its jobs itself'),
+            (['--set', 'seed=1..257'], 2, 'more than 256'),
+            (['--set', 'seed=1..20', '--set', 'rounds=1..20'], 2, 'more than 256 combinations'),
+            (['--set', 'seed'], 2, 'expected KEY=VALUE'),
+            (['--set', 'seed=1', '--token', 'x' * 60], 2, '--token')):
+        assert text in cluster.mfl('sweep', path, *argv, status=status).stderr, argv
+    assert len(cluster.mfl_json('list')['jobs']) == n
+    # Values that are no names: the jobs are numbered.
+    jobs = cluster.mfl_json('sweep', path, '--set', "training.optimizer=sgd,{kind: adam}", status=5)
+    assert 'error' in jobs
+
+
+def test_lists_are_filtered(cluster):
+    path = job_file(cluster, name='listed', rounds=1)
+    job = cluster.mfl('submit', path, '--watch').stdout.split()[0]
+
+    def names(*argv):
+        return [j['name'] for j in cluster.mfl_json('list', *argv)['jobs']]
+
+    assert names('--name', 'listed') == ['listed'] == names('--name', 'l?st*', '--state', 'done,failed')
+    assert names('--state', 'failed', '--name', 'listed') == [] == names('--since', '0s')
+    assert names('--last', '1') == ['listed'] == names('--since', '2d', '--done')[-1:]
+    assert 'no job matches' in cluster.mfl('list', '--state', 'failed', '--name', 'listed').stdout
+    assert 'is no state' in cluster.mfl('list', '--state', 'dead', status=2).stderr
+    assert 'expected a time' in cluster.mfl('list', '--since', 'yesterday', status=2).stderr
+    assert cluster.mfl('ls').stdout == cluster.mfl('list').stdout == cluster.mfl('status').stdout
+    assert job in cluster.mfl('ls').stdout
+
+
+def test_many_jobs_end_at_once(cluster):
+    path = job_file(cluster, name='many', rounds=10000)
+    jobs = [cluster.mfl('submit', path, '--set', 'seed=%d' % i).stdout.split()[0] for i in (1, 2)]
+    other = cluster.mfl('submit', path, '--set', 'name=other').stdout.split()[0]
+    stopped = cluster.mfl('stop', '--all', '--name', 'man?')
+    assert sorted(line.split()[0] for line in stopped.stdout.splitlines()) == jobs
+    assert cluster.info(other)['state'] in ('waiting', 'running')
+    assert cluster.mfl_json('cancel', '--all')['jobs'][0]['job'] == other
+    assert 'no job matches' in cluster.mfl('stop', '--all').stdout
+    for argv, text in ((['delete'], 'say which jobs'), (['delete', '--name', 'x'], 'say which jobs'),
+                       (['delete', '--state', 'running'], 'stop it first'), (['delete', other, '--done'], 'not both'),
+                       (['stop'], 'name a job'), (['stop', other, '--name', 'x'], 'goes with --all'),
+                       (['delete', '--done', '--state', 'failed'], 'write one of them')):
+        assert text in cluster.mfl(*argv, status=2).stderr, argv
+    assert 'no job matches' in cluster.mfl('delete', '--state', 'stopped', '--before', '1d').stdout
+    deleted = cluster.mfl('rm', '--state', 'stopped', '--before', '0s', '--name', 'many').stdout
+    left = [j['job'] for j in cluster.mfl_json('list')['jobs']]
+    assert sorted(line.split()[0] for line in deleted.splitlines()) == jobs and other in left and not set(jobs) & set(left)
