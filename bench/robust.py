@@ -69,9 +69,13 @@ def job(rule, attack, partition, rounds):
     return document
 
 
+def folder_of(out, cell, rounds):
+    return os.path.join(out, '_'.join(cell).replace(' ', '-').replace(',', '') + f'_{rounds}')
+
+
 def run(build, out, cell, rounds, daemons):
     """The rounds of a cell; fewer than wanted: the model diverged."""
-    folder = os.path.join(out, '_'.join(cell).replace(' ', '-').replace(',', '') + f'_{rounds}')
+    folder = folder_of(out, cell, rounds)
     return benchlib.kept_run(build, folder, job(*cell, rounds), daemons, may_fail=('not finite', 'rejected'))
 
 
@@ -147,17 +151,20 @@ def main():
     p.add_argument('--attacks', nargs='+', choices=ATTACKS, metavar='ATTACK', default=USUAL_ATTACKS, help=', '.join(ATTACKS))
     p.add_argument('--partitions', nargs='+', choices=PARTITIONS, default=list(PARTITIONS))
     p.add_argument('--all', action='store_true', help='every rule and every attack')
+    p.add_argument('--done', action='store_true', help='run nothing: tables of the cells that are done')
     p.add_argument('--rounds', type=int, default=60)
     p.add_argument('--daemons', type=int, default=2)
     args = p.parse_args()
     if args.all:
         args.rules, args.attacks = list(RULES), list(ATTACKS)
     os.makedirs(args.out, exist_ok=True)
-    found = {}
+    found, text = {}, ''
     for partition in args.partitions:
         for attack in args.attacks:
             for rule in args.rules:
                 cell = (rule, attack, partition)
+                if args.done and not os.path.exists(os.path.join(folder_of(args.out, cell, args.rounds), 'done')):
+                    continue
                 found[cell] = result(run(os.path.abspath(args.build), args.out, cell, args.rounds, args.daemons), args.rounds)
                 print(f'{partition:7} {attack:14} {rule:20} {words(found[cell])}', file=sys.stderr, flush=True)
                 text = write(args.out, found, args)
