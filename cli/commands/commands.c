@@ -18,6 +18,14 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl run job.yaml --data toy=synthetic:1,28,28:10:1000:200:1\n"
                 "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
                 .local = true},
+        {"new", "[EXAMPLE]", "write a job file to begin from, or list the examples", 0, 1, "set output",
+                "The examples are those of the source's folder examples/; each says in its first lines what\n"
+                "it shows. Without -o it prints the file.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl new\n"
+                "  mfl new demo -o job.yaml --set rounds=50 --set data.clients=20\n",
+                .local = true},
         {"submit", "job.yaml", "send a job to the server", 1, 1, "set token watch timeout",
                 "Checks the job file here and on the server, and prints the new job's id. '-' reads\n"
                 "standard input. With --token, submitting the same file again (from a script, or after\n"

@@ -39,6 +39,7 @@ void mfl_help_command(FILE *out, const struct mfl_cli_command *command);
 /* Each returns the exit code of the program. */
 int mfl_cmd_submit(struct mfl_cli *cli);
 int mfl_cmd_check(struct mfl_cli *cli);
+int mfl_cmd_new(struct mfl_cli *cli);
 int mfl_cmd_sweep(struct mfl_cli *cli);
 int mfl_cmd_compare(struct mfl_cli *cli);
 int mfl_cmd_privacy(struct mfl_cli *cli);

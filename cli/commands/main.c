@@ -14,7 +14,7 @@
 static const struct {
         const char *name;
         int (*run)(struct mfl_cli *cli);
-} runs[] = {{"run", mfl_cmd_run}, {"submit", mfl_cmd_submit}, {"check", mfl_cmd_check},
+} runs[] = {{"run", mfl_cmd_run}, {"new", mfl_cmd_new}, {"submit", mfl_cmd_submit}, {"check", mfl_cmd_check},
         {"sweep", mfl_cmd_sweep}, {"compare", mfl_cmd_compare}, {"list", mfl_cmd_list},
         {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait}, {"logs", mfl_cmd_logs},
         {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"delete", mfl_cmd_delete},

@@ -46,7 +46,7 @@ static const struct mfl_cli_option options[] = {
         {"output", 'o', KIND_TEXT, AT(out), "FILE",
                 "the file to write (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; "
                 "tensorboard: "
-                "the folder runs);\n'-': standard output (csv and jsonl)",
+                "the folder runs);\n'-': standard output (csv, jsonl; new)",
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "show how the data set is divided among the clients",
                 0, 0},
@@ -225,7 +225,8 @@ static const struct {
         const char *words, *command;
 } synonyms[] = {
         {"start train simulate sim local demo", "run"},
-        {"send create new add push upload sub queue enqueue", "submit"},
+        {"init template templates example examples generate", "new"},
+        {"send create add push upload sub queue enqueue", "submit"},
         {"validate verify lint test dry-run", "check"},
         {"jobs ps st dir", "list"},
         {"info describe inspect get-job cat desc view", "show"},

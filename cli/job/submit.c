@@ -203,8 +203,8 @@ int mfl_submission_load(const char *path, char **ret_text, struct mfl_error *err
         return r;
 }
 
-/* "training.lr=0.01": the changed text replaces s->text. */
-static int change(struct mfl_submission *s, const char *set, struct mfl_error *err)
+/* "training.lr=0.01": the changed text replaces *text. */
+static int change(char **text, const char *file, const char *set, struct mfl_error *err)
 {
         const char *equals = strchr(set, '=');
         if (!equals || equals == set)
@@ -212,14 +212,27 @@ static int change(struct mfl_submission *s, const char *set, struct mfl_error *e
                         "--set: expected KEY=VALUE, as in --set training.lr=0.01, got '%.100s'", set);
         char *changed;
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%.*s", (int)(equals - set), set);
-        int r = path ? mfl_yaml_set(s->text, s->path, path, equals + 1, &changed, err)
+        int r = path ? mfl_yaml_set(*text, file, path, equals + 1, &changed, err)
                      : mfl_fail_memory(err, strlen(set), "a key");
         if (r)
                 return r;
-        free(s->text);
-        s->text = changed;
-        s->text_bytes = strlen(changed);
+        free(*text);
+        *text = changed;
         return 0;
+}
+
+int mfl_sets_apply(const struct mfl_sets *sets, const char *file, const char *text, char **ret_text,
+        struct mfl_error *err)
+{
+        char *changed = mfl_strdup(text);
+        int r = changed ? 0 : mfl_fail_memory(err, strlen(text), "a job file");
+        for (int i = 0; sets && !r && i < sets->n; i++)
+                r = change(&changed, file, sets->text[i], err);
+        if (r)
+                free(changed);
+        else
+                *ret_text = changed;
+        return r;
 }
 
 static size_t count_lines(const char *text)
@@ -230,26 +243,14 @@ static size_t count_lines(const char *text)
         return n;
 }
 
-/* A line of the changed text may be another one in the user's file. */
-static int change_all(
-        struct mfl_submission *s, const struct mfl_sets *sets, bool *ret_longer, struct mfl_error *err)
-{
-        size_t n_lines = count_lines(s->text);
-        int r = 0;
-        for (int i = 0; sets && !r && i < sets->n; i++)
-                r = change(s, sets->text[i], err);
-        *ret_longer = !r && count_lines(s->text) > n_lines;
-        return r;
-}
-
 int mfl_submission_read_text(const char *path, const char *text, const struct mfl_sets *sets,
         const char *prover, struct mfl_submission *ret_submission, struct mfl_error *err)
 {
-        bool longer = false;
-        struct mfl_submission s = {.path = strcmp(path, "-") ? path : "<stdin>", .text = mfl_strdup(text)};
-        s.text_bytes = strlen(text);
-        int r = s.text ? change_all(&s, sets, &longer, err)
-                       : mfl_fail_memory(err, strlen(text), "a job file");
+        struct mfl_submission s = {.path = strcmp(path, "-") ? path : "<stdin>"};
+        int r = mfl_sets_apply(sets, s.path, text, &s.text, err);
+        s.text_bytes = r ? 0 : strlen(s.text);
+        /* A line of the changed text may be another one in the user's file. */
+        bool longer = !r && count_lines(s.text) > count_lines(text);
         if (!r)
                 r = parse(&s, prover, err);
         if (!r && s.job->model.initial && !s.initial)

@@ -24,6 +24,11 @@ struct mfl_sets {
         int n;
 };
 
+/* The changed text, on the heap; file is for messages. A result is YAML, but not yet known to be a job. MFL_INVALID;
+ * MFL_CLI_USAGE: a change is not KEY=VALUE. */
+int mfl_sets_apply(const struct mfl_sets *sets, const char *file, const char *text, char **ret_text,
+        struct mfl_error *err);
+
 /* Reads and checks path ("-" is standard input), with the changes (NULL: none), and the file that model.initial names.
  * text is the job file, with layers in place of an ONNX file, whose proof is replayed on `prover` (mfl_proof_replay's
  * backend; NULL: not replayed). MFL_INVALID names FILE:LINE; MFL_NOT_FOUND if there is no such file.

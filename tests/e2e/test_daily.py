@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daily work with many jobs: --set, sweep, compare, filters of list, stop --all, delete by state and age."""
+import json
 import os
 
 import pytest
@@ -45,6 +46,22 @@ def test_set_changes_values_and_nothing_else(cluster):
     assert '"round":2' in result.stdout.replace(' ', '')
     with open(os.path.join(cluster.dir, 'out', 'job.yaml')) as f:
         assert 'rounds: 2' in f.read()
+
+
+def test_new_writes_an_example(tmp_path):
+    folder = os.path.join(os.path.dirname(h.__file__), '..', '..', 'examples')
+    files = sorted(f[:-5] for f in os.listdir(folder) if f.endswith('.yaml'))
+    listed = h.mfl('new').stdout.split('\n\n')[0].splitlines()
+    assert [line.split()[0] for line in listed] == files and all(len(line.split()) > 3 for line in listed)
+    for name in files:
+        with open(os.path.join(folder, name + '.yaml')) as f:
+            assert h.mfl('new', name).stdout == f.read()
+    path = str(tmp_path / 'job.yaml')
+    h.mfl('new', 'demo', '-o', path, '--set', 'rounds=50', '--set', 'data.clients=20')
+    assert json.loads(h.mfl('check', path, '--json').stdout)['rounds'] == 50
+    assert 'exists' in h.mfl('new', 'demo', '-o', path, status=6).stderr
+    assert "did you mean 'demo'" in h.mfl('new', 'dmeo', status=4).stderr
+    assert 'name one' in h.mfl('new', '--set', 'a=1', status=2).stderr
 
 
 def test_a_sweep_is_a_job_for_each_combination(cluster):

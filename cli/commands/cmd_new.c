@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `mfl new`: a job file to begin from. Without a name, the list of them. A file that exists is never replaced. */
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/base/json.h"
+#include "cli/job/submit.h"
+#include "cli/many/templates.h"
+#include "common/base/fs.h"
+#include "common/settings/yaml.h"
+
+#define SENTENCE_BYTES 160
+
+/* The first sentence of the comment at the top, in one line. */
+static void first_sentence(const char *text, char sentence[SENTENCE_BYTES])
+{
+        size_t n = 0;
+        bool begun = false;
+        int depth = 0; /* of parentheses */
+        for (const char *c = text; *c && n + 2 < SENTENCE_BYTES; c++) {
+                bool at_line = c == text || c[-1] == '\n';
+                if (at_line && *c != '#')
+                        break;
+                if (at_line || (*c == ' ' && (!begun || sentence[n - 1] == ' ')))
+                        continue;
+                sentence[n++] = *c == '\n' ? ' ' : *c;
+                begun = true;
+                depth += (*c == '(') - (*c == ')');
+                bool ends = !depth && (*c == '.' || *c == ':') && (c[1] == '\n' || c[1] == ' ');
+                if (ends && n > 20)
+                        break;
+        }
+        while (n && strchr(" .:", sentence[n - 1]))
+                n--;
+        sentence[n] = '\0';
+}
+
+static int list(struct mfl_cli *cli, struct mfl_error *err)
+{
+        json_t *all = json_array();
+        char sentence[SENTENCE_BYTES];
+        for (const struct mfl_template *t = mfl_templates; t->name; t++) {
+                first_sentence(t->text, sentence);
+                json_array_append_new(all, json_pack("{ss ss}", "name", t->name, "about", sentence));
+                if (!cli->json)
+                        printf("%-18s %s\n", t->name, sentence);
+        }
+        if (cli->json)
+                return mfl_json_print(stdout, json_pack("{so}", "templates", all), err);
+        json_decref(all);
+        printf("\n'mfl new NAME -o job.yaml' writes one\n");
+        return 0;
+}
+
+static int find(const char *name, const struct mfl_template **ret_template, struct mfl_error *err)
+{
+        const char *names[128];
+        int n = 0;
+        for (const struct mfl_template *t = mfl_templates; t->name; t++) {
+                if (!strcmp(t->name, name)) {
+                        *ret_template = t;
+                        return 0;
+                }
+                if (n < (int)MFL_ARRAY_SIZE(names) - 1)
+                        names[n++] = t->name;
+        }
+        names[n] = NULL;
+        const char *nearest = mfl_yaml_nearest(name, names);
+        return mfl_fail(err, MFL_NOT_FOUND, "there is no example '%.60s'%s%s%s; 'mfl new' lists them", name,
+                nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'" : "");
+}
+
+static int write_job(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
+{
+        const char *path = cli->options.out;
+        if (!path || !strcmp(path, "-")) {
+                fputs(text, stdout);
+                return mfl_cli_flush(err);
+        }
+        if (!access(path, F_OK))
+                return mfl_fail(err, MFL_CLI_CONFLICT, "%s exists; choose another name", path);
+        struct mfl_fs_file file = {.fd = -1};
+        int r = mfl_fs_begin(&file, path, err);
+        if (!r)
+                r = mfl_fs_write(&file, text, strlen(text), err);
+        if (!r)
+                return mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        return r;
+}
+
+int mfl_cmd_new(struct mfl_cli *cli)
+{
+        const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
+        const struct mfl_template *template = NULL;
+        MFL_CLEANUP_FREE char *text = NULL;
+        struct mfl_error err;
+        int r;
+        if (!cli->argument[0]) {
+                r = sets.n ? mfl_fail(&err, MFL_CLI_USAGE,
+                                     "--set changes an example: name one; 'mfl new' lists them")
+                           : list(cli, &err);
+                return mfl_cli_report(cli, r, &err);
+        }
+        r = find(cli->argument[0], &template, &err);
+        if (!r)
+                r = mfl_sets_apply(&sets, template->name, template->text, &text, &err);
+        if (!r)
+                r = write_job(cli, text, &err);
+        return mfl_cli_report(cli, r, &err);
+}
