@@ -103,10 +103,10 @@ def table(found, partition, rules, attacks):
 
 
 def picture(found, partitions, rules, attacks):
-    """A square for each cell: dark blue where the rule keeps its own accuracy without an attack, red where it loses 20 points or more."""
+    """A square for each cell: blue where the rule keeps its own accuracy without an attack, red where it loses 20 points or more."""
     left, top, wide, high, gap = 150, 90, 62, 22, 60
     width = left + len(partitions) * (wide * len(attacks) + gap)
-    height = top + high * len(rules) + 30
+    height = top + high * len(rules) + 44
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
            'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="#fff"/>']
     for p, partition in enumerate(partitions):
@@ -120,14 +120,14 @@ def picture(found, partitions, rules, attacks):
                     continue
                 lost = min(max((clean[0] if clean else 100) - cell[0], 0), 20) / 20
                 x, y = at + i * wide, top + k * high
-                ink = '#fff' if lost < 0.3 or lost > 0.75 else '#111'
-                out.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="hsl({205 - 195 * lost:.0f} 65% 45%)">'
+                fill = ' '.join(str(round(a + (b - a) * lost)) for a, b in ((41, 200), (120, 50), (190, 40)))
+                out.append(f'<rect x="{x}" y="{y}" width="{wide - 2}" height="{high - 2}" fill="rgb({fill})">'
                            f'<title>{rule}, {attack}, {partition}: {words(cell)}</title></rect>'
-                           f'<text x="{x + wide / 2 - 1}" y="{y + 14}" text-anchor="middle" fill="{ink}">{words(cell)}</text>')
+                           f'<text x="{x + wide / 2 - 1}" y="{y + 14}" text-anchor="middle" fill="#fff">{words(cell)}</text>')
     for k, rule in enumerate(rules):
         out.append(f'<text x="{left - 8}" y="{top + k * high + 14}" text-anchor="end">{rule}</text>')
-    out.append(f'<text x="{left}" y="{height - 8}">accuracy in percent (in brackets: success of the backdoor); red: 20 points or more below '
-               'the same rule without an attack</text></svg>')
+    out.append(f'<text x="8" y="{height - 24}">accuracy in percent (in brackets: success of the backdoor)</text>'
+               f'<text x="8" y="{height - 8}">red: 20 points or more below the same rule without an attack</text></svg>')
     return '\n'.join(out) + '\n'
 
 
