@@ -178,6 +178,7 @@ enum mfl_site_word {
 
 #define MFL_TASK_METHOD_MAX 4
 #define MFL_GRID_MAX 65536 /* tensors */
+#define MFL_TASK_STALENESS_MAX 100
 #define MFL_ANNOUNCE_SCALARS_MAX 4
 
 struct mfl_task {
@@ -203,6 +204,7 @@ struct mfl_task {
         uint32_t n_method; /* what the job's strategy keeps from round to round */
         double method[MFL_TASK_METHOD_MAX];
         uint32_t participants; /* clients of the round; 0: not told */
+        uint32_t staleness;    /* versions made since that of params_digest */
         uint32_t n_grid;       /* tensors that move, or 0 */
         int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
 };

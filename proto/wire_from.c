@@ -127,6 +127,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         if (t->n_method)
                 memcpy(m->task.method, t->method, t->n_method * sizeof *t->method);
         m->task.participants = t->participants;
+        m->task.staleness = t->staleness;
         if (t->n_grid && !(m->task.grid = mfl_calloc(t->n_grid, sizeof *m->task.grid))) {
                 free(m->task.team.peers);
                 free(items);

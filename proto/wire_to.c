@@ -158,6 +158,7 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.n_method = t->n_method;
         task.method = (double *)(uintptr_t)t->method;
         task.participants = t->participants;
+        task.staleness = t->staleness;
         task.n_grid = extra->grid ? extra->n_grid : 0;
         task.grid = (int32_t *)(uintptr_t)extra->grid;
         e.body_case = MFL__ENVELOPE__BODY_TASK;

@@ -21,7 +21,8 @@ const char *mfl_view_measures(
         buf[0] = '\0';
         for (int k = 0; k < MFL_MEASURES && n < buf_bytes; k++) {
                 if (mfl_measure_known(m, (enum mfl_measure)k) && is_shown((enum mfl_measure)k))
-                        n += (size_t)snprintf(buf + n, buf_bytes - n, "%s%s %.4f", separator,
+                        n += (size_t)snprintf(buf + n, buf_bytes - n,
+                                k >= MFL_MEASURE_STALENESS_MEAN ? "%s%s %.6g" : "%s%s %.4f", separator,
                                 mfl_measure_infos[k].label, m->v[k]);
         }
         return buf;

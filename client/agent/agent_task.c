@@ -208,7 +208,8 @@ static bool same_work(const struct agent_task *task, const struct mfl_task *b)
                a->single_updates == b->single_updates && a->n_params == b->n_params &&
                a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
                a->fixed.scale_bits == b->fixed.scale_bits && a->fixed.delta_max == b->fixed.delta_max &&
-               a->n_method == b->n_method && memcmp(a->method, b->method, sizeof a->method) == 0 &&
+               a->staleness == b->staleness && a->n_method == b->n_method &&
+               memcmp(a->method, b->method, sizeof a->method) == 0 &&
                memcmp(a->params_digest, b->params_digest, MFL_DIGEST_BYTES) == 0 &&
                memcmp(a->items, b->items, a->n_items * sizeof *a->items) == 0;
 }

@@ -43,7 +43,7 @@ static int read_strategies(
         int r = read_names(doc, node, value, err);
         for (const struct mfl_yaml_node *n = node->first; n && !r; n = n->next) {
                 bool known = false;
-                for (int k = MFL_STRATEGY_FEDAVG; k <= MFL_STRATEGY_QFEDAVG; k++)
+                for (int k = MFL_STRATEGY_FEDAVG; k < MFL_STRATEGIES; k++)
                         known |= strcmp(n->text, mfl_strategy_name((enum mfl_strategy_kind)k)) == 0;
                 if (!known)
                         r = mfl_yaml_fail(doc, n, err, "'%s' is not a strategy", n->text);

@@ -209,7 +209,8 @@ static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struc
         struct mfl_client_facts facts = {.weight = lane->weight,
                 .samples = lane->local.n,
                 .steps = lane->local.n_steps,
-                .loss = lane->loss};
+                .loss = lane->loss,
+                .staleness = run->request->task->staleness};
         if (method->needs_norm)
                 facts.norm2 = mfl_method_norm2(
                         &run->fixed, &run->job->graph->statistics, delta, run->job->graph->n_moving);

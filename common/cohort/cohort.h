@@ -20,6 +20,8 @@
  * when the slowest one drawn would have been done.) While fewer than ceil(quorum * clients) are on, time passes. If fewer than
  * that are on time, time passes until the round would have ended, and draw + 1 follows.
  *
+ * Asynchronous jobs: calendar.h.
+ *
  * Pure, except for allocation; any thread.
  */
 #ifndef MFL_COMMON_COHORT_COHORT_H
@@ -39,8 +41,10 @@ struct mfl_cohort_ask {
 
 struct mfl_cohort {
         uint32_t *client; /* n of them, ascending; on the heap */
+        uint32_t *base;   /* asynchronous: the version that each starts from; on the heap. NULL: the newest */
         uint32_t n;
-        uint32_t wanted; /* the quorum's whole */
+        uint32_t wanted;  /* the quorum's whole */
+        uint32_t dropped; /* asynchronous: updates that will never count */
         uint64_t start_us, end_us;
 };
 

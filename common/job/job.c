@@ -17,11 +17,10 @@ static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Strategies of the literature that are not there yet, and what to write. */
 #define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
-#define WAITS_LESS "fedavg with time: virtual and selection.over does not wait for slow clients, either"
 static const struct {
         const char *name, *instead;
 } strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"ditto", CORRECTS_TOO},
-        {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}, {"fedbuff", WAITS_LESS}, {"fedasync", WAITS_LESS}};
+        {"pfedme", CORRECTS_TOO}, {"apfl", CORRECTS_TOO}};
 static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -176,6 +175,9 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
         {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "buffer", AT(U32, aggregation.buffer), .min = 1, .max = MFL_CONCURRENCY_MAX},
+        {.key = "staleness_max", AT(U32, aggregation.staleness_max), .min = 0, .max = MFL_STALENESS_MAX},
+        {.key = "a", AT(F64, aggregation.a), .min = 0, .max = 10},
         {.key = "option", AT(ENUM, aggregation.option), .names = option_names},
         {.key = "delta_max", AT(F32, aggregation.delta_max), .min = 1e-6, .max = 65536},
         {.key = "statistics_max", AT(F32, aggregation.statistics_max), .min = 1e-6, .max = 1e12},
@@ -285,10 +287,11 @@ static const struct mfl_job_usage data_usage[] = {
 };
 
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
+#define ASYNC (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
-        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | STATEFUL)},
+        {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | BIT(MFL_STRATEGY_FEDASYNC) | STATEFUL)},
         {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
@@ -299,9 +302,12 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
-        {"alpha", BIT(MFL_STRATEGY_FEDDYN)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC)},
+        {"buffer", BIT(MFL_STRATEGY_FEDBUFF)},
+        {"staleness_max", ASYNC},
+        {"a", ASYNC},
         {"option", BIT(MFL_STRATEGY_SCAFFOLD)},
-        {"server_lr", ~BIT(MFL_STRATEGY_FEDDYN)},
+        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC))},
 };
 
 /* What a kind needs, and what goes together. */
@@ -374,6 +380,10 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         /* Its weights are the losses'; theirs are those of the mean over all clients' states. */
         if (kind == MFL_STRATEGY_QFEDAVG || STATEFUL & BIT(kind))
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        if (ASYNC & BIT(kind) && !mfl_job_find_key(aggregation, "weighting"))
+                job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
+        if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
+                job->aggregation.alpha = 0.6;
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
@@ -463,6 +473,9 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.mu_patience = 1;
         job->aggregation.q = 0.2;
         job->aggregation.alpha = 0.1;
+        job->aggregation.buffer = 10;
+        job->aggregation.staleness_max = 20;
+        job->aggregation.a = 0.5;
         job->aggregation.option = MFL_SCAFFOLD_II;
         job->aggregation.delta_max = 16;
         job->aggregation.statistics_max = 65536;

@@ -28,6 +28,10 @@
         (1u << 17) /* oort sorts the durations and scores of all in each round: 60 ms for 100,000 */
 /* Clients of one round, if daemons tell the losses of each. */
 #define MFL_COHORT_LOSSES_MAX 32768u
+/* Clients that train at once in an asynchronous job, and the default. */
+#define MFL_CONCURRENCY_MAX 16384u
+#define MFL_CONCURRENCY 100u
+#define MFL_STALENESS_MAX 100u
 
 /* How the training samples are cut into clients; the same as flwr-datasets' partitioners of these names,
  * whose documentation has the algorithms. common/partition/partition.h says which need labels or owners. */
@@ -74,9 +78,12 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_DNC,
         MFL_STRATEGY_SIGNGUARD,
         MFL_STRATEGY_FLAME,
+        MFL_STRATEGY_FEDBUFF,
+        MFL_STRATEGY_FEDASYNC,
         MFL_STRATEGY_FOOLSGOLD,
         MFL_STRATEGY_FLTRUST,
 };
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_FLTRUST + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -289,8 +296,11 @@ struct mfl_job {
                 bool mu_adaptive;        /* or it follows the loss, from mu_start (0) on, */
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
-                double q;                        /* qfedavg: 0.2 */
-                double alpha;                    /* feddyn: 0.1 */
+                double q;               /* qfedavg: 0.2 */
+                double alpha;           /* feddyn: 0.1; fedasync: 0.6 */
+                uint32_t buffer;        /* fedbuff: updates of a version, 10 */
+                uint32_t staleness_max; /* fedbuff, fedasync: 20 */
+                double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
                 enum mfl_scaffold_option option; /* scaffold: II */
                 enum mfl_variant variant;        /* fedadagrad, fedadam, fedyogi; default paper */
                 float delta_max;                 /* largest |delta| of an element, default 16 */
@@ -370,6 +380,12 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population);
+/* Asynchronous jobs (common/cohort/calendar.h): whether it is one; how many clients train at once; how many updates make
+ * a version; and how many versions before the newest one must stay to be had. */
+bool mfl_job_is_async(const struct mfl_job *job);
+uint32_t mfl_job_concurrency(const struct mfl_job *job);
+uint32_t mfl_job_buffer(const struct mfl_job *job);
+uint32_t mfl_job_versions(const struct mfl_job *job);
 /* Grains of an optimizer step, the most workers that a client can have; 1 without `parallel`. */
 uint32_t mfl_job_grains(const struct mfl_job *job);
 /* Local steps of a client of n samples; 0 if drop_last leaves it none. */

@@ -12,7 +12,8 @@ const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "sha
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
         "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
-        "foolsgold", "fltrust", NULL};
+        "fedbuff", "fedasync", "foolsgold", "fltrust", NULL};
+_Static_assert(MFL_ARRAY_SIZE(mfl_job_strategy_names) == MFL_STRATEGIES + 1, "each strategy has a name");
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
 
@@ -31,8 +32,31 @@ const char *mfl_selection_name(enum mfl_selection kind)
         return mfl_job_selection_names[kind];
 }
 
+bool mfl_job_is_async(const struct mfl_job *job)
+{
+        return (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC)) & BIT(job->aggregation.strategy);
+}
+
+uint32_t mfl_job_concurrency(const struct mfl_job *job)
+{
+        uint32_t n = job->selection.clients ? job->selection.clients : MFL_CONCURRENCY;
+        return MFL_MIN(n, job->data.clients);
+}
+
+uint32_t mfl_job_buffer(const struct mfl_job *job)
+{
+        return job->aggregation.strategy == MFL_STRATEGY_FEDBUFF ? job->aggregation.buffer : 1;
+}
+
+uint32_t mfl_job_versions(const struct mfl_job *job)
+{
+        return mfl_job_is_async(job) ? job->aggregation.staleness_max : 0;
+}
+
 uint32_t mfl_job_cohort_size(const struct mfl_job *job, uint32_t population)
 {
+        if (mfl_job_is_async(job))
+                return MFL_MIN(mfl_job_buffer(job), population);
         if (job->selection.kind == MFL_SELECT_SEPARATED)
                 population = population / job->selection.separation +
                              (population % job->selection.separation != 0);

@@ -14,6 +14,7 @@ struct rule {
 #define ANY (~0u)
 #define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
+#define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
 #define AVERAGES                                                                                             \
         (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
@@ -117,6 +118,11 @@ static bool compresses(const struct mfl_job *job)
         return job->compression.up;
 }
 
+static bool not_uniform(const struct mfl_job *job)
+{
+        return job->selection.kind != MFL_SELECT_UNIFORM;
+}
+
 static bool compresses_rows(const struct mfl_job *job)
 {
         return compresses(job) && mfl_job_has_rows(job);
@@ -205,6 +211,26 @@ static const struct rule rules[] = {
                  "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
                  "adam"},
                 ONLY(FEDDYN), decays_apart, "training", "optimizer"},
+        {{"strategy: fedbuff or fedasync", "time: real",
+                 "clients that don't wait for each other are supported in virtual time alone: add time: "
+                 "virtual "
+                 "and trace"},
+                ASYNC, real, "aggregation", "strategy"},
+        {{"strategy: fedbuff or fedasync", "selection other than uniform",
+                 "is for rounds; clients that don't wait for each other start one by one: write uniform"},
+                ASYNC, not_uniform, "selection", "kind"},
+        {{"strategy: fedbuff or fedasync", "over",
+                 "is for rounds; here nobody waits for slow clients anyway: remove it"},
+                ASYNC, always, "selection", "over"},
+        {{"strategy: fedbuff or fedasync", "parallel",
+                 "clients that start from several versions can't be trained by several workers together yet; "
+                 "remove `parallel`"},
+                ASYNC, always, "", "parallel"},
+        {{"strategy: fedbuff or fedasync", "simulation: an attack on updates",
+                 "changes rows of updates that all start from one version; write an attack on data, or "
+                 "another "
+                 "strategy"},
+                ASYNC, attacks_rows, "", "simulation"},
         {{"strategy: scaffold or feddyn", "parallel",
                  "clients that keep a state can't be trained by several workers together yet; remove "
                  "`parallel`"},
@@ -230,10 +256,10 @@ static const struct rule rules[] = {
                  "changes rows of updates, and clients that keep a state have none; write another "
                  "strategy"},
                 STATEFUL, attacks_rows, "", "simulation"},
-        {{"strategy: fednova or qfedavg", "compression: bits",
+        {{"strategy: fednova, qfedavg, fedbuff or fedasync", "compression: bits",
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},
-                ONLY(FEDNOVA) | ONLY(QFEDAVG), rounds, "compression", "up"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, rounds, "compression", "up"},
         {{"personal", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi or fedprox; write one of them"},
@@ -260,6 +286,9 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "update_clip",
                  "a client's state follows from how far it went, which clipping changes; remove it"},
                 STATEFUL, always, "aggregation", "update_clip"},
+        {{"strategy: fedbuff or fedasync", "update_clip",
+                 "is not supported for updates that arrive one after the other yet; remove it"},
+                ASYNC, always, "aggregation", "update_clip"},
         {{"strategy: fednova or qfedavg", "update_clip: median",
                  "the median needs each update as a row, which this strategy's updates are not; write a "
                  "number"},

@@ -78,8 +78,8 @@ static int check_population(const struct mfl_yaml_doc *doc, const struct mfl_job
 {
         const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
         bool knows = job->time == MFL_TIME_VIRTUAL || job->selection.kind >= MFL_SELECT_WEIGHTED;
-        uint32_t most =
-                job->selection.kind == MFL_SELECT_OORT ? MFL_COHORT_OORT_MAX : MFL_COHORT_POPULATION_MAX;
+        bool sorts = job->selection.kind == MFL_SELECT_OORT || mfl_job_is_async(job);
+        uint32_t most = sorts ? MFL_COHORT_OORT_MAX : MFL_COHORT_POPULATION_MAX;
         if (!knows || job->data.clients <= most)
                 return 0;
         return mfl_yaml_fail(doc, mfl_job_find_key(data, "clients"), err,
@@ -118,11 +118,34 @@ static int check_losses(const struct mfl_yaml_doc *doc, const struct mfl_job *jo
         return 0;
 }
 
+static int check_async(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *root = mfl_yaml_root(doc);
+        const struct mfl_yaml_node *aggregation = mfl_job_find_key(root, "aggregation");
+        const char *name = mfl_strategy_name(job->aggregation.strategy);
+        if (job->aggregation.strategy == MFL_STRATEGY_FEDASYNC && job->aggregation.alpha > 1)
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "alpha"), err,
+                        "%g: fedasync's is the share of the new model, at most 1", job->aggregation.alpha);
+        if (job->selection.clients > MFL_CONCURRENCY_MAX)
+                return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(root, "selection"), "clients"),
+                        err, "%s: %u clients train at once; the limit is %u", name, job->selection.clients,
+                        MFL_CONCURRENCY_MAX);
+        if (mfl_job_buffer(job) <= job->data.clients)
+                return 0;
+        const struct mfl_yaml_node *buffer = mfl_job_find_key(aggregation, "buffer");
+        return mfl_yaml_fail(doc, buffer ? buffer : mfl_job_find_key(aggregation, "strategy"), err,
+                "%s's buffer of %u updates of as many clients never fills: the population has %u "
+                "(data.clients)",
+                name, mfl_job_buffer(job), job->data.clients);
+}
+
 int mfl_job_check_time(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         int r = check_population(doc, job, err);
         if (!r && job->selection.kind > MFL_SELECT_WEIGHTED && job->data.partition != MFL_PARTITION_LOCAL)
                 r = check_losses(doc, job, err);
+        if (!r && mfl_job_is_async(job))
+                r = check_async(doc, job, err);
         if (!r && job->time == MFL_TIME_VIRTUAL && job->data.partition != MFL_PARTITION_LOCAL)
                 r = check_trace(doc, job, err);
         return r;

@@ -17,14 +17,11 @@ const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES] = {
         [MFL_MEASURE_MAE] = {"mae", "test/mae", "MAE"},
         [MFL_MEASURE_RMSE] = {"rmse", "test/rmse", "RMSE"},
         [MFL_MEASURE_R2] = {"r2", "test/r2", "R2"},
+        [MFL_MEASURE_STALENESS_MEAN] = {"staleness_mean", "round/staleness_mean", "staleness"},
+        [MFL_MEASURE_STALENESS_MAX] = {"staleness_max", "round/staleness_max", "largest staleness"},
+        [MFL_MEASURE_DROPPED] = {"dropped", "round/dropped", "dropped"},
         [MFL_MEASURE_BACKDOOR] = {"backdoor", "test/backdoor", "backdoor success"},
 };
-
-static void set(struct mfl_measures *m, enum mfl_measure kind, double value)
-{
-        m->known |= 1u << kind;
-        m->v[kind] = value;
-}
 
 /* ---- clients ---- */
 
@@ -75,8 +72,8 @@ static void fill_bins(const struct mfl_client_score *v, uint32_t n, bool has_acc
 {
         double low = has_accuracy ? 0 : score_of(&v[n - 1], false),
                high = has_accuracy ? 1 : score_of(&v[0], false);
-        set(m, MFL_MEASURE_CLIENT_LOW, low);
-        set(m, MFL_MEASURE_CLIENT_HIGH, high);
+        mfl_measure_set(m, MFL_MEASURE_CLIENT_LOW, low);
+        mfl_measure_set(m, MFL_MEASURE_CLIENT_HIGH, high);
         for (uint32_t i = 0; i < n; i++) {
                 double share = high > low ? (score_of(&v[i], has_accuracy) - low) / (high - low) : 0;
                 m->bins[MFL_MIN((uint32_t)(share * MFL_SCORE_BINS), MFL_SCORE_BINS - 1u)]++;
@@ -99,9 +96,9 @@ void mfl_measure_clients(
                 double distance = score_of(&v[i], has_accuracy) - mean;
                 squares += distance * distance;
         }
-        set(measures, MFL_MEASURE_CLIENT_MEAN, mean);
-        set(measures, MFL_MEASURE_CLIENT_VARIANCE, squares / n);
-        set(measures, MFL_MEASURE_CLIENT_WORST, mean_of(v, tenth, has_accuracy));
-        set(measures, MFL_MEASURE_CLIENT_BEST, mean_of(v + n - tenth, tenth, has_accuracy));
+        mfl_measure_set(measures, MFL_MEASURE_CLIENT_MEAN, mean);
+        mfl_measure_set(measures, MFL_MEASURE_CLIENT_VARIANCE, squares / n);
+        mfl_measure_set(measures, MFL_MEASURE_CLIENT_WORST, mean_of(v, tenth, has_accuracy));
+        mfl_measure_set(measures, MFL_MEASURE_CLIENT_BEST, mean_of(v + n - tenth, tenth, has_accuracy));
         fill_bins(v, n, has_accuracy, measures);
 }

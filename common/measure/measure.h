@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures: what an evaluation says of a model beside its loss and accuracy. Each is a function of sums of integers that
+/* Measures: what a round says of itself, and an evaluation of a model, beside its loss and accuracy. Each is a function of sums of integers that
  * are exact and have no order, so it has the same bits for any number of daemons. Pure; any thread.
  *
  * On clients (`evaluation: {on: clients}`): let a client's score be its accuracy, or its mean loss where the loss has no
@@ -23,6 +23,10 @@ enum mfl_measure {
         MFL_MEASURE_MAE,
         MFL_MEASURE_RMSE,
         MFL_MEASURE_R2,
+        /* Of the updates that a version is made of (common/cohort/calendar.h), and those that were dropped meanwhile. */
+        MFL_MEASURE_STALENESS_MEAN,
+        MFL_MEASURE_STALENESS_MAX,
+        MFL_MEASURE_DROPPED,
         MFL_MEASURE_BACKDOOR, /* of a simulated backdoor: the attack's success rate */
         MFL_MEASURES
 };
@@ -34,6 +38,12 @@ struct mfl_measures {
         uint32_t bins[MFL_SCORE_BINS];
         double v[MFL_MEASURES];
 };
+
+static inline void mfl_measure_set(struct mfl_measures *m, enum mfl_measure kind, double value)
+{
+        m->known |= 1u << kind;
+        m->v[kind] = value;
+}
 
 struct mfl_measure_info {
         const char *name;  /* in JSON and CSV */

@@ -125,12 +125,6 @@ static double value_of(const uint64_t *parts)
         return (double)(int64_t)parts[0] + (double)parts[1] * 0x1p-32;
 }
 
-static void set(struct mfl_measures *m, enum mfl_measure kind, double value)
-{
-        m->known |= 1u << kind;
-        m->v[kind] = value;
-}
-
 static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, struct mfl_measures *measures)
 {
         double each = (double)(scored / n), absolute = 0, square = 0, r2 = 0;
@@ -146,10 +140,10 @@ static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, 
                 varies &= spread > each * 0x1p-31; /* less is the rounding of the squares */
                 r2 += varies ? 1 - rest / spread : 0;
         }
-        set(measures, MFL_MEASURE_MAE, absolute / (double)scored);
-        set(measures, MFL_MEASURE_RMSE, sqrt(square / (double)scored));
+        mfl_measure_set(measures, MFL_MEASURE_MAE, absolute / (double)scored);
+        mfl_measure_set(measures, MFL_MEASURE_RMSE, sqrt(square / (double)scored));
         if (varies)
-                set(measures, MFL_MEASURE_R2, r2 / n);
+                mfl_measure_set(measures, MFL_MEASURE_R2, r2 / n);
 }
 
 void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, uint64_t scored,
@@ -160,7 +154,7 @@ void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, u
         if (kind == MFL_TALLY_TARGETS)
                 measure_targets(tally, n, scored, measures);
         if (kind == MFL_TALLY_BACKDOOR && tally[0])
-                set(measures, MFL_MEASURE_BACKDOOR, (double)tally[1] / (double)tally[0]);
+                mfl_measure_set(measures, MFL_MEASURE_BACKDOOR, (double)tally[1] / (double)tally[0]);
         if (kind != MFL_TALLY_CONFUSION)
                 return;
         for (uint32_t c = 0; c < n; c++) {
@@ -170,7 +164,7 @@ void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, u
                 n_seen += either > 0;
         }
         if (n_seen)
-                set(measures, MFL_MEASURE_MACRO_F1, sum / n_seen);
+                mfl_measure_set(measures, MFL_MEASURE_MACRO_F1, sum / n_seen);
 }
 
 bool mfl_tally_iou(enum mfl_tally kind, const uint64_t *tally, uint32_t n, double *ret_iou)

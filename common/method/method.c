@@ -24,6 +24,10 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_feddyn;
         case MFL_STRATEGY_FOOLSGOLD:
                 return &mfl_method_foolsgold;
+        case MFL_STRATEGY_FEDBUFF:
+                return &mfl_method_fedbuff;
+        case MFL_STRATEGY_FEDASYNC:
+                return &mfl_method_fedasync;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:

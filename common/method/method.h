@@ -27,6 +27,7 @@ struct mfl_client_facts {
         uint64_t steps;           /* of the local optimizer */
         double loss;              /* needs_loss: mean over its predictions with the params that it received */
         double norm2;             /* needs_norm: sum of squares of the delta's trained elements */
+        uint32_t staleness; /* versions made since the one that it starts from (common/cohort/calendar.h) */
 };
 
 /* What the server knows of a round, exactly: of the clients that count. */
@@ -34,6 +35,9 @@ struct mfl_round_totals {
         uint64_t weight;
         double train_loss; /* mean over the scored predictions of their local trainings */
         double scalar[MFL_METHOD_SCALARS_MAX];
+        uint32_t staleness; /* the largest of its updates */
+        const uint64_t *
+                weights; /* asynchronous: whole weights of the updates by staleness; borrowed until they are applied */
 };
 
 /* What a client's new state follows from. */
@@ -64,6 +68,9 @@ struct mfl_method_ops {
                 double *ret_weight, double *ret_scalars);
         /* The factor of the mean delta, sum(real weight * delta) / sum(whole weight), in the server's step. NULL: 1. */
         double (*step)(const struct mfl_job *job, const struct mfl_round_totals *totals);
+        /* The new params are (1 - share) of the newest ones, and for the rest the client's: those that it started from plus its
+         * delta. The round has one client. NULL: d is the mean delta. */
+        double (*share)(const struct mfl_job *job, const struct mfl_round_totals *totals);
         /* The numbers that the next round starts with. NULL if n_state is 0. */
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
 
@@ -117,6 +124,7 @@ double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_par
         float *delta, size_t n);
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
-        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale;
+        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
+        mfl_method_fedbuff, mfl_method_fedasync;
 
 #endif

@@ -189,6 +189,8 @@ uint64_t mfl_core_clients_bytes(const struct mfl_job *spec, uint32_t population)
                 known += 2 * sizeof(union mfl_memory_row) * (uint64_t)population;
                 each += sizeof(struct mfl_client_loss) + sizeof(struct mfl_seen_client);
         }
+        known += 3 * sizeof(union mfl_calendar_row) *
+                 (uint64_t)mfl_calendar_rows(spec); /* now, next, and as read */
         return cohort * each + CORE_CUTS_MAX * counts + known;
 }
 

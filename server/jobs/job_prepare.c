@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "common/cohort/calendar.h"
 #include "common/cohort/memory.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
@@ -90,6 +91,41 @@ static void tell_lost(const struct mfl_server_job *job, struct mfl_runtime *runt
                         job->id, mfl_states_lost(states), mfl_states_lost(states) + mfl_states_seen(states));
 }
 
+/* The checkpoints of an asynchronous job's older versions, as far as they are kept, and its initial params. */
+static int list_versions(const struct mfl_server_job *job, struct mfl_store_resume *resume,
+        struct mfl_runtime_options *options, struct mfl_runtime_version **ret_v, struct mfl_error *err)
+{
+        struct mfl_store *store = job->jobs->store;
+        uint32_t n = MFL_MIN(mfl_job_versions(job->spec), resume->round);
+        struct mfl_store_job row;
+        if (!n)
+                return 0;
+        struct mfl_runtime_version *v = mfl_calloc(n, sizeof *v);
+        if (!v)
+                return mfl_fail_memory(err, n * sizeof *v, "versions");
+        *ret_v = v;
+        options->versions = v;
+        for (uint32_t i = 1; i <= n && i < resume->round; i++) {
+                struct mfl_store_round round;
+                int r = mfl_store_round_get(store, job->id, resume->round - i, true, &round, err);
+                if (r == MFL_NOT_FOUND)
+                        continue;
+                if (r)
+                        return r;
+                struct mfl_runtime_version *to = &v[options->n_versions++];
+                to->version = resume->round - i;
+                memcpy(to->digest, round.record.digest, MFL_DIGEST_BYTES);
+                mfl_store_path(store, job->id, round.file.name, to->path);
+        }
+        int r = mfl_store_job_get(store, job->id, &row, err);
+        if (r)
+                return r;
+        if (row.has_initial)
+                mfl_store_path(store, job->id, "initial.f32", resume->initial_path);
+        mfl_store_job_deinit(&row);
+        return 0;
+}
+
 static void run_prepare(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
@@ -98,6 +134,7 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_data_info *data = &op->prepare.data;
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
+        MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
         char states_path[MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
@@ -105,7 +142,8 @@ static void run_prepare(struct mfl_work *work)
                 .n_slots = job->jobs->slots,
                 .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
                                                  : 4096,
-                .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1 : 0,
+                .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1
+                                                            : mfl_calendar_rows(job->spec),
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
                 .states = &states,
                 .population = op->prepare.population,
@@ -128,6 +166,8 @@ static void run_prepare(struct mfl_work *work)
                 op->status =
                         mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
                                 job->id, job->committed);
+        if (!op->status)
+                op->status = list_versions(job, &resume, &options, &versions, &op->err);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status)
@@ -200,6 +240,7 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
+        op->event.job_ready.versions = mfl_runtime_digests(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);

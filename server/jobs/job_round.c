@@ -110,8 +110,10 @@ static void run_commit(struct mfl_work *work)
         if (states)
                 op->commit.states =
                         mfl_states_batch(states, op->commit.record.round, &op->commit.states_lost);
-        op->status = mfl_store_commit(
-                store, job->id, &op->commit, &op->nodes, job->spec->checkpoints.keep, &op->err);
+        uint32_t keep = job->spec->checkpoints.keep;
+        if (mfl_job_is_async(job->spec)) /* also from the round before, if the newest file rots */
+                keep = MFL_MAX(keep, mfl_job_versions(job->spec) + 1);
+        op->status = mfl_store_commit(store, job->id, &op->commit, &op->nodes, keep, &op->err);
         op->commit.states = NULL;
         if (states && !op->status)
                 mfl_states_committed(states, op->commit.record.round);

@@ -47,6 +47,27 @@ static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const s
         return true;
 }
 
+/* What is under way, and the versions that it has started from. */
+static int recall_calendar(struct core_job *job, const struct mfl_core_event *event)
+{
+        const int64_t *words = event->job_ready.memory;
+        uint32_t n_rows = mfl_calendar_rows(job->spec), n_versions = mfl_job_versions(job->spec) + 1;
+        if (!n_rows)
+                return 0;
+        job->calendar = mfl_calendar_new(job->spec);
+        job->calendar_next = mfl_calendar_new(job->spec);
+        job->versions = mfl_calloc(n_versions, sizeof *job->versions);
+        job->weights = mfl_calloc(n_versions, sizeof *job->weights);
+        if (!job->calendar || !job->calendar_next || !job->versions || !job->weights)
+                return -ENOMEM;
+        if (words)
+                memcpy(job->calendar, words, n_rows * sizeof *job->calendar);
+        if (event->job_ready.versions)
+                memcpy(job->versions, event->job_ready.versions, n_versions * sizeof *job->versions);
+        memcpy(job->versions[job->committed % n_versions], event->job_ready.digest, MFL_DIGEST_BYTES);
+        return 0;
+}
+
 /* What is known of clients, as it was stored with the newest params. */
 static int recall_clients(struct core_job *job, const int64_t *words)
 {
@@ -89,7 +110,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         memcpy(job->method, event->method, sizeof job->method);
         job->slots = mfl_calloc(job->n_slots, sizeof *job->slots);
         job->virtual_us = event->job_ready.virtual_us;
-        if (!job->slots || recall_clients(job, event->job_ready.memory)) {
+        if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_calendar(job, event)) {
                 core->error = -ENOMEM;
                 return;
         }

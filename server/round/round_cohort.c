@@ -150,6 +150,22 @@ static int take_samples(struct core_job *job)
         return 0;
 }
 
+/* What people see of a version: how stale its updates are. */
+static void measure_staleness(struct core_job *job, const struct mfl_cohort *cohort)
+{
+        uint32_t most = 0;
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < cohort->n; i++) {
+                uint32_t staleness = mfl_core_item_staleness(job, i);
+                most = MFL_MAX(most, staleness);
+                sum += staleness;
+        }
+        job->staleness = most;
+        mfl_measure_set(&job->record.measures, MFL_MEASURE_STALENESS_MEAN, (double)sum / cohort->n);
+        mfl_measure_set(&job->record.measures, MFL_MEASURE_STALENESS_MAX, most);
+        mfl_measure_set(&job->record.measures, MFL_MEASURE_DROPPED, cohort->dropped);
+}
+
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
 {
         if (mfl_core_job_is_local(job))
@@ -165,10 +181,15 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
                 .bytes = (2 * job->n_params - job->n_frozen) * sizeof(float),
                 .start_us = job->virtual_us};
         if (!r)
-                r = mfl_cohort_draw(&ask, &cohort, err);
+                r = job->calendar
+                            ? mfl_calendar_advance(&ask, job->calendar, job->calendar_next, &cohort, err)
+                            : mfl_cohort_draw(&ask, &cohort, err);
         if (r)
                 return r;
         r = set_items(job, cohort.n);
+        job->base = cohort.base;
+        if (!r && job->base)
+                measure_staleness(job, &cohort);
         for (uint32_t i = 0; !r && i < cohort.n; i++)
                 job->items[i].item = cohort.client[i];
         free(cohort.client);

@@ -79,9 +79,16 @@ static uint32_t keep_idle(const struct mfl_core *core, struct core_daemon **v, u
         return n_idle ? n_idle : n;
 }
 
+/* Those that start from one version follow each other, the oldest version first. */
 static uint32_t list_open(const struct core_job *job, uint32_t *v)
 {
         uint32_t n = 0;
+        for (uint32_t staleness = job->base ? job->staleness + 1 : 0; staleness-- > 0;)
+                for (uint32_t i = 0; i < job->n_items; i++)
+                        if (job->items[i].state == ITEM_OPEN && mfl_core_item_staleness(job, i) == staleness)
+                                v[n++] = i;
+        if (job->base)
+                return n;
         for (uint32_t i = 0; i < job->n_items; i++)
                 if (job->items[i].state == ITEM_OPEN)
                         v[n++] = i;
@@ -103,8 +110,13 @@ static void give(struct mfl_core *core, struct core_job *job, struct core_daemon
         uint32_t n)
 {
         uint32_t most = items_of_task(job);
-        for (uint32_t i = 0; i < n; i += most)
-                mfl_core_task_give(core, job, daemon, v + i, MFL_MIN(n - i, most));
+        for (uint32_t i = 0, taken; i < n; i += taken) {
+                taken = job->base ? 1 : MFL_MIN(n - i, most);
+                while (job->base && taken < MFL_MIN(n - i, most) &&
+                        job->base[v[i + taken]] == job->base[v[i]])
+                        taken++;
+                mfl_core_task_give(core, job, daemon, v + i, taken);
+        }
 }
 
 /* Deals contiguous pieces, so large that all daemons should end at the same time. */

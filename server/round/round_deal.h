@@ -4,7 +4,8 @@
  * Items are dealt in contiguous pieces, in the order of daemons' names, so large that all daemons should end
  * at the same time (selection.assign: speed; round_speed.h), or round robin by item (modulo). Daemons that
  * hold results of an earlier boot get pieces of the same size again. If only the last size is unknown, it
- * follows from the others, so that the pieces are the very same.
+ * follows from the others, so that the pieces are the very same. Clients of an asynchronous job that start from different versions
+ * are in different tasks, because a task names one.
  */
 #ifndef MFL_SERVER_ROUND_ROUND_DEAL_H
 #define MFL_SERVER_ROUND_ROUND_DEAL_H

@@ -61,14 +61,21 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
         mfl_core_job_move(job, PHASE_APPLY);
         job->n_pending++;
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
-        struct mfl_round_totals totals = {
-                .weight = job->weight_counted, .train_loss = job->record.train_loss};
+        struct mfl_round_totals totals = {.weight = job->weight_counted,
+                .train_loss = job->record.train_loss,
+                .staleness = job->staleness,
+                .weights = job->weights};
         for (int i = 0; i < method->n_scalars; i++)
                 totals.scalar[i] = __builtin_ldexp(
                         (double)job->scalars[i], -mfl_method_scalar_bits(job->spec, &job->fixed, i));
         if (job->memory)
                 mfl_memory_learn(job->memory, job->spec, job->spec->data.clients, job->round, job->samples,
                         job->seen, job->n_seen);
+        if (job->calendar) {
+                union mfl_calendar_row *next = job->calendar_next;
+                job->calendar_next = job->calendar;
+                job->calendar = next;
+        }
         job->virtual_us = job->record.virtual_end_us;
         mfl_core_act(core, MFL_ACT_APPLY, job)->totals = totals;
         mfl_core_trace(core, job, "round %u: the updates of weight %llu are applied", job->round,
@@ -187,5 +194,9 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->samples);
         free(job->seen);
         free(job->memory);
+        free(job->calendar);
+        free(job->calendar_next);
+        free(job->versions);
+        free(job->weights);
         free(job);
 }

@@ -49,6 +49,8 @@ static void begin_train(struct mfl_core *core, struct core_job *job)
         if (job->n_tally)
                 memset(job->tally, 0, job->n_tally * sizeof *job->tally);
         job->weight_claimed = job->weight_counted = 0;
+        if (job->weights)
+                memset(job->weights, 0, (mfl_job_versions(job->spec) + 1) * sizeof *job->weights);
         job->spoilt = job->turned_away = false;
         struct mfl_error err;
         int r = mfl_round_items_train(job, &err);
@@ -355,6 +357,9 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
         }
         memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
+        if (job->versions)
+                memcpy(job->versions[job->round % (mfl_job_versions(job->spec) + 1)], event->digest,
+                        MFL_DIGEST_BYTES);
         memcpy(job->method, event->method, sizeof job->method);
         mfl_round_store_begin(core, job);
         core->sched_dirty = true;

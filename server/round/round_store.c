@@ -34,6 +34,10 @@ static void order_checkpoint(struct mfl_core *core, struct core_job *job)
         action->round = job->store.round;
         action->memory.v = job->memory ? job->memory->word : NULL;
         action->memory.n = job->memory ? (uint64_t)job->spec->data.clients + 1 : 0;
+        if (job->calendar) {
+                action->memory.v = job->calendar->word;
+                action->memory.n = mfl_calendar_rows(job->spec);
+        }
 }
 
 static void order_commit(struct mfl_core *core, struct core_job *job)

@@ -113,184 +113,9 @@ static int alloc_memory(
         return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
 
-static int read_whole(int fd, const char *path, void *dst, uint64_t bytes, struct mfl_error *err)
-{
-        char *p = dst;
-        while (bytes) {
-                ssize_t got = read(fd, p, MFL_MIN(bytes, (uint64_t)1 << 30));
-                if (got < 0 && errno == EINTR)
-                        continue;
-                if (got < 0)
-                        return mfl_fail_errno(err, "read %s", path);
-                if (!got)
-                        return mfl_fail(err, MFL_INVALID, "%s: shorter than it was", path);
-                p += got;
-                bytes -= (uint64_t)got;
-        }
-        return 0;
-}
-
-static int read_tensors(int fd, const char *path, const struct mfl_graph *graph, float *frozen, float *moving,
-        struct mfl_error *err)
-{
-        int r = 0;
-        for (int t = 0; t < graph->n_params && !r; t++) {
-                const struct mfl_param *param = &graph->params[t];
-                float *to = t < graph->i_moving ? frozen + param->offset
-                                                : moving + (param->offset - graph->n_frozen);
-                if (lseek(fd, (off_t)(param->place * sizeof(float)), SEEK_SET) < 0)
-                        return mfl_fail_errno(err, "seek in %s", path);
-                r = read_whole(fd, path, to, param->count * sizeof(float), err);
-                for (uint64_t i = 0; i < param->count && !r; i++)
-                        if (!__builtin_isfinite(to[i]))
-                                r = mfl_fail(err, MFL_INVALID, "model.initial: parameter %llu is not finite",
-                                        (unsigned long long)(param->place + i));
-        }
-        return r;
-}
-
-static int load_initial(
-        const char *path, const struct mfl_graph *graph, float *frozen, float *moving, struct mfl_error *err)
-{
-        uint64_t n = graph->n;
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-                return mfl_fail_errno(err, "open %s", path);
-        struct stat st;
-        int r;
-        if (fstat(fd, &st))
-                r = mfl_fail_errno(err, "stat %s", path);
-        else if ((uint64_t)st.st_size != n * sizeof(float))
-                r = mfl_fail(err, MFL_INVALID, "model.initial: %llu parameters, the model has %llu",
-                        (unsigned long long)st.st_size / sizeof(float), (unsigned long long)n);
-        else
-                r = read_tensors(fd, path, graph, frozen, moving, err);
-        close(fd);
-        return r;
-}
-
-static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, int i, const char *path,
-        struct mfl_error *err)
-{
-        for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++) {
-                const struct mfl_param *param = &rt->graph->params[t];
-                char name[256];
-                snprintf(name, sizeof name, "strategy/%s/%s", rt->strategy->state_name[i], param->name);
-                const struct mfl_st_tensor *tensor = mfl_st_find(file, name);
-                if (!tensor || tensor->count != param->count)
-                        return mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
-                                path, name);
-                memcpy(rt->state[i] + (param->offset - rt->graph->n_frozen), tensor->data,
-                        param->count * sizeof(float));
-        }
-        return 0;
-}
-
-/* The numbers that the method keeps are metadata. */
-static int load_numbers(
-        struct mfl_runtime *rt, const struct mfl_st_file *file, const char *path, struct mfl_error *err)
-{
-        for (int i = 0; i < rt->method->n_state; i++) {
-                char key[64], *end;
-                snprintf(key, sizeof key, MFL_CHECKPOINT_NUMBER "%s", rt->method->state_name[i]);
-                const char *text = mfl_st_meta_get(file, key);
-                rt->numbers[i] = text ? strtod(text, &end) : NAN;
-                if (!text || *end || !isfinite(rt->numbers[i]))
-                        return mfl_fail(
-                                err, MFL_INVALID, "%s: metadata %s is missing or no number", path, key);
-        }
-        return 0;
-}
-
-/* Of the checkpoint that the params came from; a job without one, or at its start, has none. */
-static int load_grid(
-        struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err)
-{
-        struct mfl_st_file *file = NULL;
-        uint32_t n = mfl_grid_tensors(rt->graph), i = 0;
-        int r = mfl_st_open(path, &file, err);
-        const char *text = r ? NULL : mfl_st_meta_get(file, MFL_CHECKPOINT_GRID);
-        int32_t *grid = text ? mfl_calloc(n, sizeof *grid) : NULL;
-        if (text && !grid)
-                r = mfl_fail_memory(err, n * sizeof *grid, "a grid");
-        for (char *end; !r && text && i < n; i++, text = end) {
-                long v = strtol(text, &end, 10);
-                if (end == text || ((v < MFL_GRID_LEAST || v > 127) && v != MFL_GRID_EXACT))
-                        break;
-                grid[i] = (int32_t)v;
-        }
-        if (!r && text && (i < n || *text))
-                r = mfl_fail(err, MFL_INVALID,
-                        "%s: metadata " MFL_CHECKPOINT_GRID ": number %u is missing or wrong", path, i + 1);
-        if (!r && text) {
-                params->grid = grid;
-                params->n_grid = n;
-        } else {
-                free(grid);
-        }
-        mfl_st_close(file);
-        return r == MFL_NOT_FOUND ? MFL_INVALID : r;
-}
-
-static int load_memory(struct mfl_runtime *rt, const struct mfl_st_file *file,
-        const struct mfl_runtime_options *options, struct mfl_error *err)
-{
-        uint64_t count = 4 * options->n_memory;
-        rt->memory = mfl_calloc(count, sizeof *rt->memory);
-        if (!rt->memory)
-                return mfl_fail_memory(err, count * sizeof *rt->memory, "the clients' losses");
-        return mfl_st_words(file, MFL_CHECKPOINT_MEMORY, count, rt->memory)
-                       ? mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
-                                 options->checkpoint_path, MFL_CHECKPOINT_MEMORY)
-                       : 0;
-}
-
 const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
 {
         return rt->memory;
-}
-
-static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
-        float *moving, struct mfl_error *err)
-{
-        struct mfl_st_file *file = NULL, *rest = NULL;
-        int r = mfl_st_open(options->checkpoint_path, &file, err);
-        if (!r && options->frozen_path)
-                r = mfl_st_open(options->frozen_path, &rest, err);
-        if (!r)
-                r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
-        for (int i = 0; i < rt->strategy->n_state && !r; i++)
-                r = load_state(rt, file, i, options->checkpoint_path, err);
-        if (!r)
-                r = load_numbers(rt, file, options->checkpoint_path, err);
-        if (!r && options->n_memory)
-                r = load_memory(rt, file, options, err);
-        mfl_st_close(rest);
-        mfl_st_close(file);
-        return r == MFL_NOT_FOUND ? MFL_INVALID : r;
-}
-
-static void initial_state(struct mfl_runtime *rt)
-{
-        if (rt->method->initial)
-                rt->method->initial(rt->spec, rt->graph->classes, rt->numbers);
-        for (int i = 0; i < rt->strategy->n_state; i++) {
-                float v = rt->strategy->state_initial(rt->spec, i);
-                for (uint64_t e = 0; e < rt->n; e++)
-                        rt->state[i][e] = v;
-        }
-}
-
-static int fill_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
-        float *moving, struct mfl_error *err)
-{
-        if (options->checkpoint_path)
-                return load_checkpoint(rt, options, frozen, moving, err);
-        initial_state(rt);
-        if (options->initial_path)
-                return load_initial(options->initial_path, rt->graph, frozen, moving, err);
-        mfl_graph_init_parts(rt->graph, rt->spec->seed, frozen, moving);
-        return 0;
 }
 
 /* Before slots are chosen: those make do with what is left. */
@@ -321,19 +146,6 @@ static int digest_frozen(struct mfl_runtime *rt, struct mfl_error *err)
         return r;
 }
 
-static int digest_params(
-        const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
-{
-        struct mfl_sha256 sha = {NULL};
-        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
-        if (!r)
-                r = mfl_sha256_update(&sha, v, rt->n * sizeof *v, err);
-        if (!r)
-                r = mfl_sha256_final(&sha, digest, err);
-        mfl_sha256_deinit(&sha);
-        return r;
-}
-
 static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         struct mfl_error *err)
 {
@@ -341,7 +153,7 @@ static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
         struct mfl_block *block = mfl_pool_take(rt->pool);
         pthread_mutex_unlock(&rt->pool->mutex);
         mfl_assert(block);
-        int r = fill_params(rt, options, frozen, block->memory, err);
+        int r = mfl_runtime_fill(rt, options, frozen, block->memory, err);
         if (!r)
                 r = digest_frozen(rt, err);
         struct mfl_params *params = r ? NULL : mfl_params_new(block, rt->n);
@@ -349,9 +161,9 @@ static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
                 mfl_block_release(block);
                 return r ? r : mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        r = digest_params(rt, params->v, params->digest, err);
+        r = mfl_runtime_digest(rt, params->v, params->digest, err);
         if (!r && rt->largest && options->checkpoint_path)
-                r = load_grid(rt, options->checkpoint_path, params, err);
+                r = mfl_runtime_load_grid(rt, options->checkpoint_path, params, err);
         if (r)
                 mfl_params_unref(params);
         else
@@ -384,6 +196,8 @@ int mfl_runtime_open(
                 r = make_params(rt, options, frozen, err);
         if (!r)
                 r = mfl_runtime_open_states(rt, options, err);
+        if (!r)
+                r = mfl_runtime_open_versions(rt, options, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -402,6 +216,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         }
         if (rt->pool)
                 mfl_ahead_forget(rt);
+        mfl_runtime_close_versions(rt);
         mfl_pool_close(rt->pool);
         mfl_params_unref(rt->frozen);
         mfl_sha256_deinit(&rt->hashed);
@@ -508,6 +323,7 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 r = mfl_runtime_advance_states(rt, begin, count, totals->weight, err);
                 if (r)
                         break;
+                mfl_runtime_rebase(rt, totals, begin, count);
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
@@ -548,12 +364,15 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 r = make_grid(rt, !weight, params, err);
         if (!r && rt->states)
                 r = mfl_states_apply(rt->states, err);
+        if (!r)
+                r = mfl_runtime_keep_version(rt, err);
         if (r) {
                 mfl_params_unref(params);
                 return r;
         }
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
+        mfl_runtime_note_version(rt, params->digest);
         if (rt->method->advance && weight)
                 rt->method->advance(rt->spec, totals, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);

@@ -19,6 +19,9 @@
  * beyond that mfl_slot_open opens nothing. The shell keeps that rare: it stops sending params that are
  * `retired` at the next chunk (ParamsGone).
  *
+ * An asynchronous job also has the last `staleness_max` versions of the params, 4n bytes each, in mapped files
+ * that count as disk (runtime_versions.c).
+ *
  * THREADS. "worker": on the one worker thread of the job, may take seconds. "loop": short, on the loop
  * thread. Blocks and references are guarded inside. open and close: worker, with nothing else of this job
  * running.
@@ -36,6 +39,7 @@
 #include "proto/message.h"
 #include "server/runtime/states.h"
 #include "server/store/checkpoint.h"
+#include "server/store/store.h"
 #include "server/strategy/strategy.h"
 
 struct mfl_budget;
@@ -75,6 +79,13 @@ int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest
 /* ---- the job ---- */
 struct mfl_runtime;
 
+/* The checkpoint of an older version of the params. */
+struct mfl_runtime_version {
+        uint32_t version;
+        uint8_t digest[MFL_DIGEST_BYTES];
+        char path[MFL_STORE_PATH_BYTES];
+};
+
 struct mfl_runtime_options {
         const char *job;               /* id, copied */
         const struct mfl_job *spec;    /* outlives the runtime */
@@ -95,7 +106,11 @@ struct mfl_runtime_options {
         const char *states_path;
         const struct mfl_store_states *states;
         uint32_t population;
-        uint32_t round;            /* of those params */
+        uint32_t round; /* of those params */
+        /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round
+         * comes from initial_path, which may be set beside checkpoint_path then, or from the seed. */
+        const struct mfl_runtime_version *versions;
+        uint32_t n_versions;
         struct mfl_budget *budget; /* NULL: no limit */
 };
 
@@ -115,8 +130,8 @@ uint64_t mfl_runtime_n(const struct mfl_runtime *rt); /* params that move */
 /* NULL: nothing is frozen. Borrowed; its digest is of these alone. Any thread, until close. */
 struct mfl_params *mfl_runtime_frozen(const struct mfl_runtime *rt);
 
-/* loop. The frozen params, or the params with that digest, current or previous, with a new reference; NULL:
- * gone. digest NULL: the current ones. The previous ones stay to be had until the next APPLY only while a
+/* loop. The frozen params, or the params with that digest, current, previous or an asynchronous job's older version, with
+ * a new reference; NULL: gone. digest NULL: the current ones. The previous ones stay to be had until the next APPLY only while a
  * download holds them. */
 struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *digest);
 
@@ -191,6 +206,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         struct mfl_error *err);
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
+
+/* The digests of an asynchronous job's versions, number v at v % (mfl_job_versions + 1); NULL: it is none. Borrowed: valid on
+ * the loop thread until the next APPLY or close. */
+const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];
 
 /* What is remembered of clients, rows of 4, as the checkpoint told that the job resumed from; NULL: nothing. Valid until the
  * runtime is closed. */

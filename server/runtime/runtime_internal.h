@@ -34,7 +34,7 @@ struct mfl_pool {
         uint64_t block_bytes;
         uint32_t n_blocks, n_base; /* there are, there are when nobody holds more than it should */
         struct mfl_block *free;
-        bool closed;
+        bool closed, mapped;                   /* mapped: the block's memory is */
         struct mfl_params *current, *previous; /* current has a reference, previous has none */
 };
 
@@ -51,6 +51,10 @@ void mfl_block_release(struct mfl_block *block);
 
 /* Params over a block, taking over its reference; the digest is filled in by the caller. */
 struct mfl_params *mfl_params_new(struct mfl_block *block, uint64_t n);
+/* Params over mapped memory of n floats, which goes with them. NULL: out of memory. */
+struct mfl_params *mfl_params_mapped(void *map, uint64_t n);
+/* Their floats change; nobody else may have a reference. */
+void mfl_params_forget_crc(struct mfl_params *params);
 /* Makes them the current ones, taking over the reference. */
 void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params);
 
@@ -92,7 +96,13 @@ struct mfl_runtime {
         float *state[MFL_STRATEGY_STATES_MAX];
         struct mfl_spill *spill;   /* NULL but for single updates */
         struct mfl_states *states; /* NULL: clients keep nothing */
-        uint64_t weight_added;     /* in this round */
+        /* Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
+         * the digests of all of them, number v at v % (n_older + 1). */
+        struct mfl_params **older;
+        uint32_t n_older;
+        uint8_t (*digests)[MFL_DIGEST_BYTES];
+        char *dir;             /* where their files are */
+        uint64_t weight_added; /* in this round */
         uint32_t round;
         double *d;          /* RANGE_ELEMENTS */
         double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
@@ -164,6 +174,31 @@ int mfl_runtime_open_states(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 int mfl_runtime_advance_states(
         struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err);
+
+/* runtime_load.c. frozen: graph->n_frozen floats; NULL: none. fill: also the state. version, first: of one version, or before the
+ * first round, the params alone. */
+int mfl_runtime_fill(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err);
+int mfl_runtime_load_version(struct mfl_runtime *rt, const char *path, const char *frozen_path, float *frozen,
+        float *moving, struct mfl_error *err);
+int mfl_runtime_load_first(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
+        float *moving, struct mfl_error *err);
+int mfl_runtime_load_grid(
+        struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err);
+/* Of all params, where v are those that move. */
+int mfl_runtime_digest(const struct mfl_runtime *rt, const float *v, uint8_t digest[MFL_DIGEST_BYTES],
+        struct mfl_error *err);
+
+/* runtime_versions.c, all of no effect unless the job is asynchronous. keep: worker, before the round's params are published;
+ * note: after that. rebase: after the range is reduced; what is no gradient
+ * follows the versions that clients have started from. */
+int mfl_runtime_open_versions(
+        struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
+void mfl_runtime_close_versions(struct mfl_runtime *rt);
+int mfl_runtime_keep_version(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_runtime_note_version(struct mfl_runtime *rt, const uint8_t *digest);
+void mfl_runtime_rebase(
+        struct mfl_runtime *rt, const struct mfl_round_totals *totals, uint64_t begin, size_t count);
 
 /* runtime_ahead.c. free: under the mutex, of a slot whose block goes; true when the block's reference was
  * taken over. undo: worker, before anything that reads or adds to the sums; forget: the sums are zero, or go.

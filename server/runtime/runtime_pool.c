@@ -14,7 +14,10 @@ static void free_block(struct mfl_pool *pool, struct mfl_block *block)
         pool->n_blocks--;
         if (pool->budget)
                 mfl_budget_release(pool->budget, pool->block_bytes);
-        free(block->memory);
+        if (pool->mapped)
+                munmap(block->memory, pool->block_bytes);
+        else
+                free(block->memory);
         free(block);
 }
 
@@ -205,6 +208,31 @@ int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest
         return 0;
 }
 
+struct mfl_params *mfl_params_mapped(void *map, uint64_t n)
+{
+        struct mfl_pool *pool = mfl_calloc(1, sizeof *pool);
+        struct mfl_block *block = mfl_calloc(1, sizeof *block);
+        if (block)
+                *block = (struct mfl_block){.pool = pool, .refs = 1, .memory = map};
+        struct mfl_params *params = pool && block ? mfl_params_new(block, n) : NULL;
+        if (!params) {
+                free(pool);
+                free(block);
+                return NULL;
+        }
+        pthread_mutex_init(&pool->mutex, NULL);
+        pool->block_bytes = n * sizeof(float);
+        pool->n_blocks = pool->n_base = 1;
+        pool->closed = pool->mapped = true;
+        return params;
+}
+
+void mfl_params_forget_crc(struct mfl_params *params)
+{
+        for (uint64_t i = 0; i < chunk_count(params->n); i++)
+                atomic_store(&params->crc[i], 0);
+}
+
 struct mfl_params *mfl_params_ref(struct mfl_params *params)
 {
         atomic_fetch_add(&params->refs, 1);
@@ -249,6 +277,15 @@ void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params)
         mfl_params_unref(old);
 }
 
+/* Under the mutex: an asynchronous job's older version. */
+static struct mfl_params *find_version(const struct mfl_runtime *rt, const uint8_t *digest)
+{
+        for (uint32_t i = 0; i < rt->n_older; i++)
+                if (rt->older[i] && !memcmp(rt->older[i]->digest, digest, MFL_DIGEST_BYTES))
+                        return rt->older[i];
+        return NULL;
+}
+
 struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *digest)
 {
         struct mfl_pool *pool = rt->pool;
@@ -260,6 +297,8 @@ struct mfl_params *mfl_runtime_params(struct mfl_runtime *rt, const uint8_t *dig
                 found = pool->current;
         else if (pool->previous && !memcmp(pool->previous->digest, digest, MFL_DIGEST_BYTES))
                 found = pool->previous;
+        else
+                found = find_version(rt, digest);
         if (found)
                 atomic_fetch_add(&found->refs, 1);
         pthread_mutex_unlock(&pool->mutex);

@@ -71,8 +71,20 @@ void mfl_core_items_clear(struct core_job *job)
 {
         free(job->items);
         free(job->losses);
+        free(job->base);
+        job->base = NULL;
         job->items = NULL;
         job->losses = NULL;
         job->n_items = 0;
         memset(job->count, 0, sizeof job->count);
+}
+
+const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i)
+{
+        return job->base ? job->versions[job->base[i] % (mfl_job_versions(job->spec) + 1)] : job->digest;
+}
+
+uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i)
+{
+        return job->base ? job->round - 1 - job->base[i] : 0;
 }

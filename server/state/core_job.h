@@ -4,6 +4,7 @@
 #define MFL_SERVER_STATE_CORE_JOB_H
 
 #include "common/base/fixed.h"
+#include "common/cohort/calendar.h"
 #include "common/cohort/memory.h"
 #include "common/job/job_record.h"
 #include "common/measure/tally.h"
@@ -141,7 +142,13 @@ struct core_job {
         struct mfl_seen_client *seen;   /* of the round that is counted and not yet applied */
         uint32_t n_seen;
         union mfl_memory_row *memory; /* of all clients, with the newest params; NULL: the job needs none */
-        uint64_t virtual_us;          /* virtual time: when the newest round that is applied ended */
+        /* Asynchronous jobs; else NULL. What is under way with the newest params, and when the round at hand is applied; the
+         * digests of versions, v at v % (mfl_job_versions + 1); the version that each item of a training starts from. */
+        union mfl_calendar_row *calendar, *calendar_next;
+        uint8_t (*versions)[MFL_DIGEST_BYTES];
+        uint32_t *base, staleness; /* staleness: the largest */
+        uint64_t *weights;         /* of the updates that count, by staleness */
+        uint64_t virtual_us;       /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
         struct core_group *groups;
@@ -190,5 +197,8 @@ void mfl_core_dirty(struct mfl_core *core, struct core_job *job);
 void mfl_core_job_move(struct core_job *job, enum core_phase to);
 void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, struct core_task *task);
 void mfl_core_items_clear(struct core_job *job);
+/* Of the params that the item's work starts from; and how many versions have been made since. */
+const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i);
+uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i);
 
 #endif

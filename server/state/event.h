@@ -103,7 +103,10 @@ struct mfl_core_event {
                         uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
                         uint64_t virtual_us;                     /* when that round ended in virtual time */
                         const int64_t *
-                                memory; /* common/cohort/memory.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
+                                memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
+                        /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
+                         * v % (mfl_job_versions + 1); NULL: it is none; borrowed. */
+                        const uint8_t (*versions)[MFL_DIGEST_BYTES];
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */

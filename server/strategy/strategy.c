@@ -28,6 +28,8 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_dnc,
         &mfl_strategy_signguard,
         &mfl_strategy_flame,
+        &mfl_strategy_fedbuff,
+        &mfl_strategy_fedasync,
         &mfl_strategy_foolsgold,
         &mfl_strategy_fltrust,
 };

@@ -51,6 +51,19 @@ const struct mfl_strategy_ops mfl_strategy_feddyn = {
         .apply = apply,
 };
 
+/* The clients' weights, and the share of a client's model, are common/method/stale.c's. */
+const struct mfl_strategy_ops mfl_strategy_fedbuff = {
+        .kind = MFL_STRATEGY_FEDBUFF,
+        .name = "fedbuff",
+        .apply = apply,
+};
+
+const struct mfl_strategy_ops mfl_strategy_fedasync = {
+        .kind = MFL_STRATEGY_FEDASYNC,
+        .name = "fedasync",
+        .apply = apply,
+};
+
 const struct mfl_strategy_ops mfl_strategy_fedprox = {
         .kind = MFL_STRATEGY_FEDPROX,
         .name = "fedprox",

@@ -46,21 +46,24 @@ static void send_spec(struct mfl_core *core, struct core_daemon *daemon, const s
 
 /* Reports the bytes that the params would cost if every daemon fetched them itself. A process keeps its
  * newest params. */
-static void tell_cost(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
+static void tell_cost(
+        struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job, const uint8_t *digest)
 {
         struct core_relation *relation = mfl_core_relation(core, daemon, job);
         if (!relation)
                 return;
-        if (relation->told && memcmp(relation->told_digest, job->digest, MFL_DIGEST_BYTES) == 0)
+        if (relation->told && memcmp(relation->told_digest, digest, MFL_DIGEST_BYTES) == 0)
                 return;
         uint64_t n = job->n_params - (relation->told ? job->n_frozen : 0); /* it fetches frozen params once */
         relation->told = true;
-        memcpy(relation->told_digest, job->digest, MFL_DIGEST_BYTES);
+        memcpy(relation->told_digest, digest, MFL_DIGEST_BYTES);
         struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_COST, job);
         mfl_core_node_label(daemon, action->cost.node);
         mfl_strcpy(action->cost.daemon, sizeof action->cost.daemon, daemon->info.name);
         action->cost.down = 4 * n;
 }
+
+_Static_assert(MFL_STALENESS_MAX <= MFL_TASK_STALENESS_MAX, "every staleness can be told");
 
 static void send_task(struct mfl_core *core, const struct core_task *task, bool grouped)
 {
@@ -88,7 +91,9 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
                 .fingerprint = mfl_core_daemon_data(task->daemon, job)->fingerprint,
                 .params_from = task->params_from};
         mfl_strcpy(t->job, sizeof t->job, job->id);
-        memcpy(t->params_digest, job->digest, MFL_DIGEST_BYTES);
+        const uint8_t *digest = mfl_core_item_params(job, trained->index[0]);
+        memcpy(t->params_digest, digest, MFL_DIGEST_BYTES);
+        t->staleness = mfl_core_item_staleness(job, trained->index[0]);
         memcpy(t->frozen_digest, job->frozen_digest, MFL_DIGEST_BYTES);
         if (grouped && task->group)
                 mfl_core_group_describe(task, &t->group);
@@ -98,7 +103,7 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
         t->participants = task->kind == MFL_TASK_EVAL ? 0 : job->n_items;
         t->n_method = (uint32_t)mfl_method_get(job->spec)->n_state;
         memcpy(t->method, job->method, t->n_method * sizeof *t->method);
-        tell_cost(core, task->daemon, job);
+        tell_cost(core, task->daemon, job, digest);
 }
 
 /* If a job mixes arithmetics, its model depends on which daemon trained which client. That deserves a line

@@ -155,3 +155,38 @@ def oort(seed, r, sizes, rows, threshold, durations, n, exploration=0.9, decay=0
     pool = [s for i, s in enumerate(scored) if i < exploit or s[0] >= cut_off * scored[exploit - 1][0]] if exploit else []
     taken = by_score(stream, pool, exploit)
     return taken + by_score(stream, fresh[:window * explore], explore)
+
+
+def versions(seed, durations, concurrency, buffer, staleness_max, on=None, deadline=NEVER):
+    """An asynchronous job's versions: (start, end, {client: the version that it starts from}, how many updates were dropped) of each. on:
+    spans (from, until) of clients that are not always on; times are whole numbers."""
+    now, version, running, on = 0, 0, [], on or {}
+    while True:
+        version, start, arrived, dropped, draws = version + 1, now, {}, 0, 0
+        while True:
+            for turn in sorted(t for t in running if t[0] <= now):
+                if len(arrived) < buffer:
+                    running.remove(turn)
+                    _, client, base, lost = turn
+                    if lost or version - 1 - base > staleness_max:
+                        dropped += 1
+                    else:
+                        arrived[client] = base
+            if len(arrived) == buffer:
+                break
+            busy = {t[1] for t in running} | set(arrived)
+            idle = [k for k in range(len(durations)) if k not in busy and (k not in on or on[k][0] <= now < on[k][1])]
+            n = min(concurrency - len(running), len(idle))
+            if n < len(idle) and n:
+                chosen = [idle[i] for i in uniform(Stream(seed, SELECT, version, draws << 32), len(idle), n)]
+                draws += 1
+            else:
+                chosen = idle[:n]
+            for k in chosen:
+                end = min(now + durations[k], on[k][1] if k in on else NEVER, now + deadline)
+                running.append((end, k, version - 1, end < now + durations[k]))
+            times = [t[0] for t in running]
+            if len(running) < concurrency:
+                times += [span[0] for k, span in on.items() if span[0] > now]
+            now = min(times)
+        yield start, now, arrived, dropped

@@ -96,6 +96,26 @@ static void qfedavg_follows_the_losses(void **state)
         mfl_job_free(job);
 }
 
+static void stale_updates_count_less(void **state)
+{
+#define VIRTUAL "}\ntime: virtual\ntrace: {sigma: 1"
+        struct mfl_job *job = job_of("", "strategy: fedbuff, buffer: 4" VIRTUAL);
+        struct mfl_job *mixed = job_of("", "strategy: fedasync" VIRTUAL);
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        for (uint32_t s = 0; s <= MFL_STALENESS_MAX; s++) {
+                struct mfl_client_facts facts = {.weight = 7, .staleness = s};
+                struct mfl_round_totals totals = {.weight = 1, .staleness = s};
+                double weight;
+                ops->weigh(job, NULL, &facts, &weight, NULL);
+                assert_close(weight, 7 / sqrt(1.0 + s), 1e-14);
+                assert_true(s || weight == 7);
+                assert_close(mfl_method_get(mixed)->share(mixed, &totals), 0.6 / sqrt(1.0 + s), 1e-14);
+        }
+        assert_null(ops->share_bits); /* no weight is above the whole one */
+        mfl_job_free(job);
+        mfl_job_free(mixed);
+}
+
 static void what_can_not_be_added_is_refused(void **state)
 {
         struct mfl_job *job = job_of("", "strategy: qfedavg, q: 3");
@@ -232,6 +252,7 @@ int main(void)
                 cmocka_unit_test(clients_remember),
                 cmocka_unit_test(steps_are_counted_exactly),
                 cmocka_unit_test(qfedavg_follows_the_losses),
+                cmocka_unit_test(stale_updates_count_less),
                 cmocka_unit_test(what_can_not_be_added_is_refused),
                 cmocka_unit_test(mu_rises_and_falls),
                 cmocka_unit_test(no_clipped_update_is_longer),

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients that don't wait for each other: killed servers and daemons change no version, and older versions come back from checkpoints."""
+import pytest
+
+import mfl_harness as h
+
+JOBS = {
+    'fedbuff': {'aggregation': {'strategy': 'fedbuff', 'buffer': 4, 'staleness_max': 6}, 'selection': {'clients': 14}},
+    'fedasync': {'aggregation': {'strategy': 'fedasync'}, 'selection': {'clients': 6}},
+}
+COMMON = {'model': 'logistic', 'data': {'clients': 20}, 'time': 'virtual', 'trace': {'sigma': 1, 'online': 0.7}, 'checkpoints': {'keep': 0},
+          'training': {'lr': 0.1, 'epochs': 1, 'batch': 10}}
+
+
+@pytest.mark.parametrize('kind', JOBS)
+def test_killed_at_random(cluster, kind):
+    """finish() compares with a job that nobody disturbs."""
+    c = cluster(3)
+    c.wait_daemons(3)
+    job = {**COMMON, **JOBS[kind]}
+    at = c.begin(**job)
+    c.harass(kind, times=6, pause=0.5)
+    again = c.finish(at, **job)
+    kept = [[(r['virtual_start'], r['virtual_end'], r['staleness_mean'], r['dropped']) for r in c.mfl_json('show', name)['rounds']]
+            for name in (at, again)]
+    assert kept[0] == kept[1] and any(r[2] > 1 for r in kept[0])
+
+
+def test_killed_at_each_step_of_storing(cluster):
+    c = cluster(1)
+    job = {**COMMON, **JOBS['fedbuff']}
+    at = c.begin(**job)
+    c.wait_info(at, lambda i: i['round'] >= 1, 30, 'a version')
+    for point in ('before-write', 'before-rename', 'after-rename', 'before-db-commit', 'after-db-commit'):
+        c.server.kill()
+        c.start_server({'MFL_FAULT': '%s:2:exit' % point}, ready=False)
+        assert c.server.wait(30) == h.FAULT_STATUS, c.server.log()[-1000:]
+        c.start_server()
+    c.finish(at, **job)
+
+
+def test_a_rotten_checkpoint_is_passed_over(cluster):
+    """The versions of the round before it are there, too."""
+    c = cluster(1)
+    job = {**COMMON, **JOBS['fedbuff']}
+    at = c.begin(**job)
+    c.wait_info(at, lambda i: i['round'] >= 12, 30, 'twelve versions')
+    c.server.kill()
+    c.rot_newest(at)
+    c.start_server()
+    c.finish(at, **job)
