@@ -160,6 +160,34 @@ int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
         return r || dataset->vocabulary ? r : check_embeddings(graph, dataset, err);
 }
 
+/* A simulated attack on data. */
+static int check_attack(const struct mfl_job *job, const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        const struct mfl_simulation *sim = &job->simulation;
+        const struct mfl_shape *shape = &dataset->shape;
+        uint32_t last = sim->attack == MFL_ATTACK_BACKDOOR ? sim->target
+                        : sim->labels == MFL_FLIP_PAIR     ? MFL_MAX(sim->pair[0], sim->pair[1])
+                                                           : 0;
+        if (!mfl_attack_is_on_data(sim))
+                return 0;
+        if (dataset->n_targets || mfl_dataset_labels_per_sample(dataset) > 1 || dataset->vocabulary)
+                return mfl_fail(err, MFL_INVALID,
+                        "simulation.attack: %s needs samples with one label each, which those of data set %s "
+                        "have not",
+                        mfl_attack_name(sim->attack), dataset->name);
+        if (last >= (uint32_t)dataset->classes)
+                return mfl_fail(err, MFL_INVALID, "simulation: data set %s has labels 0 to %d, and not %u",
+                        dataset->name, dataset->classes - 1, last);
+        if (sim->attack == MFL_ATTACK_BACKDOOR &&
+                (shape->rank != 3 || shape->dim[1] < 3 || shape->dim[2] < 3))
+                return mfl_fail(err, MFL_INVALID,
+                        "simulation.attack: backdoor puts a patch of 3 x 3 pixels on images, and the samples "
+                        "of "
+                        "data set %s are none that have so many",
+                        dataset->name);
+        return 0;
+}
+
 int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, struct mfl_graph **ret_graph,
         struct mfl_error *err)
 {
@@ -181,7 +209,9 @@ int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, 
                         "their labels; "
                         "remove it",
                         dataset->name);
-        int r = mfl_job_graph(job, &dataset->shape, outputs, ret_graph, err);
+        int r = check_attack(job, dataset, err);
+        if (!r)
+                r = mfl_job_graph(job, &dataset->shape, outputs, ret_graph, err);
         if (!r && (r = mfl_check_data(*ret_graph, &loss, dataset, err))) {
                 mfl_graph_free(*ret_graph);
                 *ret_graph = NULL;

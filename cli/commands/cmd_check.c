@@ -7,7 +7,7 @@
 #include "cli/job/data_option.h"
 #include "cli/base/json.h"
 #include "cli/job/submit.h"
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 #include "common/method/method.h"
 #include "common/privacy/spend.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluation of test shards, or of what clients keep: cut into units of a few whole batches, so that one shard keeps all
  * workers busy. */
-#include "client/train/trainer_internal.h"
+#include "client/train/trainer_poison.h"
 #include "kernels/check.h"
 
 struct trainer_unit {
@@ -92,6 +92,8 @@ static int evaluate_unit(struct trainer_run *run, struct trainer_slot *slot, con
         int r = run->trainer->ops->eval(slot->eval, 0,
                 trainer_evaluates_held(run->job->spec) ? data->train : data->test, unit->samples, unit->n,
                 &score, err);
+        if (!r && mfl_job_tally(run->job->spec, run->job->graph) == MFL_TALLY_BACKDOOR)
+                r = mfl_trainer_backdoor_count(run, slot, unit->samples, unit->n, tally, err);
         if (r)
                 return r;
         struct mfl_eval_item *item = &run->result->eval[unit->item];

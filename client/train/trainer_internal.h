@@ -172,6 +172,8 @@ struct trainer_job {
         bool apart_peers;     /* they may be on several nodes */
         bool in_place;        /* the current task's update is made where its team's leader had the params */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        struct trainer_poison
+                *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
@@ -218,6 +220,9 @@ struct trainer_run;
 struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
+/* trainer_spec.c: the request's population becomes that of the job. */
+int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
+        struct trainer_job *job, struct mfl_error *err);
 /* The job of a request, made or found. */
 int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);
@@ -363,12 +368,13 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
         uint64_t now_ns, uint64_t *told_ns);
 
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
- * where all of a client's delta is at hand, and deltas are rounded to a grid there. */
+ * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         bool rounds = run->job->spec->compression.bits > 0;
+        bool clips = run->job->spec->aggregation.robust.update_clip > 0;
         return run->sum && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
-               !mfl_method_get(run->job->spec)->weighs && !rounds;
+               !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;
 }
 
 /* Whether a job's clients start from the same params. */

@@ -3,6 +3,8 @@
  * scratch. */
 #include "common/codec/grid.h"
 #include "client/train/trainer_internal.h"
+#include "client/train/trainer_poison.h"
+#include "common/base/log.h"
 #include "kernels/check.h"
 
 static void free_lanes(struct mfl_trainer *trainer, struct trainer_slot *slot)
@@ -45,6 +47,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
                 return;
         mfl_trainer_job_empty(trainer, job);
         mfl_trainer_kept_drop(trainer, job);
+        mfl_trainer_poison_free(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -143,20 +146,6 @@ static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, 
         return 0;
 }
 
-static int tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
-        struct trainer_job *job, struct mfl_error *err)
-{
-        const struct mfl_dataset *dataset = job->data->dataset;
-        /* A mix of classes needs one class per sample: not tokens or float targets. */
-        bool classed = dataset->n_targets == 0 && mfl_dataset_labels_per_sample(dataset) == 1;
-        Mfl__Partition *population;
-        int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
-                dataset->classes, trainer->local_item, &population, err);
-        if (!r)
-                mfl_population_free(atomic_exchange(request->population, population));
-        return r;
-}
-
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -184,8 +173,10 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
                         "evaluation.detailed of target values is not supported on the cuda backend yet: use "
                         "training.backend: cpu, or remove it");
         r = make_partition(trainer, job, err);
+        if (!r)
+                r = mfl_trainer_poison_new(trainer, job, err);
         if (!r && request->population)
-                r = tell_population(trainer, request, job, err);
+                r = mfl_trainer_tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);
@@ -344,7 +335,8 @@ static struct mfl_net_options net_options(
                                      : job->data->test_streamed || mfl_method_get(spec)->needs_loss ||
                                                trainer_evaluates_held(spec)};
         options.loss = mfl_loss_of_job(spec);
-        options.tally = training ? MFL_TALLY_NONE : mfl_job_tally(spec, job->graph);
+        enum mfl_tally tally = mfl_job_tally(spec, job->graph);
+        options.tally = training || tally == MFL_TALLY_BACKDOOR ? MFL_TALLY_NONE : tally;
         if (training) {
                 struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
                 options.moments = mfl_optimizer_moments(&opt);
@@ -568,6 +560,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         trainer_turn(trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_READS);
         int r = prepare_data(
                 trainer, job->data, kind == MFL_TASK_TRAIN || trainer_evaluates_held(job->spec), err);
+        if (!r)
+                r = mfl_trainer_poison_prepare(trainer, job, kind, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, MFL_ACTIVITY_COMPUTES);
         bool others = job->bytes || job->device_bytes || job->kept;
         if (!r)

@@ -2,6 +2,8 @@
 /* A slot's team: its networks, its threads, its steps. Each rank has a thread of its own beside the slot's, which waits. */
 #include "client/train/trainer_team.h"
 
+#include "client/train/trainer_poison.h"
+
 #define DEADLINE_MS UINT32_MAX /* ranks are threads: they are late only when the machine is */
 
 /* One call, for the ranks' threads. */
@@ -134,8 +136,9 @@ static void step_rank(void *arg, uint32_t i)
         const struct trainer_data *data = order->run->job->data;
         const atomic_bool *cancel = order->slot->team->apart ? &order->run->request->control->cancel : NULL;
         rank->steps = order->slot->groups[0];
-        rank->code = mfl_team_step(rank->team, data->dataset, &data->dataset->train, data->train,
-                &rank->steps, order->n_steps, order->opt, cancel, &rank->err);
+        rank->code = mfl_team_step(rank->team, data->dataset, mfl_trainer_train_split(order->run),
+                mfl_trainer_train_data(order->run), &rank->steps, order->n_steps, order->opt, cancel,
+                &rank->err);
         if (rank->code)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);
 }

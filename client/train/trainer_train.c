@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "client/train/trainer_poison.h"
 #include "common/codec/grid.h"
 #include "common/cohort/memory.h"
 
@@ -78,7 +79,8 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         if (n && slot->team)
                 r = mfl_trainer_team_step(run, slot, n, &opt, err);
         else if (n)
-                r = run->trainer->ops->step(slot->train, run->job->data->train, slot->groups, n, &opt, err);
+                r = run->trainer->ops->step(
+                        slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
@@ -146,6 +148,16 @@ static int take_delta(
                 err);
 }
 
+/* No update that leaves the daemon is longer than the job says. */
+static void clip_delta(struct trainer_run *run, float *delta)
+{
+        double limit = run->job->spec->aggregation.robust.update_clip;
+        const struct mfl_graph *graph = run->job->graph;
+        if (limit > 0)
+                mfl_method_clip(
+                        &run->request->task->fixed, &graph->statistics, limit, delta, graph->n_moving);
+}
+
 /* The first round has no grid. */
 static void round_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item)
 {
@@ -211,7 +223,7 @@ static int measure_loss(
         if (!mfl_method_get(run->job->spec)->needs_loss)
                 return 0;
         int r = run->trainer->ops->eval(
-                slot->eval, 0, run->job->data->train, lane->local.samples, lane->local.n, &score, err);
+                slot->eval, 0, mfl_trainer_train_data(run), lane->local.samples, lane->local.n, &score, err);
         lane->loss = score.n_scored ? mfl_fixed_loss_to_double(score.loss_sum) / (double)score.n_scored : 0;
         mfl_trainer_count(run, slot->eval, 0, 0, mfl_now_ns(), &slot->eval_told_ns);
         return r;
@@ -300,6 +312,8 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
+        if (!r && !item->rejected)
+                clip_delta(run, delta);
         if (!r && !item->rejected)
                 round_delta(run, lane->local.client, delta, item);
         double real = 0;

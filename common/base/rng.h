@@ -38,6 +38,8 @@ enum mfl_rng_domain {
         MFL_RNG_BUCKET = 18,  /* a: round, b: step of `before` */
         MFL_RNG_COLUMNS = 40, /* a: round, b: sample; block k: which element of part k a rule looks at */
         MFL_RNG_FLAME = 41,   /* a: round; number e is element e's noise */
+        MFL_RNG_UNIT = 55,    /* a: round: rows of unit bucket */
+        MFL_RNG_POISON = 56,  /* a: client: which of its samples get a backdoor's patch */
 };
 
 struct mfl_philox {

@@ -16,14 +16,12 @@ static const char *const assignment_names[] = {"random", "deterministic", "first
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
 /* Strategies of the literature that are not there yet, and what to write. */
-#define ROBUST_TOO "multi-krum, rfa, centered-clip and trimmed-mean are robust, too"
 #define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
 #define OWN_TOO "ditto and pfedme give each client a model of its own, too"
 static const struct {
         const char *name, *instead;
-} strategies_later[] = {{"foolsgold", ROBUST_TOO}, {"fltrust", ROBUST_TOO}, {"mimelite", CORRECTS_TOO},
-        {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
-static const char *const unit_names[] = {"client", "daemon", NULL};
+} strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
+static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
@@ -137,17 +135,6 @@ static int read_strategy(
         return mfl_yaml_read_value(doc, node, &field, value, err);
 }
 
-static int read_unit(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = unit_names};
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "bucket"))
-                return mfl_yaml_fail(
-                        doc, node, err, "bucket is not supported yet; write before: {bucket: 2}");
-        return mfl_yaml_read_value(doc, node, &field, value, err);
-}
-
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -209,8 +196,14 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "iterations", AT(U32, aggregation.robust.iterations), .min = 1, .max = 16},
         {.key = "noise", AT(F64, aggregation.robust.noise), .min = 0, .max = 1000},
         {.key = "unit",
-                CALL_AT(aggregation.robust.unit, read_unit),
+                AT(ENUM, aggregation.robust.unit),
+                .names = unit_names,
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
+        {.key = "bucket", AT(U32, aggregation.robust.bucket), .min = 2, .max = 65536},
+        {.key = "root", FIELDS(mfl_job_root_fields)},
+        {.key = "update_clip",
+                CALL_AT(aggregation.robust, mfl_job_read_update_clip),
+                .seen = offsetof(struct mfl_job, aggregation.robust.has_update_clip)},
         {.key = "before",
                 CALL_AT(aggregation.robust, mfl_job_read_before),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
@@ -274,8 +267,8 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_personal_fields, selection_fields, oort_fields, daemons_fields,
-        mfl_privacy_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
+        aggregation_fields, mfl_job_root_fields, mfl_job_personal_fields, selection_fields, oort_fields,
+        daemons_fields, mfl_privacy_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
         mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
@@ -508,6 +501,8 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.robust.sample = 10000;
         job->aggregation.robust.iterations = 1;
         job->aggregation.robust.noise = 0.001;
+        job->aggregation.robust.bucket = 2;
+        job->simulation.poison = 0.5;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
         job->selection.daemons_min = 1;
         job->limits.deadline_ms = 3600000;

@@ -83,8 +83,10 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_FEDASYNC,
         MFL_STRATEGY_DITTO,
         MFL_STRATEGY_PFEDME,
+        MFL_STRATEGY_FOOLSGOLD,
+        MFL_STRATEGY_FLTRUST,
 };
-#define MFL_STRATEGIES ((int)MFL_STRATEGY_PFEDME + 1)
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_FLTRUST + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -418,6 +420,9 @@ const char *mfl_job_losses(enum mfl_loss_answers answers);
 bool mfl_job_has_own_models(const struct mfl_job *job);
 /* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
+/* Whether the server keeps something of each client that the client never sees: the sum of its updates (foolsgold), or its
+ * last update (the attack `stale`). */
+bool mfl_job_keeps_history(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose

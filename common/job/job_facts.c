@@ -13,7 +13,7 @@ const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "sha
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
         "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
-        "fedbuff", "fedasync", "ditto", "pfedme", NULL};
+        "fedbuff", "fedasync", "ditto", "pfedme", "foolsgold", "fltrust", NULL};
 _Static_assert(MFL_ARRAY_SIZE(mfl_job_strategy_names) == MFL_STRATEGIES + 1, "each strategy has a name");
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
@@ -121,7 +121,14 @@ bool mfl_job_has_own_models(const struct mfl_job *job)
         return MODELS & BIT(job->aggregation.strategy) || job->personal.layers.n;
 }
 
+bool mfl_job_keeps_history(const struct mfl_job *job)
+{
+        return job->aggregation.strategy == MFL_STRATEGY_FOOLSGOLD ||
+               job->simulation.attack == MFL_ATTACK_STALE;
+}
+
 bool mfl_job_keeps_state(const struct mfl_job *job)
 {
-        return STATEFUL & BIT(job->aggregation.strategy) || mfl_job_has_own_models(job);
+        return STATEFUL & BIT(job->aggregation.strategy) || mfl_job_has_own_models(job) ||
+               mfl_job_keeps_history(job);
 }

@@ -156,7 +156,7 @@ static bool personal_by_daemons(const struct mfl_job *job)
 
 static bool attacks_rows(const struct mfl_job *job)
 {
-        return mfl_attack_is_on_updates(job->simulation.attack);
+        return mfl_attack_is_on_updates(&job->simulation);
 }
 
 static bool personal_attacks(const struct mfl_job *job)
@@ -182,6 +182,31 @@ static bool by_loss(const struct mfl_job *job)
 static bool cuda_phases(const struct mfl_job *job)
 {
         return !strcmp(job->training.backend, "cuda");
+}
+
+static bool clips_at_median(const struct mfl_job *job)
+{
+        return job->aggregation.robust.has_update_clip && job->aggregation.robust.update_clip == 0;
+}
+
+static bool personal_clips(const struct mfl_job *job)
+{
+        return is_personal(job) && job->aggregation.robust.has_update_clip;
+}
+
+static bool history_by_daemons(const struct mfl_job *job)
+{
+        return mfl_job_keeps_history(job) && kept_by_daemons(job);
+}
+
+static bool backdoor_on_clients(const struct mfl_job *job)
+{
+        return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.on == MFL_EVALUATE_CLIENTS;
+}
+
+static bool backdoor_detailed(const struct mfl_job *job)
+{
+        return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.detailed;
 }
 
 static bool rounds(const struct mfl_job *job)
@@ -300,13 +325,13 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme nor personal", "client_state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme and "
-                 "personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "client_state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
+                 "and personal"},
                 ANY, stateless, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme nor personal", "limits.state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme and "
-                 "personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "limits.state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
+                 "and personal"},
                 ANY, stateless, "limits", "state"},
         {{"strategy: ditto or pfedme", "parallel",
                  "clients with a model of their own can't be trained by several workers together yet; remove "
@@ -379,6 +404,26 @@ static const struct rule rules[] = {
                  "is for sums of updates, and the server takes those of clients with personal layers one by "
                  "one; remove compression"},
                 ANY, personal_compresses, "compression", "up"},
+        {{"strategy: foolsgold, simulation: stale", "client_state: daemon",
+                 "what clients sent before is kept by the server, which must not ask them; write server"},
+                ANY, history_by_daemons, "", "client_state"},
+        {{"strategy: scaffold or feddyn", "update_clip",
+                 "a client's state follows from how far it went, which clipping changes; remove it"},
+                STATEFUL, always, "aggregation", "update_clip"},
+        {{"strategy: ditto or pfedme", "update_clip",
+                 "is not supported where clients have a model of their own; remove it"},
+                MODELS, always, "aggregation", "update_clip"},
+        {{"privacy", "update_clip", "privacy.clip shortens each client's change already; remove it"}, ANY,
+                is_private, "aggregation", "update_clip"},
+        {{"strategy: fedbuff or fedasync", "update_clip",
+                 "is not supported for updates that arrive one after the other yet; remove it"},
+                ASYNC, always, "aggregation", "update_clip"},
+        {{"strategy: fednova or qfedavg", "update_clip: median",
+                 "the median needs each update as a row, which this strategy's updates are not; write a "
+                 "number"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG), clips_at_median, "aggregation", "update_clip"},
+        {{"personal", "update_clip", "would shorten what stays with the client, too; remove it"}, ANY,
+                personal_clips, "aggregation", "update_clip"},
         {{"personal", "simulation: an attack on updates",
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},
@@ -427,6 +472,12 @@ static const struct rule rules[] = {
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_patience"},
+        {{"simulation: backdoor", "evaluation on: clients",
+                 "a backdoor's success is measured on the test split; remove it"},
+                ANY, backdoor_on_clients, "evaluation", "on"},
+        {{"simulation: backdoor", "evaluation detailed",
+                 "an evaluation of a backdoor counts its successes instead of a confusion matrix; remove it"},
+                ANY, backdoor_detailed, "evaluation", "detailed"},
         {{"partition: local", "selection: separated", "separated " UNKNOWN_CLIENTS}, ANY, local_separated,
                 "selection", "kind"},
         {{"partition: local", "selection: power-of-choice", "power-of-choice " UNKNOWN_CLIENTS}, ANY,

@@ -27,8 +27,11 @@ int mfl_job_read_before(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 int mfl_job_read_clip_radius(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
+int mfl_job_read_update_clip(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
+extern const struct mfl_yaml_field mfl_job_root_fields[];
 /* Which keys go with which rule, and whether a round has enough rows for it. */
-int mfl_job_check_robust(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
+int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 extern const struct mfl_yaml_field mfl_job_simulation_fields[];
 /* Also sets the defaults of what the attack uses. */
 int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Robust aggregation and simulated attacks in a job document: readers, rules between keys, how many rows a rule needs, and
  * which clients are bad. */
+#include <stdio.h>
+
 #include "common/base/rng.h"
 #include "common/job/job_keys.h"
 
@@ -10,12 +12,13 @@
         (KRUMS | BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_TRIMMED_MEAN) |                                 \
                 BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_RFA) |                               \
                 BIT(MFL_STRATEGY_CENTERED_CLIP) | BIT(MFL_STRATEGY_NORM_FILTER) | BIT(MFL_STRATEGY_DNC) |    \
-                BIT(MFL_STRATEGY_SIGNGUARD) | BIT(MFL_STRATEGY_FLAME))
+                BIT(MFL_STRATEGY_SIGNGUARD) | BIT(MFL_STRATEGY_FLAME) | BIT(MFL_STRATEGY_FOOLSGOLD) |        \
+                BIT(MFL_STRATEGY_FLTRUST))
 /* These have no meaning without f. */
 #define NEEDS_F                                                                                              \
         (KRUMS | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN) | BIT(MFL_STRATEGY_NORM_FILTER) | BIT(MFL_STRATEGY_DNC))
-/* These look at single elements, which a mixture of rows does not have. */
-#define UNMIXED (BIT(MFL_STRATEGY_DNC) | BIT(MFL_STRATEGY_SIGNGUARD))
+/* These look at single elements, or at what a client has sent before, which a mixture of rows does not have. */
+#define UNMIXED (BIT(MFL_STRATEGY_DNC) | BIT(MFL_STRATEGY_SIGNGUARD) | BIT(MFL_STRATEGY_FOOLSGOLD))
 /* These look at one element at a time. */
 #define COLUMNS                                                                                              \
         (BIT(MFL_STRATEGY_MEDIAN) | BIT(MFL_STRATEGY_TRIMMED_MEAN) | BIT(MFL_STRATEGY_MEAN_AROUND_MEDIAN))
@@ -28,6 +31,13 @@ static bool is_one_of(const struct mfl_job *job, unsigned kinds)
 bool mfl_job_is_robust(const struct mfl_job *job)
 {
         return is_one_of(job, ROBUST);
+}
+
+uint32_t mfl_robust_rows_of(const struct mfl_robust_spec *spec, uint32_t m)
+{
+        if (m && (spec->root.daemon[0] || spec->root.has_client))
+                m--;
+        return spec->unit == MFL_ROWS_BUCKET ? m / spec->bucket + (m % spec->bucket != 0) : m;
 }
 
 uint32_t mfl_robust_rows_after(const struct mfl_robust_spec *spec, uint32_t m)
@@ -54,7 +64,7 @@ uint32_t mfl_robust_rows_least(const struct mfl_job *job)
 
 bool mfl_robust_compares(const struct mfl_job *job)
 {
-        return mfl_job_is_robust(job) && (!is_one_of(job, COLUMNS) || job->aggregation.robust.n_before);
+        return job->aggregation.robust.n_before || (mfl_job_is_robust(job) && !is_one_of(job, COLUMNS));
 }
 
 /* ---- readers ---- */
@@ -80,6 +90,22 @@ int mfl_job_read_clip_radius(
         struct mfl_robust_spec *spec = value;
         return read_radius(doc, node, &spec->clip_radius, err);
 }
+
+int mfl_job_read_update_clip(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_robust_spec *spec = value;
+        return read_radius(doc, node, &spec->update_clip, err);
+}
+
+const struct mfl_yaml_field mfl_job_root_fields[] = {
+        {.key = "daemon", MFL_YAML_AT(STRING, struct mfl_job, aggregation.robust.root.daemon)},
+        {.key = "client",
+                MFL_YAML_AT(U32, struct mfl_job, aggregation.robust.root.client),
+                .min = 0,
+                .max = 10000000,
+                .seen = offsetof(struct mfl_job, aggregation.robust.root.has_client)},
+        {0}};
 
 static int read_one_before(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         struct mfl_robust_spec *spec, struct mfl_error *err)
@@ -133,10 +159,62 @@ static const struct mfl_job_usage usage[] = {
         {"iterations", BIT(MFL_STRATEGY_DNC)},
         {"noise", BIT(MFL_STRATEGY_FLAME)},
         {"unit", ROBUST},
+        {"root", BIT(MFL_STRATEGY_FLTRUST)},
         {"before", ROBUST},
         {"on_few", ROBUST},
         {"weighting", ~ROBUST},
 };
+
+/* Whose update is trusted, and that each round has it. */
+static int check_root(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *aggregation,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        const struct mfl_yaml_node *node = mfl_job_find_key(aggregation, "root");
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        if (!is_one_of(job, BIT(MFL_STRATEGY_FLTRUST)))
+                return 0;
+        if (local ? !spec->root.daemon[0] || spec->root.has_client
+                  : !spec->root.has_client || spec->root.daemon[0])
+                return mfl_yaml_fail(doc, node ? node : aggregation, err,
+                        local ? "fltrust needs root: {daemon: NAME}, the site, or the daemon of no site, "
+                                "whose "
+                                "data are trusted"
+                              : "fltrust needs root: {client: NUMBER}, the client of the population whose "
+                                "data "
+                                "are trusted; with partition local it is root: {daemon: NAME}");
+        if (local)
+                return 0;
+        if (spec->root.client >= job->data.clients)
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "client"), err,
+                        "is %u, and the population has clients 0 to %u", spec->root.client,
+                        job->data.clients - 1);
+        if (mfl_job_cohort_least(job, job->data.clients) < job->data.clients)
+                return mfl_yaml_fail(doc, node, err,
+                        "each round needs the root's update, and this selection may leave it out: let every "
+                        "round take all clients");
+        return 0;
+}
+
+/* Strategies that average. */
+static int check_update_clip(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *aggregation,
+        struct mfl_job *job, struct mfl_error *err)
+{
+        struct mfl_robust_spec *spec = &job->aggregation.robust;
+        char clip[32] = "median";
+        if (!spec->has_update_clip)
+                return 0;
+        if (spec->update_clip > 0)
+                snprintf(clip, sizeof clip, "%g", spec->update_clip);
+        if (mfl_job_is_robust(job))
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "update_clip"), err,
+                        "is for strategies that average, and %s is none; write before: {clip: %s}",
+                        mfl_strategy_name(job->aggregation.strategy), clip);
+        /* Where the server has rows, it clips them once more: an attack may have changed them. */
+        if (mfl_job_has_rows(job))
+                spec->before[spec->n_before++] = (struct mfl_before){MFL_BEFORE_CLIP, 0, spec->update_clip};
+        return 0;
+}
 
 static int check_keys(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *aggregation,
         const struct mfl_job *job, struct mfl_error *err)
@@ -160,76 +238,92 @@ static int check_keys(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                                 spec->before[i].kind == MFL_BEFORE_NNM ? "nnm" : "arc");
         if (is_one_of(job, UNMIXED) && spec->n_before)
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "before"), err,
-                        "%s looks at the elements of updates as they came; remove before, or write strategy: "
-                        "multi-krum",
+                        "%s looks at updates as they came; remove before, or write strategy: multi-krum",
                         name);
         if (is_one_of(job, BIT(MFL_STRATEGY_CENTERED_CLIP)) && !mfl_job_find_key(aggregation, "clip_radius"))
                 return mfl_yaml_fail(doc, aggregation, err,
                         "centered-clip needs clip_radius: the longest difference from the round before that "
                         "counts "
                         "in full, or median");
+        if (spec->unit != MFL_ROWS_BUCKET && mfl_job_find_key(aggregation, "bucket"))
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "bucket"), err,
+                        "is the size of a row with unit: bucket; add that, or remove it");
+        if (spec->unit == MFL_ROWS_BUCKET && mfl_job_keeps_history(job))
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "unit"), err,
+                        "a bucket has no history of a client's updates; write unit: client");
         if (spec->unit == MFL_ROWS_DAEMON && job->data.partition != MFL_PARTITION_LOCAL)
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "unit"), err,
                         "daemon needs partition: local, where each daemon is one client; a simulated "
                         "population has "
                         "unit: client");
-        return 0;
+        return check_root(doc, aggregation, job, err);
 }
 
-int mfl_job_check_robust(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *root = mfl_yaml_root(doc),
                                    *aggregation = mfl_job_find_key(root, "aggregation");
-        int r = check_keys(doc, aggregation, job, err);
-        if (r || !mfl_job_is_robust(job) || job->data.partition == MFL_PARTITION_LOCAL)
+        int r = check_update_clip(doc, aggregation, job, err);
+        if (!r)
+                r = check_keys(doc, aggregation, job, err);
+        if (r || job->data.partition == MFL_PARTITION_LOCAL)
                 return r;
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
-        uint32_t most = mfl_job_cohort_size(job, job->data.clients);
+        uint32_t most = mfl_robust_rows_of(spec, mfl_job_cohort_size(job, job->data.clients));
         uint32_t drawn =
                 MFL_MAX(mfl_job_cohort_least(job, job->data.clients), 1u); /* nobody: the update is zero */
-        uint32_t fewest = mfl_robust_rows_after(spec, drawn);
+        uint32_t fewest = mfl_robust_rows_after(spec, mfl_robust_rows_of(spec, drawn));
         uint32_t least = mfl_robust_rows_least(job);
         if (mfl_robust_compares(job) && most > MFL_ROBUST_ROWS_MAX)
                 return mfl_yaml_fail(doc, aggregation, err,
                         "%s compares each update of a round with all others: at most %u clients per round, "
                         "not %u "
                         "(selection.clients)",
-                        mfl_strategy_name(job->aggregation.strategy), MFL_ROBUST_ROWS_MAX, most);
-        if (fewest < least && spec->on_few == MFL_ON_FEW_FAIL)
+                        spec->has_update_clip ? "update_clip" : mfl_strategy_name(job->aggregation.strategy),
+                        MFL_ROBUST_ROWS_MAX, most);
+        if (mfl_job_is_robust(job) && fewest < least && spec->on_few == MFL_ON_FEW_FAIL)
                 return mfl_yaml_fail(doc, spec->has_f ? mfl_job_find_key(aggregation, "f") : aggregation, err,
                         "%s with f: %u needs %u rows, and a round may have %u%s; lower f, select more "
                         "clients, or say "
                         "with on_few what such a round does",
                         mfl_strategy_name(job->aggregation.strategy), spec->f, least, fewest,
-                        spec->n_before ? " after `before`" : "");
+                        spec->unit == MFL_ROWS_BUCKET ? " after buckets"
+                        : spec->n_before              ? " after `before`"
+                                                      : "");
         return 0;
 }
 
 /* ---- simulated attacks ---- */
 
-static const char *const attack_names[] = {
-        "none", "sign-flip", "gaussian", "alie", "ipm", "min-max", "min-sum", "mimic", "lazy", "nan", NULL};
-static const char *const attacks_later[] = {"label-flip", "backdoor", "fang", "stale"};
+static const char *const attack_names[] = {"none", "sign-flip", "gaussian", "alie", "ipm", "min-max",
+        "min-sum", "mimic", "lazy", "nan", "fang-krum", "fang-trimmed", "stale", "label-flip", "backdoor",
+        NULL};
 static const unsigned scaled = MFL_JOB_BIT(MFL_ATTACK_SIGN_FLIP) | MFL_JOB_BIT(MFL_ATTACK_GAUSSIAN) |
-                               MFL_JOB_BIT(MFL_ATTACK_ALIE) | MFL_JOB_BIT(MFL_ATTACK_IPM);
+                               MFL_JOB_BIT(MFL_ATTACK_ALIE) | MFL_JOB_BIT(MFL_ATTACK_IPM) |
+                               MFL_JOB_BIT(MFL_ATTACK_FANG_TRIMMED) | MFL_JOB_BIT(MFL_ATTACK_BACKDOOR);
+static const struct mfl_job_usage attack_usage[] = {{"scale", scaled},
+        {"labels", MFL_JOB_BIT(MFL_ATTACK_LABEL_FLIP)}, {"target", MFL_JOB_BIT(MFL_ATTACK_BACKDOOR)},
+        {"poison", MFL_JOB_BIT(MFL_ATTACK_BACKDOOR)}};
 
-static int read_attack(
+/* reverse, next, or [from, to]. */
+static int read_labels(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = attack_names};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(attacks_later) && node->type == MFL_YAML_SCALAR; i++)
-                if (!strcmp(node->text, attacks_later[i]))
-                        return mfl_yaml_fail(doc, node, err, "%s is not supported yet; write another attack",
-                                attacks_later[i]);
-        return mfl_yaml_read_value(doc, node, &field, value, err);
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 0, .max = INT32_MAX};
+        struct mfl_simulation *s = value;
+        s->labels = is_word(node, "next") ? MFL_FLIP_NEXT : MFL_FLIP_REVERSE;
+        if (is_word(node, "next") || is_word(node, "reverse"))
+                return 0;
+        if (node->type != MFL_YAML_SEQUENCE || node->n_children != 2)
+                return mfl_yaml_fail(doc, node, err, "expected reverse, next, or two labels, [from, to]");
+        s->labels = MFL_FLIP_PAIR;
+        int r = mfl_yaml_read_value(doc, node->first, &field, &s->pair[0], err);
+        return r ? r : mfl_yaml_read_value(doc, node->first->next, &field, &s->pair[1], err);
 }
 
 const struct mfl_yaml_field mfl_job_simulation_fields[] = {
-        {.key = "attack",
-                .kind = MFL_YAML_CALL,
-                .offset = offsetof(struct mfl_job, simulation.attack),
-                .read = read_attack},
+        {.key = "attack", MFL_YAML_AT(ENUM, struct mfl_job, simulation.attack), .names = attack_names},
         {.key = "share",
                 MFL_YAML_AT(F64, struct mfl_job, simulation.share),
                 .min = 0,
@@ -241,11 +335,37 @@ const struct mfl_yaml_field mfl_job_simulation_fields[] = {
                 .max = 1e6,
                 .min_open = true,
                 .seen = offsetof(struct mfl_job, simulation.has_scale)},
-        {.key = "from", MFL_YAML_AT(U32, struct mfl_job, simulation.from), .min = 1, .max = 1000000}, {0}};
+        {.key = "from", MFL_YAML_AT(U32, struct mfl_job, simulation.from), .min = 1, .max = 1000000},
+        {.key = "labels",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_job, simulation),
+                .read = read_labels},
+        {.key = "target", MFL_YAML_AT(U32, struct mfl_job, simulation.target), .min = 0, .max = INT32_MAX},
+        {.key = "poison",
+                MFL_YAML_AT(F64, struct mfl_job, simulation.poison),
+                .min = 0,
+                .max = 1,
+                .min_open = true},
+        {0}};
 
-bool mfl_attack_is_on_updates(enum mfl_attack attack)
+bool mfl_attack_is_on_data(const struct mfl_simulation *s)
 {
-        return attack != MFL_ATTACK_NONE;
+        return s->attack == MFL_ATTACK_LABEL_FLIP || s->attack == MFL_ATTACK_BACKDOOR;
+}
+
+bool mfl_attack_is_on_updates(const struct mfl_simulation *s)
+{
+        bool replaces = s->attack == MFL_ATTACK_BACKDOOR && s->has_scale && s->scale != 1;
+        return replaces || (s->attack != MFL_ATTACK_NONE && !mfl_attack_is_on_data(s));
+}
+
+int32_t mfl_attack_label(const struct mfl_simulation *s, int32_t y, int32_t n)
+{
+        if (y < 0 || y >= n)
+                return y;
+        if (s->labels == MFL_FLIP_PAIR)
+                return (uint32_t)y == s->pair[0] && s->pair[1] < (uint32_t)n ? (int32_t)s->pair[1] : y;
+        return s->labels == MFL_FLIP_NEXT ? (y + 1) % n : n - 1 - y;
 }
 
 const char *mfl_attack_name(enum mfl_attack attack)
@@ -267,10 +387,12 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
                         "needs a simulated population: daemons with data of their own (partition local) are "
                         "attacked "
                         "by nobody here");
-        if (s->has_scale && !(scaled & MFL_JOB_BIT(s->attack)))
-                return mfl_yaml_fail(doc, mfl_job_find_key(node, "scale"), err,
-                        "is not used by %s; remove it", attack_names[s->attack]);
-        if (is_one_of(job, BIT(MFL_STRATEGY_FEDNOVA) | BIT(MFL_STRATEGY_QFEDAVG)))
+        int r = mfl_job_check_usage(doc, node, attack_usage, MFL_ARRAY_SIZE(attack_usage), s->attack,
+                attack_names[s->attack], err);
+        if (r)
+                return r;
+        if (mfl_attack_is_on_updates(s) &&
+                is_one_of(job, BIT(MFL_STRATEGY_FEDNOVA) | BIT(MFL_STRATEGY_QFEDAVG)))
                 return mfl_yaml_fail(doc, mfl_job_find_key(node, "attack"), err,
                         "%s works on single updates, which %s does not have; write strategy: fedavg",
                         attack_names[s->attack], mfl_strategy_name(job->aggregation.strategy));
@@ -279,10 +401,23 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
                 return mfl_yaml_fail(doc, mfl_job_find_key(node, "share"), err,
                         "of %u clients, that is %u bad ones; some must be bad, and some honest",
                         job->data.clients, bad);
+        bool compares = s->attack == MFL_ATTACK_MIN_MAX || s->attack == MFL_ATTACK_MIN_SUM ||
+                        s->attack == MFL_ATTACK_FANG_KRUM;
+        if (compares && mfl_job_cohort_size(job, job->data.clients) > MFL_ROBUST_ROWS_MAX)
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "attack"), err,
+                        "%s compares each update of a round with all others: at most %u clients per round "
+                        "(selection.clients)",
+                        attack_names[s->attack], MFL_ROBUST_ROWS_MAX);
+        if (s->attack == MFL_ATTACK_STALE &&
+                (is_one_of(job, BIT(MFL_STRATEGY_FOOLSGOLD)) || job->aggregation.mu_adaptive))
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "attack"), err,
+                        "stale keeps what this strategy keeps in the same place: write lazy, or another "
+                        "strategy");
         if (!s->has_scale)
-                s->scale = s->attack == MFL_ATTACK_GAUSSIAN || s->attack == MFL_ATTACK_IPM ? 0.1
-                           : s->attack == MFL_ATTACK_SIGN_FLIP                             ? 1
-                                                                                           : 0;
+                s->scale = s->attack == MFL_ATTACK_GAUSSIAN || s->attack == MFL_ATTACK_IPM         ? 0.1
+                           : s->attack == MFL_ATTACK_SIGN_FLIP || s->attack == MFL_ATTACK_BACKDOOR ? 1
+                           : s->attack == MFL_ATTACK_FANG_TRIMMED                                  ? 2
+                                                                                                   : 0;
         s->from = MFL_MAX(s->from, 1u);
         return 0;
 }
@@ -306,8 +441,11 @@ int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad)
         for (uint32_t i = 0; i < n; i++)
                 order[i] = i;
         mfl_rng_shuffle(&rng, order, n);
-        for (uint32_t i = 0; i < n_bad; i++)
-                bad[order[i]] = true;
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        for (uint32_t i = 0; i < n && n_bad; i++) {
+                bad[order[i]] = !spec->root.has_client || order[i] != spec->root.client;
+                n_bad -= bad[order[i]];
+        }
         free(order);
         *ret_bad = bad;
         return 0;
@@ -315,7 +453,9 @@ int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad)
 
 bool mfl_job_has_rows(const struct mfl_job *job)
 {
-        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(job->simulation.attack);
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(&job->simulation) ||
+               (spec->has_update_clip && spec->update_clip == 0);
 }
 
 bool mfl_job_needs_single_updates(const struct mfl_job *job)

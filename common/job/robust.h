@@ -5,7 +5,7 @@
 #ifndef MFL_COMMON_JOB_ROBUST_H
 #define MFL_COMMON_JOB_ROBUST_H
 
-#include "common/base/base.h"
+#include "common/model/graph.h"
 
 /* Rules that compare rows with each other keep a matrix of rows x rows numbers. */
 #define MFL_ROBUST_ROWS_MAX 1024u
@@ -34,6 +34,7 @@ enum mfl_on_few {
 enum mfl_rows_unit {
         MFL_ROWS_CLIENT,
         MFL_ROWS_DAEMON, /* partition local: a daemon is one client */
+        MFL_ROWS_BUCKET, /* exact means of `bucket` clients each, drawn anew in each round */
 };
 
 struct mfl_robust_spec {
@@ -44,6 +45,17 @@ struct mfl_robust_spec {
         uint32_t neighbours;  /* krum, multi-krum, bulyan: 0: m - f - 2 */
         double clip_radius;   /* centered-clip; 0: the median distance */
         uint32_t sample, iterations; /* dnc: elements of a draw, default 10,000; draws, default 1 */
+        uint32_t bucket;             /* unit bucket: clients of a row, default 2 */
+        /* Strategies that average: no client's update is longer than update_clip; 0: than the median length of the
+         * round's updates, which the server keeps as rows for that. */
+        bool has_update_clip;
+        double update_clip;
+        /* fltrust: whose update is the trusted one. */
+        struct {
+                char daemon[MFL_NAME_BYTES]; /* partition local: a site, or a daemon without one; "": none */
+                bool has_client;
+                uint32_t client; /* of a simulated population */
+        } root;
         double noise; /* flame: the deviation of the noise over the median length, default 0.001 */
         enum mfl_on_few on_few;
         uint32_t n_before;
@@ -54,19 +66,22 @@ struct mfl_job;
 
 /* The strategy works on single rows: the median and all rules of server/robust. */
 bool mfl_job_is_robust(const struct mfl_job *job);
-/* The rows that are left of m by buckets. */
+/* The rows of m updates: fewer with unit bucket, and without the root's. */
+uint32_t mfl_robust_rows_of(const struct mfl_robust_spec *spec, uint32_t m);
+/* The rows that are left of m rows after `before`. */
 uint32_t mfl_robust_rows_after(const struct mfl_robust_spec *spec, uint32_t m);
 /* The fewest rows, after buckets, that the job's rule works with; at least 1. */
 uint32_t mfl_robust_rows_least(const struct mfl_job *job);
-/* Whether the rule, or what is done before it, compares rows: then there are at most MFL_ROBUST_ROWS_MAX. */
+/* Whether the rule, or what is done before it, compares or measures rows: then there are at most MFL_ROBUST_ROWS_MAX. */
 bool mfl_robust_compares(const struct mfl_job *job);
 
 /* ---- simulated attacks ----
  *
  * For tests of robust rules: some clients of a simulated population are bad. A server carries such a job out only if it
- * was started with --allow-simulation. The server makes these attacks on the round's single updates before anything else
- * looks at them, because the strong ones need all honest updates. The bad clients are the first share * clients of a
- * shuffle of all clients with the stream (seed, MFL_RNG_ATTACK). */
+ * was started with --allow-simulation. Attacks on data are the daemon's: the training samples of bad clients change. The
+ * server makes attacks on the round's single updates before anything else looks at them, because the strong ones need all
+ * honest updates. The bad clients are the first share * clients of a shuffle of all clients with the stream (seed,
+ * MFL_RNG_ATTACK). */
 
 enum mfl_attack {
         MFL_ATTACK_NONE,
@@ -75,10 +90,24 @@ enum mfl_attack {
         MFL_ATTACK_ALIE, /* mean + z std of the honest rows (Baruch et al. 2019); scale: z, 0: from the numbers of rows */
         MFL_ATTACK_IPM, /* -scale * mean of the honest rows (0.1) (Xie et al. 2020) */
         MFL_ATTACK_MIN_MAX, /* mean - gamma std, as far as a honest row is from another (Shejwalkar, Houmansadr 2021) */
-        MFL_ATTACK_MIN_SUM, /* the same for the sum of squared distances */
-        MFL_ATTACK_MIMIC,   /* the first honest row (Karimireddy et al. 2022) */
-        MFL_ATTACK_LAZY,    /* zeros */
-        MFL_ATTACK_NAN,     /* not a number: refused as any such update is */
+        MFL_ATTACK_MIN_SUM,   /* the same for the sum of squared distances */
+        MFL_ATTACK_MIMIC,     /* the first honest row (Karimireddy et al. 2022) */
+        MFL_ATTACK_LAZY,      /* zeros */
+        MFL_ATTACK_NAN,       /* not a number: refused as any such update is */
+        MFL_ATTACK_FANG_KRUM, /* -lambda sign(mean), the largest lambda that Krum takes (Fang et al. 2020) */
+        MFL_ATTACK_FANG_TRIMMED, /* beyond the honest extremes, against the mean's sign (Fang et al. 2020) */
+        MFL_ATTACK_STALE,        /* its own update of its last turn; zeros at first */
+        MFL_ATTACK_LABEL_FLIP,   /* on data: other labels */
+        /* on data: a patch in the images' corner that stands for the label `target`; the update times scale (1) (Gu et al.
+         * 2017; Bagdasaryan et al. 2020) */
+        MFL_ATTACK_BACKDOOR,
+};
+
+/* Which labels a label flip gives, of C classes. */
+enum mfl_flip {
+        MFL_FLIP_REVERSE, /* C - 1 - y */
+        MFL_FLIP_NEXT,    /* y + 1 modulo C */
+        MFL_FLIP_PAIR,    /* pair[0] becomes pair[1]; others stay */
 };
 
 struct mfl_simulation {
@@ -87,12 +116,20 @@ struct mfl_simulation {
         double scale;
         bool has_scale;
         uint32_t from; /* the first round with the attack; default 1 */
+        enum mfl_flip labels;
+        uint32_t pair[2];
+        uint32_t target; /* backdoor: default 0 */
+        double poison;   /* backdoor: the share of a bad client's samples that get the patch, default 0.5 */
 };
 
 #define MFL_SIMULATION_REFUSED                                                                               \
         "this server takes no jobs with simulated attacks; start it with --allow-simulation, or use mfl run"
 
-bool mfl_attack_is_on_updates(enum mfl_attack attack);
+/* The server has to have the updates as rows. */
+bool mfl_attack_is_on_updates(const struct mfl_simulation *simulation);
+bool mfl_attack_is_on_data(const struct mfl_simulation *simulation);
+/* What a bad client's label y of n classes becomes. */
+int32_t mfl_attack_label(const struct mfl_simulation *simulation, int32_t y, int32_t n);
 const char *mfl_attack_name(enum mfl_attack attack);
 /* How many clients are bad. */
 uint32_t mfl_simulation_bad(const struct mfl_job *job);

@@ -21,6 +21,7 @@ const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES] = {
         [MFL_MEASURE_STALENESS_MAX] = {"staleness_max", "round/staleness_max", "largest staleness"},
         [MFL_MEASURE_DROPPED] = {"dropped", "round/dropped", "dropped"},
         [MFL_MEASURE_EPSILON] = {"epsilon", "privacy/epsilon", "epsilon"},
+        [MFL_MEASURE_BACKDOOR] = {"backdoor", "test/backdoor", "backdoor success"},
 };
 
 /* ---- clients ---- */

@@ -21,6 +21,8 @@ uint32_t mfl_tally_size(enum mfl_tally kind, uint32_t n)
                 return n * n;
         case MFL_TALLY_TARGETS:
                 return 1 + PARTS * n;
+        case MFL_TALLY_BACKDOOR:
+                return 2;
         }
         return 0;
 }
@@ -106,6 +108,8 @@ bool mfl_tally_agrees(
                 return classes_agree(kind, tally, n, scored, correct);
         if (kind == MFL_TALLY_NONE)
                 return true;
+        if (kind == MFL_TALLY_BACKDOOR)
+                return tally[1] <= tally[0] && tally[0] <= scored;
         uint64_t each = scored / n;
         if (tally[0] || each > SAMPLES_MAX)
                 return tally[0] <= 4 * scored; /* its measures are not known anyway */
@@ -149,6 +153,8 @@ void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, u
         uint32_t n_seen = 0;
         if (kind == MFL_TALLY_TARGETS)
                 measure_targets(tally, n, scored, measures);
+        if (kind == MFL_TALLY_BACKDOOR && tally[0])
+                mfl_measure_set(measures, MFL_MEASURE_BACKDOOR, (double)tally[1] / (double)tally[0]);
         if (kind != MFL_TALLY_CONFUSION)
                 return;
         for (uint32_t c = 0; c < n; c++) {

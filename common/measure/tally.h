@@ -6,6 +6,7 @@
  *   confusion  C * C: predictions of p whose label is c [c * C + p]
  *   targets    1 + 8 T: values that are too large to be added [0]; then for each target the sums of |error|, error^2, y and
  *              y^2, each as two numbers: whole parts (floor), and the rest in units of 2^-32, rounded down
+ *   backdoor   2: samples of other labels that were shown with a backdoor's patch, and how many of them got its label
  *
  * C: classes of the model; T: target values of a sample. A value of 2^40 or more counts in [0] instead; then, and with
  * more than 2^23 samples, whose sums could overflow, the measures of targets are not known.
@@ -20,6 +21,7 @@ enum mfl_tally {
         MFL_TALLY_CLASSES,
         MFL_TALLY_CONFUSION,
         MFL_TALLY_TARGETS,
+        MFL_TALLY_BACKDOOR, /* filled by the trainer, not by a backend */
 };
 #define MFL_TALLY_CLASSES_MAX 256   /* of `classes` */
 #define MFL_TALLY_CONFUSION_MAX 100 /* classes of `confusion` */
@@ -38,6 +40,7 @@ bool mfl_tally_agrees(
 /* Adds the measures of a tally of that many scored predictions.
  *   macro F1  the mean, over the classes that are a label or a prediction, of 2 both / (labels + predictions)
  *   MAE, RMSE over all target values
+ *   backdoor  the share of the patched samples that got the backdoor's label
  *   R2        1 - sum (y - prediction)^2 / sum (y - mean)^2; the mean over the targets */
 void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, uint64_t scored,
         struct mfl_measures *measures);

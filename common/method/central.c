@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Central differential privacy at the daemon: a client's weight shortens its change. clip.h has the paper and the proof. */
-#include "common/method/clip.h"
+/* Central differential privacy at the daemon: a client's weight shortens its change. central_grid.h has the paper and the proof. */
+#include "common/method/central_grid.h"
 #include "common/method/method.h"
 
 static void weigh(const struct mfl_job *job, const double *state, const struct mfl_client_facts *facts,

@@ -1,67 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Central differential privacy: the grid, and a client's weight. clip.h has the paper and the proof. */
-#include "common/method/clip.h"
-
-#include <inttypes.h>
+/* Norm clipping of a client's update, before the only rounding and before any sum, so that the sum stays exact and has no
+ * order: McMahan, Ramage, Talwar, Zhang: "Learning Differentially Private Recurrent Language Models", ICLR 2018, section 2,
+ *
+ *      delta <- delta min(1, C / ||delta||)
+ *
+ * Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor Federated Learning?", 2019, section 4, for what it does to attacks. */
 #include <math.h>
 
-#include "common/privacy/noise.h"
+#include "common/method/method.h"
 
-/* Below, the noise on integers might differ from the accountant's Gaussian by something that matters; here, by e^(-2 pi^2 2^20). */
-#define SIGMA_MIN 1024
-
-int mfl_central_scale_max(const struct mfl_job *job)
+/* A sum of squares of floats, exact each, of blocks of 4,096 is off by less than (4096 + n / 4096) 2^-53 of itself (Higham:
+ * "Accuracy and Stability of Numerical Algorithms", 4.2); the root, the product and the quotient by less than the rest. */
+double mfl_method_clip_factor(double limit, double norm2, uint64_t n)
 {
-        double sigma = job->privacy.noise * job->privacy.clip;
-        int s = 24 - (int)ceil(log2(sigma)) + 1;
-        while (ldexp(sigma, s) * (1 + 0x1p-50) > (double)MFL_NOISE_SIGMA_MAX)
-                s--;
-        return s;
+        double norm = sqrt(norm2) * (1 + (4096 + (double)n / 4096 + 16) * 0x1p-52);
+        return norm > limit ? limit / norm : 1;
 }
 
-uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed)
+double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, double limit,
+        float *delta, size_t n)
 {
-        double sigma = ldexp(job->privacy.noise * job->privacy.clip, fixed->scale_bits);
-        return (uint64_t)ceil(sigma * (1 + 0x1p-50));
-}
-
-static double rounding_share(int scale_bits, uint64_t n)
-{
-        return ldexp(sqrt((double)n), -scale_bits - 1);
-}
-
-double mfl_central_weight(const struct mfl_job *job, int scale_bits, uint64_t n, double norm2)
-{
-        double slack = 1 + (4096 + (double)(n / 4096) + 16) * 0x1p-52;
-        double norm = sqrt(norm2) * slack, most = job->privacy.clip - rounding_share(scale_bits, n);
-        return norm <= most ? 1 : MFL_MAX(most / norm, 0);
-}
-
-double mfl_central_divisor(const struct mfl_job *job)
-{
-        uint32_t clients = job->privacy.clients ? job->privacy.clients : job->data.clients;
-        return mfl_job_rate(job) * clients;
-}
-
-int mfl_central_check(
-        const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t n, struct mfl_error *err)
-{
-        if (job->privacy.kind != MFL_PRIVACY_CENTRAL)
-                return 0;
-        double share = rounding_share(fixed->scale_bits, n);
-        uint64_t sigma = mfl_central_sigma(job, fixed);
-        if (share > job->privacy.clip / 2)
-                return mfl_fail(err, MFL_INVALID,
-                        "privacy.clip: %g is too short for %" PRIu64
-                        " parameters: rounding alone may change a client's update by %g; write a larger "
-                        "clip, or a "
-                        "smaller aggregation.delta_max",
-                        job->privacy.clip, n, share);
-        if (sigma < SIGMA_MIN)
-                return mfl_fail(err, MFL_INVALID,
-                        "privacy: noise * clip is %g, only %" PRIu64
-                        " units of the grid of sums, too few for noise that hides; write a smaller "
-                        "aggregation.delta_max",
-                        job->privacy.noise * job->privacy.clip, sigma);
-        return 0;
+        double factor = mfl_method_clip_factor(limit, mfl_method_norm2(fixed, parts, delta, n), n);
+        if (factor >= 1)
+                return 1;
+        factor *= 1 - 0x1p-23; /* rounding to float adds at most 2^-24 of each element */
+        for (uint64_t i = 0; i < n;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, parts, i, n);
+                for (; i < part.end; i++)
+                        delta[i] = part.statistics ? delta[i] : (float)(factor * (double)delta[i]);
+        }
+        return factor;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods, and what all of them share: limits, units, norms. */
 #include "common/method/method.h"
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -14,6 +14,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_personal;
         if (job->privacy.kind == MFL_PRIVACY_CENTRAL)
                 return &mfl_method_central;
+        if (job->simulation.attack == MFL_ATTACK_STALE)
+                return &mfl_method_stale;
         switch (job->aggregation.strategy) {
         case MFL_STRATEGY_FEDNOVA:
                 return &mfl_method_fednova;
@@ -23,6 +25,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_scaffold;
         case MFL_STRATEGY_FEDDYN:
                 return &mfl_method_feddyn;
+        case MFL_STRATEGY_FOOLSGOLD:
+                return &mfl_method_foolsgold;
         case MFL_STRATEGY_FEDBUFF:
                 return &mfl_method_fedbuff;
         case MFL_STRATEGY_FEDASYNC:

@@ -103,7 +103,7 @@ struct mfl_method_ops {
          *   correct   what is added to the gradients of a client's local training; with `starts`, to the params that
          *             its local training and its evaluations start from
          *   remember  its new state, once its delta is counted
-         * n elements each; remember's ret_own may be own. Both NULL: clients keep nothing. */
+         * n elements each; remember's ret_own may be own. correct NULL: clients never see it. Both NULL: clients keep nothing. */
         void (*correct)(const struct mfl_job *job, size_t n, const double *mean, const float *own,
                 float *ret_correction);
         void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
@@ -157,8 +157,16 @@ uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fix
 double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
+/* What an update of n elements is multiplied by so that it is no longer than `limit`, whatever sums and roots round: at most 1.
+ * norm2: as mfl_method_norm2 found it. */
+double mfl_method_clip_factor(double limit, double norm2, uint64_t n);
+/* Shortens a delta's trained elements to the norm `limit`, if they are longer: the floats' exact norm is then at most `limit`.
+ * Running statistics stay as they are. Returns the factor; 1: nothing has changed. */
+double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, double limit,
+        float *delta, size_t n);
+
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
-        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_fedbuff, mfl_method_fedasync,
-        mfl_method_ditto, mfl_method_pfedme, mfl_method_central;
+        mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
+        mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central;
 
 #endif

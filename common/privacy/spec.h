@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `privacy` key of a job: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}. Whose noise protects what:
- * common/method/clip.h. */
+ * common/method/central_grid.h. */
 #ifndef MFL_COMMON_PRIVACY_SPEC_H
 #define MFL_COMMON_PRIVACY_SPEC_H
 

@@ -22,17 +22,38 @@ static void add(struct line *line, const char *fmt, ...)
         line->room -= used;
 }
 
+static void add_client(const struct mfl_server_job *job, uint64_t item, struct line *line)
+{
+        char site[MFL_NAME_BYTES] = "";
+        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
+                mfl_core_site_name(job->jobs->loop->core, item, site);
+        if (site[0])
+                add(line, "%s", site);
+        else
+                add(line, "client %llu", (unsigned long long)item);
+}
+
+/* "client 3 + client 7": a bucket. */
+static void add_members(
+        const struct mfl_server_job *job, const struct mfl_rows_members *members, struct line *line)
+{
+        for (uint32_t i = 0; i < MFL_MIN(members->n, (uint32_t)MFL_MEMBERS_TOLD); i++) {
+                if (i)
+                        add(line, " + ");
+                add_client(job, members->v[i], line);
+        }
+        if (members->n > MFL_MEMBERS_TOLD)
+                add(line, " + %u more", members->n - MFL_MEMBERS_TOLD);
+}
+
 static void add_row(const struct mfl_server_job *job, const struct mfl_rows_report *report, uint32_t i,
         char *text, size_t room)
 {
         struct line line = {text, room};
-        char site[MFL_NAME_BYTES] = "";
-        if (job->spec->data.partition == MFL_PARTITION_LOCAL)
-                mfl_core_site_name(job->jobs->loop->core, report->told[i].item, site);
-        if (site[0])
-                add(&line, "%s", site);
+        if (report->told[i].members.n)
+                add_members(job, &report->told[i].members, &line);
         else
-                add(&line, "client %llu", (unsigned long long)report->told[i].item);
+                add_client(job, report->told[i].item, &line);
         double score = report->told[i].score, distance = report->told[i].distance;
         if (report->told[i].share > 0)
                 add(&line, " %.2g%%", 100 * report->told[i].share);
@@ -55,12 +76,15 @@ void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_r
         if (report->n_bad && report->n_rows)
                 add(&line, "; ");
         if (report->few)
-                add(&line, "%u rows are too few for %s: %s", report->few, rule,
-                        instead[job->spec->aggregation.robust.on_few]);
+                add(&line,
+                        report->few < mfl_robust_rows_least(job->spec)
+                                ? "%u rows are too few for %s: %s"
+                                : "%u rows without the root for %s: %s",
+                        report->few, rule, instead[job->spec->aggregation.robust.on_few]);
         else if (report->n_rows)
                 add(&line, "%s: %u of %u counted", rule, report->n_used, report->n_rows);
         for (uint32_t i = 0; i < report->n_told; i++) {
-                char row[MFL_NAME_BYTES + 64];
+                char row[(MFL_NAME_BYTES + 4) * MFL_MEMBERS_TOLD + 96];
                 add_row(job, report, i, row, sizeof row);
                 if (strlen(row) + sizeof ", ..." + 2 > line.room) {
                         add(&line, ", ...");

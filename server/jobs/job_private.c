@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 #include "common/privacy/secret.h"
 #include "common/privacy/spend.h"
 #include "server/jobs/job_internal.h"

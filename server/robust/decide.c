@@ -14,24 +14,31 @@ struct seen {
 };
 
 static const struct mfl_robust_rule *rule_for(
-        const struct mfl_job *job, uint32_t n, struct mfl_choice *choice, struct mfl_error *err)
+        const struct mfl_job *job, uint32_t n, bool guess, struct mfl_choice *choice, struct mfl_error *err)
 {
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
         const struct mfl_robust_rule *rule = mfl_robust_get(job->aggregation.strategy);
         uint32_t least = mfl_robust_rows_least(job);
         if (!rule)
                 return &mfl_rule_mean;
-        if (n >= least)
+        bool rootless = rule->wants_root && !guess;
+        if (n >= least && !rootless)
                 return rule;
         choice->few = n;
         if (spec->on_few == MFL_ON_FEW_MEAN)
                 return &mfl_rule_mean;
         if (spec->on_few == MFL_ON_FEW_MEDIAN)
                 return &mfl_rule_median;
-        mfl_fail(err, MFL_INVALID,
-                "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean or "
-                "median",
-                mfl_strategy_name(job->aggregation.strategy), spec->f, least, n);
+        if (rootless)
+                mfl_fail(err, MFL_INVALID,
+                        "%s: the round has no update of the root; aggregation.on_few can say mean or median",
+                        mfl_strategy_name(job->aggregation.strategy));
+        else
+                mfl_fail(err, MFL_INVALID,
+                        "%s with f: %u needs %u rows, and the round has %u; aggregation.on_few can say mean "
+                        "or "
+                        "median",
+                        mfl_strategy_name(job->aggregation.strategy), spec->f, least, n);
         return NULL;
 }
 
@@ -83,8 +90,9 @@ static int take_rows(const struct seen *seen, const struct mfl_ruling *ruling, s
         return 0;
 }
 
-/* Running statistics have no zero to be shortened to: rows of A with sum 1, the guess left out. */
-static int take_means(struct mfl_choice *choice)
+/* Running statistics have no zero to be shortened to: rows of A with sum 1, the guess left out unless it is all there is.
+ * plain: the weights of clients instead, which no clip of updates changes; NULL: none. */
+static int take_means(struct mfl_choice *choice, const double *plain)
 {
         if (!choice->a)
                 return 0;
@@ -98,7 +106,12 @@ static int take_means(struct mfl_choice *choice)
                 for (uint32_t j = 0; j < choice->n_rows; j++)
                         sum += a[j];
                 for (uint32_t j = 0; j < choice->n_rows; j++)
-                        means[j] = sum > 0 ? a[j] / sum : 1.0 / choice->n_rows;
+                        means[j] = plain                           ? plain[j]
+                                   : sum > 0                       ? a[j] / sum
+                                   : choice->n_in > choice->n_rows ? 0
+                                                                   : 1.0 / choice->n_rows;
+                if (choice->n_in > choice->n_rows && !(sum > 0))
+                        means[choice->n_rows] = 1;
         }
         return 0;
 }
@@ -132,8 +145,8 @@ static void find_distances(const double *g, struct mfl_choice *choice)
         }
 }
 
-static int take(
-        const struct seen *seen, const struct mfl_ruling *ruling, const double *g, struct mfl_choice *choice)
+static int take(const struct seen *seen, const struct mfl_ruling *ruling, const double *g, bool plain,
+        struct mfl_choice *choice)
 {
         choice->column = ruling->column;
         choice->cut = ruling->cut;
@@ -145,7 +158,7 @@ static int take(
         int r = ruling->column == MFL_COLUMN_SUM ? take_sum(seen, ruling, choice)
                                                  : take_rows(seen, ruling, choice);
         if (!r)
-                r = take_means(choice);
+                r = take_means(choice, plain ? ruling->weight : NULL);
         if (r)
                 return r;
         find_shares(choice);
@@ -206,7 +219,7 @@ int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows
         const struct mfl_facts shape = mfl_facts_of(job, seen.n_in, 0, round);
         mfl_assert(n_rows);
         const struct mfl_robust_rule *rule =
-                rule_for(job, mfl_robust_rows_after(&job->aggregation.robust, n_rows), &choice, err);
+                rule_for(job, mfl_robust_rows_after(&job->aggregation.robust, n_rows), guess, &choice, err);
         int r = !rule ? MFL_INVALID : choice.few ? 0 : see(job, round, facts, &seen);
         if (!r)
                 r = alloc_ruling(seen.n + guess, &ruling);
@@ -217,7 +230,7 @@ int mfl_robust_decide(const struct mfl_job *job, uint32_t round, uint32_t n_rows
         if (!r && rule == &mfl_rule_mean && weight && !choice.few)
                 weigh(weight, n_rows, &ruling);
         if (!r)
-                r = take(&seen, &ruling, facts, &choice);
+                r = take(&seen, &ruling, facts, weight != NULL, &choice);
         choice.noise = ruling.noise;
         choice.noise_key = mfl_rng_derive(job->seed, MFL_RNG_FLAME, round, 0);
         free(seen.a);

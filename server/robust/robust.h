@@ -67,7 +67,7 @@ struct mfl_rows {
         uint32_t m;           /* rows */
         uint32_t stride;      /* of g: m, or m + 1 with the guess, which is the last row */
         const double *g;      /* symmetric; NULL for rules that compare nothing */
-        bool guess;           /* the aggregate of the round before is there */
+        bool guess;           /* the aggregate of the round before, or the root's update, is there */
         const double *sample; /* [n_samples][m][m], symmetric; NULL unless the rule wants them */
         uint32_t n_samples;
         const double *sign; /* [MFL_SIGNS][m]; NULL unless the rule wants them */
@@ -92,6 +92,8 @@ struct mfl_ruling {
 struct mfl_robust_rule {
         enum mfl_strategy_kind kind;
         bool wants_guess, wants_samples, wants_signs;
+        bool wants_root;    /* the update of the job's root takes the place of the guess */
+        bool wants_history; /* G is of the sums of all that each client has sent, not of its update */
         /* There are at least mfl_robust_rows_least rows. -ENOMEM. */
         int (*decide)(
                 const struct mfl_rows *rows, const struct mfl_robust_spec *spec, struct mfl_ruling *ruling);

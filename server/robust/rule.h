@@ -71,6 +71,7 @@ int mfl_before_apply(const struct mfl_job *job, uint32_t step, uint32_t round, b
 
 extern const struct mfl_robust_rule mfl_rule_mean, mfl_rule_median, mfl_rule_trimmed_mean,
         mfl_rule_mean_around_median, mfl_rule_krum, mfl_rule_multi_krum, mfl_rule_bulyan, mfl_rule_rfa,
-        mfl_rule_centered_clip, mfl_rule_norm_filter, mfl_rule_dnc, mfl_rule_signguard, mfl_rule_flame;
+        mfl_rule_centered_clip, mfl_rule_norm_filter, mfl_rule_dnc, mfl_rule_signguard, mfl_rule_flame,
+        mfl_rule_foolsgold, mfl_rule_fltrust;
 
 #endif

@@ -15,6 +15,8 @@ static const struct mfl_robust_rule *const rules[] = {
         &mfl_rule_dnc,
         &mfl_rule_signguard,
         &mfl_rule_flame,
+        &mfl_rule_foolsgold,
+        &mfl_rule_fltrust,
 };
 
 const struct mfl_robust_rule *mfl_robust_get(enum mfl_strategy_kind kind)

@@ -17,7 +17,7 @@
 #include "common/base/budget.h"
 #include "common/base/digest.h"
 #include "common/codec/grid.h"
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
@@ -102,15 +102,16 @@ static int alloc_memory(
         }
         if (!failed && single) {
                 rt->rows = mfl_calloc(cohort + 1, sizeof *rt->rows);
-                failed = !rt->rows || (mfl_attack_is_on_updates(rt->spec->simulation.attack) &&
-                                              mfl_simulation_draw(rt->spec, &rt->bad));
+                failed =
+                        !rt->rows || (rt->spec->simulation.attack && mfl_simulation_draw(rt->spec, &rt->bad));
         } else if (!failed) {
                 rt->sums = alloc_touched(rt->n * sizeof *rt->sums);
                 failed = !rt->sums;
         }
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
-        return single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+        r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+        return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
 
 const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt)
@@ -223,6 +224,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         if (rt->budget)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
+        mfl_rows_close(rt);
         mfl_states_close(rt->states);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);

@@ -228,6 +228,11 @@ struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
 /* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less
  * than half of an equal share are told. */
 #define MFL_ROWS_TOLD 16
+#define MFL_MEMBERS_TOLD 8
+struct mfl_rows_members {
+        uint32_t n; /* all of a bucket; 0: the row is one client's update */
+        uint64_t v[MFL_MEMBERS_TOLD];
+};
 struct mfl_rows_report {
         uint32_t n_rows, n_used;   /* 0 rows: not such a strategy */
         uint32_t few;              /* 0, or so many rows were too few for the rule */
@@ -236,6 +241,7 @@ struct mfl_rows_report {
         struct {
                 uint64_t item;
                 double share, score, distance; /* NAN: not known */
+                struct mfl_rows_members members;
         } told[MFL_ROWS_TOLD];
 };
 /* Worker. Borrowed. */

@@ -104,11 +104,18 @@ struct mfl_runtime {
         char *dir;             /* where their files are */
         uint64_t weight_added; /* in this round */
         uint32_t round;
-        double *d;                /* RANGE_ELEMENTS */
-        double *largest;          /* of each tensor's mean delta in a round; NULL: the job has no grid */
-        const float **rows;       /* cohort, and the guess */
-        uint32_t n_threads;       /* of the pass over the rows */
-        bool *bad;                /* clients that a simulated attack has; NULL: none */
+        double *d;          /* RANGE_ELEMENTS */
+        double *largest;    /* of each tensor's mean delta in a round; NULL: the job has no grid */
+        const float **rows; /* cohort, and the guess */
+        uint32_t *pick,
+                n_pick; /* of the round being applied: rows of the spill that the rule is asked about */
+        uint32_t root;  /* the row of fltrust's root; the number of rows: it has none */
+        uint64_t root_item[2];         /* the client that it may be */
+        struct mfl_rows_buckets *unit; /* unit bucket; NULL: rows are updates (runtime_unit.c) */
+        struct mfl_spill
+                *history;   /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
+        uint32_t n_threads; /* of the pass over the rows */
+        bool *bad;          /* clients that a simulated attack has; NULL: none */
         struct mfl_choice choice; /* of this round, while it is applied */
         double *scratch;          /* of mfl_robust_reduce */
         struct mfl_rows_report report;
@@ -120,6 +127,30 @@ struct mfl_runtime {
 uint64_t mfl_rows_bytes(const struct mfl_job *spec);
 /* The attack of a simulation, the pass over the rows, the decision. Not without rows. MFL_INVALID: too few or too many. */
 int mfl_rows_decide(struct mfl_runtime *rt, struct mfl_error *err);
+/* runtime_facts.c. What pass 1 finds of picked rows of a spill file (pick NULL: the first n_pick), with the guess as the last one; the caller
+ * frees it. NULL: no memory. */
+double *mfl_rows_facts(struct mfl_runtime *rt, struct mfl_spill *spill, const uint32_t *pick, uint32_t n_pick,
+        const float *guess);
+bool mfl_rows_is_root(const struct mfl_runtime *rt, uint64_t item);
+/* What belongs to rows, beside the spill file itself; `cohort` rows at most. */
+int mfl_rows_open(struct mfl_runtime *rt, const char *dir, uint32_t cohort, struct mfl_error *err);
+void mfl_rows_close(struct mfl_runtime *rt);
+
+/* runtime_attack.c */
+int mfl_rows_attack(struct mfl_runtime *rt, struct mfl_error *err);
+
+/* runtime_unit.c. merge: the picked rows become means of buckets, which are picked then; nothing without unit bucket. tell:
+ * the clients of a picked row. */
+int mfl_unit_new(uint32_t cohort, struct mfl_rows_buckets **ret_unit);
+void mfl_unit_free(struct mfl_rows_buckets *unit);
+void mfl_unit_merge(struct mfl_runtime *rt);
+void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members);
+
+/* runtime_history.c. make: rt->history has a row for each row of the spill. replay: the row's update is kept, and the row
+ * becomes what was kept before; zeros at first. MFL_INVALID: a state can't be kept. */
+int mfl_history_make(struct mfl_runtime *rt, struct mfl_error *err);
+int mfl_history_replay(struct mfl_runtime *rt, uint32_t row, struct mfl_error *err);
+
 /* The aggregate of one range into rt->d. */
 void mfl_rows_reduce(struct mfl_runtime *rt, uint64_t begin, size_t count);
 void mfl_rows_end(struct mfl_runtime *rt);

@@ -4,7 +4,7 @@
 
 #include <unistd.h>
 
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 #include "common/privacy/noise.h"
 
 #define THREADS_MAX 4

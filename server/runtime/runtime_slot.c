@@ -244,7 +244,7 @@ int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err)
         int r = add_held(rt, &held, err);
         if (!r)
                 rt->weight_added += held.upload.weight;
-        if (!r && rt->states)
+        if (!r && rt->states && !rt->spill)
                 mfl_states_keep(rt->states);
         settle(rt, slot, held.upload.grant);
         mfl_block_release(held.block);

@@ -524,6 +524,13 @@ int mfl_states_correction(struct mfl_states *states, uint64_t client, const floa
         return 0;
 }
 
+int mfl_states_read(struct mfl_states *states, uint64_t client, bool fresh, uint64_t first, size_t n,
+        float *to, struct mfl_error *err)
+{
+        const struct mfl_store_state *row = fresh ? mfl_states_get(&states->round_rows, client) : NULL;
+        return own_range(states, row ? row : mfl_states_get(&states->index, client), first, n, to, err);
+}
+
 /* ---- commit ---- */
 
 int mfl_states_sync(struct mfl_states *states, struct mfl_error *err)

@@ -60,6 +60,11 @@ int mfl_states_advance(
         struct mfl_states *states, uint64_t first, size_t n, const double **ret_mean, struct mfl_error *err);
 int mfl_states_apply(struct mfl_states *states, struct mfl_error *err);
 
+/* Elements [first, first + n) of a client's newest row: of this round, if it has one and `fresh`; else of the rounds before, zeros
+ * at first. */
+int mfl_states_read(struct mfl_states *states, uint64_t client, bool fresh, uint64_t first, size_t n,
+        float *to, struct mfl_error *err);
+
 /* What is added to the gradients of that client's next local training, or to the params that it starts from; with `models`, its
  * own model, or the params, if it has none yet: n floats. params: those of the newest committed or applied round. */
 int mfl_states_correction(struct mfl_states *states, uint64_t client, const float *params,

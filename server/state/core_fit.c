@@ -68,8 +68,9 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         const struct mfl_robust_spec *robust = &job->spec->aggregation.robust;
         if (job->spec->simulation.attack)
                 return (struct core_demand){MFL_PROTOCOL_ROBUST, "simulation", ""};
-        if (mfl_job_is_robust(job->spec) &&
-                (job->spec->aggregation.strategy != MFL_STRATEGY_MEDIAN || robust->has_f || robust->has_more))
+        if (robust->has_update_clip ||
+                (mfl_job_is_robust(job->spec) && (job->spec->aggregation.strategy != MFL_STRATEGY_MEDIAN ||
+                                                         robust->has_f || robust->has_more)))
                 return (struct core_demand){MFL_PROTOCOL_ROBUST,
                         mfl_strategy_name(job->spec->aggregation.strategy),
                         " with keys of robust aggregation"};

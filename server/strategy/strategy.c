@@ -32,6 +32,8 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_fedasync,
         &mfl_strategy_ditto,
         &mfl_strategy_pfedme,
+        &mfl_strategy_foolsgold,
+        &mfl_strategy_fltrust,
 };
 
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)

@@ -37,6 +37,8 @@ ROBUST(norm_filter, NORM_FILTER, "norm-filter");
 ROBUST(dnc, DNC, "dnc");
 ROBUST(signguard, SIGNGUARD, "signguard");
 ROBUST(flame, FLAME, "flame");
+ROBUST(foolsgold, FOOLSGOLD, "foolsgold");
+ROBUST(fltrust, FLTRUST, "fltrust");
 
 const struct mfl_strategy_ops mfl_strategy_centered_clip = {
         .kind = MFL_STRATEGY_CENTERED_CLIP,

@@ -249,7 +249,7 @@ function measured(job) {
     rows.push([`Evaluated on ${r.clients_evaluated} clients`, `mean ${fixed(r.client_mean, 4)}, worst 10% ${fixed(r.client_worst, 4)}, best 10% ${fixed(r.client_best, 4)}, `
       + `variance ${fixed(r.client_variance, 6)}; ${fixed(r.client_low, 2)} ${blocks.join('')} ${fixed(r.client_high, 2)}`]);
   }
-  for (const [name, key] of [['Macro F1', 'macro_f1'], ['MAE', 'mae'], ['RMSE', 'rmse'], ['R2', 'r2']]) {
+  for (const [name, key] of [['Macro F1', 'macro_f1'], ['MAE', 'mae'], ['RMSE', 'rmse'], ['R2', 'r2'], ['Backdoor success', 'backdoor']]) {
     if (Number.isFinite(r[key])) rows.push([name, fixed(r[key], 4)]);
   }
   return rows;
@@ -274,8 +274,62 @@ function facts(list, job) {
   });
 }
 
+// ---- who was left out ----
+
+// What a robust rule said of a round (server/jobs/job_choice.c): { rule, counted, rows, out: [{ name, why }] }; null: nothing.
+function choiceOf(round) {
+  const found = /(?:^|; )([a-z-]+): (\d+) of (\d+) counted(?:; least: (.*))?$/.exec(round.choice || '');
+  if (!found) return null;
+  const out = (found[4] || '').split(', ').map((text) => /^(.+?)((?: [\d.e+-]+%)?(?: score [^ ]+)?(?: distance [^ ]+)?)$/.exec(text))
+    .filter((m) => m && m[1] !== '...').flatMap((m) => m[1].split(' + ').map((name) => ({ name, why: m[2].trim() })));
+  return { rule: found[1], counted: Number(found[2]), rows: Number(found[3]), out };
+}
+
+// A column for each round, the newest to the right, and a row for each client that was ever left out, the most often first.
+function drawLeftOut(box, rounds) {
+  const width = Math.max(240, box.clientWidth || 800), cell = 14, top = 6, left = Math.min(170, width / 3);
+  const shown = rounds.map((r) => ({ round: r.round, choice: choiceOf(r) })).filter((r) => r.choice).slice(-Math.floor((width - left - 8) / cell));
+  const times = new Map();
+  for (const r of shown) for (const one of r.choice.out) times.set(one.name, (times.get(one.name) || 0) + 1);
+  const order = (a, b) => b[1] - a[1] || a[0].localeCompare(b[0], undefined, { numeric: true });
+  const names = [...times].sort(order).slice(0, ROWS_MAX).map(([name]) => name);
+  const height = top + names.length * cell + 20, x = (i) => left + i * cell, y = (i) => top + i * cell;
+  const node = svg('svg', { viewBox: `0 0 ${width} ${height}`, height, role: 'img',
+    'aria-label': names.length ? `left out most often: ${names[0]}, in ${times.get(names[0])} of ${shown.length} rounds` : 'nobody was left out' });
+  names.forEach((name, i) => {
+    const letters = Math.floor(left / 7) - 6;
+    node.append(svg('text', { x: 0, y: y(i) + 11 }, `${name.length > letters ? name.slice(0, letters) + '…' : name} (${times.get(name)})`));
+    shown.forEach((r, j) => {
+      const one = r.choice.out.find((o) => o.name === name);
+      const rect = svg('rect', { class: one ? 'out' : 'in', x: x(j), y: y(i), width: cell - 2, height: cell - 2 });
+      rect.append(svg('title', {}, `round ${r.round}, ${name}: ${one ? `counted least${one.why ? ', ' + one.why : ''}` : 'counted'}`));
+      node.append(rect);
+    });
+  });
+  shown.forEach((r, j) => {
+    if (!j || r.round % 10 === 0) node.append(svg('text', { x: x(j) + cell / 2, y: height - 6, 'text-anchor': 'middle' }, String(r.round)));
+  });
+  box.replaceChildren(names.length ? node : el('p', { class: 'note' }, shown.length ? 'No client was left out.' : ''));
+  return shown.length;
+}
+
+function leftOutSection() {
+  const box = el('div', {}), note = el('p', { class: 'note' });
+  const node = el('section', { id: 'leftout' }, el('h2', {}, 'Who was left out'), box, note);
+  node.hidden = true;
+  return {
+    node,
+    draw(rounds) {
+      node.hidden = !rounds.some(choiceOf);
+      if (!node.hidden) drawLeftOut(box, rounds);
+      setText(note, 'Rounds from left to right; marked: the robust rule counted the client least, with less than half of an equal share. '
+        + 'A round names at most sixteen. Point at a mark for the score and the distance.');
+    },
+  };
+}
+
 function jobSection(withTable) {
-  const title = el('h2', {}), list = el('dl', { class: 'facts' }), note = el('p', { class: 'note' }), curves = curvesOf();
+  const title = el('h2', {}), list = el('dl', { class: 'facts' }), note = el('p', { class: 'note' }), curves = curvesOf(), out = leftOutSection();
   const node = el('section', { id: 'job' }, title, list, note, curves.node);
   const columns = [['Round', 'num'], ['Accuracy', 'num'], ['Loss', 'num'], ['Training loss', 'num'], ['Clients', 'num'],
     ['Rejected', 'num extra'], ['Daemons', 'num extra'], ['Seconds', 'num'], ['Up', 'num extra'], ['Down', 'num extra']];
@@ -283,13 +337,14 @@ function jobSection(withTable) {
   const body = rounds && rounds.querySelector('tbody');
   const rows = rounds && el('section', { id: 'rounds' }, el('h2', {}, 'Rounds, the newest first'), rounds);
   return {
-    nodes: rows ? [node, rows] : [node],
+    nodes: rows ? [node, out.node, rows] : [node],
     draw({ job, rounds: committed }) {
       setText(title, `${job.job} ${job.name}`);
       facts(list, job);
       setText(note, job.reason || '');
       curves.draw(job, committed);
       if (!body) return;
+      out.draw(committed);
       keepRows(body, committed.slice(-100).reverse(), (p) => String(p.round),
         (tr) => tr.append(...columns.map(([, cls]) => el('td', { class: cls }))),
         (tr, p) => [String(p.round), fixed(p.accuracy, 4), fixed(p.loss, 4), fixed(p.train_loss, 4), String(p.clients),

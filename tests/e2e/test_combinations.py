@@ -31,6 +31,17 @@ JOBS = {
                                                       'evaluation': {'on': 'clients', 'split': 0.2, 'detailed': True}},
     'rfa under attack, poisson': {'selection': {'kind': 'poisson', 'rate': 0.8}, 'simulation': {'attack': 'sign-flip', 'share': 0.2},
                                   'aggregation': {'strategy': 'rfa', 'f': 2, 'on_few': 'mean'}},
+    'clipped at the median, virtual time, adam server': {**VIRTUAL, 'selection': {'clients': 5, 'over': 1.3},
+                                                         'aggregation': {'strategy': 'fedadam', 'update_clip': 'median'}},
+    'clipped sums of 8 bits, clients in grains': {'parallel': {'grain': 5}, 'compression': {'up': {'bits': 8}},
+                                                  'aggregation': {'update_clip': 0.1}},
+    'rows of buckets, poisson, flipped labels': {'selection': {'kind': 'poisson', 'rate': 0.8},
+                                                 'simulation': {'attack': 'label-flip', 'share': 0.2, 'from': 2},
+                                                 'aggregation': {'strategy': 'rfa', 'unit': 'bucket', 'f': 1, 'on_few': 'mean'}},
+    'foolsgold, drawn clients, a backdoor': {'selection': {'clients': 5}, 'aggregation': {'strategy': 'foolsgold'},
+                                             'simulation': {'attack': 'backdoor', 'share': 0.2, 'scale': 2}},
+    'fltrust, batch norm, nnm': {'model': LAYERS, 'simulation': {'attack': 'fang-trimmed', 'share': 0.2},
+                                 'aggregation': {'strategy': 'fltrust', 'root': {'client': 2}, 'f': 1, 'before': 'nnm'}},
 }
 
 

@@ -345,6 +345,25 @@ def test_in_a_browser(one, folder, width):
     assert width - 120 < drawn < width
 
 
+@pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))
+def test_who_was_left_out_is_drawn(one, folder):
+    """A mark for each client that a robust rule left out of a round, with the score and the distance."""
+    for aggregation, out in (({'strategy': 'multi-krum', 'f': 2}, 2), ({'strategy': 'multi-krum', 'f': 1, 'unit': 'bucket'}, 2),
+                             ({'strategy': 'median'}, 0)):
+        job = one.run_job(name='left-out', rounds=4, model='logistic', data={'clients': 10}, aggregation=aggregation)[0]
+        told = [r['choice'] for r in one.rounds(job)]
+        page, said = browse(one, '/jobs/' + job, 900, folder)
+        assert said == []
+        start = page.index('id="leftout"')
+        section = page[start:page.index('</section>', start)]
+        marks = re.findall(r'<rect class="out"[^>]*><title>round (\d+), client (\d+): counted least, score ([^ ]+) distance ([^<]+)</title>', section)
+        assert len(marks) == 4 * out
+        for r, client, score, distance in marks:
+            row = next(part for part in told[int(r) - 1].split('least: ')[1].split(', ') if 'client %s ' % client in part)
+            assert row.endswith(' score %s distance %s' % (score, distance))
+        assert ('No client was left out.' in section) == (not out)
+
+
 def test_timeline_of_a_lost_daemon(cluster):
     """What a daemon was at when it went ends there; the others' spans go on. Its name stays in the metrics while it has grace."""
     c = cluster(2, config={'http': '127.0.0.1:0', 'reconnect_grace': '60s'})

@@ -193,11 +193,11 @@ def parts_of(seed, n, clients, split=0):
 
 
 def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Average, method=None, epochs=1, turns=None,
-                      states=None, split=0, **local):
+                      states=None, split=0, data=None, **local):
     """McMahan et al. 2017, algorithm 1, with a rule for the server, all clients in every round, on the tiny data set; in double. lr:
     of each round. clients: how many, or their sizes. method(clients, r): the mean of what they moved by, and more for local. turns(r): the
     clients of a round, if not all. states: what clients keep; added(k): to the gradients of client k; it is a method, too. split: the share
-    of its samples that a client keeps for evaluations."""
+    of its samples that a client keeps for evaluations. data(k, r, x, y, part): what client k trains on in round r, if not x and y."""
     shape, classes, n = (1, 8, 8), 4, 400
     x, y = synthetic(shape, classes, n, 1, 0)
     parts = [trained for trained, _ in parts_of(seed, n, clients, split)]
@@ -214,9 +214,10 @@ def federated_average(seed, rounds, clients, lr, batch, optimizer, server=Averag
             batches = [o[at:at + batch] for o in epoch_orders for at in range(0, len(part), batch)]
             losses = []
             added = {'added': states.added(k)} if states else {}
-            wk, bk = train_locally(w, b, x, y, batches, lr(r), optimizer, losses=losses, **added, **local)
+            xk, yk = data(k, r, x, y, part) if data else (x, y)
+            wk, bk = train_locally(w, b, xk, yk, batches, lr(r), optimizer, losses=losses, **added, **local)
             trained = sum(m * v for m, v in losses) / sum(m for m, _ in losses)
-            round_clients.append(Client(len(part), len(losses), loss_of(w, b, x[part], y[part]), (wk - w, bk - b), trained, k))
+            round_clients.append(Client(len(part), len(losses), loss_of(w, b, xk[part], yk[part]), (wk - w, bk - b), trained, k))
         if not round_clients:
             dw, db = 0 * w, 0 * b
         elif states:

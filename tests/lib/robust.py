@@ -9,7 +9,7 @@ import numpy as np
 
 from federated import Stream
 
-BUCKET, COLUMNS, FLAME = 18, 40, 41  # common/base/rng.h
+ATTACK, BUCKET, COLUMNS, FLAME, UNIT, POISON = 17, 18, 40, 41, 55, 56  # common/base/rng.h
 
 
 def ranked(keys):
@@ -52,6 +52,13 @@ def arc(x, f):
 def bucket(x, size, seed, r, step=0):
     order = Stream(seed, BUCKET, r, step).shuffled(range(len(x)))
     return np.array([x[order[at:at + size]].mean(axis=0) for at in range(0, len(x), size)])
+
+
+def unit_bucket(x, size, seed, r):
+    """Rows of several clients, each in the place of the lowest of them."""
+    order = Stream(seed, UNIT, r, 0).shuffled(range(len(x)))
+    groups = sorted(sorted(order[at:at + size]) for at in range(0, len(x), size))
+    return np.array([x[g].mean(axis=0) for g in groups])
 
 
 # -- rules --
@@ -187,9 +194,72 @@ def flame(x, noise, seed, r):
     return clip(x, middle)[sorted(cluster)].mean(axis=0) + noise * middle * (u.reshape(-1, 12).sum(axis=1) - 6)
 
 
+def cosines(h):
+    n = norms(h)
+    return np.array([[a @ b / (na * nb) if na and nb else 0 for b, nb in zip(h, n)] for a, na in zip(h, n)])
+
+
+def foolsgold_weights(h):
+    """Of the histories."""
+    m, cs = len(h), cosines(h)
+    np.fill_diagonal(cs, -np.inf)
+    v = cs.max(axis=1)
+    for i in range(m):
+        for j in range(m):
+            if i != j and 0 < v[i] < v[j]:
+                cs[i, j] *= v[i] / v[j]
+    a = np.clip(1 - cs.max(axis=1), 0, 1)
+    if a.max() > 0:
+        a /= a.max()
+        a[a == 1] = 0.99
+        with np.errstate(divide='ignore'):
+            a = np.clip(np.log(a / (1 - a)) + 0.5, 0, 1)
+    return a / a.sum() if a.sum() else np.full(m, 1 / m)
+
+
+def foolsgold(x, h):
+    return (foolsgold_weights(h)[:, None] * x).sum(axis=0)
+
+
+def fltrust(x, root):
+    n, n0 = norms(x), np.sqrt(root @ root)
+    trust = np.array([max(0, r @ root / (k * n0)) if k and n0 else 0 for r, k in zip(x, n)])
+    if not trust.sum():
+        return root
+    return sum(t * n0 / k * r for t, k, r in zip(trust, n, x) if t) / trust.sum()
+
+
+# -- attacks --
+
+def fang_krum(honest, n_bad):
+    """The row that bad clients send."""
+    n, c = len(honest), n_bad
+    m = n + c
+    s = np.sign(honest.mean(axis=0))
+    d, norm = distances2(honest), norms(honest)
+    nearest = [np.sort(np.delete(d[i], i))[:max(m - c - 2, 1)].sum() for i in range(n)]
+    size = np.count_nonzero(s)
+    lam = np.sqrt(min(nearest) / (max(m - 2 * c - 1, 1) * size)) + norm.max() / np.sqrt(size)
+    while True:
+        x = np.concatenate([honest, np.tile(-lam * s, (c, 1))])
+        if ranked(krum_scores(x, m - c - 2 if m > c + 2 else 1))[0] >= n or lam < 1e-5:
+            return -lam * s
+        lam /= 2
+
+
+def fang_trimmed(honest, b, seed, client, r):
+    u = (Stream(seed, ATTACK, client + 1, r).block(4 * honest.shape[1])[::4] >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    mean, low, high = honest.mean(axis=0), honest.min(axis=0), honest.max(axis=0)
+    start = np.where(mean > 0, low, high)
+    end = np.where((mean > 0) == (start > 0), start / b, start * b)
+    return start + u * (end - start)
+
+
 def aggregate(x, spec, seed=0, r=0, v=None):
     """What a job's `aggregation` makes of rows."""
     x, f = x.astype(np.float64), spec.get('f', 0)
+    if spec.get('unit') == 'bucket':
+        x = unit_bucket(x, spec.get('bucket', 2), seed, r)
     steps = spec.get('before', [])
     for i, step in enumerate(steps if isinstance(steps, list) else [steps]):
         if step == 'nnm':
@@ -208,6 +278,7 @@ def aggregate(x, spec, seed=0, r=0, v=None):
         'multi-krum': lambda: multi_krum(x, f, m - f, spec.get('neighbours')), 'bulyan': lambda: bulyan(x, f),
         'dnc': lambda: dnc(x, f, spec.get('sample', 10000), spec.get('iterations', 1), seed, r), 'signguard': lambda: signguard(x),
         'flame': lambda: flame(x, spec.get('noise', 0.001), seed, r), 'rfa': lambda: rfa(x), 'norm-filter': lambda: norm_filter(x, f),
+        'foolsgold': lambda: foolsgold(x, x if v is None else v), 'fltrust': lambda: fltrust(x, v.astype(np.float64)),
         'centered-clip': lambda: centered_clip(x, spec['clip_radius'], np.zeros(x.shape[1]) if v is None else v),
     }
     return rules[spec['strategy']]()

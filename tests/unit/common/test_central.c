@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "common/base/rng.h"
-#include "common/method/clip.h"
+#include "common/method/central_grid.h"
 #include "common/method/method.h"
 #include "common/privacy/spend.h"
 

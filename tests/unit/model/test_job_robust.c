@@ -48,6 +48,35 @@ static void values_arrive(void **state)
         assert_int_equal(parse(NULL, "aggregation: {strategy: trimmed-mean}", &job, &err), 0);
         assert_true(job->aggregation.robust.beta == 0.2 && !mfl_robust_compares(job));
         mfl_job_free(job);
+        /* A clip at a number leaves sums; at the median it needs rows, and then the rule is a step before the mean. */
+        assert_int_equal(parse(NULL, "aggregation: {update_clip: 2.5}", &job, &err), 0);
+        assert_true(!mfl_job_has_rows(job) && job->aggregation.robust.update_clip == 2.5 &&
+                    !job->aggregation.robust.n_before);
+        mfl_job_free(job);
+        assert_int_equal(parse(NULL, "aggregation: {update_clip: median}", &job, &err), 0);
+        assert_true(mfl_job_has_rows(job) && mfl_robust_compares(job) && !mfl_job_is_robust(job));
+        assert_true(job->aggregation.robust.n_before == 1 && job->aggregation.robust.before[0].radius == 0);
+        mfl_job_free(job);
+        /* f counts buckets; a bucket is a row. The root is none. */
+        assert_int_equal(parse(NULL, "aggregation: {strategy: krum, f: 1, unit: bucket}", &job, &err), 0);
+        assert_true(mfl_robust_rows_of(&job->aggregation.robust, 10) == 5 &&
+                    mfl_robust_rows_of(&job->aggregation.robust, 9) == 5);
+        mfl_job_free(job);
+        assert_int_equal(
+                parse(NULL,
+                        "aggregation: {strategy: fltrust, root: {client: 3}, unit: bucket, bucket: 4}\n"
+                        "simulation: {attack: label-flip, share: 0.9, labels: [1, 2]}",
+                        &job, &err),
+                0);
+        assert_true(mfl_robust_rows_of(&job->aggregation.robust, 10) == 3);
+        assert_true(mfl_attack_label(&job->simulation, 1, 4) == 2 &&
+                    mfl_attack_label(&job->simulation, 3, 4) == 3);
+        bad = NULL;
+        assert_int_equal(mfl_simulation_draw(job, &bad), 0);
+        for (int k = 0; k < 10; k++)
+                assert_true(bad[k] == (k != 3)); /* the root is never bad */
+        free(bad);
+        mfl_job_free(job);
         /* The plain mean under an attack needs single updates, too. */
         assert_int_equal(parse(NULL, "simulation: {attack: nan, share: 0.1}", &job, &err), 0);
         assert_true(mfl_job_needs_single_updates(job) && !mfl_job_is_robust(job));
@@ -84,14 +113,37 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "aggregation: {strategy: rfa, weighting: samples}",
                         "aggregation.weighting: is not used by rfa"},
                 {NULL, "aggregation: {strategy: centered-clip}", "centered-clip needs clip_radius"},
-                {NULL, "aggregation: {strategy: fltrust, f: 1}", "fltrust is not supported yet; multi-krum"},
+                {NULL, "aggregation: {strategy: fltrust}", "fltrust needs root: {client: NUMBER}"},
+                {NULL, "aggregation: {strategy: fltrust, root: {daemon: a}}",
+                        "aggregation.root: fltrust needs root: {client: NUMBER}"},
+                {"{name: d}", "aggregation: {strategy: fltrust, root: {client: 1}}",
+                        "fltrust needs root: {daemon: NAME}"},
+                {NULL, "aggregation: {strategy: fltrust, root: {client: 10}}",
+                        "aggregation.root.client: is 10, and the population has clients 0 to 9"},
+                {NULL, "aggregation: {strategy: fltrust, root: {client: 1}}\nselection: {clients: 9}",
+                        "let every round take all clients"},
+                {NULL, "aggregation: {strategy: krum, f: 1, root: {client: 1}}", "root: is not used by krum"},
+                {NULL, "aggregation: {strategy: foolsgold, before: nnm, f: 1}",
+                        "foolsgold looks at updates as they came"},
+                {NULL, "aggregation: {strategy: foolsgold, unit: bucket}",
+                        "a bucket has no history of a client's updates"},
+                {NULL, "aggregation: {strategy: foolsgold}\nclient_state: daemon",
+                        "what clients sent before is kept by the server"},
+                {NULL, "aggregation: {strategy: krum, f: 1, update_clip: 1.5}", "write before: {clip: 1.5}"},
+                {NULL, "aggregation: {update_clip: 0}", "expected a number above 0"},
+                {NULL, "aggregation: {strategy: scaffold, update_clip: 1}",
+                        "a client's state follows from how far it went"},
+                {NULL, "aggregation: {strategy: fednova, update_clip: median}", "write a number"},
+                {NULL, "aggregation: {update_clip: median}\ncompression: {up: lossless}",
+                        "this job takes each client's by itself"},
+                {NULL, "aggregation: {strategy: multi-krum, f: 2, unit: bucket}",
+                        "multi-krum with f: 2 needs 7 rows, and a round may have 5 after buckets"},
+                {NULL, "aggregation: {strategy: rfa, bucket: 3}", "is the size of a row with unit: bucket"},
                 {NULL, "aggregation: {strategy: dnc}", "dnc needs f"},
                 {NULL, "aggregation: {strategy: dnc, f: 1, before: nnm}",
-                        "dnc looks at the elements of updates as they came"},
+                        "dnc looks at updates as they came"},
                 {NULL, "aggregation: {strategy: flame, sample: 10}", "sample: is not used by flame"},
                 {NULL, "aggregation: {strategy: apfl}", "apfl is not supported yet; ditto"},
-                {NULL, "aggregation: {strategy: rfa, unit: bucket}",
-                        "bucket is not supported yet; write before: {bucket: 2}"},
                 {NULL, "aggregation: {strategy: rfa, unit: daemon}", "daemon needs partition: local"},
                 {"{name: d, partition: iid, clients: 2000}", "aggregation: {strategy: rfa}",
                         "at most 1024 clients per round, not 2000 (selection.clients)"},
@@ -101,8 +153,21 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "simulation: {attack: lazy, share: 0.01}", "of 10 clients, that is 0 bad ones"},
                 {NULL, "simulation: {attack: lazy, share: 0.1, scale: 2}",
                         "simulation.scale: is not used by lazy"},
-                {NULL, "simulation: {attack: backdoor, share: 0.1}", "backdoor is not supported yet"},
-                {NULL, "simulation: {attack: label-flip, share: 0.1}", "label-flip is not supported yet"},
+                {NULL, "simulation: {attack: backdoor, share: 0.1, labels: next}",
+                        "simulation.labels: is not used by backdoor"},
+                {NULL, "simulation: {attack: label-flip, share: 0.1, labels: [1]}",
+                        "expected reverse, next, or two labels"},
+                {NULL, "simulation: {attack: lazy, share: 0.1, target: 1}",
+                        "simulation.target: is not used by lazy"},
+                {NULL, "simulation: {attack: backdoor, share: 0.1, poison: 0}", "simulation.poison: "},
+                {NULL, "simulation: {attack: backdoor, share: 0.1}\nevaluation: {on: clients}",
+                        "a backdoor's success is measured on the test split"},
+                {NULL, "simulation: {attack: backdoor, share: 0.1}\nevaluation: {detailed: true}",
+                        "counts its successes instead of a confusion matrix"},
+                {"{name: d, partition: iid, clients: 2000}", "simulation: {attack: min-max, share: 0.1}",
+                        "min-max compares each update of a round"},
+                {NULL, "aggregation: {strategy: foolsgold}\nsimulation: {attack: stale, share: 0.1}",
+                        "stale keeps what this strategy keeps"},
                 {"{name: d}", "simulation: {attack: lazy, share: 0.1}", "needs a simulated population"},
                 {NULL, "aggregation: {strategy: fednova}\nsimulation: {attack: lazy, share: 0.1}",
                         "lazy works on single updates, which fednova does not have"},

@@ -247,6 +247,33 @@ static void steps_are_counted_exactly(void **state)
         mfl_job_free(job);
 }
 
+/* The exact length of the floats, whatever the sums round; running statistics stay. */
+static void no_clipped_update_is_longer(void **state)
+{
+        static float delta[20000];
+        const struct mfl_fixed fixed = {.delta_max = 16, .statistics_max = 16};
+        const uint64_t edge[] = {5000, 5100};
+        const struct mfl_fixed_parts parts = {edge, 2};
+        struct mfl_rng rng = mfl_rng_new(5, 1, 0, 0);
+        for (int turn = 0; turn < 50; turn++) {
+                double limit = exp(8 * mfl_rng_unit(&rng) - 6);
+                size_t n = 1 + (size_t)(mfl_rng_unit(&rng) * 19999);
+                for (size_t i = 0; i < n; i++)
+                        delta[i] = (float)(mfl_rng_unit(&rng) - 0.5) * (i % 7 ? 1 : 1e-6f);
+                float before = n > 5050 ? delta[5050] : 0;
+                double was = sqrt(mfl_method_norm2(&fixed, &parts, delta, n));
+                double factor = mfl_method_clip(&fixed, &parts, limit, delta, n);
+                long double sum = 0;
+                for (size_t i = 0; i < n; i++)
+                        sum += i >= 5000 && i < 5100 ? 0 : (long double)delta[i] * delta[i];
+                assert_true(sqrtl(sum) <= (long double)limit);
+                assert_true(factor < 1 || was <= limit);
+                assert_true(was < limit * (1 - 1e-6) ? factor == 1 : (double)sqrtl(sum) > limit * (1 - 3e-6));
+                assert_true(n <= 5050 || delta[5050] == before);
+                assert_true(mfl_method_clip(&fixed, &parts, limit, delta, n) == 1); /* once is enough */
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -259,6 +286,7 @@ int main(void)
                 cmocka_unit_test(stale_updates_count_less),
                 cmocka_unit_test(what_can_not_be_added_is_refused),
                 cmocka_unit_test(mu_rises_and_falls),
+                cmocka_unit_test(no_clipped_update_is_longer),
                 cmocka_unit_test(norms_leave_running_statistics_out),
         };
         return cmocka_run_group_tests_name("method", tests, NULL, NULL);

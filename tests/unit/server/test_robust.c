@@ -117,6 +117,10 @@ static void decisions_by_table(void **state)
                 {MFL_STRATEGY_RFA, 0, 3, {0, 0, 0}, {1 / 3., 1 / 3., 1 / 3.}}, /* zero rows */
                 {MFL_STRATEGY_RFA, 0, 1, {5}, {1}},
                 {MFL_STRATEGY_NORM_FILTER, 0, 1, {5}, {1}},
+                {MFL_STRATEGY_FOOLSGOLD, 0, 3, {1, 2, 3}, {1 / 3., 1 / 3., 1 / 3.}}, /* all are alike */
+                {MFL_STRATEGY_FOOLSGOLD, 0, 3, {1, 2, -3}, {0, 0, 1}},               /* the one that is not */
+                {MFL_STRATEGY_FOOLSGOLD, 0, 3, {0, 2, 3}, {1, 0, 0}}, /* zeros are like nothing */
+                {MFL_STRATEGY_FOOLSGOLD, 0, 1, {5}, {1}},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct mfl_job job = job_with(cases[i].kind, cases[i].f);
@@ -152,6 +156,25 @@ static void centered_clipping_starts_at_the_guess(void **state)
         assert_true(fabs(d - (10 + (1 + 2 + 2 - 2) / 4.)) < 1e-12);
         assert_true(fabs(means - 1) < 1e-12 && choice.a_means[4] == 0);
         mfl_choice_deinit(&choice);
+}
+
+/* On a line cosines are 1, 0 and -1. */
+static void fltrust_follows_the_root(void **state)
+{
+        struct mfl_job job = job_with(MFL_STRATEGY_FLTRUST, 0);
+        const double x[] = {4, -8, 0, 1, 2}, against[] = {-1, 0, -3, 2}; /* the root is the last */
+        struct mfl_choice choice = decide_line(&job, x, 4, true);
+        assert_true(choice.a[0] == 2 / 4. / 2 && choice.a[1] == 0 && choice.a[2] == 0 && choice.a[3] == 1);
+        assert_true(choice.a[4] == 0 && choice.a_means[4] == 0 && choice.n_used == 2);
+        assert_true(choice.score[0] == 0 && choice.score[1] == 2 && choice.score[2] == 1);
+        mfl_choice_deinit(&choice);
+        choice = decide_line(&job, against, 3, true); /* none is trusted */
+        assert_true(choice.a[0] == 0 && choice.a[3] == 1 && choice.a_means[3] == 1 && choice.n_used == 0);
+        mfl_choice_deinit(&choice);
+        struct mfl_error err;
+        const double g[4] = {1, 0, 0, 1};
+        assert_int_equal(mfl_robust_decide(&job, 1, 2, false, g, NULL, &choice, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "fltrust: the round has no update of the root"));
 }
 
 static void few_rows_are_never_passed_over_in_silence(void **state)
@@ -239,6 +262,37 @@ static void gamma_is_the_largest(void **state)
         }
 }
 
+/* Krum takes it, and not twice as much. */
+static void lambda_is_what_krum_takes(void **state)
+{
+        const double x[6][2] = {{3, 1}, {0, -2}, {-2, -4}, {-4, -4}, {-3, 3}, {1, 1}}; /* the last one is p */
+        double g[36], lambda = 0;
+        for (int i = 0; i < 36; i++)
+                g[i] = x[i / 6][0] * x[i % 6][0] + x[i / 6][1] * x[i % 6][1];
+        assert_int_equal(mfl_attack_lambda(5, 2, g, &lambda), 0);
+        assert_true(fabs(lambda - 3.6955824957813173) < 1e-12); /* half the paper's bound */
+        for (int twice = 0; twice < 2; twice++) {
+                double l = lambda * (1 + twice), line[7][2], scores[7];
+                for (int i = 0; i < 7; i++)
+                        for (int e = 0; e < 2; e++)
+                                line[i][e] = i < 5 ? x[i][e] : -l;
+                for (int i = 0; i < 7; i++) {
+                        double d[7];
+                        for (int j = 0; j < 7; j++)
+                                d[j] = pow(line[i][0] - line[j][0], 2) + pow(line[i][1] - line[j][1], 2);
+                        qsort(d, 7, sizeof *d, compare_doubles);
+                        scores[i] = d[1] + d[2] + d[3]; /* m - f - 2 neighbours, not itself */
+                }
+                double honest = INFINITY;
+                for (int i = 0; i < 5; i++)
+                        honest = fmin(honest, scores[i]);
+                assert_true(twice ? scores[5] > honest : scores[5] < honest);
+        }
+        memset(g, 0, sizeof g); /* no direction: nothing to send */
+        assert_int_equal(mfl_attack_lambda(5, 2, g, &lambda), 0);
+        assert_true(lambda == 0);
+}
+
 static void attacks_by_table(void **state)
 {
         const float a[] = {1, -2, 40}, b[] = {3, -2, 44}, own[] = {5, 6, 7};
@@ -251,10 +305,11 @@ static void attacks_by_table(void **state)
         } cases[] = {
                 {MFL_ATTACK_SIGN_FLIP, 2, {-10, -12, -14}},
                 {MFL_ATTACK_ALIE, 1, {2 + root, -2, 16}}, /* at most the limit */
-                {MFL_ATTACK_IPM, 0.5, {-1, 1, -16}},
-                {MFL_ATTACK_MIN_MAX, 2, {2 - 2 * root, -2, 16}},
-                {MFL_ATTACK_MIMIC, 0, {1, -2, 16}},
-                {MFL_ATTACK_LAZY, 0, {0, 0, 0}},
+                {MFL_ATTACK_IPM, 0.5, {-1, 1, -16}}, {MFL_ATTACK_MIN_MAX, 2, {2 - 2 * root, -2, 16}},
+                {MFL_ATTACK_MIMIC, 0, {1, -2, 16}}, {MFL_ATTACK_LAZY, 0, {0, 0, 0}},
+                {MFL_ATTACK_BACKDOOR, 2, {10, 12, 14}}, {MFL_ATTACK_BACKDOOR, 20, {16, 16, 16}},
+                {MFL_ATTACK_FANG_KRUM, 3, {-3, 3, -3}},
+                {MFL_ATTACK_FANG_TRIMMED, 1, {1, -2, 16}}, /* no further than the extreme */
         };
         float out[3], again[3];
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
@@ -286,10 +341,12 @@ int main(void)
                 cmocka_unit_test(decisions_by_table),
                 cmocka_unit_test(bulyan_leaves_the_far_rows_out),
                 cmocka_unit_test(centered_clipping_starts_at_the_guess),
+                cmocka_unit_test(fltrust_follows_the_root),
                 cmocka_unit_test(few_rows_are_never_passed_over_in_silence),
                 cmocka_unit_test(decisions_survive_failed_allocations),
                 cmocka_unit_test(alie_takes_the_quantile),
                 cmocka_unit_test(gamma_is_the_largest),
+                cmocka_unit_test(lambda_is_what_krum_takes),
                 cmocka_unit_test(attacks_by_table),
         };
         return cmocka_run_group_tests_name("server_robust", tests, NULL, NULL);

@@ -342,6 +342,38 @@ static void median_takes_single_updates_only(void **state)
         fixture_deinit(&f);
 }
 
+/* Four clients are one bucket: the row is the sum of integers over the number of clients, whoever arrives first. */
+static void a_bucket_is_an_exact_mean(void **state)
+{
+        struct fixture f;
+        uint8_t digest[2][MFL_DIGEST_BYTES];
+        fixture_init(&f, MFL_STRATEGY_MEDIAN, SIDE);
+        f.spec.aggregation.robust.unit = MFL_ROWS_BUCKET;
+        f.spec.aggregation.robust.bucket = 4;
+        for (int turn = 0; turn < 2; turn++) {
+                struct mfl_runtime *rt = fixture_open(&f, 2, NULL);
+                struct mfl_params *old = mfl_runtime_params(rt, NULL);
+                mfl_runtime_round_open(rt, 1);
+                for (uint64_t k = 0; k < 4; k++)
+                        fixture_add_f32(&f, rt, turn ? 3 - k : k, 1, 1);
+                apply_ok(rt, 4, digest[turn]);
+                struct mfl_params *new = mfl_runtime_params(rt, NULL);
+                for (uint64_t i = 0; i < f.n; i++) {
+                        int64_t sum = 0;
+                        for (uint64_t k = 0; k < 4; k++)
+                                sum += llrint(ldexp((double)fixture_delta(k, 1, i), f.fixed.scale_bits));
+                        float row = (float)ldexp((double)sum / 4, -f.fixed.scale_bits);
+                        assert_true(new->v[i] == (float)((double)old->v[i] + (double)row));
+                }
+                assert_int_equal(mfl_runtime_report(rt)->n_rows, 1);
+                mfl_params_unref(old);
+                mfl_params_unref(new);
+                mfl_runtime_close(rt);
+        }
+        assert_memory_equal(digest[0], digest[1], sizeof digest[0]);
+        fixture_deinit(&f);
+}
+
 /* Several ranges, so that threads meet; and the guess of centered clipping comes from a checkpoint's vector. */
 static void any_number_of_threads_gives_the_same_bits(void **state)
 {
@@ -535,6 +567,7 @@ int main(void)
                 cmocka_unit_test(memory_is_a_few_copies_and_comes_back),
                 cmocka_unit_test(old_params_stay_while_they_are_sent),
                 cmocka_unit_test(median_takes_single_updates_only),
+                cmocka_unit_test(a_bucket_is_an_exact_mean),
                 cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
                 cmocka_unit_test(spill_replaces_orders_and_bounds_rows),
                 cmocka_unit_test(open_survives_every_failed_allocation),

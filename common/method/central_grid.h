@@ -21,8 +21,8 @@
  * that error and all roundings of w together. Then w = min(1, C' / that). A client that is drawn or not changes the integer sum by q.
  * tests/unit/common/test_central.c adds up q in 128 bits.
  */
-#ifndef MFL_COMMON_METHOD_CLIP_H
-#define MFL_COMMON_METHOD_CLIP_H
+#ifndef MFL_COMMON_METHOD_CENTRAL_GRID_H
+#define MFL_COMMON_METHOD_CENTRAL_GRID_H
 
 #include "common/base/fixed.h"
 #include "common/job/job.h"
