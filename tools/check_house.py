@@ -73,6 +73,7 @@ PURPOSE = {
     "client/node": "what daemons of one host share",
     "client/peer": "teams over several nodes: their port, and their mesh over TCP",
     "client/gpu": "choosing, locking and measuring GPUs",
+    "client/data": "how a data set is divided, for the server",
     "client/train": "training and evaluating clients",
     "client/link": "the connection to a server, and the agent's actions",
     "client/service": "the daemon's program: options, configuration, supervision",

@@ -47,7 +47,7 @@
 #include "client/train/activity.h"
 #include "client/node/collective.h"
 #include "client/peer/peer.h"
-#include "client/train/population.h"
+#include "client/data/population.h"
 #include "common/base/base.h"
 #include "common/base/budget.h"
 #include "common/data/dataset.h"

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "common/method/clip.h"
 #include "common/privacy/noise.h"
 
 /* Below, the noise on integers might differ from the accountant's Gaussian by something that matters; here, by e^(-2 pi^2 2^20). */

@@ -5,17 +5,9 @@
  *      delta <- delta min(1, C / ||delta||)
  *
  * Sun, Kairouz, Suresh, McMahan: "Can You Really Backdoor Federated Learning?", 2019, section 4, for what it does to attacks. */
-#include <math.h>
+#include "common/method/clip.h"
 
 #include "common/method/method.h"
-
-/* A sum of squares of floats, exact each, of blocks of 4,096 is off by less than (4096 + n / 4096) 2^-53 of itself (Higham:
- * "Accuracy and Stability of Numerical Algorithms", 4.2); the root, the product and the quotient by less than the rest. */
-double mfl_method_clip_factor(double limit, double norm2, uint64_t n)
-{
-        double norm = sqrt(norm2) * (1 + (4096 + (double)n / 4096 + 16) * 0x1p-52);
-        return norm > limit ? limit / norm : 1;
-}
 
 double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, double limit,
         float *delta, size_t n)

@@ -157,9 +157,6 @@ uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fix
 double mfl_method_norm2(
         const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, const float *delta, size_t n);
 
-/* What an update of n elements is multiplied by so that it is no longer than `limit`, whatever sums and roots round: at most 1.
- * norm2: as mfl_method_norm2 found it. */
-double mfl_method_clip_factor(double limit, double norm2, uint64_t n);
 /* Shortens a delta's trained elements to the norm `limit`, if they are longer: the floats' exact norm is then at most `limit`.
  * Running statistics stay as they are. Returns the factor; 1: nothing has changed. */
 double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_parts *parts, double limit,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the server is told of a job's data: exact counts, their bounds, and nothing of a site's labels. */
-#include "client/train/population.h"
+#include "client/data/population.h"
 
 #include "proto/message.h"
 #include "proto/wire.h"

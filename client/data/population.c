@@ -3,7 +3,7 @@
  *
  * Counts by class always fit into the message: at most 2^32 samples, dealt over 256 x 64 counts, take less
  * than 4 bytes each on average, which is 53 KiB with the rest of the message. */
-#include "client/train/population.h"
+#include "client/data/population.h"
 
 #include "proto/message.h"
 

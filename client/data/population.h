@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a job's data are divided among its clients, as the server is told (Partition in proto/mfl.proto). Pure;
  * any thread. */
-#ifndef MFL_CLIENT_TRAIN_POPULATION_H
-#define MFL_CLIENT_TRAIN_POPULATION_H
+#ifndef MFL_CLIENT_DATA_POPULATION_H
+#define MFL_CLIENT_DATA_POPULATION_H
 
 #include "common/partition/partition.h"
 #include "proto/mfl.pb-c.h"
