@@ -143,8 +143,6 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "aggregation: {strategy: dnc, f: 1, before: nnm}",
                         "dnc looks at updates as they came"},
                 {NULL, "aggregation: {strategy: flame, sample: 10}", "sample: is not used by flame"},
-                {NULL, "aggregation: {strategy: fedbuff}",
-                        "fedbuff is not supported yet; fedavg with time: virtual"},
                 {NULL, "aggregation: {strategy: ditto}", "ditto is not supported yet; scaffold"},
                 {NULL, "aggregation: {strategy: rfa, unit: daemon}", "daemon needs partition: local"},
                 {"{name: d, partition: iid, clients: 2000}", "aggregation: {strategy: rfa}",
