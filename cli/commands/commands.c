@@ -303,7 +303,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "with probability Q), with Gaussian noise of S times a client's largest contribution.\n"
                 "With --calibrate it finds S. Lists of the same length stand for several kinds of rounds.\n"
                 "The answer is an upper bound by privacy loss distributions, whichever of two data sets\n"
-                "has the client that the other lacks. Jobs can't add noise yet; this is for planning.\n"
+                "has the client that the other lacks. A job's own budget is in 'mfl check' and 'mfl show'.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl privacy --sigma 1 --q 0.1 --rounds 100 --delta 1e-5\n"

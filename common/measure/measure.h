@@ -27,7 +27,7 @@ enum mfl_measure {
         MFL_MEASURE_STALENESS_MEAN,
         MFL_MEASURE_STALENESS_MAX,
         MFL_MEASURE_DROPPED,
-        MFL_MEASURE_EPSILON, /* what the job has spent of its privacy budget; of every round */
+        MFL_MEASURE_EPSILON,  /* what the job has spent of its privacy budget; of every round */
         MFL_MEASURE_BACKDOOR, /* of a simulated backdoor: the attack's success rate */
         MFL_MEASURES
 };

@@ -61,6 +61,7 @@ extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, 
         mfl_strategy_ditto, mfl_strategy_pfedme, mfl_strategy_trimmed_mean, mfl_strategy_mean_around_median,
         mfl_strategy_krum, mfl_strategy_multi_krum, mfl_strategy_bulyan, mfl_strategy_rfa,
         mfl_strategy_centered_clip, mfl_strategy_norm_filter, mfl_strategy_dnc, mfl_strategy_signguard,
-        mfl_strategy_flame, mfl_strategy_foolsgold, mfl_strategy_fltrust, mfl_strategy_fedbuff, mfl_strategy_fedasync;
+        mfl_strategy_flame, mfl_strategy_foolsgold, mfl_strategy_fltrust, mfl_strategy_fedbuff,
+        mfl_strategy_fedasync;
 
 #endif

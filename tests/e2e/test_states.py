@@ -297,7 +297,7 @@ def test_what_does_not_go_together_is_refused(two_daemons, aggregation, training
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize('strategy', ['mimelite', 'mime', 'apfl', 'fedbuff', 'fedasync'])
+@pytest.mark.parametrize('strategy', ['mimelite', 'mime', 'apfl'])
 def test_what_is_not_there_is_refused(two_daemons, strategy):
     with pytest.raises(Exception) as caught:
         two_daemons.submit(model='logistic', rounds=1, aggregation={'strategy': strategy})
