@@ -4,7 +4,8 @@
 
 #define MEASURES                                                                                             \
         "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,\"client_best\":null,"          \
-        "\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,\"rmse\":null,\"r2\":null"
+        "\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,\"rmse\":null,\"r2\":null," \
+        "\"staleness_mean\":null,\"staleness_max\":null,\"dropped\":null,\"epsilon\":null,\"backdoor\":null"
 #define ROUND_2                                                                                              \
         "{\"round\":2,\"accuracy\":0.5,\"loss\":0.5,\"train_loss\":0.0,\"train_accuracy\":0.0,\"samples\":"  \
         "0,"                                                                                                 \
@@ -24,7 +25,7 @@
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
         "\"clients_done\":1,\"clients_total\":4,\"daemons\":2,\"trained\":0.375},\"owner\":null,\"per_"      \
         "token\":false,"                                                                                     \
-        "\"evaluated\":" ROUND_2 "}"
+        "\"evaluated\":" ROUND_2 ",\"privacy\":null}"
 
 static Mfl__RoundInfo round_2(void)
 {

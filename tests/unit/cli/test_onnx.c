@@ -172,8 +172,8 @@ static void test_unknown_operator(void **state)
         assert_non_null(op);
         memcpy(op + 2, "Rule", 4);
         assert_int_equal(mfl_onnx_convert((uint8_t *)bytes, n, "m.onnx", NULL, &model, &err), MFL_INVALID);
-        assert_non_null(strstr(
-                err.text, "m.onnx: node /Relu (Rule): this operator is not supported. Supported are Conv"));
+        assert_non_null(strstr(err.text, "m.onnx: the model's own forward(): node /Relu (Rule): this "
+                                         "operator is not supported. Supported are Conv"));
 }
 
 /* Such as an export without optimisation leaves behind. */

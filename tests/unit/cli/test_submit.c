@@ -91,7 +91,7 @@ static void test_invalid(void **state)
                 "{\"valid\":true,\"name\":\"fashion-demo\",\"rounds\":4,\"model\":\"fedavg-cnn\",\"params\":"
                 "null,\"moving\":null,"
                 "\"data\":\"fashion-mnist\",\"partition\":\"iid\",\"clients\":10,\"strategy\":\"fedavg\","
-                "\"samples\":null}");
+                "\"samples\":null,\"privacy\":null}");
         /* What is valid, but hardly meant. */
         fake_write_file(fake_path("soft.yaml"),
                 "name: t\nrounds: 1\nmodel: {layers: [dense: {units: 4}, softmax]}\n"
