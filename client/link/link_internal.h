@@ -72,6 +72,7 @@ struct link_params {
         struct mfl_error hash_err;
         uint8_t hash_digest[MFL_SHA256_BYTES];
         struct mfl_work work;
+        struct mfl_trim_call trim;
         struct link_params *next;
 };
 

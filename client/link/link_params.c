@@ -289,22 +289,58 @@ static bool reuse(struct mfl_link *link, uint64_t number, struct link_params *pa
         return reused;
 }
 
+static void tell_room(struct link_params *params, int r, const struct mfl_error *err)
+{
+        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_PARAMS_ROOM, .part = params->number, .ok = !r};
+        mfl_strcpy(event.reason, sizeof(event.reason), err->text);
+        mfl_link_post(params->link, &event);
+}
+
+static int find_room(struct link_params *params, struct mfl_error *err)
+{
+        struct mfl_error no_room = {{0}};
+        int r = mfl_link_store_new(params->link, params->n, &params->store, &no_room, err);
+        if (*no_room.text)
+                tell_absent(params, &no_room);
+        return r;
+}
+
+static void on_trimmed(struct mfl_trim_call *call)
+{
+        struct link_params *params = MFL_CONTAINER_OF(call, struct link_params, trim);
+        struct mfl_link *link = params->link;
+        struct mfl_error err = {{0}};
+        if (!params->dead) {
+                int r = find_room(params, &err);
+                tell_room(params, r, &err);
+        }
+        mfl_link_params_unref(params);
+        mfl_link_pending_done(link);
+}
+
+/* Networks that the last task left ready may be in the way, or those of a task that is about to end. */
+static bool make_room(struct link_params *params)
+{
+        struct mfl_link *link = params->link;
+        params->trim.done = on_trimmed;
+        if (!link->options.ops->trim || !link->options.ops->trim(link->options.compute, &params->trim))
+                return false;
+        params->refs++;
+        link->pending++;
+        return true;
+}
+
 void mfl_link_params_room(struct mfl_link *link, const struct mfl_agent_action *action)
 {
-        struct mfl_error err = {{0}}, no_room = {{0}};
+        struct mfl_error err = {{0}};
         struct link_params *params = new_params(link, action);
         if (!params) {
                 fatal_memory(link);
                 return;
         }
-        int r = 0;
-        if (!reuse(link, action->reuse, params))
-                r = mfl_link_store_new(link, params->n, &params->store, &no_room, &err);
-        if (*no_room.text)
-                tell_absent(params, &no_room);
-        struct mfl_agent_event event = {.kind = MFL_AGENT_EV_PARAMS_ROOM, .part = params->number, .ok = !r};
-        mfl_strcpy(event.reason, sizeof(event.reason), err.text);
-        mfl_link_post(link, &event);
+        int r = reuse(link, action->reuse, params) ? 0 : find_room(params, &err);
+        if (r != MFL_BUSY || !make_room(params))
+                tell_room(params, r, &err);
 }
 
 /* ---- hashing ---- */

@@ -151,6 +151,26 @@ static void forget_job(void *arg, const char *job)
                 free(forget);
 }
 
+static void run_trim(struct mfl_work *work)
+{
+        struct mfl_compute *compute = MFL_CONTAINER_OF(work, struct mfl_trim_call, work)->compute;
+        mfl_trainer_trim(compute->trainer);
+}
+
+static void on_trimmed(struct mfl_work *work)
+{
+        struct mfl_trim_call *call = MFL_CONTAINER_OF(work, struct mfl_trim_call, work);
+        call->done(call);
+}
+
+static bool trim(void *arg, struct mfl_trim_call *call)
+{
+        struct mfl_compute *compute = arg;
+        call->compute = compute;
+        call->work = (struct mfl_work){.run = run_trim, .done = on_trimmed};
+        return !mfl_worker_submit(&compute->worker, &call->work);
+}
+
 static void free_result(void *arg, struct mfl_train_result *result)
 {
         struct mfl_compute *compute = arg;
@@ -313,6 +333,7 @@ const struct mfl_compute_ops mfl_compute_trainer = {
         .start = start_task,
         .cancel = cancel_task,
         .forget = forget_job,
+        .trim = trim,
         .result_free = free_result,
         .publish = publish_result,
         .combine = start_combine,

@@ -61,6 +61,14 @@ struct mfl_combine_call {
         struct mfl_work work;
 };
 
+/* One order to free what is only kept ready. The starter keeps it until done. */
+struct mfl_trim_call {
+        void (*done)(struct mfl_trim_call *call);
+        /* The implementation's own. */
+        void *compute;
+        struct mfl_work work;
+};
+
 /* Told on the loop thread of everything that no call's done reports. */
 struct mfl_compute_listener {
         /* What became of a communicator: its id, if this daemon was to make it; or NULL and the reason, if it
@@ -76,6 +84,9 @@ struct mfl_compute_ops {
         int (*start)(void *compute, struct mfl_compute_call *call, struct mfl_error *err);
         void (*cancel)(void *compute, struct mfl_compute_call *call); /* done still comes; idempotent */
         void (*forget)(void *compute, const char *job);
+        /* Frees networks and buffers that no task uses, after the tasks that were started before. False: it did not start. NULL:
+         * nothing can be freed. */
+        bool (*trim)(void *compute, struct mfl_trim_call *call);
         void (*result_free)(void *compute, struct mfl_train_result *result); /* NULL is fine; late ones too */
         int (*publish)(
                 void *compute, const struct mfl_train_result *result, uint64_t group, struct mfl_error *err);

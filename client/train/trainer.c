@@ -386,9 +386,6 @@ static int run_once(struct mfl_trainer *trainer, const struct mfl_train_request 
                 mfl_trainer_result_free(trainer, &owned->base);
                 return r;
         }
-        /* What is kept ready for the next task must leave room for its params. */
-        if (job->apart && mfl_trainer_memory_left(&trainer->memory) < job->graph->n * sizeof(float))
-                mfl_trainer_job_empty(trainer, job);
         *ret_result = &owned->base;
         return 0;
 }

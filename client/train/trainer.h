@@ -37,7 +37,7 @@
  * Teams (kernels/team/team.h): a job with `parallel` trains a client on several threads of the daemon, or, if the task
  * has a team, on those of several daemons (client/train/trainer_meet.h). A task of kind ASSIST has no result: 0 updates.
  *
- * Threads: mfl_trainer_run and mfl_trainer_forget one at a time; mfl_trainer_combine one at a time, also
+ * Threads: mfl_trainer_run, mfl_trainer_forget and mfl_trainer_trim one at a time; mfl_trainer_combine one at a time, also
  * while a task runs; the other functions and the fields of the controls from any thread. */
 #ifndef MFL_CLIENT_TRAIN_TRAINER_H
 #define MFL_CLIENT_TRAIN_TRAINER_H
@@ -198,6 +198,8 @@ int mfl_trainer_stage_put(struct mfl_trainer *trainer, struct mfl_stage *stage, 
         const float *params, uint64_t n, struct mfl_error *err);
 /* Frees what is kept for a job; an unknown job is fine. */
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
+/* Frees the networks of all jobs and memory kept for reuse: params that arrive need the room. */
+void mfl_trainer_trim(struct mfl_trainer *trainer);
 /* Bytes of the host's memory charged now, shared or not, including results and memory kept for reuse. */
 uint64_t mfl_trainer_memory(struct mfl_trainer *trainer);
 

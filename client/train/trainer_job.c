@@ -227,6 +227,14 @@ void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
         mfl_trainer_memory_trim(&trainer->device_memory);
 }
 
+void mfl_trainer_trim(struct mfl_trainer *trainer)
+{
+        for (struct trainer_job *job = trainer->jobs; job; job = job->next)
+                mfl_trainer_job_empty(trainer, job);
+        mfl_trainer_memory_trim(&trainer->memory);
+        mfl_trainer_memory_trim(&trainer->device_memory);
+}
+
 int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err)
 {

@@ -17,7 +17,7 @@ JOBS = sorted(name for name in os.listdir(EXAMPLES) if name.endswith('.yaml'))
 FASHION = '/usr/share/datasets/fashion-mnist'
 # Made-up data of the same shape and number of classes, few enough that a round takes seconds: training and test samples.
 STAND_INS = {'fashion-mnist': 'fashion-mnist=synthetic:1,28,28:10:%d:%d:1', 'cifar10': 'cifar10=synthetic:3,32,32:10:%d:%d:1'}
-SAMPLES = {'demo.yaml': (100, 10), 'custom-graph.yaml': (64, 10), 'residual.yaml': (200, 10), 'dirichlet-fedadam.yaml': (6000, 20)}
+SAMPLES = {'demo.yaml': (100, 10), 'custom-graph.yaml': (64, 10), 'residual.yaml': (200, 10), 'dirichlet-fedadam.yaml': (6000, 20), 'private.yaml': (4000, 20)}
 
 
 def read(*path):
