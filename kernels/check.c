@@ -4,6 +4,23 @@
 
 #include "kernels/bodies.h"
 
+struct mfl_optimizer mfl_optimizer_of_job(const struct mfl_job *job)
+{
+        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)job->training.optimizer,
+                .lr = job->training.lr,
+                .momentum = job->training.momentum,
+                .weight_decay = job->training.weight_decay,
+                .nesterov = job->training.nesterov,
+                .beta1 = job->training.beta1,
+                .beta2 = job->training.beta2,
+                .eps = job->training.eps,
+                .clip_norm = job->training.clip_norm,
+                .clip_prox = job->arithmetic >= MFL_ARITHMETIC_STATISTICS,
+                .prox_mu = job->aggregation.strategy == MFL_STRATEGY_FEDPROX  ? job->aggregation.mu
+                           : job->aggregation.strategy == MFL_STRATEGY_FEDDYN ? (float)job->aggregation.alpha
+                                                                              : 0};
+}
+
 struct mfl_loss_share mfl_loss_share_of(const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_loss *loss, const uint32_t *index, uint32_t rows)
 {

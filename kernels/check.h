@@ -17,6 +17,8 @@ int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, 
 
 /* The loss of a job's training; its weights are the job's. */
 struct mfl_loss mfl_loss_of_job(const struct mfl_job *job);
+/* The optimizer of its local training; of adaptive FedProx, without its term. */
+struct mfl_optimizer mfl_optimizer_of_job(const struct mfl_job *job);
 /* What the predictions of a whole step share; index: all its rows. 0 where none counts. */
 struct mfl_loss_share mfl_loss_share_of(const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_loss *loss, const uint32_t *index, uint32_t rows);

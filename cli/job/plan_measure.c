@@ -30,17 +30,7 @@ struct subject {
 static int open_subject(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct subject *s, struct mfl_error *err)
 {
-        *s = (struct subject){.job = job,
-                .graph = graph,
-                .opt = {.kind = (enum mfl_optimizer_kind)job->training.optimizer,
-                        .lr = job->training.lr,
-                        .momentum = job->training.momentum,
-                        .nesterov = job->training.nesterov,
-                        .weight_decay = job->training.weight_decay,
-                        .beta1 = job->training.beta1,
-                        .beta2 = job->training.beta2,
-                        .eps = job->training.eps,
-                        .clip_norm = job->training.clip_norm}};
+        *s = (struct subject){.job = job, .graph = graph, .opt = mfl_optimizer_of_job(job)};
         int r = mfl_backend_open(backend, &s->ops, err);
         if (r)
                 return r;

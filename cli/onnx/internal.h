@@ -228,6 +228,9 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
 int mfl_onnx_derive(struct onnx *o, const struct mfl_layer *layer, int at, int *ret_layer);
 int mfl_onnx_layer_value(
         struct onnx *o, int layer, const struct onnx_shape *shape, struct onnx_value **ret_value);
+/* Adds a layer whose value is the node's output. */
+int mfl_onnx_layer_output(struct onnx *o, const struct mfl_layer *layer,
+        const struct onnx_tensor *const *tensors, const struct onnx_shape *shape);
 const struct mfl_shape *mfl_onnx_layer_shape(const struct onnx *o, int layer);
 /* The native shape of a value as an operator over images, or over rows of features, sees it. */
 int mfl_onnx_sample_shape(struct onnx *o, const struct onnx_value *v, struct mfl_shape *ret_shape);

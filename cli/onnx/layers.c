@@ -181,6 +181,16 @@ int mfl_onnx_layer_value(
         return 0;
 }
 
+int mfl_onnx_layer_output(struct onnx *o, const struct mfl_layer *layer,
+        const struct onnx_tensor *const *tensors, const struct onnx_shape *shape)
+{
+        int i, r = mfl_onnx_add_layer(o, layer, tensors, o->node, &i);
+        struct onnx_value *v;
+        if (!r)
+                r = mfl_onnx_layer_value(o, i, shape, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
+}
+
 int mfl_onnx_place_of(const struct onnx *o, const struct onnx_value *constant)
 {
         return constant->tensor->moved ? constant->tensor->moved - 1

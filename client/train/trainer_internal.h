@@ -217,7 +217,6 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 }
 
 struct trainer_run;
-struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec);
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
 /* trainer_spec.c: the request's population becomes that of the job. */

@@ -346,7 +346,7 @@ static struct mfl_net_options net_options(
         enum mfl_tally tally = mfl_job_tally(spec, job->graph);
         options.tally = training || tally == MFL_TALLY_BACKDOOR ? MFL_TALLY_NONE : tally;
         if (training) {
-                struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
+                struct mfl_optimizer opt = mfl_optimizer_of_job(spec);
                 options.moments = mfl_optimizer_moments(&opt);
                 options.corrects = trainer_corrects(spec);
                 options.holds = spec->personal.epochs > 0;

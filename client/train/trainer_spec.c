@@ -1,28 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job file means for local training, optimizers; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
-
-struct mfl_optimizer mfl_trainer_optimizer(const struct mfl_job *spec)
-{
-        return (struct mfl_optimizer){.kind = (enum mfl_optimizer_kind)spec->training.optimizer,
-                .lr = spec->training.lr,
-                .momentum = spec->training.momentum,
-                .weight_decay = spec->training.weight_decay,
-                .nesterov = spec->training.nesterov,
-                .beta1 = spec->training.beta1,
-                .beta2 = spec->training.beta2,
-                .eps = spec->training.eps,
-                .clip_norm = spec->training.clip_norm,
-                .clip_prox = spec->arithmetic >= MFL_ARITHMETIC_STATISTICS,
-                .prox_mu = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX ? spec->aggregation.mu
-                           : spec->aggregation.strategy == MFL_STRATEGY_FEDDYN
-                                   ? (float)spec->aggregation.alpha
-                                   : 0};
-}
+#include "kernels/check.h"
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
 {
-        struct mfl_optimizer opt = mfl_trainer_optimizer(spec);
+        struct mfl_optimizer opt = mfl_optimizer_of_job(spec);
         if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
                 opt.prox_mu = (float)task->method[0];
         return opt;

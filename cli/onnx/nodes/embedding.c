@@ -2,16 +2,6 @@
 /* Rows of a table by tokens: embeddings, and OneHot, whose table is the identity. */
 #include "cli/onnx/internal.h"
 
-static int add(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors,
-        const struct onnx_shape *shape)
-{
-        int layer, r = mfl_onnx_add_layer(o, l, tensors, o->node, &layer);
-        struct onnx_value *v;
-        if (!r)
-                r = mfl_onnx_layer_value(o, layer, shape, &v);
-        return r ? r : mfl_onnx_output(o, 0, v);
-}
-
 /* The layer that an embedding reads: the input, the slice of it that the value is, or numbers that follow from which tokens are
  * padding. -1: none of them. */
 static int layer_of_tokens(struct onnx *o, struct onnx_value *tokens, int *ret_layer, int64_t *ret_n)
@@ -75,7 +65,7 @@ int mfl_onnx_embedding(struct onnx *o)
         struct onnx_shape shape = tokens->shape;
         mfl_onnx_name(o, &l, table->tensor, "weight");
         shape.dim[shape.rank++] = features;
-        return add(o, &l, tensors, &shape);
+        return mfl_onnx_layer_output(o, &l, tensors, &shape);
 }
 
 /* An embedding of tokens whose table is the identity, and does not train. Tokens outside the depth have no row in PyTorch either:
@@ -112,5 +102,5 @@ int mfl_onnx_one_hot(struct onnx *o)
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER] = {table};
         shape = tokens->shape;
         shape.dim[shape.rank++] = classes;
-        return add(o, &l, tensors, &shape);
+        return mfl_onnx_layer_output(o, &l, tensors, &shape);
 }

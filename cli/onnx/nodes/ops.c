@@ -11,16 +11,6 @@ static int spatial(const struct onnx *o)
         return x && x->shape.rank == 3 ? 1 : 2;
 }
 
-static int add(struct onnx *o, const struct mfl_layer *l, const struct onnx_tensor *const *tensors,
-        const struct onnx_shape *shape)
-{
-        int layer, r = mfl_onnx_add_layer(o, l, tensors, o->node, &layer);
-        struct onnx_value *v;
-        if (!r)
-                r = mfl_onnx_layer_value(o, layer, shape, &v);
-        return r ? r : mfl_onnx_output(o, 0, v);
-}
-
 static void image_shape(const struct onnx *o, const struct mfl_layer *l, struct onnx_shape *ret_shape)
 {
         *ret_shape = spatial(o) == 1
@@ -32,7 +22,7 @@ static int add_image(struct onnx *o, const struct mfl_layer *l, const struct onn
 {
         struct onnx_shape shape;
         image_shape(o, l, &shape);
-        return add(o, l, tensors, &shape);
+        return mfl_onnx_layer_output(o, l, tensors, &shape);
 }
 
 /* The numbers of a window's dimensions. A row has `alone` in the other one. */
@@ -282,7 +272,7 @@ static int convert_batchnorm(struct onnx *o)
         else
                 return mfl_onnx_fail(o, "needs {batch, features}, {batch, channels, positions} or images");
         r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
-        return r ? r : add(o, &l, t, &x->shape);
+        return r ? r : mfl_onnx_layer_output(o, &l, t, &x->shape);
 }
 
 /* A scale or shift that is no tensor of the norm. */
