@@ -22,7 +22,8 @@ struct world {
         const char *job_text; /* NULL: the larger model */
         bool cut_once, corrupt_once, grant_twice, staged, no_slot;
         bool wrong_inside; /* the params in the Task are not what their digest says */
-        uint64_t budget_bytes;
+        uint64_t budget_bytes, held_bytes; /* held: by networks that no task uses, until they are asked to make room */
+        uint32_t n_trims;
         struct mfl_dataset *dataset;
         struct mfl_device *device;
         struct mfl_graph *graph;
@@ -356,12 +357,24 @@ static int start_staged(void *compute, struct mfl_compute_call *call, struct mfl
         return mfl_compute_trainer.start(compute, call, err);
 }
 
+static struct world *holder;
+
+static bool trim_held(void *compute, struct mfl_trim_call *call)
+{
+        mfl_budget_release(&holder->budget, holder->held_bytes);
+        holder->n_trims++;
+        return mfl_compute_trainer.trim(compute, call);
+}
+
 static const struct mfl_compute_ops *ops_of(struct world *w)
 {
         static struct mfl_compute_ops ops;
-        if (!w->staged)
-                return &mfl_compute_trainer;
         ops = mfl_compute_trainer;
+        holder = w;
+        if (w->held_bytes)
+                ops.trim = trim_held;
+        if (!w->staged)
+                return &ops;
         ops.start = start_staged;
         ops.stage_new = stage_new;
         ops.stage_free = stage_free;
@@ -386,6 +399,8 @@ static void open_link(struct world *w)
                 .test_samples = 10,
                 .fingerprint = 77};
         mfl_budget_init(&w->budget, w->budget_bytes);
+        if (w->held_bytes)
+                assert_int_equal(mfl_budget_reserve(&w->budget, w->held_bytes, "networks", &err), 0);
         struct mfl_link_options options = {.server = server,
                 .agent = {.results_max = 2,
                         .info = {.name = "d",
@@ -561,6 +576,16 @@ static void params_that_do_not_fit_fail_the_task(void **state)
         end_world(&w);
 }
 
+static void idle_networks_make_room_for_params(void **state)
+{
+        struct world w = {.budget_bytes = 8 << 20, .held_bytes = (8 << 20) - 1000};
+        run_world(&w);
+        assert_string_equal(w.failed, "");
+        assert_int_equal(w.n_trims, 1);
+        check_upload(&w);
+        end_world(&w);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -572,6 +597,7 @@ int main(void)
                 cmocka_unit_test(params_are_staged_as_they_arrive),
                 cmocka_unit_test(a_second_grant_takes_the_place_of_the_first),
                 cmocka_unit_test(params_that_do_not_fit_fail_the_task),
+                cmocka_unit_test(idle_networks_make_room_for_params),
         };
         return cmocka_run_group_tests_name("client_link", tests, NULL, NULL);
 }
