@@ -293,7 +293,7 @@ def test_server_stops_and_goes_on(cluster):
 # ---- JSON ----
 
 JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'moving', 'model', 'data', 'strategy', 'created_unix_ms',
-            'finished_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated'}
+            'finished_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated', 'privacy'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_unix_ms', 'kept',
               'bytes_up_alone', 'bytes_down_alone', 'mean_iou', 'clamped', 'virtual_start', 'virtual_end', 'states_lost', 'choice',
@@ -338,7 +338,7 @@ def test_json_of_every_command(one):
     """The same promise for the commands that act."""
     path = one.write('json.yaml', h.job_text(name='json', rounds=2))
     assert set(one.mfl_json('check', path)) == {
-        'valid', 'name', 'rounds', 'model', 'params', 'moving', 'data', 'partition', 'clients', 'strategy', 'samples'}
+        'valid', 'name', 'rounds', 'model', 'params', 'moving', 'data', 'partition', 'clients', 'strategy', 'samples', 'privacy'}
     submitted = one.mfl_json('submit', path, '--token', 'json')
     assert set(submitted) == {'job', 'existed'} and submitted['existed'] is False
     assert one.mfl_json('submit', path, '--token', 'json') == {'job': submitted['job'], 'existed': True}

@@ -22,7 +22,8 @@ struct world {
         const char *job_text; /* NULL: the larger model */
         bool cut_once, corrupt_once, grant_twice, staged, no_slot;
         bool wrong_inside; /* the params in the Task are not what their digest says */
-        uint64_t budget_bytes, held_bytes; /* held: by networks that no task uses, until they are asked to make room */
+        uint64_t budget_bytes,
+                held_bytes; /* held: by networks that no task uses, until they are asked to make room */
         uint32_t n_trims;
         struct mfl_dataset *dataset;
         struct mfl_device *device;
