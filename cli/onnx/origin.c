@@ -312,7 +312,7 @@ static bool is_of_dense(const struct onnx *o, const struct onnx_value *v)
 {
         const struct onnx_value *first = mfl_onnx_input(o, 0),
                                 *own = v->tensor->origin ? mfl_onnx_find(o, v->tensor->origin) : NULL;
-        return first->tensor && first->tensor->param && own && own->uses > 1 &&
+        return first && first->tensor && first->tensor->param && own && own->uses > 1 &&
                (v == own || v->tensor->turned) && !mfl_onnx_is_computed_with(o, own);
 }
 
