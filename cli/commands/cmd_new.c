@@ -73,7 +73,10 @@ static int find(const char *name, const struct mfl_template **ret_template, stru
 static int write_job(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
 {
         const char *path = cli->options.out;
-        if (!path || !strcmp(path, "-")) {
+        bool printed = !path || !strcmp(path, "-");
+        if (printed && cli->json)
+                return mfl_json_print(stdout, json_pack("{ss}", "text", text), err);
+        if (printed) {
                 fputs(text, stdout);
                 return mfl_cli_flush(err);
         }
@@ -83,10 +86,12 @@ static int write_job(const struct mfl_cli *cli, const char *text, struct mfl_err
         int r = mfl_fs_begin(&file, path, err);
         if (!r)
                 r = mfl_fs_write(&file, text, strlen(text), err);
-        if (!r)
-                return mfl_fs_commit(&file, err);
-        mfl_fs_abort(&file);
-        return r;
+        if (r) {
+                mfl_fs_abort(&file);
+                return r;
+        }
+        r = mfl_fs_commit(&file, err);
+        return r || !cli->json ? r : mfl_json_print(stdout, json_pack("{ss}", "file", path), err);
 }
 
 int mfl_cmd_new(struct mfl_cli *cli)

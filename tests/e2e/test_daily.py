@@ -60,6 +60,9 @@ def test_new_writes_an_example(tmp_path):
     h.mfl('new', 'demo', '-o', path, '--set', 'rounds=50', '--set', 'data.clients=20')
     assert json.loads(h.mfl('check', path, '--json').stdout)['rounds'] == 50
     assert 'exists' in h.mfl('new', 'demo', '-o', path, status=6).stderr
+    assert json.loads(h.mfl('new', 'demo', '--json').stdout)['text'] == h.mfl('new', 'demo').stdout
+    again = str(tmp_path / 'again.yaml')
+    assert json.loads(h.mfl('new', 'demo', '-o', again, '--json').stdout) == {'file': again}
     assert "did you mean 'demo'" in h.mfl('new', 'dmeo', status=4).stderr
     assert 'name one' in h.mfl('new', '--set', 'a=1', status=2).stderr
 
