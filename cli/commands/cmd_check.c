@@ -109,7 +109,7 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
         if (j->parallel.members)
                 printf("at most %u workers for a client", j->parallel.members);
         else
-                printf("as many workers as there are for a client");
+                printf("as many workers for a client as pay");
         if (j->parallel.members_min > 1)
                 printf(", %u at least", j->parallel.members_min);
         printf(", within %s\n", within[j->parallel.within]);

@@ -151,6 +151,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
                                 &run->trainer->memory, bytes, "an update", &result->data[i], err);
         if (!r && !alone)
                 run->sum = result->data[0];
+        if (r == MFL_INVALID)
+                mfl_trainer_job_advise(run->trainer, run->job, err);
         return r;
 }
 

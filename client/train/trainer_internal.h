@@ -8,6 +8,7 @@
 #include "client/train/trainer.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
+#include "common/parallel/plan.h"
 
 /* ---- memory: trainer_memory.c ---- */
 
@@ -168,10 +169,12 @@ struct trainer_job {
         bool told_ungrouped;
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
-        uint32_t apart_ranks; /* of all its daemons */
-        bool apart_peers;     /* they may be on several nodes */
-        bool in_place;        /* the current task's update is made where its team's leader had the params */
-        bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        uint32_t apart_ranks;          /* of all its daemons */
+        bool apart_peers;              /* they may be on several nodes */
+        struct mfl_parallel_took took; /* by the widest team of threads; ranks 0: none yet */
+        uint32_t took_tasks;           /* begun since then */
+        bool in_place; /* the current task's update is made where its team's leader had the params */
+        bool sums;     /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_poison
                 *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
@@ -230,6 +233,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
 /* Afterwards the slots are as new, and the memory is released. */
 void mfl_trainer_job_empty(struct mfl_trainer *trainer, struct trainer_job *job);
+/* A task with no room beside what else is there: what a team of several daemons would take, if the job allows one. Appends to the text. */
+void mfl_trainer_job_advise(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
 void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples that an item trains on, and those that it keeps for evaluations: MFL_INVALID for an item that the job does
  * not have. */
@@ -242,6 +247,8 @@ int mfl_trainer_job_held(const struct mfl_trainer *trainer, const struct trainer
  * train side by side; 0: the job's clients have no teams. */
 uint32_t mfl_trainer_team_width(
         const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
+/* Before a task, from what the one before took: with members: auto, the widths to come are those that pay. */
+void mfl_trainer_team_learn(struct trainer_job *job);
 uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1 */
 /* Whether a slot's team, or NULL, can train the job's task. */
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width);

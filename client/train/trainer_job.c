@@ -482,6 +482,14 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         return r;
 }
 
+void mfl_trainer_job_advise(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, true);
+        uint32_t width = mfl_trainer_team_width(trainer, job, 1);
+        if (width)
+                mfl_trainer_team_advise(trainer, job, &options, width, err);
+}
+
 static int prepare_data(
         struct mfl_trainer *trainer, struct trainer_data *data, bool train, struct mfl_error *err)
 {
@@ -560,6 +568,8 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
         trainer->no_room = false;
+        if (kind == MFL_TASK_TRAIN)
+                mfl_trainer_team_learn(job);
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
                 outgrown(job, clients, n))
                 mfl_trainer_job_empty(trainer, job);

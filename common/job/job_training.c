@@ -345,6 +345,28 @@ const struct mfl_yaml_field mfl_job_parallel_fields[] = {
         {.key = "exact", PARALLEL_AT(BOOL, exact)}, {.key = "overlap", PARALLEL_AT(BOOL, overlap)},
         {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)}, {0}};
 
+/* `auto` is said by members, and by no other key: the grain follows from the batch. */
+int mfl_job_read_parallel(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SCALAR)
+                return mfl_yaml_read(doc, node, mfl_job_parallel_fields, job, err);
+        if (strcmp(node->text, "auto"))
+                return mfl_yaml_fail(doc, node, err, "takes keys, such as {grain: 8}, or auto");
+        return 0;
+}
+
+/* The largest grain of which a step has four or more: finer ones cost more and serve few teams. 0: a step of one sample has none. */
+static uint32_t auto_grain(const struct mfl_job *job)
+{
+        uint64_t batch = job->training.batch, rows = batch * job->training.accumulate;
+        for (uint64_t grain = batch; grain; grain--)
+                if (batch % grain == 0 && rows / grain >= MFL_MIN(4, rows))
+                        return rows > 1 ? (uint32_t)grain : 0;
+        return 0;
+}
+
 /* batch / 2^ceil(log2 members), so that each worker has one grain of a batch. */
 static uint32_t default_grain(const struct mfl_job *job)
 {
@@ -358,17 +380,21 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
         struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *grain = mfl_job_find_key(parallel, "grain");
+        bool open = parallel->type == MFL_YAML_SCALAR || mfl_job_find_key(parallel, "members");
         uint32_t batch = job->training.batch;
         if (!job->parallel.exact && job->parallel.zero == MFL_ZERO_AUTO)
                 job->parallel.zero = MFL_ZERO_AUTO_FLOATS;
-        if (!grain && !job->parallel.members)
+        if (!grain && !open)
                 return mfl_yaml_fail(doc, parallel, err,
                         "needs grain, the samples of one gradient, which decides the result; for example %u, "
                         "a quarter of "
                         "training.batch",
                         MFL_MAX(batch / 4, 1u));
         if (!grain)
-                job->parallel.grain = default_grain(job);
+                job->parallel.grain = job->parallel.members ? default_grain(job) : auto_grain(job);
+        if (!job->parallel.grain)
+                return mfl_yaml_fail(
+                        doc, parallel, err, "a step of one sample can't be shared out; remove parallel");
         if (job->parallel.grain > batch)
                 return mfl_yaml_fail(doc, grain, err, "%u samples are more than training.batch, which is %u",
                         job->parallel.grain, batch);

@@ -9,6 +9,7 @@
 #include "common/job/job_record.h"
 #include "common/measure/tally.h"
 #include "common/method/method.h"
+#include "common/parallel/plan.h"
 #include "proto/message.h"
 
 struct core_cut;
@@ -158,8 +159,10 @@ struct core_job {
         struct mfl_team_totals team_totals;
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
-        uint32_t team_round; /* before this one its clients get no teams */
-        bool needs_teams;    /* some daemon can't train a client of it alone */
+        uint32_t team_round;                 /* before this one its clients get no teams */
+        bool needs_teams;                    /* some daemon can't train a client of it alone */
+        struct mfl_parallel_took team_took;  /* by the widest team since team_took_round */
+        uint32_t team_took_round, team_best; /* ranks that pay for a client, by that; 0: not known */
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 

@@ -244,7 +244,7 @@ static void take_update(struct mfl_core *core, struct core_daemon *daemon, struc
                 task->cover[a->item_first + i] = a->update + 1;
         task->n_covered += a->item_count;
         if (a->has_team && task->job->spec->parallel.grain)
-                mfl_core_team_took(task->job, &a->team);
+                mfl_core_team_took(core, task, &a->team);
         if (task->n_covered == task->n_items) {
                 mfl_core_measure_task(core, task);
                 mfl_core_team_done(core, task);
