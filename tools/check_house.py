@@ -24,6 +24,7 @@ PURPOSE = {
     "common/method": "what strategies add to the mean of deltas: a file for each",
     "common/data": "data sets: reading, checking, splitting",
     "common/measure": "what evaluations add up, and the measures made of it",
+    "common/tags": "daemons' tags, and conditions on them",
     "common/trace": "durations and availability of clients, as data of a job",
     "common/cohort": "which clients a round has",
     "common/privacy": "what differential privacy costs",

@@ -11,7 +11,7 @@
 #include "client/policy/policy.h"
 #include "common/base/base.h"
 #include "common/data/dataset.h"
-#include "common/job/where.h"
+#include "common/tags/where.h"
 #include "common/base/log.h"
 #include "common/settings/settings.h"
 

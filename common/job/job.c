@@ -200,7 +200,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
                 .names = unit_names,
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
         {.key = "bucket", AT(U32, aggregation.robust.bucket), .min = 2, .max = 65536},
-        {.key = "root", FIELDS(mfl_job_root_fields)},
+        {.key = "root", FIELDS(mfl_job_root_fields)}, {.key = "plugin", FIELDS(mfl_job_plugin_fields)},
         {.key = "update_clip",
                 CALL_AT(aggregation.robust, mfl_job_read_update_clip),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_update_clip)},
@@ -270,9 +270,9 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_root_fields, mfl_job_personal_fields, selection_fields, oort_fields,
-        daemons_fields, mfl_privacy_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
-        mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields,
+        selection_fields, oort_fields, daemons_fields, mfl_privacy_fields, mfl_job_trace_fields,
+        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -317,7 +317,7 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"lambda", BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME)},
         {"eta", BIT(MFL_STRATEGY_PFEDME)},
         {"inner_steps", BIT(MFL_STRATEGY_PFEDME)},
-        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC))},
+        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC) | BIT(MFL_STRATEGY_PLUGIN))},
 };
 
 /* What a kind needs, and what goes together. */
@@ -448,7 +448,9 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
-        r = mfl_job_check_goes(doc, job, err);
+        r = mfl_job_check_plugin(doc, job, err);
+        if (!r)
+                r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
         r = check_selection(doc, selection, job, err);

@@ -13,8 +13,9 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/plugin.h"
 #include "common/job/robust.h"
-#include "common/job/where.h"
+#include "common/tags/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/privacy/spec.h"
@@ -85,8 +86,9 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_PFEDME,
         MFL_STRATEGY_FOOLSGOLD,
         MFL_STRATEGY_FLTRUST,
+        MFL_STRATEGY_PLUGIN, /* aggregation.plugin says which (include/mfl/strategy.h) */
 };
-#define MFL_STRATEGIES ((int)MFL_STRATEGY_FLTRUST + 1)
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_PLUGIN + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -312,6 +314,7 @@ struct mfl_job {
                 float delta_max;                 /* largest |delta| of an element, default 16 */
                 float statistics_max;            /* the same for running statistics, default 65536 */
                 struct mfl_robust_spec robust;
+                struct mfl_plugin_spec plugin;
         } aggregation;
         enum mfl_client_state client_state; /* default server */
         /* Layers whose params stay with each client (common/method/personal.c). */

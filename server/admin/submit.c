@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
+#include "server/strategy/plugin.h"
 
 struct mfl_submission {
         uint64_t request, expected, received; /* floats */
@@ -127,6 +128,8 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 r = mfl_fail(&err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
                 mfl_job_free(spec);
         }
+        if (!r && (r = mfl_plugins_resolve(mfl_admin_of(session)->jobs->plugins, spec, &err)))
+                mfl_job_free(spec);
         if (r > 0)
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);
         if (r < 0)

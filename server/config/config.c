@@ -85,6 +85,11 @@ static const struct mfl_setting rows[] = {
                 .help = "take jobs whose `simulation` makes some clients bad, to test robust strategies; mfl run starts its "
                         "server so. Not for a server with data that matter"},
 
+        {.field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
+                .example = "/usr/lib/mfl/plugins",
+                .help = "a directory of strategies of your own, *.so (mfl/strategy.h), which only root or the server's user may "
+                        "write; they are loaded when the server starts, and run with its rights"},
+
         {.section = "Metrics and dashboard",
                 .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
                 .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "

@@ -29,6 +29,7 @@ struct mfl_server_config {
         char **argv;
         bool exit_with_stdin;  /* command line only */
         bool allow_simulation; /* jobs with simulated attacks */
+        char plugins[1024];    /* a directory of strategies (server/strategy/plugin.h); "": none */
         /* Command line only; instead of serving: */
         char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
         bool check_state;  /* verify state_dir */

@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "kernels/backend.h"
 #include "server/jobs/job_internal.h"
+#include "server/strategy/plugin.h"
 
 #define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
 #define LARGE_SLOT_BYTES (64u << 20)
@@ -38,6 +39,19 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+}
+
+/* A job waits for a plug-in that an earlier start of the server had, and says so. */
+static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
+{
+        char text[256];
+        uint64_t seq;
+        int r = mfl_plugins_resolve(job->jobs->plugins, job->spec, err);
+        if (r || !job->spec->aggregation.plugin.ops)
+                return r == MFL_NOT_FOUND ? MFL_STORE_AGAIN : r;
+        mfl_plugins_describe(job->spec, text, sizeof text);
+        mfl_store_log(job->jobs->store, job->id, text, &seq);
+        return 0;
 }
 
 /* Who is bad belongs to what is known of a run. */
@@ -147,7 +161,7 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
         MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
-        char states_path[MFL_STORE_PATH_BYTES];
+        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -158,12 +172,15 @@ static void run_prepare(struct mfl_work *work)
                                                             : mfl_calendar_rows(job->spec),
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
                 .states = &states,
+                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, mark_path),
                 .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
         };
-        op->status = check_population(job, op->prepare.population, data, &op->err);
+        op->status = find_plugin(job, &op->err);
+        if (!op->status)
+                op->status = check_population(job, op->prepare.population, data, &op->err);
         if (!op->status)
                 op->status = mfl_job_graph(
                         job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);

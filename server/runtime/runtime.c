@@ -19,6 +19,7 @@
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
+#include "server/strategy/plugin.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
 {
@@ -33,7 +34,7 @@ static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 /* Sums and state. */
 static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
 {
-        const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
+        const struct mfl_strategy_ops *ops = mfl_strategy_of(spec);
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
@@ -181,7 +182,8 @@ int mfl_runtime_open(
         mfl_strcpy(rt->job, sizeof rt->job, options->job);
         rt->spec = options->spec;
         rt->graph = options->graph;
-        rt->strategy = mfl_strategy_get(options->spec->aggregation.strategy);
+        rt->strategy = mfl_strategy_of(options->spec);
+        mfl_strcpy(rt->mark_path, sizeof rt->mark_path, options->mark_path ? options->mark_path : "");
         rt->method = mfl_method_get(options->spec);
         rt->fixed = options->fixed;
         rt->budget = options->budget;
@@ -361,8 +363,13 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
         if (!r && rt->spec->privacy.kind)
                 r = mfl_runtime_add_noise(rt, err);
+        bool marks = rt->spec->aggregation.strategy == MFL_STRATEGY_PLUGIN && *rt->mark_path;
+        if (!r && marks)
+                r = mfl_plugin_mark(rt->mark_path, rt->round, rt->strategy->name, err);
         if (!r)
                 r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        if (!r && marks)
+                mfl_plugin_unmark(rt->mark_path);
         mfl_rows_end(rt);
         if (!r)
                 r = make_grid(rt, !weight, params, err);

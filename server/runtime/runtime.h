@@ -107,7 +107,9 @@ struct mfl_runtime_options {
         const char *states_path;
         const struct mfl_store_states *states;
         uint32_t population;
-        uint32_t round; /* of those params */
+        const char *
+                mark_path; /* where crashes of a plug-in are counted (server/strategy/plugin.h); NULL: nowhere */
+        uint32_t round;    /* of those params */
         /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round
          * comes from initial_path, which may be set beside checkpoint_path then, or from the seed. */
         const struct mfl_runtime_version *versions;

@@ -79,6 +79,7 @@ struct mfl_runtime {
         const struct mfl_job *spec;
         const struct mfl_graph *graph;
         const struct mfl_strategy_ops *strategy;
+        char mark_path[MFL_STORE_PATH_BYTES]; /* of a strategy that is a plug-in; "": none */
         const struct mfl_method_ops *method;
         double numbers[MFL_METHOD_STATES_MAX]; /* what the method keeps from round to round */
         int64_t *

@@ -6,6 +6,7 @@
  *   - close: Bye to all, workers finish what they run, state directory closed.
  */
 #include "server/shell/server.h"
+#include "server/strategy/plugin.h"
 
 #include <stdio.h>
 #include <sys/random.h>
@@ -287,6 +288,7 @@ static void connect_rooms(struct mfl_server *server)
                 .disk = &server->observed.disk,
                 .slots = server->config.slots,
                 .allow_simulation = server->config.allow_simulation,
+                .plugins = server->plugins,
                 .ops = &jobs_ops,
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};
@@ -343,6 +345,8 @@ int mfl_server_open(
                 return mfl_fail_memory(err, sizeof *server, "the server");
         server->config = *config;
         int r = open_memory(server, err);
+        if (!r)
+                r = mfl_plugins_open(config->plugins, &server->plugins, err);
         if (!r)
                 r = mfl_sessions_open(&server->sessions, &server->loop, &server->config, err);
         if (!r)
@@ -407,6 +411,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_observed_close(&server->observed);
         mfl_gate_close(&server->gate);
         mfl_store_close(server->store);
+        mfl_plugins_close(server->plugins);
         mfl_loop_close(&server->loop);
         free(server);
 }

@@ -22,6 +22,7 @@ struct mfl_server {
         struct mfl_loop loop;
         struct mfl_budget budget;
         struct mfl_store *store;
+        struct mfl_plugins *plugins;
         struct mfl_observed observed;
         struct mfl_jobs jobs;
         struct mfl_sessions sessions;

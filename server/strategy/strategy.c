@@ -44,6 +44,13 @@ const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)
         mfl_assert(!"a valid strategy");
 }
 
+const struct mfl_strategy_ops *mfl_strategy_of(const struct mfl_job *job)
+{
+        bool plugin = job->aggregation.strategy == MFL_STRATEGY_PLUGIN;
+        mfl_assert(!plugin || job->aggregation.plugin.ops);
+        return plugin ? job->aggregation.plugin.ops : mfl_strategy_get(job->aggregation.strategy);
+}
+
 /* Counts all, because a loop that stops at the first one would need a branch. */
 static size_t count_bad(const float *v, size_t count)
 {

@@ -47,6 +47,9 @@ struct mfl_strategy_ops {
 /* Never NULL for a valid kind. */
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind);
 
+/* Of the job: the table's, or its plug-in's once it is resolved. */
+const struct mfl_strategy_ops *mfl_strategy_of(const struct mfl_job *job);
+
 /* Computes params [first, first + count) of the graph's flat vector: ops->apply for those that are trained
  * (all, if graph is NULL), params_in + d for the others. MFL_INVALID: a new param or state element is not
  * finite; the text tells its position, first + e. */
