@@ -91,8 +91,10 @@ def save(net, example, path):
             if not net.training:
                 net.train()
             _check(net)
-            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished)
+            stops = _find_stops(net, examples)
+            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops)
             model = _describe(net, _initializers(unfinished), exporter)
+            model["stops"] = [{"module": s.module, "class": s.kind, "by": s.by} for s in stops if not s.kept]
             proof, problem = _prove(net, examples, model)
         if problem:
             warnings.warn(f"mfl_export: {path} has no proof: {problem}", stacklevel=2)
@@ -139,13 +141,111 @@ def _unchanged(net):
                         buffer.copy_(value)
 
 
+# ---- where gradients stop ----
+
+Stop = collections.namedtuple("Stop", ("module", "kind", "by", "kept"))
+DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+
+
+class _Watch(torch.overrides.TorchFunctionMode):
+    """Lists what stops gradients that a parameter has: detach(), .data, no_grad() and functions with a backward of their own."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.found, self.scopes = net, {}, [("", type(net).__name__)]
+
+    def note(self, by, kept=False):
+        self.found.setdefault((self.scopes[-1][0], by), Stop(*self.scopes[-1], by, kept))
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            if func in DETACHES:
+                self.note("detach()", True)
+            elif not torch.is_grad_enabled() and isinstance(out, torch.Tensor) and out.is_floating_point():
+                self.note("no_grad()", True)
+        return out
+
+    def run(self, examples):
+        apply, handles = torch.autograd.Function.apply, []
+
+        def watched(kind, *args, **kwargs):
+            if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) and not kind.__module__.startswith("torch."):
+                self.note(f"{kind.__name__}.backward()")
+            return apply.__func__(kind, *args, **kwargs)
+        for name, module in self.net.named_modules():
+            handles.append(module.register_forward_pre_hook(lambda m, args, name=name: self.scopes.append((name, type(m).__name__))))
+            handles.append(module.register_forward_hook(lambda m, args, out: self.scopes.pop() and None))
+        try:
+            with unittest.mock.patch.object(torch.autograd.Function, "apply", classmethod(watched)), self, torch.enable_grad():
+                self.net(*(torch.cat([e[:1], e[:1]]) for e in examples))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return list(self.found.values())
+
+
+def _find_stops(net, examples):
+    try:
+        return _Watch(_copy(net)).run(examples)
+    except Exception:  # noqa: BLE001: the export says what fails
+        return []
+
+
+class _StopGradient(torch.autograd.Function):
+    """detach() as a node, which no exporter writes: mfl reads it as a layer `detach`."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return None
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("mfl::StopGradient", x).setType(x.type())
+
+
+class _KeepStops(torch.overrides.TorchFunctionMode):
+    """Within an export. What is computed under no_grad() is detached."""
+
+    def __init__(self, stops):
+        super().__init__()
+        self.depth, self.by = 0, {s.by for s in stops}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in DETACHES and "detach()" in self.by and args[0].is_floating_point():
+            return _StopGradient.apply(args[0])
+        out = func(*args, **(kwargs or {}))
+        within = self.depth and isinstance(out, torch.Tensor) and out.is_floating_point() and any(isinstance(a, torch.Tensor) for a in args)
+        return _StopGradient.apply(out) if within and "no_grad()" in self.by else out
+
+    @contextlib.contextmanager
+    def patched(self):
+        no_grad = torch.no_grad
+        enter, leave = no_grad.__enter__, no_grad.__exit__
+
+        def entered(own):
+            enter(own)
+            self.depth += 1
+
+        def left(own, *args):
+            self.depth -= 1
+            return leave(own, *args)
+        with unittest.mock.patch.object(no_grad, "__enter__", entered), unittest.mock.patch.object(no_grad, "__exit__", left), self:
+            yield
+
+
 # ---- the graph ----
 
-def _export(net, inputs, path):
+def _export(net, inputs, path, stops):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    with _only_torch(), _plain_forward(net), _plain_functions(), _quiet():
+    keep = _KeepStops(stops).patched if any(s.kept for s in stops) else contextlib.nullcontext
+    with _only_torch(), _plain_forward(net, keep), _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
             try:
@@ -155,6 +255,10 @@ def _export(net, inputs, path):
                 problem = e
         if "dynamo" not in takes:
             raise problem
+        if any(s.kept for s in stops):
+            stop = next(s for s in stops if s.kept)
+            raise ExportError(f"{stop.module or 'the module'} ({stop.kind}) stops gradients by {stop.by}, which only PyTorch's first exporter "
+                              f"can write, and that one fails: {problem}")
         try:
             torch.onnx.export(net, inputs, path, dynamo=True, optimize=False, external_data=False)
         except Exception as e:  # noqa: BLE001
@@ -192,12 +296,13 @@ def _export_once(net, inputs, path, options):
 
 
 @contextlib.contextmanager
-def _plain_forward(net):
+def _plain_forward(net, within=contextlib.nullcontext):
     """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
     forward, own = net.forward, net.__dict__.get("forward")
 
     def plain(*inputs):
-        return _tensors(forward(*inputs))
+        with within():
+            return _tensors(forward(*inputs))
 
     net.__dict__["forward"] = plain
     try:
@@ -349,7 +454,7 @@ def _prove(net, examples, model):
     _spread(net, inputs, rows, seed, runs)
     per = max(4, min(SAMPLES, SAMPLES_TOTAL // len(model["parameters"])))
     return {
-        "format": 1, "seed": seed, "rows": rows, "inputs": inputs,
+        "format": 1, "seed": seed, "rows": rows, "inputs": inputs, "precision": runs[0]["precision"],
         "outputs": [_outputs(run, seed) for run in runs],
         "parameters": [_samples(i, p, runs, per, seed) for i, p in enumerate(model["parameters"])],
         "activations": [{"module": name, "norm": [run["norms"][name] for run in runs]} for name in runs[0]["norms"]
@@ -474,6 +579,7 @@ def _runs(net, inputs, rows, seed, names, in_double):
                 raise ExportError(f"the module fails on seeded inputs of shape {[list(t.shape) for t in x]}: {e}") from e
             return _runs(net, inputs, rows, seed, names, False)
         other = _run(second, x, seed, b, names, False)
+        run["precision"] = "double" if in_double else "float"
         run["out_noise"] = _difference(run["out"], other["out"])
         if run["out_noise"] > 0.05 * float(run["out"].abs().max()):
             raise ExportError("its outputs are random even without dropout, or rounding alone changes them by 5%")
