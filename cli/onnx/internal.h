@@ -306,6 +306,7 @@ void mfl_onnx_fold_put(struct onnx_tensor *t, int64_t i, double v);
 int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t);
 /* fold_index.c; all inputs that are needed are there */
 int mfl_onnx_fold_cumsum(struct onnx *o);
+int mfl_onnx_fold_non_zero(struct onnx *o);
 int mfl_onnx_fold_gather_nd(struct onnx *o);
 int mfl_onnx_fold_gather_elements(struct onnx *o);
 int mfl_onnx_fold_scatter_nd(struct onnx *o);

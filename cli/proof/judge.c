@@ -34,9 +34,12 @@ int mfl_proof_differences_init(
 {
         size_t n = proof->n_gradients + (size_t)1;
         *d = (struct mfl_proof_differences){.gradient = {NULL}};
-        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++) {
                 if (!(d->gradient[b] = mfl_calloc(n, sizeof *d->gradient[b])))
                         return mfl_fail_memory(err, n * sizeof *d->gradient[b], "the gradients of a proof");
+                for (size_t i = 0; i < n; i++) /* until the batch is compared */
+                        d->gradient[b][i] = (struct mfl_proof_difference){.is_close = true, .is_small = true};
+        }
         return 0;
 }
 

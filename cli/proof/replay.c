@@ -28,6 +28,7 @@ struct replay {
         size_t heads; /* the main output, and auxiliary ones, which the proof's loss has no part of */
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
+        int n_batches; /* both; in double, the first one tells as much */
         struct mfl_proof_differences found;
 };
 
@@ -310,7 +311,7 @@ static int replay_batch(struct replay *p, int b, struct mfl_error *err)
 static int replay_batches(struct replay *p, struct mfl_error *err)
 {
         int r = mfl_proof_differences_init(&p->found, p->proof, err);
-        for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++)
+        for (int b = 0; !r && b < p->n_batches; b++)
                 r = replay_batch(p, b, err);
         return r;
 }
@@ -368,7 +369,7 @@ static int choose_backend(struct replay *p, const char *backend, struct mfl_erro
 
 static bool is_affordable(const struct replay *p)
 {
-        uint64_t forward, training, rows = p->proof->batch[0].rows + p->proof->batch[1].rows;
+        uint64_t forward, training, rows = p->proof->batch[0].rows;
         mfl_graph_flops(p->graph, &forward, &training);
         return (double)(forward + training) * (double)rows <= DOUBLE_FLOPS_MAX;
 }
@@ -380,6 +381,7 @@ static int look_closer(struct replay *p, bool *ret_double, struct mfl_error *err
         struct mfl_error ignored;
         bool settled = false;
         q.ops = &mfl_backend_double;
+        q.n_batches = 1;
         q.found = (struct mfl_proof_differences){.gradient = {NULL}};
         int r = is_affordable(p) ? q.ops->device_open(&q.device, err) : MFL_INVALID;
         if (r)
@@ -415,7 +417,10 @@ static void describe(const struct replay *p, bool in_double, char ret_text[MFL_P
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
         uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
 {
-        struct replay p = {.proof = proof, .params = params, .heads = 1 + (size_t)auxiliary};
+        struct replay p = {.proof = proof,
+                .params = params,
+                .heads = 1 + (size_t)auxiliary,
+                .n_batches = MFL_PROOF_BATCHES};
         int r = build(graph, -1, &p.graph, err);
         if (r)
                 return r;

@@ -43,9 +43,8 @@ static uint64_t net_bytes(const struct mfl_graph *graph, const struct mfl_net_op
         struct mfl_plan *plan = NULL;
         if (make_plan(graph, options, &plan, NULL))
                 return 0; /* net_new reports the error */
-        uint64_t input = (uint64_t)mfl_shape_count(&graph->input) * (uint64_t)options->batch;
         uint64_t n = graph->n * (mfl_graph_is_tied(graph) ? 4 : 2);
-        uint64_t bytes = plan->arena_bytes + (n + input) * sizeof(mfl_real);
+        uint64_t bytes = plan->arena_bytes + n * sizeof(mfl_real);
         for (int i = 0; i < graph->n_layers; i++)
                 bytes += mfl_map_bytes(graph, i);
         mfl_plan_free(plan);
@@ -63,14 +62,12 @@ static void net_free(struct mfl_net *net)
         free(net->grads);
         free(net->extra);
         free(net->turned);
-        free(net->x);
         free(net);
 }
 
 static int allocate(struct mfl_net *net, struct mfl_error *err)
 {
         size_t n = (size_t)net->graph->n + 1, tied = mfl_graph_is_tied(net->graph) ? n : 1;
-        size_t input = (size_t)mfl_shape_count(&net->graph->input) * (size_t)net->options.batch;
         int r = make_plan(net->graph, &net->options, &net->plan, err);
         if (!r)
                 r = mfl_maps_new(net->graph, &net->maps, err);
@@ -81,8 +78,7 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->grads = mfl_calloc(n, sizeof *net->grads);
         net->extra = mfl_calloc(tied, sizeof *net->extra);
         net->turned = mfl_calloc(tied, sizeof *net->turned);
-        net->x = mfl_calloc(input, sizeof *net->x);
-        bool is_there = net->arena && net->params && net->grads && net->extra && net->turned && net->x;
+        bool is_there = net->arena && net->params && net->grads && net->extra && net->turned;
         return is_there ? 0 : mfl_fail_memory(err, (size_t)net_bytes(net->graph, &net->options), "network");
 }
 
@@ -127,18 +123,19 @@ static int params_set(
         return 0;
 }
 
-static struct pass pass_over(struct mfl_net *net)
+static struct pass pass_of(struct mfl_net *net)
 {
         static const struct mfl_rng_key unused = {
-                {0}, {0}}; /* rates are 0: they only say that it is training */
-        size_t input = (size_t)(net->plan->layers[0].out_count * net->options.batch);
-        struct pass pass = {.net = net,
+                {0}, {0}}; /* rates are 0: it only says that this is training */
+        return (struct pass){.net = net,
                 .params = net->params,
                 .rows = net->options.batch,
                 .dropout = net->dropout ? &unused : NULL};
-        memcpy(mfl_ref_act(net, 0), net->x, input * sizeof *net->x);
-        mfl_ref_forward(&pass);
-        return pass;
+}
+
+static size_t input_count(const struct mfl_net *net)
+{
+        return (size_t)(net->plan->layers[0].out_count * net->options.batch);
 }
 
 static size_t output_count(const struct mfl_net *net)
@@ -149,23 +146,24 @@ static size_t output_count(const struct mfl_net *net)
 static int forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
         struct mfl_error *err)
 {
-        widen(net->x, x, (size_t)(net->plan->layers[0].out_count * net->options.batch));
         net->dropout = dropout != NULL;
-        pass_over(net);
+        struct pass pass = pass_of(net);
+        widen(mfl_ref_act(net, 0), x, input_count(net));
+        mfl_ref_forward(&pass);
         narrow(y, mfl_ref_act(net, net->graph->n_layers - 1), output_count(net));
         return 0;
 }
 
+/* Once for each forward, which has left in the arena what this needs. */
 static int backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err)
 {
-        struct pass pass = pass_over(net);
+        struct pass pass = pass_of(net);
         mfl_assert(net->options.training && (!dx || net->options.input_grad));
         widen(mfl_ref_grad(net, net->graph->n_layers - 1), dy, output_count(net));
         mfl_ref_backward(&pass, net->grads);
         narrow(dparams, net->grads, (size_t)net->graph->n);
         if (dx)
-                narrow(dx, mfl_ref_grad(net, 0),
-                        (size_t)(net->plan->layers[0].out_count * net->options.batch));
+                narrow(dx, mfl_ref_grad(net, 0), input_count(net));
         return 0;
 }
 
