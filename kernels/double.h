@@ -10,5 +10,7 @@
 #include "kernels/backend.h"
 
 extern const struct mfl_backend_ops mfl_backend_double;
+/* After forward: the sum of outputs times dy, without rounding the outputs. */
+double mfl_double_dot(const struct mfl_net *net, const float *dy);
 
 #endif

@@ -167,17 +167,18 @@ class _Watch(torch.overrides.TorchFunctionMode):
         return out
 
     def run(self, examples):
-        apply, handles = torch.autograd.Function.apply, []
+        function, handles = torch.autograd.Function, []
+        own = function.__dict__.get("apply")
 
         def watched(kind, *args, **kwargs):
             if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) and not kind.__module__.startswith("torch."):
                 self.note(f"{kind.__name__}.backward()")
-            return apply.__func__(kind, *args, **kwargs)
+            return own.__get__(None, kind)(*args, **kwargs) if own else super(function, kind).apply(*args, **kwargs)
         for name, module in self.net.named_modules():
             handles.append(module.register_forward_pre_hook(lambda m, args, name=name: self.scopes.append((name, type(m).__name__))))
             handles.append(module.register_forward_hook(lambda m, args, out: self.scopes.pop() and None))
         try:
-            with unittest.mock.patch.object(torch.autograd.Function, "apply", classmethod(watched)), self, torch.enable_grad():
+            with unittest.mock.patch.object(function, "apply", classmethod(watched)), self, torch.enable_grad():
                 self.net(*(torch.cat([e[:1], e[:1]]) for e in examples))
         finally:
             for handle in handles:

@@ -154,6 +154,15 @@ static int forward(struct mfl_net *net, const float *x, const struct mfl_rng_key
         return 0;
 }
 
+double mfl_double_dot(const struct mfl_net *net, const float *dy)
+{
+        const mfl_real *y = mfl_ref_act(net, net->graph->n_layers - 1);
+        double sum = 0;
+        for (size_t i = 0; i < output_count(net); i++)
+                sum += y[i] * (mfl_real)dy[i];
+        return sum;
+}
+
 /* Once for each forward, which has left in the arena what this needs. */
 static int backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err)
 {
