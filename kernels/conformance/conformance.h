@@ -31,6 +31,8 @@ extern const struct conf_case mfl_conf_shared_cases[];
 extern const int mfl_conf_n_shared_cases;
 extern const struct conf_case mfl_conf_map_cases[];
 extern const int mfl_conf_n_map_cases;
+extern const struct conf_case mfl_conf_joined_cases[];
+extern const int mfl_conf_n_joined_cases;
 extern const struct conf_case mfl_conf_unary_cases[];
 extern const int mfl_conf_n_unary_cases;
 /* Moves samples in [-range, range) to where the case wants them. */
