@@ -4,6 +4,7 @@ compared with those of `mfl` and with files that `mfl` has written."""
 import dataclasses
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -483,3 +484,55 @@ def test_types():
                            '-p', 'mfl'], cwd=os.path.join(h.BUILD, 'python'), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           check=False)
     assert done.returncode == 0, done.stdout
+
+
+# ---- the notebook ----
+
+NOTEBOOK = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'examples', 'compare.ipynb')
+
+
+def test_the_cells_of_the_notebook(plain, monkeypatch, capsys):
+    """In order, without Jupyter and without windows."""
+    monkeypatch.setenv('MFL_SERVER', plain.cluster.address)
+    monkeypatch.setenv('MPLBACKEND', 'agg')
+    monkeypatch.setenv('XDG_CONFIG_HOME', '/nonexistent')
+    with open(NOTEBOOK, encoding='utf-8') as f:
+        cells = [''.join(c['source']) for c in json.load(f)['cells'] if c['cell_type'] == 'code']
+    names = {}
+    for i, cell in enumerate(cells):
+        exec(compile(cell, 'cell %d' % i, 'exec'), names)  # pylint: disable=exec-used
+    said = capsys.readouterr().out
+    assert [len(rs) for rs in names['rounds'].values()] == [6, 6] and said.count('accuracy') >= 14
+    assert names['models']['fedavg'].digest != names['models']['fedavgm'].digest
+
+
+def test_the_notebook_in_jupyter(plain, monkeypatch):
+    nbformat, nbclient = mfl_needs.module('nbformat'), mfl_needs.module('nbclient')
+    mfl_needs.installed('ipykernel')
+    monkeypatch.setenv('MFL_SERVER', plain.cluster.address)
+    monkeypatch.setenv('PYTHONPATH', os.path.join(h.BUILD, 'python'))
+    monkeypatch.setenv('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
+    notebook = nbformat.read(NOTEBOOK, 4)
+    nbformat.validate(notebook)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name='python3').execute()
+    plots = [o for c in notebook.cells if c.cell_type == 'code' for o in c.outputs if 'image/png' in o.get('data', {})]
+    try:
+        import matplotlib  # noqa: F401  pylint: disable=import-outside-toplevel,unused-import
+    except ImportError:
+        return
+    assert len(plots) == 1
+
+
+def test_the_page(plain, monkeypatch, tmp_path):
+    """The blocks of docs/python.md are one program."""
+    with open(os.path.join(os.path.dirname(NOTEBOOK), '..', 'docs', 'python.md'), encoding='utf-8') as f:
+        blocks = re.findall(r'```python\n(.*?)```', f.read(), re.S)
+    (tmp_path / 'job.yaml').write_text(h.job_text(), encoding='utf-8')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('MFL_SERVER', plain.cluster.address)
+    monkeypatch.setenv('XDG_CONFIG_HOME', '/nonexistent')
+    names = {}
+    for i, block in enumerate(blocks):
+        exec(compile(block, 'block %d' % i, 'exec'), names)  # pylint: disable=exec-used
+    assert len(blocks) == 5 and np.load('model.npz').files == list(names['model'])
+    assert all((names['arrays'][name] == array).all() for name, array in names['model'].items())
