@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The completion of `mfl` for zsh, from the tables that bash's comes from. */
-#include "cli/commands/completion.h"
+#include "cli/completion/completion.h"
 #include "cli/commands/manual.h"
 
 /* Names come from the server that the line names. compadd takes them as they are: nothing is expanded. */

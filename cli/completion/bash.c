@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The completion of `mfl` for bash: commands, options and words from the tables, names of jobs and daemons
  * from the server. */
-#include "cli/commands/completion.h"
+#include "cli/completion/completion.h"
 #include "cli/commands/manual.h"
 
 /* The completion asks the server only when a name is needed, for at most two seconds. It takes the address

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the completions of the three shells share. Private to completion*.c. */
-#ifndef MFL_CLI_COMMANDS_COMPLETION_H
-#define MFL_CLI_COMMANDS_COMPLETION_H
+/* What the completions of the three shells share. Private to this room: cli/commands/manual.h declares what it prints. */
+#ifndef MFL_CLI_COMPLETION_COMPLETION_H
+#define MFL_CLI_COMPLETION_COMPLETION_H
 
 #include <stdio.h>
 
