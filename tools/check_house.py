@@ -89,7 +89,6 @@ PURPOSE = {
     "cli/many": "several jobs at once: which ones, and how they compare",
     "cli/run": "`mfl run`: a server and daemons for one job",
     "cli/commands": "the commands, their options and help",
-    "cli/completion": "completion of the commands, for bash, zsh and fish",
 }
 TABLE = re.compile(r"(<!-- rooms: made by tools/check_house.py --fix -->\n\n)(.*?)(\n\n<!-- end of rooms -->)", re.S)
 # "1. `server/shell/session.c`: `on_chunk` ... `mfl_slot_put`": every name in the line but paths is a function of that file.

@@ -14,7 +14,7 @@ struct mfl_cli_command {
         const char *options;   /* names, separated by blanks, without those that every command takes and those
                                   that every command takes that asks a server */
         const char *text;      /* the body of --help, with examples */
-        const char *words;     /* possible first arguments, for completion; NULL: see cli/completion */
+        const char *words;     /* possible first arguments, for completion; NULL: see completion.c */
         bool local;            /* asks no server, so it takes no option about one */
 };
 extern const struct mfl_cli_command mfl_cli_commands[]; /* ends with a NULL name */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The completion of `mfl` for bash: commands, options and words from the tables, names of jobs and daemons
  * from the server. */
-#include "cli/completion/completion.h"
 #include "cli/commands/manual.h"
+
+#include "cli/commands/commands.h"
+#include "cli/commands/options.h"
 
 /* The completion asks the server only when a name is needed, for at most two seconds. It takes the address
  * and the certificates from the command line. */
