@@ -14,6 +14,7 @@ program does not use is not imported.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _HOMES = {
     "records": ("Activity", "AuditEntry", "Daemon", "DataSet", "Event", "Job", "JobDetail", "LogLine", "Privacy", "Progress", "Round",
               "Rule"),
 }
+_MODULES = ("export", "train")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["Activity", "AuditEntry", "Client", "ConfigError", "Conflict", "ConnectionLost", "ConnectionRefused", "Daemon", "DataSet",
            "Denied", "Event", "InvalidRequest", "Job", "JobDetail", "JobEnded", "JobFailed", "JobStopped", "LimitReached", "LogLine",
@@ -42,12 +44,12 @@ __all__ = ["Activity", "AuditEntry", "Client", "ConfigError", "Conflict", "Conne
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("._built", __name__).VERSION
-    if name == "export":
-        return importlib.import_module(".export", __name__)
+    if name in _MODULES and importlib.util.find_spec("." + name, __name__):
+        return importlib.import_module("." + name, __name__)
     if name not in _HOME:
         raise AttributeError("module 'mfl' has no attribute '%s'" % name)
     return getattr(importlib.import_module("." + _HOME[name], __name__), name)
 
 
 def __dir__() -> List[str]:
-    return sorted([*__all__, "__version__", "export"])
+    return sorted([*__all__, "__version__", *(name for name in _MODULES if importlib.util.find_spec("." + name, __name__))])

@@ -97,8 +97,8 @@ static const struct mfl_setting rows[] = {
                 .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "
                         "loopback needs insecure_http"},
         {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
-                .help = "allow http on an address other than loopback: anyone who can reach the port sees the names "
-                        "and the state of jobs and daemons"},
+                .help = "allow http on an address other than loopback: anyone who can reach the port sees jobs, their "
+                        "files and logs, and daemons"},
 
         {.section = "Log",
                 .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",
