@@ -509,8 +509,16 @@ def test_users_text_is_text(cluster):
     assert '<script>alert' not in get(c, '/api/daemons')
     page = Tags()
     page.feed(get(c, '/'))
-    assert [a for t, a in page.tags if t == 'script'] == [{'src': '/dashboard.js', 'defer': None}]
+    scripts = [{'src': '/dashboard_jobs.js', 'defer': None}, {'src': '/dashboard.js', 'defer': None}]
+    assert [a for t, a in page.tags if t == 'script'] == scripts
     assert device in page.text and not any(t == 'b' for t, _ in page.tags)
+    with c.operator() as o:  # a job file is text, too
+        job = o.submit('# </pre><script>alert(1)</script><b>\n' + h.job_text(name='text', data={'name': 'nowhere'}))
+    page = Tags()
+    page.feed(get(c, '/jobs/' + job))
+    assert [a for t, a in page.tags if t == 'script'] == scripts and not any(t == 'b' for t, _ in page.tags)
+    assert '</pre><script>alert(1)</script><b>\nname:' in page.text
+    assert '<' not in get(c, '/api/jobs/%s/file' % job) and json.loads(get(c, '/api/jobs/%s/file' % job))['text'].startswith('# </pre>')
     fake.close()
 
 
