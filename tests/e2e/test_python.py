@@ -114,6 +114,17 @@ def test_frozen_and_shared_tensors(plain):
     same_as_file(model, pulled['file'])
 
 
+def test_more_tensors_than_one_message_has(plain):
+    """600 layers have 1200 tensors; a message of the protocol has at most 1000."""
+    c, client = plain.cluster, plain.client
+    layers = [{'flatten': {}}, *({'dense': {'name': 'd%d' % i, 'units': 4}} for i in range(600))]
+    job = client.submit(h.job_doc(rounds=1, model={'layers': layers}, data={'clients': 1}))
+    client.wait(job)
+    model = client.pull(job)
+    assert len(model) == 1200
+    same_as_file(model, c.mfl_json('pull', job.job, '-o', os.path.join(c.dir, 'deep.safetensors'))['file'])
+
+
 def test_a_model_goes_into_arrays_and_modules(plain):
     client = plain.client
     job = client.submit(h.job_doc(rounds=1))
