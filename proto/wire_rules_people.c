@@ -8,6 +8,12 @@ static int check_pull_begin(const void *message, struct mfl_error *err)
         return mfl_wire_check_shape("PullBegin.input", m->n_input, m->input, err);
 }
 
+static int check_model_tensor(const void *message, struct mfl_error *err)
+{
+        const Mfl__ModelTensor *m = message;
+        return mfl_wire_check_shape("ModelTensor.shape", m->n_shape, m->shape, err);
+}
+
 static int check_drain(const void *message, struct mfl_error *err)
 {
         const Mfl__Drain *m = message;
@@ -121,10 +127,13 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(clone_job, NULL, {"job", JOB}, {"token", NAME_OR_EMPTY, KEY}),
         MESSAGE(list_models, NULL, {"job", JOB}),
         MESSAGE(model_list, NULL, {"models", 0, 65536}),
-        MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}),
+        MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}, {"tensors", BOOL}),
         MESSAGE(pull_begin, check_pull_begin, {"round", REQUIRED}, {"n_params", PARAMS},
                 {"text", 0, JOB_TEXT_MAX, VERBATIM}, {"input", 1, MFL_SHAPE_RANK_MAX},
-                {"classes", 1, 1 << 24}, {"n_frozen", PARAMS_OFFSET}),
+                {"classes", 1, 1 << 24}, {"n_frozen", PARAMS_OFFSET}, {"n_tensors", ANY}),
+        MESSAGE(model_tensors, NULL, {"tensors", 0, 1000}),
+        MESSAGE(model_tensor, check_model_tensor, {"name", 1, MFL_NAME_BYTES + 15},
+                {"shape", 1, MFL_SHAPE_RANK_MAX}, {"offset", PARAMS_OFFSET}),
         MESSAGE_EMPTY(list_daemons),
         MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", 0, MFL_NODE_BYTES - 1, LINE},
                 {"address", 0, 127, LINE}, {"backend", 0, 15, LINE}, {"device", 0, 95, LINE},

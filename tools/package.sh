@@ -6,9 +6,11 @@
 #       as VERSION, into DIR/VERSION (for tests of an upgrade).
 #   package.sh tar --out DIR
 #       mfl-VERSION-linux-ARCH.tar.xz, which runs wherever it is unpacked.
+#   package.sh wheel --out DIR
+#       mfl-VERSION-py3-none-any.whl, the Python package, with setuptools and wheel that are installed.
 set -euo pipefail
 top=$(cd "$(dirname "$(readlink -f "$0")")/.." && pwd)
-kind=${1:?deb or tar}
+kind=${1:?deb, tar or wheel}
 shift
 out=$PWD cuda=0 check=0 next=
 while [ $# -gt 0 ]; do
@@ -148,11 +150,23 @@ build_tar()
         echo "$out/$name.tar.xz"
 }
 
+build_wheel()
+{
+        copy_tree "$work/mfl"
+        # The same tree gives the same file.
+        SOURCE_DATE_EPOCH=$(date -u -d "$(sed -n 's/^ -- .*>  //p' "$work/mfl/debian/changelog" | head -n 1)" +%s) \
+                quiet "$work/log" /usr/bin/python3 -m pip wheel --no-deps --no-build-isolation --no-index \
+                --wheel-dir "$work/wheels" "$work/mfl/python"
+        mv "$work"/wheels/*.whl "$out"
+        ls "$out"/mfl-*.whl
+}
+
 case $kind in
 deb) build_deb ;;
 tar) build_tar ;;
+wheel) build_wheel ;;
 *)
-        echo "package: deb or tar, not $kind" >&2
+        echo "package: deb, tar or wheel, not $kind" >&2
         exit 2
         ;;
 esac

@@ -312,14 +312,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 .local = true},
         {"help", "[COMMAND|json|exit|tls|job|completion]",
                 "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "",
-                "'completion' prints the completion script for bash (commands, options and names); the\n"
-                "packages install it.\n"
+                "'completion' prints the completion script for bash (commands, options and names), and\n"
+                "'completion-zsh' and 'completion-fish' those for zsh and fish; the packages install them.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl help submit\n"
                 "  mfl help json\n"
                 "  mfl help job > job.yaml\n"
-                "  mfl help completion > ~/.local/share/bash-completion/completions/mfl\n",
+                "  mfl help completion > ~/.local/share/bash-completion/completions/mfl\n"
+                "  mfl help completion-zsh > ~/.zfunc/_mfl    # with fpath+=~/.zfunc before compinit\n"
+                "  mfl help completion-fish > ~/.config/fish/completions/mfl.fish\n",
                 .local = true},
         {NULL, NULL, NULL, 0, 0, NULL, NULL},
 };

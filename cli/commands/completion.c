@@ -47,11 +47,11 @@ static const char functions[] =
         "}\n"
         "_mfl_jobs()\n"
         "{\n"
-        "        _mfl_words \"last $(_mfl_ask list '\"job\": ?\"[A-Za-z0-9._-]*\"')\"\n"
+        "        _mfl_words \"last $(_mfl_ask list '" MFL_COMPLETION_JOB "')\"\n"
         "}\n"
         "_mfl_daemons()\n"
         "{\n"
-        "        _mfl_words \"$(_mfl_ask daemons '\"name\": ?\"[A-Za-z0-9._-]*\", ?\"node\"')\"\n"
+        "        _mfl_words \"$(_mfl_ask daemons '" MFL_COMPLETION_DAEMON "')\"\n"
         "}\n"
         "# _mfl_rules RULE: the patterns of such rules, quoted. In cn:x, bash replaces only the part after "
         "':'.\n"
@@ -67,8 +67,7 @@ static const char functions[] =
         "        while read -r pattern; do\n"
         "                [[ $pattern != \"$head$cur\"* ]] || COMPREPLY+=(\"$(printf %q "
         "\"${pattern#\"$head\"}\")\")\n"
-        "        done < <(_mfl_ask 'daemons rules' '\"pattern\": ?\"[A-Za-z0-9._:*?-]*\", ?\"rule\": "
-        "?\"'\"$1\"'\"')\n"
+        "        done < <(_mfl_ask 'daemons rules' '" MFL_COMPLETION_RULE "\"'\"$1\"'\"')\n"
         "}\n";
 
 static const char head[] = "        local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
@@ -110,6 +109,7 @@ static const char middle[] = "        esac\n"
 static void print_values(FILE *out)
 {
         const struct mfl_cli_option *o;
+        bool folder;
         for (size_t i = 0; (o = mfl_cli_option_at(i)); i++) {
                 if (!o->value)
                         continue;
@@ -117,8 +117,8 @@ static void print_values(FILE *out)
                         o->letter ? o->letter : ' ');
                 if (o->choices)
                         fprintf(out, "                _mfl_words '%s'\n", o->choices);
-                else if (!strncmp(o->value, "FILE", 4) || !strcmp(o->value, "DIR"))
-                        fprintf(out, "                _mfl_files -%c\n", *o->value == 'F' ? 'f' : 'd');
+                else if (mfl_completion_is_path(o, &folder))
+                        fprintf(out, "                _mfl_files -%c\n", folder ? 'd' : 'f');
                 fputs("                return\n                ;;\n", out);
         }
 }
@@ -152,32 +152,69 @@ static void print_commands(FILE *out)
                 fprintf(out, "%s%s", c == mfl_cli_commands ? "" : " ", c->name);
 }
 
-/* The words of the usage line say what the arguments are; the table's `words` come first. */
+/* The words of the usage line say what the arguments are. */
+enum mfl_completes mfl_completion_of(const struct mfl_cli_command *c)
+{
+        if (!strcmp(c->name, "help"))
+                return MFL_COMPLETES_TOPICS;
+        if (!strcmp(c->name, "presets"))
+                return MFL_COMPLETES_PRESETS;
+        if (!strcmp(c->name, "daemons"))
+                return MFL_COMPLETES_RULES;
+        if (!strncmp(c->arguments, "JOB", 3))
+                return MFL_COMPLETES_JOBS;
+        if (!strncmp(c->arguments, "DAEMON", 6))
+                return MFL_COMPLETES_DAEMONS;
+        return strstr(c->arguments, "job.yaml") ? MFL_COMPLETES_FILE : MFL_COMPLETES_NOTHING;
+}
+
+bool mfl_completion_is_path(const struct mfl_cli_option *o, bool *ret_folder)
+{
+        *ret_folder = !strcmp(o->value, "DIR");
+        return *ret_folder || !strncmp(o->value, "FILE", 4);
+}
+
+bool mfl_completion_takes(const struct mfl_cli_command *c, const struct mfl_cli_option *o)
+{
+        return mfl_cli_name_in(c->options, o->name) || mfl_cli_name_in(mfl_cli_common_options, o->name) ||
+               (!c->local && mfl_cli_name_in(mfl_cli_server_options, o->name));
+}
+
+/* The table's `words` come first. */
 static void print_argument(FILE *out, const struct mfl_cli_command *c)
 {
         if (c->words)
                 fprintf(out, "                [ \"$n\" -gt 0 ] || _mfl_words '%s'\n", c->words);
-        if (!strcmp(c->name, "help")) {
+        switch (mfl_completion_of(c)) {
+        case MFL_COMPLETES_TOPICS:
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_words '", out);
                 print_commands(out);
-                fputs(" json exit tls job completion'\n", out);
-        } else if (!strcmp(c->name, "presets")) {
-                fputs("                [ \"$n\" -gt 0 ] || _mfl_words \"$(_mfl_ask presets '\"name\": "
-                      "?\"[A-Za-z0-9._-]*\"')\"\n",
+                fputs(" " MFL_COMPLETION_TOPICS "'\n", out);
+                break;
+        case MFL_COMPLETES_PRESETS:
+                fputs("                [ \"$n\" -gt 0 ] || _mfl_words \"$(_mfl_ask presets "
+                      "'" MFL_COMPLETION_PRESET "')\"\n",
                         out);
-        } else if (!strcmp(c->name, "daemons")) {
+                break;
+        case MFL_COMPLETES_RULES:
                 fputs("                case $n$verb in\n"
                       "                1enable | 2enable) _mfl_rules disable ;;\n"
                       "                1disallow | 2disallow) _mfl_rules allow ;;\n"
                       "                1disable | 1allow) _mfl_daemons ;;\n"
                       "                esac\n",
                         out);
-        } else if (!strncmp(c->arguments, "JOB", 3)) {
+                break;
+        case MFL_COMPLETES_JOBS:
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_jobs\n", out);
-        } else if (!strncmp(c->arguments, "DAEMON", 6)) {
+                break;
+        case MFL_COMPLETES_DAEMONS:
                 fputs("                [ \"$n\" -gt 0 ] || _mfl_daemons\n", out);
-        } else if (strstr(c->arguments, "job.yaml")) {
+                break;
+        case MFL_COMPLETES_FILE:
                 fprintf(out, "                [ \"$n\" != %d ] || _mfl_files -f\n", c->words ? 1 : 0);
+                break;
+        case MFL_COMPLETES_NOTHING:
+                break;
         }
 }
 

@@ -5,11 +5,15 @@
 #include "cli/commands/options.h"
 #include "common/settings/yaml.h"
 
-/* Files that the build makes. Only "completion" is listed as a topic. */
+/* Files that the build makes. Only the completions are listed as topics. */
 static bool print_file(FILE *out, const char *name)
 {
         if (!strcmp(name, "completion"))
                 mfl_completion_print(out);
+        else if (!strcmp(name, "completion-zsh"))
+                mfl_completion_print_zsh(out);
+        else if (!strcmp(name, "completion-fish"))
+                mfl_completion_print_fish(out);
         else if (!strcmp(name, "man"))
                 mfl_manual_print(out);
         else if (!strcmp(name, "man-job") || !strcmp(name, "markdown-job"))

@@ -17,7 +17,9 @@ void mfl_manual_print(FILE *out);
 void mfl_manual_print_job(FILE *out, enum mfl_page_form form);
 /* The reference file, and behind it, as comments, the combinations that are refused. */
 void mfl_manual_print_reference(FILE *out);
-/* The completion of `mfl` for bash. */
+/* The completion of `mfl` for bash, zsh and fish. */
 void mfl_completion_print(FILE *out);
+void mfl_completion_print_zsh(FILE *out);
+void mfl_completion_print_fish(FILE *out);
 
 #endif

@@ -5,6 +5,7 @@
  *
  *     operator.c   which file answers which message     (top)
  *     jobs.c pull.c stop.c submit.c daemons.c drain.c rules.c watch.c
+ *     retain.c     deletes old jobs by itself
  *     permit.c     who may do what
  *     request.c    requests on the disk worker, answers (bottom)
  */
@@ -14,6 +15,7 @@
 #include "common/base/budget.h"
 #include "server/access/gate.h"
 #include "server/jobs/job.h"
+#include "server/jobs/retention.h"
 #include "server/session/session.h"
 
 struct mfl_admin {
@@ -24,7 +26,9 @@ struct mfl_admin {
         struct mfl_sessions *sessions;
         struct mfl_gate *gate;
         struct mfl_book *book;
+        struct mfl_retention retention; /* may change at any time */
         /* Private. */
+        bool retaining;                /* a job is being deleted */
         struct mfl_drain_wait *drains; /* operators that wait until a daemon is idle */
         uint32_t n_operators, n_log_watchers;
 };
@@ -40,6 +44,8 @@ void mfl_admin_open(struct mfl_admin *admin);
 /* A few times a second: tells watchers of jobs that changed, and operators of daemons that are idle by now.
  */
 void mfl_admin_beat(struct mfl_admin *admin);
+/* About once a second: deletes jobs that ended too long ago, or are too many (retain.c). */
+void mfl_admin_retain(struct mfl_admin *admin);
 /* For watchers: job->last was committed; a line of the log of a job. */
 void mfl_admin_round(struct mfl_admin *admin, const struct mfl_server_job *job);
 void mfl_admin_log(

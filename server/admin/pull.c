@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pull: a committed model, read from its checkpoint and sent as params. */
+/* Pull: a committed model, read from its checkpoint and sent as params, with the names of its tensors if they were asked for. */
 #include "common/base/digest.h"
 #include "common/model/safetensors.h"
 #include "proto/version.h"
@@ -68,6 +68,70 @@ static void run_pull(struct mfl_work *work)
         mfl_store_job_deinit(&row);
 }
 
+/* An envelope holds this many, whatever their names. */
+#define TENSORS_MAX 1000
+
+struct tensors {
+        Mfl__ModelTensors body;
+        Mfl__ModelTensor v[TENSORS_MAX], *at[TENSORS_MAX];
+        uint32_t shape[TENSORS_MAX][MFL_SHAPE_RANK_MAX];
+};
+
+static void send_tensors(struct mfl_request *op, struct mfl_session *session, struct tensors *t)
+{
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        if (!t->body.n_tensors)
+                return;
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_MODEL_TENSORS;
+        envelope.model_tensors = &t->body;
+        mfl_session_send(session, &envelope);
+        t->body.n_tensors = 0;
+}
+
+static void add_tensor(struct mfl_request *op, struct mfl_session *session, const char *name,
+        const struct mfl_param *param, struct tensors *t)
+{
+        size_t i = t->body.n_tensors++;
+        mfl__model_tensor__init(&t->v[i]);
+        for (int d = 0; d < param->shape.rank; d++)
+                t->shape[i][d] = (uint32_t)param->shape.dim[d];
+        t->v[i].name = (char *)(uintptr_t)name;
+        t->v[i].n_shape = (size_t)param->shape.rank;
+        t->v[i].shape = t->shape[i];
+        t->v[i].offset = param->offset;
+        t->at[i] = &t->v[i];
+        if (t->body.n_tensors == TENSORS_MAX)
+                send_tensors(op, session, t);
+}
+
+static uint32_t count_tensors(const struct mfl_graph *graph)
+{
+        uint32_t n = (uint32_t)graph->n_params;
+        for (int k = 0; k < graph->n_aliases; k++)
+                n += graph->aliases[k].written;
+        return n;
+}
+
+/* The names that an exported file has (mfl_st_add_aliases). */
+static int send_all_tensors(struct mfl_request *op, struct mfl_session *session)
+{
+        const struct mfl_graph *graph = op->graph;
+        MFL_CLEANUP_FREE struct tensors *t = mfl_calloc(1, sizeof *t);
+        if (!t)
+                return mfl_fail_memory(&op->err, sizeof *t, "a table of tensors");
+        mfl__model_tensors__init(&t->body);
+        t->body.tensors = t->at;
+        for (int i = 0; i < graph->n_params; i++)
+                add_tensor(op, session, graph->params[i].name, &graph->params[i], t);
+        for (int k = 0; k < graph->n_aliases; k++)
+                if (graph->aliases[k].written)
+                        add_tensor(op, session, graph->aliases[k].name,
+                                &graph->params[graph->aliases[k].param], t);
+        send_tensors(op, session, t);
+        return 0;
+}
+
 static void answer_pull(struct mfl_request *op, struct mfl_session *session)
 {
         struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
@@ -84,6 +148,7 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
         body.round = &round;
         body.n_params = op->graph->n;
         body.n_frozen = op->graph->n_frozen;
+        body.n_tensors = op->tensors ? count_tensors(op->graph) : 0;
         body.text = op->text;
         body.n_input = (size_t)op->graph->input.rank;
         body.input = shape;
@@ -92,6 +157,10 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
         envelope.body_case = MFL__ENVELOPE__BODY_PULL_BEGIN;
         envelope.pull_begin = &body;
         mfl_session_send(session, &envelope);
+        if (op->tensors && send_all_tensors(op, session)) {
+                mfl_operator_no_memory(session, sizeof(struct tensors), "a table of tensors");
+                return;
+        }
         mfl_transfer_start(session, job, op->params, 0, op->request);
 }
 
@@ -103,6 +172,7 @@ void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl_
         if (!op)
                 return;
         op->which = pull->round;
+        op->tensors = pull->tensors;
         op->by_layers = session->protocol < MFL_PROTOCOL_FROZEN;
         mfl_request_start(op, session);
 }

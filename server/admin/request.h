@@ -49,6 +49,7 @@ struct mfl_request {
         /* pull; stop: the last round; audit: how many rows */
         int64_t which;
         bool by_layers; /* pull: for a peer that knows no frozen params */
+        bool tensors;   /* pull: with the names of the tensors */
         struct mfl_graph *graph;
         struct mfl_data_info data;
         struct mfl_store_round round;

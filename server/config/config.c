@@ -81,6 +81,13 @@ static const struct mfl_setting rows[] = {
                 .example = "16GiB", .help = "memory limit of all jobs together; a job that does not fit is refused, with the sizes"},
         {.field = {KEY("slots", U32, slots), .min = 1, .max = 64}, .note = "by the model's size", .example = "2",
                 .unit = "buffers", .help = "staging buffers per job: how many updates a job receives at the same time"},
+        {.field = {KEY("keep_ended", DURATION, keep_ended_ms), .min = 1000, .max = 3153600000000}, .note = "for good",
+                .example = "90d", .reload = MFL_RELOAD_VALUE,
+                .help = "jobs that ended longer ago than this are deleted with their models and logs, and `mfl audit` says so; "
+                        "a job that has not ended never is"},
+        {.field = {KEY("keep_ended_max", U32, keep_ended_max), .min = 1, .max = 1000000}, .note = "no limit",
+                .example = "1000", .unit = "jobs", .reload = MFL_RELOAD_VALUE,
+                .help = "when more jobs than this have ended, those that ended first are deleted"},
         {.field = {KEY("allow_simulation", BOOL, allow_simulation)}, .option = "allow-simulation", .value = "false",
                 .help = "take jobs whose `simulation` makes some clients bad, to test robust strategies; mfl run starts its "
                         "server so. Not for a server with data that matter"},
@@ -95,8 +102,8 @@ static const struct mfl_setting rows[] = {
                 .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "
                         "loopback needs insecure_http"},
         {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
-                .help = "allow http on an address other than loopback: anyone who can reach the port sees the names "
-                        "and the state of jobs and daemons"},
+                .help = "allow http on an address other than loopback: anyone who can reach the port sees jobs, their "
+                        "files and logs, and daemons"},
 
         {.section = "Log",
                 .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",

@@ -174,6 +174,7 @@ static void on_flush(uv_timer_t *timer)
         flush_store(server);
         for (struct mfl_server_job *job = server->jobs.first; job; job = job->next)
                 mfl_server_job_retry_state(job);
+        mfl_admin_retain(&server->admin);
 }
 
 /* ---- open ---- */
@@ -304,7 +305,8 @@ static void connect_rooms(struct mfl_server *server)
                 .jobs = &server->jobs,
                 .sessions = &server->sessions,
                 .gate = &server->gate,
-                .book = &server->book};
+                .book = &server->book,
+                .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,
                 .config = &server->config,

@@ -87,9 +87,13 @@ static const char *level_text(uint32_t level)
 static void take_over(struct mfl_server *server, const struct mfl_server_config *config)
 {
         mfl_log(MFL_LOG_INFO,
-                "configuration read again: log_level %s, was %s; other keys apply from the next start",
+                "configuration read again: log_level %s, was %s; keep_ended and keep_ended_max apply, other "
+                "keys from the next start",
                 level_text(config->log_level), level_text(server->config.log_level));
         server->config.log_level = config->log_level;
+        server->config.keep_ended_ms = config->keep_ended_ms;
+        server->config.keep_ended_max = config->keep_ended_max;
+        server->admin.retention = (struct mfl_retention){config->keep_ended_ms, config->keep_ended_max};
         mfl_log_set_level((enum mfl_log_level)config->log_level);
 }
 

@@ -17,6 +17,7 @@ void mfl_metrics_text(const struct mfl_pages *pages, struct mfl_text *text);
 #define MFL_PAGES_JOBS_MAX 200    /* the newest */
 #define MFL_PAGES_DAEMONS_MAX 500 /* by name */
 #define MFL_PAGES_ROUNDS_MAX 400  /* points of a curve; of more, each k-th and the last */
+#define MFL_PAGES_LINES_MAX 300   /* of a job's log */
 #define MFL_PAGES_CLIENTS_MAX 64  /* rows of the table of clients, evenly chosen */
 
 /* pages_json.c: in the vocabulary of proto/json/json.h. */
@@ -28,6 +29,11 @@ void mfl_page_job(
 /* partition NULL: no daemon has told yet. */
 void mfl_page_partition(
         const struct mfl_server_job *job, const Mfl__Partition *partition, struct mfl_text *text);
+/* The job file, the newest MFL_PAGES_LINES_MAX lines of the job's log, and the newest scores (NULL: there are none). */
+void mfl_page_file(const struct mfl_server_job *job, struct mfl_text *text);
+void mfl_page_log(
+        const struct mfl_server_job *job, const struct mfl_store_lines *lines, struct mfl_text *text);
+void mfl_page_scores(const struct mfl_server_job *job, const Mfl__RoundScores *scores, struct mfl_text *text);
 
 /* pages_html.c, pages_partition.c: the pages as they are without JavaScript. */
 void mfl_html_overview(const struct mfl_pages *pages, struct mfl_text *text);

@@ -200,46 +200,7 @@ function timelineSection() {
   return { node, draw: (data) => drawTimeline(box, data) };
 }
 
-// ---- jobs ----
-
-const JOB_COLUMNS = [['Job', ''], ['Name', ''], ['State', ''], ['Rounds', ''], ['Accuracy', 'num'], ['Loss', 'num extra'],
-  ['Last round', 'num extra'], ['Daemons', 'num extra'], ['Note', 'extra']];
-
-function makeJobRow(tr, job) {
-  tr.append(el('td', {}, el('a', { href: '/jobs/' + job.job }, job.job)), el('td', {}), el('td', {}),
-    el('td', {}, el('progress', { 'aria-label': 'rounds of ' + job.job }), el('span', {})),
-    el('td', { class: 'num' }), el('td', { class: 'num extra' }), el('td', { class: 'num extra' }),
-    el('td', { class: 'num extra' }), el('td', { class: 'text extra' }));
-}
-
-function updateJobRow(tr, job) {
-  const cell = tr.children, bar = cell[3].firstChild, shown = job.evaluated || job.best || {};
-  const at = job.progress || {};
-  const part = at.phase === 'train' && at.clients_total && at.round === job.round + 1 ? Math.max(at.clients_done / at.clients_total, at.trained) : 0;
-  setText(cell[1], job.name);
-  setText(cell[2], job.state);
-  cell[2].className = 'state ' + job.state;
-  bar.max = job.rounds;
-  bar.value = Math.min(job.rounds, job.round + part);
-  setText(cell[3].lastChild, `${job.round}/${job.rounds}`);
-  setText(cell[4], fixed(shown.accuracy, 4));
-  setText(cell[5], fixed(shown.loss, 4));
-  setText(cell[6], job.last ? duration(job.last.seconds) : '');
-  setText(cell[7], String(at.daemons || 0));
-  setText(cell[8], job.reason || '');
-}
-
-function jobsSection() {
-  const box = table(JOB_COLUMNS, 'jobs'), body = box.querySelector('tbody'), note = el('p', { class: 'note' });
-  return {
-    node: el('section', { id: 'jobs' }, el('h2', {}, 'Jobs'), box, note),
-    draw(data) {
-      keepRows(body, [...data.jobs].reverse(), (job) => job.job, makeJobRow, updateJobRow);
-      const hidden = data.n_jobs - data.jobs.length;
-      setText(note, hidden ? `${hidden} older jobs are not shown.` : data.jobs.length ? '' : 'There is no job yet.');
-    },
-  };
-}
+// ---- a job ----
 
 // The measures of the newest evaluated round, in words; the histogram is a line of blocks.
 function measured(job) {
@@ -255,13 +216,15 @@ function measured(job) {
   return rows;
 }
 
-function facts(list, job) {
-  const at = job.progress || {};
+function facts(list, job, rounds) {
+  const at = job.progress || {}, left = secondsLeft(job, rounds);
   const rows = [['State', job.state + (at.phase && job.state === 'running' ? `, ${at.phase}` : '')],
     ['Rounds', `${job.round} of ${job.rounds}`],
     [at.phase === 'evaluate' ? 'Parts evaluated' : 'Clients of this round', at.clients_total ? `${at.clients_done} of ${at.clients_total}` : '-'],
     ['Daemons', String(at.daemons || 0)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
-    ['Data', job.data], ['Strategy', job.strategy],
+    ['Data', job.data], ['Strategy', job.strategy], ['Owner', job.owner || '-'], ['Submitted', dateOf(job.created_unix_ms)],
+    [job.finished_unix_ms ? 'Took' : 'Since then', duration(((job.finished_unix_ms || Date.now()) - job.created_unix_ms) / 1000)],
+    ...(left === null ? [] : [['Time left', `about ${duration(left)}`]]),
     ...(job.privacy ? [['Epsilon spent', `${fixed(job.privacy.epsilon, 4)} of ${job.privacy.epsilon_max}, delta ${job.privacy.delta}`],
       ['Not private', 'losses, accuracies, counts and logs']] : []),
     ['Last round', job.last ? duration(job.last.seconds) : '-'],
@@ -340,7 +303,7 @@ function jobSection(withTable) {
     nodes: rows ? [node, out.node, rows] : [node],
     draw({ job, rounds: committed }) {
       setText(title, `${job.job} ${job.name}`);
-      facts(list, job);
+      facts(list, job, committed);
       setText(note, job.reason || '');
       curves.draw(job, committed);
       if (!body) return;
@@ -529,10 +492,11 @@ function daemonsSection() {
 
 // ---- asking ----
 
+const GONE = 'that job no longer exists';
 const known = new Map();
 async function ask(path) {
   const answer = await fetch(path, { cache: 'no-cache', signal: AbortSignal.timeout(8000) });
-  if (!answer.ok) throw new Error(answer.status === 404 ? 'that job no longer exists' : `the server says ${answer.status}`);
+  if (!answer.ok) throw new Error(answer.status === 404 ? GONE : `the server says ${answer.status}`);
   const tag = answer.headers.get('etag');
   const before = known.get(path);
   if (before && tag && before.tag === tag) return before.data;
@@ -543,7 +507,7 @@ async function ask(path) {
 
 const main = document.querySelector('main'), status = document.getElementById('status');
 const wantedJob = location.pathname.startsWith('/jobs/') ? location.pathname.slice(6) : null;
-const parts = { jobs: jobsSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(),
+const parts = { jobs: jobsSection(() => turn().catch(() => {})), compare: compareSection(), file: fileSection(), log: logSection(), sites: sitesSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(),
   partition: partitionSection(), daemons: daemonsSection() };
 let shown = false, redraw = () => {}, population = null;
 
@@ -562,22 +526,47 @@ async function askPartition() {
   return population;
 }
 
+// What rarely changes, or is long: the job file once, the rest every fifth turn and when the job has ended.
+let turns = 0, stateBefore = '';
+async function askSlowly(job) {
+  if (turns++ % 5 && job.state === stateBefore) return;
+  stateBefore = job.state;
+  const [file, log, scores] = await Promise.all([ask(`/api/jobs/${wantedJob}/file`), ask(`/api/jobs/${wantedJob}/log`),
+    ask(`/api/jobs/${wantedJob}/scores`)]);
+  parts.file.draw(file);
+  parts.log.draw(log);
+  parts.sites.draw(scores.scores);
+}
+
+// A job that was deleted meanwhile is no longer compared.
+async function askCompared(chosen) {
+  const found = await Promise.all([...chosen].map((id) => ask('/api/jobs/' + id).catch((e) => {
+    if (e.message !== GONE) throw e;
+    chosen.delete(id);
+    return null;
+  })));
+  return found.filter(Boolean);
+}
+
 async function turn() {
   if (wantedJob) {
     const [job, timeline, partition] = await Promise.all([ask('/api/jobs/' + wantedJob), ask('/api/rounds'), askPartition()]);
     const own = { spans: timeline.spans.filter((s) => s.job === wantedJob), rounds: timeline.rounds.filter((r) => r.job === wantedJob) };
     show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.timeline.node, parts.partition.node,
-      ...parts.job.nodes.slice(1)]);
+      ...parts.job.nodes.slice(1), parts.sites.node, parts.file.node, parts.log.node]);
     redraw = () => { parts.job.draw(job); parts.timeline.draw(own); parts.partition.draw(partition); };
+    await askSlowly(job.job);
   } else {
     const [jobs, daemons, timeline] = await Promise.all(['/api/jobs', '/api/daemons', '/api/rounds'].map(ask));
     const newest = [...jobs.jobs].reverse();
     const chosen = newest.find((j) => j.state === 'running') || newest[0];
     const job = chosen ? await ask('/api/jobs/' + chosen.job) : null;
-    show([parts.jobs.node, ...parts.job.nodes, parts.timeline.node, parts.daemons.node]);
+    const compared = await askCompared(parts.jobs.chosen);
+    show([parts.jobs.node, parts.compare.node, ...parts.job.nodes, parts.timeline.node, parts.daemons.node]);
     parts.job.nodes[0].hidden = !job;
     redraw = () => {
       parts.jobs.draw(jobs);
+      parts.compare.draw(compared);
       if (job) parts.job.draw(job);
       parts.timeline.draw(timeline);
       parts.daemons.draw(daemons);

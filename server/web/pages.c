@@ -5,11 +5,14 @@
 
 #include "common/base/log.h"
 #include "server/jobs/partition.h"
+#include "server/jobs/scores.h"
 #include "server/web/contents.h"
 #include "server/web/dashboard.h"
 #include "server/web/exposition.h"
 
 #define ROUNDS_READ_MAX 2000 /* the newest: a query of a few milliseconds */
+
+#define LINES_READ_MAX 10000 /* all that the store keeps of a job */
 
 #define TYPE_JSON "application/json"
 #define TYPE_HTML "text/html; charset=utf-8"
@@ -31,8 +34,26 @@ static const struct {
 enum detail_kind {
         DETAIL_HTML,      /* "/jobs/ID" */
         DETAIL_JSON,      /* "/api/jobs/ID" */
-        DETAIL_PARTITION, /* "/api/jobs/ID/partition" */
+        DETAIL_PARTITION, /* "/api/jobs/ID/partition", and so on */
+        DETAIL_FILE,
+        DETAIL_LOG,
+        DETAIL_SCORES,
 };
+static const struct {
+        const char *end;
+        enum detail_kind kind;
+} ends[] = {{"", DETAIL_JSON}, {"/partition", DETAIL_PARTITION}, {"/file", DETAIL_FILE}, {"/log", DETAIL_LOG},
+        {"/scores", DETAIL_SCORES}};
+
+static bool kind_of(const char *end, enum detail_kind *ret_kind)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(ends); i++)
+                if (!strcmp(end, ends[i].end)) {
+                        *ret_kind = ends[i].kind;
+                        return true;
+                }
+        return false;
+}
 
 /* The job whose page it is; false: the path is none of a job. */
 static bool job_of(const char *path, char ret_id[MFL_JOB_ID_BYTES], enum detail_kind *ret_kind)
@@ -42,9 +63,10 @@ static bool job_of(const char *path, char ret_id[MFL_JOB_ID_BYTES], enum detail_
         size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789-");
         if (!n || n >= MFL_JOB_ID_BYTES)
                 return false;
-        if (id[n] && (html || strcmp(id + n, "/partition")))
+        if (html ? id[n] != '\0' : !kind_of(id + n, ret_kind))
                 return false;
-        *ret_kind = html ? DETAIL_HTML : id[n] ? DETAIL_PARTITION : DETAIL_JSON;
+        if (html)
+                *ret_kind = DETAIL_HTML;
         memcpy(ret_id, id, n);
         ret_id[n] = '\0';
         return true;
@@ -86,6 +108,8 @@ struct mfl_page_detail {
         enum detail_kind kind;
         struct mfl_store_rounds rounds;
         Mfl__Partition *partition;
+        struct mfl_store_lines lines;
+        Mfl__RoundScores *scores;
         int status;
         struct mfl_error err;
 };
@@ -94,11 +118,41 @@ static void run_detail(struct mfl_work *work)
 {
         struct mfl_page_detail *detail = MFL_CONTAINER_OF(work, struct mfl_page_detail, work);
         struct mfl_store *store = detail->pages->store;
-        if (detail->kind != DETAIL_PARTITION)
+        if (detail->kind == DETAIL_JSON || detail->kind == DETAIL_HTML)
                 detail->status = mfl_store_round_list(
                         store, detail->job, 0, ROUNDS_READ_MAX, &detail->rounds, &detail->err);
-        if (!detail->status && detail->kind != DETAIL_JSON)
+        if (!detail->status && (detail->kind == DETAIL_PARTITION || detail->kind == DETAIL_HTML))
                 detail->status = mfl_job_partition_read(store, detail->job, &detail->partition, &detail->err);
+        if (detail->kind == DETAIL_LOG)
+                detail->status = mfl_store_log_list(
+                        store, detail->job, 0, LINES_READ_MAX, &detail->lines, &detail->err);
+        if (detail->kind == DETAIL_SCORES)
+                detail->status = mfl_job_scores_read(store, detail->job, &detail->scores, &detail->err);
+}
+
+static void make_detail(
+        const struct mfl_page_detail *detail, const struct mfl_server_job *job, struct mfl_text *text)
+{
+        switch (detail->kind) {
+        case DETAIL_HTML:
+                mfl_html_job(job, &detail->rounds, detail->partition, text);
+                break;
+        case DETAIL_JSON:
+                mfl_page_job(job, &detail->rounds, text);
+                break;
+        case DETAIL_PARTITION:
+                mfl_page_partition(job, detail->partition, text);
+                break;
+        case DETAIL_FILE:
+                mfl_page_file(job, text);
+                break;
+        case DETAIL_LOG:
+                mfl_page_log(job, &detail->lines, text);
+                break;
+        case DETAIL_SCORES:
+                mfl_page_scores(job, detail->scores, text);
+                break;
+        }
 }
 
 static void answer_detail(struct mfl_page_detail *detail)
@@ -114,12 +168,8 @@ static void answer_detail(struct mfl_page_detail *detail)
         }
         if (detail->status) /* answered with 503 */
                 text.failed = true;
-        else if (detail->kind == DETAIL_HTML)
-                mfl_html_job(job, &detail->rounds, detail->partition, &text);
-        else if (detail->kind == DETAIL_PARTITION)
-                mfl_page_partition(job, detail->partition, &text);
         else
-                mfl_page_job(job, &detail->rounds, &text);
+                make_detail(detail, job, &text);
         answer(pages, detail->path, 200, detail->kind == DETAIL_HTML ? TYPE_HTML : TYPE_JSON, &text);
 }
 
@@ -151,6 +201,8 @@ static void done_detail(struct mfl_work *work)
                 answer_detail(detail);
         mfl_store_rounds_deinit(&detail->rounds);
         mfl_job_partition_free(detail->partition);
+        mfl_store_lines_deinit(&detail->lines);
+        mfl_job_scores_free(detail->scores);
         free(detail);
         start_details(pages);
 }

@@ -169,6 +169,10 @@ void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_round
         mfl_text_html(out, info.data);
         mfl_text_put(out, ", strategy ");
         mfl_text_html(out, info.strategy);
+        if (*info.owner) {
+                mfl_text_put(out, ", submitted by ");
+                mfl_text_html(out, info.owner);
+        }
         mfl_text_put(out, ". ");
         if (*info.privacy)
                 mfl_text_format(out,
@@ -188,6 +192,9 @@ void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_round
         }
         mfl_text_put(out, "</tbody></table></div></section>\n");
         mfl_html_partition(partition, out);
+        mfl_text_put(out, "<section id=file><h2>Job file</h2>\n<pre>");
+        mfl_text_html(out, job->text);
+        mfl_text_put(out, "</pre></section>\n");
         put_frame(text, title, out);
         mfl_text_deinit(out);
 }

@@ -88,6 +88,30 @@ void mfl_page_partition(
         put_json(text, mfl_json_partition(&body));
 }
 
+void mfl_page_file(const struct mfl_server_job *job, struct mfl_text *text)
+{
+        put_json(text, json_pack("{ss so}", "job", job->id, "text", mfl_json_text(job->text)));
+}
+
+void mfl_page_log(
+        const struct mfl_server_job *job, const struct mfl_store_lines *lines, struct mfl_text *text)
+{
+        json_t *list = json_array();
+        size_t first = lines->n > MFL_PAGES_LINES_MAX ? lines->n - MFL_PAGES_LINES_MAX : 0;
+        for (size_t i = first; i < lines->n; i++)
+                if (json_array_append_new(list, json_pack("{sI sI so}", "seq", (json_int_t)lines->v[i].seq,
+                                                        "time_ms", (json_int_t)lines->v[i].time_ms, "text",
+                                                        mfl_json_text(lines->v[i].text))))
+                        text->failed = true;
+        put_json(text,
+                json_pack("{ss sI so}", "job", job->id, "n_lines", (json_int_t)lines->n, "lines", list));
+}
+
+void mfl_page_scores(const struct mfl_server_job *job, const Mfl__RoundScores *scores, struct mfl_text *text)
+{
+        put_json(text, json_pack("{ss so}", "job", job->id, "scores", mfl_json_scores(scores)));
+}
+
 /* ---- daemons ---- */
 
 void mfl_page_daemons(const struct mfl_pages *pages, struct mfl_text *text)

@@ -224,6 +224,7 @@ def test_install(tmp_path):
                 'share/doc/mfl/LICENSE', 'share/doc/mfl/examples/demo.yaml', 'share/man/man1/mfl.1', 'share/man/man5/mfl-job.5',
                 'share/man/man5/mfl-server.yaml.5', 'share/man/man5/mfl-client.yaml.5', 'share/man/man8/mfl-server.8',
                 'share/man/man8/mfl-client.8', 'share/bash-completion/completions/mfl',
+                'share/zsh/site-functions/_mfl', 'share/fish/vendor_completions.d/mfl.fish',
                 'share/bash-completion/completions/mfl-server', 'share/bash-completion/completions/mfl-client']
     assert not [name for name in expected if prefix + name not in files], sorted(files)
     build = os.path.realpath(h.BUILD)

@@ -192,6 +192,9 @@ def scripts(tmp_path_factory):
     for name in PROGRAMS:
         (folder / name).write_text(ask(name, '--help=completion'))
     (folder / 'mfl').write_text(ask('mfl', 'help', 'completion'))
+    (folder / '_mfl').write_text(ask('mfl', 'help', 'completion-zsh'))
+    (folder / 'mfl.fish').write_text(ask('mfl', 'help', 'completion-fish'))
+    (folder / 'drive.zsh').write_text(DRIVE_ZSH)
     return folder
 
 
@@ -205,6 +208,76 @@ _%s; printf '%%s\\n' "${COMPREPLY[@]}"''' % (os.path.dirname(h.program(name)), n
                           timeout=30, cwd=cwd, env={**os.environ, **(env or {})}, check=False)
     assert not done.stderr, done.stderr
     return done.stdout.split()
+
+
+# A zsh on a terminal of its own, whose every offer is written to $2. The completion is $1, the line $3, and ends with a tab.
+DRIVE_ZSH = '''zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "PS1=; autoload -Uz compinit; compinit -u -d $2.dump; source $1; out=$2
+compadd() {
+        local -a got
+        if (( \\${@[(I)-[OAD]]} )); then builtin compadd \\"\\$@\\"; return; fi
+        builtin compadd -A got \\"\\$@\\"
+        print -rl -- \\$got >>\\$out
+        builtin compadd \\"\\$@\\"
+}
+ended() { print -r -- : >>\\$out; exit }
+comppostfuncs=(ended)
+bindkey '^I' complete-word
+print ready"
+while zpty -r shell line; do [[ $line != *ready* ]] || break; done
+zpty -w -n shell "$3"$'\\t'
+while zpty -r shell line; do :; done
+'''
+
+
+def offers_of_zsh(scripts, line, cwd, env):
+    out = scripts / 'offers'
+    out.write_text('')
+    subprocess.run(['zsh', '-f', str(scripts / 'drive.zsh'), str(scripts / '_mfl'), str(out), line], cwd=cwd, env=env, timeout=60,
+                   check=True, stdout=subprocess.DEVNULL)
+    said = out.read_text().split()
+    assert said[-1] == ':', said  # otherwise it has not ended
+    return [offer.replace('\\', '') for offer in said[:-1]]  # zsh quotes what it will insert
+
+
+def offers_of_fish(scripts, line, cwd, env):
+    done = subprocess.run(['fish', '--no-config', '-c', "source '%s'; complete -C '%s'" % (scripts / 'mfl.fish', line)], cwd=cwd,
+                          env=dict(env, HOME=str(cwd)), timeout=60, check=True, capture_output=True, text=True)
+    assert not done.stderr, done.stderr
+    return [offer.split('\t')[0].removeprefix('--backend=') for offer in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize('shell', ['zsh', 'fish'])
+def test_completion_of_other_shells(shell, scripts, tmp_path):
+    """The shell is asked what it would offer, with the same answers as bash."""
+    mfl_needs.program(shell)
+    ask_shell = {'zsh': offers_of_zsh, 'fish': offers_of_fish}[shell]
+    (tmp_path / 'job.yaml').write_text('')
+    (tmp_path / 'jobs').mkdir()
+    with h.start_cluster(str(tmp_path / 'c'), daemons=1) as c:
+        job, _ = c.run_job(rounds=1)
+        for rule in (('disable', 'x*'), ('allow', 'd?')):
+            c.mfl('daemons', *rule)
+        path = os.path.dirname(h.program('mfl')) + ':' + os.environ['PATH']
+        env = {'PATH': path, 'MFL_SERVER': c.address, 'TERM': 'dumb', 'LC_ALL': 'C.UTF-8', 'XDG_CONFIG_HOME': '/nonexistent'}
+
+        def offered(line, **more):
+            return sorted(ask_shell(scripts, line, tmp_path, {**env, **more}))
+        assert offered('mfl su') == ['submit']
+        assert {'run', 'pki', 'help', 'daemons'} <= set(offered('mfl '))
+        assert offered('mfl --server x submit --wa') == ['--watch']
+        assert offered('mfl run --backend re') == ['reference']
+        assert offered('mfl run --backend=') == ['auto', 'cpu', 'cuda', 'reference']
+        assert offered('mfl submit jo')[0].startswith('job')
+        assert offered('mfl pki re') == ['renew', 'revoke']
+        assert offered('mfl presets lene') == ['lenet5']
+        assert 'tls' in offered('mfl help tl')
+        assert offered('mfl show ') == [job, 'last']
+        assert offered('mfl --server %s pull j-' % c.address, MFL_SERVER='127.0.0.1:9') == [job]
+        assert offered('mfl drain ') == ['d1']
+        assert offered('mfl daemons enable ') == ['x*'] and offered('mfl daemons disallow ') == ['d?']
+        assert offered('mfl show ', MFL_SERVER='127.0.0.1:9') == ['last']
 
 
 def test_completion_of_words(scripts, tmp_path):

@@ -2,6 +2,7 @@
 """What a test needs and a machine may lack. Such a test is skipped, never failed, with a line that says what would bring it:
 'no promtool here; on Debian: apt-get install prometheus'. `./dev test optional` does what these lines say, and runs what was skipped.
 """
+import importlib.util
 import os
 import shutil
 
@@ -11,16 +12,25 @@ import pytest
 PACKAGES = {
     'Fashion-MNIST': 'dataset-fashion-mnist',
     'chromium': 'chromium',
+    'google.protobuf': 'python3-protobuf',
     'groff': 'groff-base',
     'ip': 'iproute2',
+    'ipykernel': 'python3-ipykernel',
+    'mypy': 'python3-mypy',
+    'nbclient': 'python3-nbclient',
+    'nbformat': 'python3-nbformat',
+    'numpy': 'python3-numpy',
     'openssl': 'openssl',
+    'pip': 'python3-pip',
     'promtool': 'prometheus',
+    'setuptools': 'python3-setuptools',
     'slurmctld': 'slurmctld slurmd slurm-client munge',
     'systemctl': 'systemd',
     'systemd-analyze': 'systemd',
     'systemd-sysusers': 'systemd',
     'systemd-tmpfiles': 'systemd',
     'torch': 'python3-torch',
+    'wheel': 'python3-wheel',
     'yaml': 'python3-yaml',
 }
 
@@ -33,6 +43,12 @@ def lack(what):
 def module(name):
     """The Python module; or the tests of the file that asks are skipped."""
     return pytest.importorskip(name, reason=lack(name))
+
+
+def installed(name):
+    """The same for one test, without importing the module."""
+    if not importlib.util.find_spec(name):
+        pytest.skip(lack(name))
 
 
 def which(name):

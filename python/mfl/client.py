@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client: what the command `mfl` does, as methods.
+
+A Client holds no connection between calls, so that it survives restarts of the server, may be shared by threads, and costs nothing while a
+notebook is idle. Reading, submitting, cloning and watching go on over a lost connection for up to `patience` seconds.
+"""
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, TypeVar, Union
+
+import numpy as np
+
+from . import _protocol
+from ._config import Path, find_address, find_tls
+from ._connection import Connection, Frame
+from ._jobfile import JobLike, read_job
+from .errors import (Conflict, ConfigError, ConnectionLost, ConnectionRefused, JobFailed, JobStopped, NotFound, ProtocolError,
+                     WaitTimeout)
+from .model import Floats, Model, Tensor
+from .records import AuditEntry, Daemon, Event, Job, JobDetail, LogLine, Round, Rule
+
+JobRef = Union[str, Job]
+_PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
+_DENY, _ALLOW = 1, 2
+_T = TypeVar("_T")
+
+
+def connect(server: Optional[str] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None, key: Optional[Path] = None,
+            plain: bool = False, timeout: float = 10.0, patience: float = 60.0) -> Client:
+    """A Client of the server "host:port", after a greeting with it.
+
+    Without arguments it takes what the command `mfl` takes: $MFL_SERVER, or 127.0.0.1:7433; and for TLS $MFL_TLS_CA, $MFL_TLS_CERT and
+    $MFL_TLS_KEY, or ca.pem, cert.pem and key.pem in ~/.config/mfl. plain: no TLS, even if there are certificates. timeout: seconds for
+    connecting. patience: for how many seconds calls look for a server that went away.
+
+    Raises ConfigError, ConnectionLost or ConnectionRefused.
+    """
+    client = Client(server, ca=ca, cert=cert, key=key, plain=plain, timeout=timeout, patience=patience)
+    with client._open() as connection:
+        client.software = connection.software
+    return client
+
+
+class _Patience:
+    """How long a lost server is looked for."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self.connected()
+
+    def connected(self) -> None:
+        self.lost: Optional[float] = None
+        self.pause = _PAUSE_FIRST
+
+    def wait(self, e: ConnectionLost, end: Optional[float] = None) -> None:
+        """Sleeps before another try, or raises."""
+        now = time.monotonic()
+        if self.lost is None:
+            self.lost, self.pause = now, _PAUSE_FIRST
+        if isinstance(e, ConnectionRefused) or now - self.lost >= self.seconds:
+            raise e
+        if end is not None and now >= end:
+            raise WaitTimeout(str(e)) from e
+        time.sleep(self.pause if end is None else max(0.0, min(self.pause, end - now)))
+        self.pause = min(self.pause * 2, _PAUSE_MAX)
+
+
+class Client:
+    """See connect(). Jobs are named by an id ("j-000001"), by a name that only one job has, by "last", or by a Job."""
+
+    def __init__(self, server: Optional[str] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None, key: Optional[Path] = None,
+                 plain: bool = False, timeout: float = 10.0, patience: float = 60.0):
+        """Connects to nothing yet."""
+        self.address = find_address(server)
+        self.timeout, self.patience = timeout, patience
+        self.software = ""  # of the server
+        self._tls = find_tls(ca, cert, key, plain)
+
+    def __repr__(self) -> str:
+        return "<mfl.Client of %s%s>" % (self.address.text, ", TLS" if self._tls else "")
+
+    # -- connections --
+
+    def _open(self) -> Connection:
+        return Connection(self.address, self._tls, self.timeout)
+
+    def _safely(self, work: Callable[[Connection], _T]) -> _T:
+        """Does what may be done twice, on as many connections as it needs."""
+        patience = _Patience(self.patience)
+        while True:
+            try:
+                with self._open() as connection:
+                    return work(connection)
+            except ConnectionLost as e:
+                patience.wait(e)
+
+    def _ask(self, kind: str, fields: Dict[str, Any], expected: str) -> Any:
+        return self._safely(lambda connection: connection.call(kind, fields, expected))
+
+    def _change(self, kind: str, fields: Dict[str, Any]) -> str:
+        """Once: if the connection breaks, nobody knows whether it was done."""
+        with self._open() as connection:
+            return str(connection.call(kind, fields, "done").text)
+
+    def _id(self, job: JobRef) -> str:
+        ref = job.job if isinstance(job, Job) else job
+        if re.fullmatch(r"j-[0-9]{6,}", ref):
+            return ref
+        jobs = self.list()
+        named = [j.job for j in jobs if j.name == ref]
+        if len(named) > 1:
+            raise Conflict("%d jobs have the name '%s': use an id (list() shows them)" % (len(named), ref))
+        if not named and ref == "last" and jobs:
+            return max((j.job for j in jobs), key=lambda id_: (len(id_), id_))
+        if not named:
+            raise NotFound("there is no job '%s'%s" % (ref, "; list() shows the jobs" if jobs else ": the server has no jobs"))
+        return named[0]
+
+    # -- jobs --
+
+    def submit(self, job: JobLike, *, token: Optional[str] = None) -> Job:
+        """Submits a job: the path of a job file, its text (a str with a line break), or a dict of its keys.
+
+        A lost connection is harmless: the submission has a token, and a second one with the same token gives the same job. token: one of
+        your own, at most 63 characters, for programs that may be started again. Raises InvalidRequest with the line and the key of what
+        is wrong. A job file that names files (model.onnx, model.initial) needs the command: `mfl submit`.
+        """
+        text, name = read_job(job)
+        fields = {"text": text, "file": name, "token": token or secrets.token_hex(16)}
+        return self.job(self._ask("submit", fields, "submitted").job)
+
+    def clone(self, job: JobRef, *, token: Optional[str] = None) -> Job:
+        """Submits the same job again."""
+        fields = {"job": self._id(job), "token": token or secrets.token_hex(16)}
+        return self.job(self._ask("clone_job", fields, "submitted").job)
+
+    def list(self, *, state: Optional[str] = None, name: Optional[str] = None) -> List[Job]:
+        """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name."""
+        jobs = [Job._from(j) for j in self._ask("list_jobs", {}, "job_list").jobs]
+        kept = [j for j in jobs if (state is None or j.state == state) and (name is None or j.name == name)]
+        return sorted(kept, key=lambda j: (len(j.job), j.job))
+
+    def job(self, job: JobRef) -> Job:
+        """How a job is now."""
+        return self.show(job).job
+
+    def show(self, job: JobRef) -> JobDetail:
+        """A job with its file, its newest 1000 rounds, and what they cost."""
+        return JobDetail._from(self._ask("show_job", {"job": self._id(job)}, "job_detail"))
+
+    def stop(self, job: JobRef, *, after_round: bool = False) -> str:
+        """Stops a job; after_round: commits the current round first. Returns what the server says."""
+        return self._change("stop_after_round" if after_round else "stop_job", {"job": self._id(job)})
+
+    def delete(self, job: JobRef) -> str:
+        """Deletes a job that has ended, with its models."""
+        return self._change("delete_job", {"job": self._id(job)})
+
+    # -- watching --
+
+    def events(self, job: JobRef, *, after: int = 0, crew: bool = False, timeout: Optional[float] = None) -> Iterator[Event]:
+        """What happens to a job until it ends: all rounds after round `after`, without gaps, and its states and progress.
+
+        A server that restarts is waited for (`patience`), and no round is missed or comes twice. The caller may take its time between two
+        events. crew: the daemons at work, too. timeout: WaitTimeout after so many seconds. Raises NotFound if the job is deleted.
+        """
+        id_, patience, end = self._id(job), _Patience(self.patience), None if timeout is None else time.monotonic() + timeout
+        state: Any = None
+        while True:
+            try:
+                with self._open() as connection:
+                    patience.connected()
+                    connection.ask("watch", {"job": id_, "all_rounds": True, "rounds_from": after, "crew": crew})
+                    while True:
+                        event = self._event(id_, connection.next(end), state)
+                        if event.round is not None:
+                            after = event.round.round
+                        if event.job is not None:
+                            state = (event.job.state, event.job.reason)
+                        yield event
+                        if event.job is not None and event.job.ended:
+                            return
+            except ConnectionLost as e:
+                patience.wait(e, end)
+
+    @staticmethod
+    def _event(job: str, frame: Frame, state: Any) -> Event:
+        if frame.kind == "done":
+            raise NotFound("%s: the server ended the watch, because the job was deleted" % job)
+        what = frame.body.WhichOneof("what") if frame.kind == "event" else None
+        if what == "round":
+            return Event("round", None, Round._from(frame.body.round))
+        if what != "info":
+            raise ProtocolError("%s: the server sent an unexpected answer to a watch (%s)" % (job, frame.kind))
+        info = Job._from(frame.body.info)
+        return Event("progress" if (info.state, info.reason) == state else "state", info, None, Event._crew(frame.body))
+
+    def watch(self, job: JobRef, *, after: int = 0, timeout: Optional[float] = None) -> Iterator[Round]:
+        """The rounds of a job, each one as soon as it is committed, until the job ends; see events(). Raises JobFailed or JobStopped after
+        the last round of a job that ends so."""
+        for event in self.events(job, after=after, timeout=timeout):
+            if event.round is not None:
+                yield event.round
+            elif event.job is not None:
+                _raise_if_bad(event.job)
+
+    def wait(self, job: JobRef, *, timeout: Optional[float] = None) -> Job:
+        """Waits until a job is done, and returns it. Raises JobFailed or JobStopped, and WaitTimeout after `timeout` seconds."""
+        last: Optional[Job] = None
+        for event in self.events(job, after=2 ** 32 - 1, timeout=timeout):
+            last = event.job or last
+        assert last is not None  # events() ends with one
+        _raise_if_bad(last)
+        return last
+
+    def logs(self, job: JobRef, *, follow: bool = False, timeout: Optional[float] = None) -> Iterator[LogLine]:
+        """The newest 10000 lines of a job's log; follow: and what comes, until the job ends. Survives a restart of the server."""
+        id_, patience, seq = self._id(job), _Patience(self.patience), 0
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                with self._open() as connection:
+                    patience.connected()
+                    connection.ask("watch", {"job": id_, "logs": True, "follow": follow})
+                    while True:
+                        frame = connection.next(end)
+                        if frame.kind == "done":
+                            return
+                        line = frame.body.log if frame.kind == "event" else None
+                        if line is not None and line.seq > seq:
+                            seq = line.seq
+                            yield LogLine(line.seq, line.time_ms, line.text)
+            except ConnectionLost as e:
+                patience.wait(e, end)
+
+    # -- models --
+
+    def models(self, job: JobRef) -> List[Round]:
+        """The rounds of a job whose models are kept."""
+        return [Round._from(r) for r in self._ask("list_models", {"job": self._id(job)}, "model_list").models]
+
+    def pull(self, job: JobRef, round: Union[int, str] = "last", *, into: Any = None) -> Model:  # noqa: A002
+        """Fetches a model, a mapping of names to numpy arrays. round: a number, "last" or "best" (by test accuracy).
+
+        into: also copies it into a PyTorch module, a state_dict or a dict of arrays, by name (Model.into). The bytes are checked with
+        CRC-32C frame by frame, and the whole with the SHA-256 of the round.
+        """
+        which = {"last": -1, "best": -2}.get(round, round) if isinstance(round, str) else round
+        if not isinstance(which, int) or which < -2:
+            raise ConfigError("round %r: expected a number, 'last' or 'best'" % (round,))
+        fields = {"job": self._id(job), "round": which, "tensors": True}
+        model = self._safely(lambda connection: _pull(connection, fields))
+        if into is not None:
+            model.into(into)
+        return model
+
+    # -- daemons --
+
+    def daemons(self) -> List[Daemon]:
+        """The daemons that are connected, or were refused lately, by name."""
+        daemons = [Daemon._from(d) for d in self._ask("list_daemons", {}, "daemon_list").daemons]
+        return sorted(daemons, key=lambda d: d.name)
+
+    def drain(self, daemon: Optional[str] = None, *, all: bool = False, undo: bool = False, wait: bool = False) -> str:  # noqa: A002
+        """Gives a daemon, or all, no more work; wait: returns when it is idle; undo: lets it work again."""
+        if all == (daemon is not None):
+            raise ConfigError("drain: expected the name of a daemon, or all=True")
+        return self._change("drain", {"daemon": daemon or "", "undo": undo, "wait": wait, "all": all})
+
+    def rules(self) -> List[Rule]:
+        """The rules about which daemons may take part."""
+        return [Rule._from(r) for r in self._ask("list_access", {}, "access_list").rules]
+
+    def disable(self, pattern: str, *, reason: str = "", seconds: int = 0) -> str:
+        """Sends away the daemons that match: "site-b*", "cn:hospital-*", or "sha256:..." of a certificate. seconds: for so long; 0: until
+        enable(). Needs OU=admin with TLS, as the next three do."""
+        return self._change("access", {"pattern": pattern, "verdict": _DENY, "reason": reason, "seconds": seconds})
+
+    def enable(self, pattern: str) -> str:
+        """Takes back disable()."""
+        return self._change("access", {"pattern": pattern, "verdict": _DENY, "remove": True})
+
+    def allow(self, pattern: str) -> str:
+        """Only daemons that match an allow rule may take part, once there is one."""
+        return self._change("access", {"pattern": pattern, "verdict": _ALLOW})
+
+    def disallow(self, pattern: str) -> str:
+        """Takes back allow()."""
+        return self._change("access", {"pattern": pattern, "verdict": _ALLOW, "remove": True})
+
+    def audit(self, count: int = 100) -> List[AuditEntry]:
+        """The newest changes and refused attempts, the oldest first."""
+        return [AuditEntry._from(e) for e in self._ask("list_audit", {"count": count}, "audit_list").entries]
+
+
+def _raise_if_bad(job: Job) -> None:
+    if job.state == "failed":
+        raise JobFailed(job)
+    if job.state == "stopped":
+        raise JobStopped(job)
+
+
+class _Receiver:
+    """Puts Params, which come in order, into the flat vector."""
+
+    def __init__(self, n: int):
+        self.params: Floats = np.empty(n, dtype="<f4")
+        self.have = 0
+
+    def sink(self, message: _protocol.Message, size: int) -> memoryview:
+        at, n = self.have, size // 4
+        if message.offset != at or message.total != len(self.params) or size % 4 or at + n > len(self.params):
+            raise ProtocolError("the server sent the params out of order, or more than it announced")
+        self.have += n
+        return self.params[at:self.have].view(np.uint8).data
+
+
+def _pull(connection: Connection, fields: Dict[str, Any]) -> Model:
+    begin = connection.call("pull", fields, "pull_begin")
+    if not begin.n_tensors:
+        raise ProtocolError("the server (%s) is of an older release and does not name tensors: use `mfl pull`" % connection.software)
+    receiver = _Receiver(begin.n_params)
+    tensors: List[Tensor] = []
+    while len(tensors) < begin.n_tensors or receiver.have < len(receiver.params):
+        frame = connection.next(sink=receiver.sink)
+        if frame.kind == "model_tensors":
+            tensors += [Tensor(t.name, tuple(t.shape), t.offset) for t in frame.body.tensors]
+        elif frame.kind != "params":
+            raise ProtocolError("the server sent a message that is not params")
+    return Model(fields["job"], Round._from(begin.round), begin.text, receiver.params, tensors)
