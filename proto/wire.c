@@ -13,7 +13,7 @@
 
 int mfl_wire_unpack(const void *bytes, size_t n, Mfl__Envelope **ret_envelope, struct mfl_error *err)
 {
-        if (n > MFL_ENVELOPE_MAX)
+        if (n > MFL_ENVELOPE_MAX + MFL_VIA_BYTES)
                 return mfl_fail(
                         err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
         struct mfl_bounded bounded = {.left = MFL_MIN(n * BUDGET_FACTOR + BUDGET_BASE, (size_t)BUDGET_MAX)};

@@ -13,6 +13,7 @@
 #include "proto/mfl.pb-c.h"
 
 #define MFL_ENVELOPE_MAX (1024 * 1024)
+#define MFL_VIA_BYTES 6 /* what a carried stream's number adds to an envelope (carry.h) */
 #define MFL_ENVELOPE_MAX_EARLY (64 * 1024)
 #define MFL_PAYLOAD_MAX (4 * 1024 * 1024)
 

@@ -43,6 +43,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.numerics, h->numerics);
         COPY(m->hello.site, h->site);
         COPY(m->hello.tags, h->tags);
+        COPY(m->hello.relay, h->relay);
         m->hello.alone = h->alone;
         COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;

@@ -37,10 +37,10 @@ static int check_hello(const void *message, struct mfl_error *err)
                         "Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
         if (!mfl_wire_name_is_plain(m->name))
                 return INVALID("Hello.name: only A-Z, a-z, 0-9, '.', '_' and '-' are allowed");
+        if (m->role != MFL__ROLE__ROLE_OPERATOR && !*m->name)
+                return INVALID("Hello.name: empty; a daemon or relay needs one");
         if (m->role != MFL__ROLE__ROLE_DAEMON)
                 return 0;
-        if (!*m->name)
-                return INVALID("Hello.name: empty; a daemon needs one");
         if (!*m->backend)
                 return INVALID("Hello.backend: empty; a daemon needs one");
         if (!m->workers)
@@ -325,7 +325,8 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1},
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"relay", 0, MFL_RELAY_BYTES - 1},
+                {"below", 0, MFL_BELOW_MAX}, {"tags", 0, MFL_TAGS_BYTES - 1},
                 {"peer", 0, MFL_PEER_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),

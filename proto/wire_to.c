@@ -66,6 +66,7 @@ static int pack_hello(
         hello.numerics = TEXT(h->numerics);
         hello.site = TEXT(h->site);
         hello.tags = TEXT(h->tags);
+        hello.relay = TEXT(h->relay);
         hello.alone = h->alone;
         hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;

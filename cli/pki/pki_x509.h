@@ -54,7 +54,7 @@ struct mfl_pki_leaf {
         int n_roles;
         const char *const *hosts; /* SANs: DNS names and IP addresses, n_hosts */
         int n_hosts;
-        bool server;       /* EKU serverAuth; otherwise clientAuth */
+        bool server, client; /* EKU serverAuth, clientAuth; one at least */
         int64_t not_after; /* at most the CA's */
 };
 /* Signs a certificate that is valid from MFL_PKI_EARLY_S before now. */
