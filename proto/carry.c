@@ -4,9 +4,6 @@
 
 #include "proto/stream_internal.h"
 
-#define VIA_FIELD 180u /* Envelope.via */
-#define WIRE_FIXED32 5u
-
 int mfl_carry_init(struct mfl_stream *s, uv_loop_t *loop, struct mfl_stream *carrier, uint32_t via,
         const struct mfl_stream_ops *ops, void *owner, struct mfl_error *err)
 {
@@ -18,25 +15,6 @@ int mfl_carry_init(struct mfl_stream *s, uv_loop_t *loop, struct mfl_stream *car
         s->via = via;
         s->connected = true;
         s->heard_ms = s->sent_ms = uv_now(loop);
-        return 0;
-}
-
-/* Fields may stand in any order. */
-int mfl_carry_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err)
-{
-        const uint32_t key = VIA_FIELD << 3 | WIRE_FIXED32;
-        uint8_t *bytes = mfl_realloc(*envelope, *envelope_bytes + MFL_VIA_BYTES);
-        if (!bytes) {
-                free(*envelope);
-                return mfl_fail_memory(err, *envelope_bytes + MFL_VIA_BYTES, "an envelope");
-        }
-        uint8_t *p = bytes + *envelope_bytes;
-        *p++ = (uint8_t)(key | 0x80);
-        *p++ = (uint8_t)(key >> 7);
-        for (unsigned i = 0; i < 4; i++)
-                *p++ = (uint8_t)(via >> 8 * i);
-        *envelope = bytes;
-        *envelope_bytes += MFL_VIA_BYTES;
         return 0;
 }
 

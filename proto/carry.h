@@ -24,7 +24,4 @@ void *mfl_carry_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope
 void mfl_carry_frame(
         struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes);
 
-/* For stream.c: appends the number to a packed envelope, which is freed if it fails. -ENOMEM. */
-int mfl_carry_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err);
-
 #endif

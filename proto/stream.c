@@ -15,7 +15,6 @@
 #include <stdio.h>
 
 #include "common/base/crc32c.h"
-#include "proto/carry.h"
 #include "proto/dial.h"
 #include "proto/stream_internal.h"
 
@@ -180,10 +179,8 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
         void *arg, struct mfl_error *err)
 {
         if (s->carrier) {
-                int marked = mfl_carry_mark(s->via, &envelope, &envelope_bytes, err);
-                if (marked)
-                        return marked;
-                s->sent_ms = uv_now(s->tcp.loop);
+                if (mfl_wire_mark(s->via, &envelope, &envelope_bytes, err))
+                        return -ENOMEM;
                 s = s->carrier;
         }
         struct mfl_stream_send *send = mfl_malloc(sizeof *send);

@@ -80,7 +80,8 @@ static int read_roles(struct mfl_cli *cli, unsigned *ret_roles, struct mfl_error
         unsigned roles = mfl_pki_role_of(cli->argument[1]);
         if (!roles)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "'%.60s' is not a role: server, relay, daemon, operator, viewer or admin", cli->argument[1]);
+                        "'%.60s' is not a role: server, relay, daemon, operator, viewer or admin",
+                        cli->argument[1]);
         for (int i = 0; i < cli->options.n_role; i++) {
                 unsigned role = mfl_pki_role_of(cli->options.role[i]);
                 if (!role || role & MFL_PKI_LISTENS)
@@ -153,7 +154,8 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
                         "for each",
                         cli->argument[1]);
         if (!server && request->n_hosts)
-                return mfl_fail(err, MFL_CLI_USAGE, "--host goes only with a server's or a relay's certificate");
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--host goes only with a server's or a relay's certificate");
         if (request->site && !(request->roles & (MFL_PKI_DAEMON | MFL_PKI_RELAY)))
                 return mfl_fail(
                         err, MFL_CLI_USAGE, "--site goes only with a daemon's or a relay's certificate");

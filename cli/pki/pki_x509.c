@@ -428,7 +428,7 @@ static bool fill_leaf(X509 *cert, const struct mfl_pki_ca *ca, const struct mfl_
                X509_set_pubkey(cert, key->key) &&
                add_extension(cert, ca->cert, NID_basic_constraints, "critical,CA:FALSE") &&
                add_extension(cert, ca->cert, NID_key_usage, "critical,digitalSignature") &&
-               add_extension(cert, ca->cert, NID_ext_key_usage, 
+               add_extension(cert, ca->cert, NID_ext_key_usage,
                        leaf->server && leaf->client ? "serverAuth,clientAuth"
                        : leaf->server               ? "serverAuth"
                                                     : "clientAuth") &&

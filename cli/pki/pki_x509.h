@@ -55,7 +55,7 @@ struct mfl_pki_leaf {
         const char *const *hosts; /* SANs: DNS names and IP addresses, n_hosts */
         int n_hosts;
         bool server, client; /* EKU serverAuth, clientAuth; one at least */
-        int64_t not_after; /* at most the CA's */
+        int64_t not_after;   /* at most the CA's */
 };
 /* Signs a certificate that is valid from MFL_PKI_EARLY_S before now. */
 int mfl_pki_sign(const struct mfl_pki_ca *ca, const struct mfl_pki_leaf *leaf,

@@ -54,7 +54,8 @@ uint32_t mfl_carriers_below(struct mfl_carriers *carriers, uint64_t ret_instance
 }
 
 /* Why the relay may never come; false: it may. */
-static bool find_circle(const struct mfl_carriers *carriers, const Mfl__Hello *hello, char text[MFL_REASON_BYTES])
+static bool find_circle(
+        const struct mfl_carriers *carriers, const Mfl__Hello *hello, char text[MFL_REASON_BYTES])
 {
         if (hello->instance == carriers->instance) {
                 mfl_snprintf(text, MFL_REASON_BYTES,
@@ -115,7 +116,8 @@ static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
         if (!is_name_taken(session, hello))
                 return true;
         mfl_snprintf(text, sizeof text,
-                "another relay named %s is connected: relays have different names (name in server.yaml)", hello->name);
+                "another relay named %s is connected: relays have different names (name in server.yaml)",
+                hello->name);
         mfl_admission_warn(session->all, "%s: refused: %s", session->address, text);
         mfl_session_refuse(session, text);
         return false;

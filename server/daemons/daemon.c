@@ -59,8 +59,7 @@ static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
 }
 
 /* Only the relay that carries a daemon says that it is below a relay. A path that is too long is cut. */
-static void put_relay(
-        const struct mfl_session *session, const char *rest, char ret_path[MFL_RELAY_BYTES])
+static void put_relay(const struct mfl_session *session, const char *rest, char ret_path[MFL_RELAY_BYTES])
 {
         ret_path[0] = '\0';
         if (session->carrier)

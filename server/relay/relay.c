@@ -15,6 +15,24 @@
 
 /* ---- the core ---- */
 
+/* Without memory the update goes up by itself. */
+static void open_slot(
+        struct mfl_relay *relay, struct relay_daemon *daemon, const struct mfl_relay_action *action)
+{
+        struct mfl_range range = {.offset = 0, .bytes = action->bytes};
+        struct mfl_msg msg = {.kind = MFL_MSG_GRANT};
+        struct mfl_relay_event event = {
+                .kind = MFL_RELAY_EV_NO_ROOM, .slot = action->slot, .grant = action->grant};
+        if (!daemon || !relay_slot_open(relay, action)) {
+                relay_step(relay, &event);
+                return;
+        }
+        msg.update.task = action->task;
+        msg.update.n_ranges = 1;
+        msg.update.ranges = &range;
+        relay_daemon_send(daemon, &msg, false);
+}
+
 static void carry_out(struct mfl_relay *relay, const struct mfl_relay_action *action)
 {
         struct relay_daemon *daemon = action->peer ? relay_daemon_find(relay, action->peer) : NULL;
@@ -32,7 +50,7 @@ static void carry_out(struct mfl_relay *relay, const struct mfl_relay_action *ac
                         relay_daemon_part(daemon);
                 break;
         case MFL_RELAY_ACT_OPEN:
-                relay_slot_open(relay, action);
+                open_slot(relay, daemon, action);
                 break;
         case MFL_RELAY_ACT_CLOSE:
                 relay_slot_close(relay, action);
@@ -69,7 +87,7 @@ static void step_one(struct mfl_relay *relay, struct mfl_relay_event *event)
         mfl_relay_actions_deinit(&actions);
 }
 
-void relay_step(struct mfl_relay *relay, struct mfl_relay_event *event)
+static void step(struct mfl_relay *relay, struct mfl_relay_event *event)
 {
         struct waiting_event *waiting;
         if (relay->stepping) {
@@ -96,11 +114,12 @@ void relay_step(struct mfl_relay *relay, struct mfl_relay_event *event)
         relay->stepping = false;
 }
 
-void relay_reset(struct mfl_relay *relay)
+static void reset(struct mfl_relay *relay)
 {
         struct mfl_error err;
         const struct mfl_relay_options options = {
-                .n_slots = relay->config->slots ? MFL_MIN(relay->config->slots, MFL_RELAY_SLOTS_MAX) : SLOTS_DEFAULT,
+                .n_slots = relay->config->slots ? MFL_MIN(relay->config->slots, MFL_RELAY_SLOTS_MAX)
+                                                : SLOTS_DEFAULT,
                 .stall_ms = relay->config->upload_stall_ms};
         struct mfl_relay_core *core;
         mfl_assert(!relay->stepping);
@@ -114,6 +133,8 @@ void relay_reset(struct mfl_relay *relay)
         relay->epoch++;
         relay_sums_reset(relay);
 }
+
+static const struct relay_top top = {.step = step, .reset = reset};
 
 /* ---- relays below ---- */
 
@@ -171,18 +192,20 @@ static int find_name(struct mfl_relay *relay, struct mfl_error *err)
                         relay->name);
         if (*cn && strcmp(cn, relay->name) != 0)
                 return mfl_fail(err, MFL_INVALID,
-                        "name: the relay is called %s, and its certificate is that of %s: leave name out", relay->name,
-                        cn);
+                        "name: the relay is called %s, and its certificate is that of %s: leave name out",
+                        relay->name, cn);
         return 0;
 }
 
-int mfl_relay_open(struct mfl_loop *loop, struct mfl_sessions *sessions, const struct mfl_server_config *config,
-        struct mfl_budget *budget, struct mfl_relay **ret_relay, struct mfl_error *err)
+int mfl_relay_open(struct mfl_loop *loop, struct mfl_sessions *sessions,
+        const struct mfl_server_config *config, struct mfl_budget *budget, struct mfl_relay **ret_relay,
+        struct mfl_error *err)
 {
         struct mfl_relay *relay = mfl_calloc(1, sizeof *relay);
         if (!relay)
                 return mfl_fail_memory(err, sizeof *relay, "a relay");
         *relay = (struct mfl_relay){.loop = loop, .sessions = sessions, .config = config, .budget = budget};
+        relay->top = &top;
         relay->waiting_end = &relay->waiting;
         if (getrandom(&relay->instance, sizeof relay->instance, 0) < 0)
                 return mfl_fail_errno(err, "getrandom");
@@ -197,7 +220,7 @@ int mfl_relay_open(struct mfl_loop *loop, struct mfl_sessions *sessions, const s
                 .name = relay->name,
                 .ops = &lower_ops,
                 .user = relay};
-        relay_reset(relay);
+        reset(relay);
         relay_daemons_open(relay);
         mfl_carriers_open(&relay->carriers);
         uv_timer_init(&loop->uv, &relay->beat);

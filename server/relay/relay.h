@@ -25,8 +25,9 @@
 struct mfl_relay;
 
 /* Takes over the roles daemon and relay of the sessions. MFL_INVALID: a wrong name, address or certificate. */
-int mfl_relay_open(struct mfl_loop *loop, struct mfl_sessions *sessions, const struct mfl_server_config *config,
-        struct mfl_budget *budget, struct mfl_relay **ret_relay, struct mfl_error *err);
+int mfl_relay_open(struct mfl_loop *loop, struct mfl_sessions *sessions,
+        const struct mfl_server_config *config, struct mfl_budget *budget, struct mfl_relay **ret_relay,
+        struct mfl_error *err);
 const char *mfl_relay_name(const struct mfl_relay *relay);
 /* The server above has refused it for good; the loop is stopped. Else NULL. */
 const char *mfl_relay_over(const struct mfl_relay *relay);

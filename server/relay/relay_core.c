@@ -4,64 +4,6 @@
 
 #include "server/relay/relay_internal.h"
 
-/* ---- actions ---- */
-
-struct mfl_relay_action *mfl_relay_act(struct mfl_relay_core *core, enum mfl_relay_action_kind kind, uint32_t peer)
-{
-        struct mfl_relay_actions *out = core->out;
-        struct mfl_relay_action *action = &core->scrap;
-        if (out->n == out->capacity) {
-                uint32_t capacity = out->capacity ? out->capacity * 2 : 8;
-                struct mfl_relay_action *v = mfl_realloc(out->v, capacity * sizeof *v);
-                if (v) {
-                        out->v = v;
-                        out->capacity = capacity;
-                }
-        }
-        if (out->n < out->capacity) {
-                action = &out->v[out->n++];
-        } else {
-                core->error = -ENOMEM;
-                mfl_msg_deinit(&core->scrap.msg);
-                free(core->scrap.ranges);
-        }
-        *action = (struct mfl_relay_action){.kind = kind, .peer = peer};
-        return action;
-}
-
-struct mfl_msg *mfl_relay_send(struct mfl_relay_core *core, uint32_t peer, bool up, enum mfl_msg_kind kind)
-{
-        struct mfl_relay_action *action = mfl_relay_act(core, MFL_RELAY_ACT_SEND, peer);
-        action->up = up;
-        action->msg.kind = kind;
-        return &action->msg;
-}
-
-void mfl_relay_trace(struct mfl_relay_core *core, const char *fmt, ...)
-{
-        va_list ap;
-        struct mfl_relay_action *action = mfl_relay_act(core, MFL_RELAY_ACT_TRACE, 0);
-        va_start(ap, fmt);
-        mfl_vsnprintf(action->text, sizeof action->text, fmt, ap);
-        va_end(ap);
-}
-
-void mfl_relay_actions_clear(struct mfl_relay_actions *actions)
-{
-        for (uint32_t i = 0; i < actions->n; i++) {
-                mfl_msg_deinit(&actions->v[i].msg);
-                free(actions->v[i].ranges);
-        }
-        actions->n = 0;
-}
-
-void mfl_relay_actions_deinit(struct mfl_relay_actions *actions)
-{
-        mfl_relay_actions_clear(actions);
-        free(actions->v);
-        *actions = (struct mfl_relay_actions){0};
-}
-
 /* ---- daemons ---- */
 
 static struct relay_peer *find_peer(const struct mfl_relay_core *core, uint32_t conn)
@@ -83,14 +25,6 @@ static void peer_up(struct mfl_relay_core *core, const struct mfl_relay_event *e
         peer->instance = event->instance;
         if (mfl_core_map_put(&core->instances, peer->instance, peer)) /* the newest of them */
                 core->error = -ENOMEM;
-}
-
-void mfl_relay_part(struct mfl_relay_core *core, struct relay_peer *peer)
-{
-        if (!peer->gone || peer->parted || peer->n_members)
-                return;
-        peer->parted = true;
-        mfl_relay_act(core, MFL_RELAY_ACT_PART, peer->conn);
 }
 
 /* Its connection above has ended. */
@@ -120,7 +54,8 @@ static void peer_down(struct mfl_relay_core *core, struct relay_peer *peer)
                         mfl_relay_leave(core, m, false);
         }
         if (peer->n_members)
-                mfl_relay_trace(core, "a daemon is lost, and its update is in a sum: the server is told later");
+                mfl_relay_trace(
+                        core, "a daemon is lost, and its update is in a sum: the server is told later");
         mfl_relay_part(core, peer);
 }
 
@@ -265,15 +200,17 @@ static void take_message(struct mfl_relay_core *core, const struct mfl_relay_eve
                 from_above(core, peer, event->msg);
 }
 
-int mfl_relay_core_step(struct mfl_relay_core *core, const struct mfl_relay_event *event,
-        struct mfl_relay_actions *actions)
+int mfl_relay_core_step(
+        struct mfl_relay_core *core, const struct mfl_relay_event *event, struct mfl_relay_actions *actions)
 {
         struct relay_peer *peer = event->peer ? find_peer(core, event->peer) : NULL;
+        struct relay_fill *fill;
         core->out = actions;
         core->now_ms = event->now_ms;
         switch (event->kind) {
         case MFL_RELAY_EV_TICK:
-                mfl_relay_fills_stalled(core);
+                while ((fill = mfl_relay_fill_stalled(core)))
+                        mfl_relay_unfilled(core, fill);
                 break;
         case MFL_RELAY_EV_UP:
                 peer_up(core, event);
@@ -294,7 +231,11 @@ int mfl_relay_core_step(struct mfl_relay_core *core, const struct mfl_relay_even
                 job_over(core, event->job);
                 break;
         default:
-                mfl_relay_fill_event(core, event);
+                fill = mfl_relay_fill_event(core, event);
+                if (fill && event->kind == MFL_RELAY_EV_ADDED)
+                        mfl_relay_added(core, fill, event->ok);
+                else if (fill)
+                        mfl_relay_unfilled(core, fill);
         }
         mfl_relay_fills_start(core);
         return core->error;
@@ -345,7 +286,8 @@ static void check_group(const struct mfl_relay_core *core, const struct relay_gr
                 mfl_assert(!member->task == !member->peer);
                 mfl_assert(!member->task || mfl_relay_member(core, member->task) == member);
                 mfl_assert(!member->keeps || member->announce.kind == MFL_MSG_ANNOUNCE);
-                mfl_assert(!member->keeps || (member->fill.state != FILL_NONE && member->fill.state != FILL_DONE));
+                mfl_assert(!member->keeps ||
+                           (member->fill.state != FILL_NONE && member->fill.state != FILL_DONE));
                 mfl_assert(!(group->in_sum >> r & 1) || member->fill.state == FILL_DONE);
         }
         for (uint32_t i = 0; i < group->n_lanes; i++)
@@ -360,7 +302,8 @@ void mfl_relay_core_check(const struct mfl_relay_core *core)
                 check_group(core, group);
         for (uint32_t s = 0; s < core->options.n_slots; s++) {
                 const struct relay_fill *fill = core->slots[s];
-                mfl_assert(!fill || (fill->slot == s && (fill->state == FILL_FILLING || fill->state == FILL_ADDING)));
+                mfl_assert(!fill ||
+                           (fill->slot == s && (fill->state == FILL_FILLING || fill->state == FILL_ADDING)));
         }
         for (const struct relay_fill *fill = core->queue; fill; fill = fill->next)
                 mfl_assert(fill->state == FILL_QUEUED && fill->group->n_here);

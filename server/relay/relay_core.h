@@ -60,12 +60,12 @@ struct mfl_relay_event {
 };
 
 enum mfl_relay_action_kind {
-        MFL_RELAY_ACT_PASS,     /* pass the event's message on to the other side of `peer` */
-        MFL_RELAY_ACT_SEND,     /* send `msg` to `peer`, above or below (`up`) */
-        MFL_RELAY_ACT_PART,     /* end the connection above of `peer`, whose daemon is lost; ENDED follows */
-        MFL_RELAY_ACT_OPEN,     /* the slot takes `bytes` bytes of (task, update) from `peer`; then send Grant for all of them */
-        MFL_RELAY_ACT_CLOSE,    /* forget what the slot has */
-        MFL_RELAY_ACT_ADD,      /* worker: add the slot to the sum of `group`; the first makes the sum; answer ADDED */
+        MFL_RELAY_ACT_PASS, /* pass the event's message on to the other side of `peer` */
+        MFL_RELAY_ACT_SEND, /* send `msg` to `peer`, above or below (`up`) */
+        MFL_RELAY_ACT_PART, /* end the connection above of `peer`, whose daemon is lost; ENDED follows */
+        MFL_RELAY_ACT_OPEN, /* the slot takes `bytes` bytes of (task, update) from `peer`; then send Grant for all of them */
+        MFL_RELAY_ACT_CLOSE, /* forget what the slot has */
+        MFL_RELAY_ACT_ADD, /* worker: add the slot to the sum of `group`; the first makes the sum; answer ADDED */
         MFL_RELAY_ACT_SUM_SEND, /* send the ranges of the sum of `group` as (group, 0), on the connection of `peer` above */
         MFL_RELAY_ACT_SUM_FREE,
         MFL_RELAY_ACT_TRACE, /* `text` */
@@ -97,12 +97,12 @@ struct mfl_relay_actions {
         struct mfl_relay_action *v;
 };
 
-int mfl_relay_core_new(const struct mfl_relay_options *options, struct mfl_relay_core **ret_core,
-        struct mfl_error *err);
+int mfl_relay_core_new(
+        const struct mfl_relay_options *options, struct mfl_relay_core **ret_core, struct mfl_error *err);
 void mfl_relay_core_free(struct mfl_relay_core *core); /* NULL is fine */
 /* Takes one event and appends actions, to be carried out in order. 0 or -ENOMEM. */
-int mfl_relay_core_step(struct mfl_relay_core *core, const struct mfl_relay_event *event,
-        struct mfl_relay_actions *actions);
+int mfl_relay_core_step(
+        struct mfl_relay_core *core, const struct mfl_relay_event *event, struct mfl_relay_actions *actions);
 void mfl_relay_actions_clear(struct mfl_relay_actions *actions); /* keeps the capacity */
 void mfl_relay_actions_deinit(struct mfl_relay_actions *actions);
 /* Asserts the invariants. */

@@ -11,11 +11,6 @@
 #include "server/relay/relay_shell.h"
 #include "server/transfer/params_down.h"
 
-struct relay_daemon *relay_daemon_find(const struct mfl_relay *relay, uint32_t conn)
-{
-        return mfl_core_map_get(&relay->by_conn, conn);
-}
-
 static struct mfl_relay *relay_of(const struct mfl_session *session)
 {
         return session->all->role[MFL__ROLE__ROLE_DAEMON].owner;
@@ -70,7 +65,8 @@ static void pass_message(struct relay_daemon *daemon, Mfl__Envelope *envelope, b
         envelope->via = via;
 }
 
-static void pass_task(struct relay_daemon *daemon, Mfl__Envelope *envelope, const struct mfl_relay_action *action)
+static void pass_task(
+        struct relay_daemon *daemon, Mfl__Envelope *envelope, const struct mfl_relay_action *action)
 {
         Mfl__Group group = MFL__GROUP__INIT, *was = envelope->task->group;
         if (action->change == MFL_RELAY_NEW_GROUP && was) {
@@ -168,7 +164,8 @@ static int up_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_BYE:
                 if (daemon->session)
-                        mfl_stream_close(&daemon->session->stream, envelope->bye->reason, envelope->bye->retry);
+                        mfl_stream_close(
+                                &daemon->session->stream, envelope->bye->reason, envelope->bye->retry);
                 return 0;
         case MFL__ENVELOPE__BODY_WELCOME:
                 take_welcome(daemon, envelope);
@@ -222,7 +219,6 @@ void relay_daemons_drop(struct mfl_relay *relay, const char *reason)
                 if (daemon->session)
                         mfl_stream_close(&daemon->session->stream, reason, true);
         }
-        relay_reset(relay);
 }
 
 /* ---- from below ---- */
@@ -241,7 +237,8 @@ static void send_hello(struct relay_daemon *daemon, const Mfl__Envelope *envelop
         Mfl__Hello *hello = envelope->hello, was = *hello;
         char path[MFL_RELAY_BYTES] = "";
         if (daemon->session->carrier)
-                mfl_snprintf(path, sizeof path, "%s%s%.190s", daemon->session->relay, *was.relay ? "/" : "", was.relay);
+                mfl_snprintf(path, sizeof path, "%s%s%.190s", daemon->session->relay, *was.relay ? "/" : "",
+                        was.relay);
         hello->relay = path;
         hello->inline_max = 0; /* params come once for all daemons */
         hello->protocol_max = MFL_MIN(was.protocol_max, (uint32_t)MFL_PROTOCOL_MAX);
@@ -297,8 +294,8 @@ static int on_payload(struct mfl_session *session, const Mfl__Envelope *envelope
         return 0;
 }
 
-static int end_chunk(
-        struct relay_daemon *daemon, const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
+static int end_chunk(struct relay_daemon *daemon, const Mfl__Envelope *envelope, size_t payload_bytes,
+        struct mfl_error *err)
 {
         uint8_t *bytes = daemon->from_below;
         int status;

@@ -60,55 +60,53 @@ void mfl_relay_fills_start(struct mfl_relay_core *core)
         }
 }
 
-void mfl_relay_fills_stalled(struct mfl_relay_core *core)
+struct relay_fill *mfl_relay_fill_stalled(struct mfl_relay_core *core)
 {
-        for (uint32_t s = 0; s < core->options.n_slots; s++) {
+        for (uint32_t s = 0; s < core->options.n_slots && core->options.stall_ms; s++) {
                 struct relay_fill *fill = core->slots[s];
-                if (!core->options.stall_ms || !fill || fill->state != FILL_FILLING ||
+                if (!fill || fill->state != FILL_FILLING ||
                         core->now_ms - fill->moved_ms < core->options.stall_ms)
                         continue;
-                mfl_relay_trace(core, "an update of task %u does not come; it goes up alone", (uint32_t)fill->task);
+                mfl_relay_trace(
+                        core, "an update of task %u does not come; it goes up alone", (uint32_t)fill->task);
                 mfl_relay_fill_drop(core, fill);
-                mfl_relay_filled(core, fill, false);
+                return fill;
         }
+        return NULL;
 }
 
-static void added(struct mfl_relay_core *core, struct relay_fill *fill, bool ok)
+static void begin_add(struct mfl_relay_core *core, struct relay_fill *fill)
 {
-        struct relay_group *group = fill->group;
-        mfl_assert(group->n_adding);
-        group->has_sum |= ok;
-        close_slot(core, fill);
-        fill->state = ok ? FILL_DONE : FILL_NONE;
-        mfl_relay_filled(core, fill, ok);
-        group->n_adding--; /* until here the group is not freed */
-        mfl_relay_group_settle(core, group);
+        fill->state = FILL_ADDING;
+        fill->group->n_adding++;
+        struct mfl_relay_action *action = mfl_relay_act(core, MFL_RELAY_ACT_ADD, fill->peer);
+        action->slot = fill->slot;
+        action->grant = fill->grant;
+        action->group = fill->group->number;
+        action->bytes = fill->group->bytes;
 }
 
-void mfl_relay_fill_event(struct mfl_relay_core *core, const struct mfl_relay_event *event)
+struct relay_fill *mfl_relay_fill_event(struct mfl_relay_core *core, const struct mfl_relay_event *event)
 {
         mfl_assert(event->slot < core->options.n_slots);
         struct relay_fill *fill = core->slots[event->slot];
         if (!fill || fill->grant != event->grant) /* late: the slot has been taken back */
-                return;
+                return NULL;
         if (event->kind == MFL_RELAY_EV_ADDED) {
-                added(core, fill, event->ok);
-        } else if (fill->state != FILL_FILLING) {
-                return;
-        } else if (event->kind == MFL_RELAY_EV_MOVED) {
-                fill->moved_ms = core->now_ms;
-        } else if (event->kind == MFL_RELAY_EV_WHOLE) {
-                fill->state = FILL_ADDING;
-                fill->group->n_adding++;
-                struct mfl_relay_action *action = mfl_relay_act(core, MFL_RELAY_ACT_ADD, fill->peer);
-                action->slot = fill->slot;
-                action->grant = fill->grant;
-                action->group = fill->group->number;
-                action->bytes = fill->group->bytes;
-        } else {
+                close_slot(core, fill);
+                fill->state = event->ok ? FILL_DONE : FILL_NONE;
+                return fill;
+        }
+        if (fill->state != FILL_FILLING)
+                return NULL;
+        if (event->kind == MFL_RELAY_EV_NO_ROOM) {
                 mfl_relay_trace(core, "there is no memory for an update of task %u; it goes up alone",
                         (uint32_t)fill->task);
                 mfl_relay_fill_drop(core, fill);
-                mfl_relay_filled(core, fill, false);
+                return fill;
         }
+        fill->moved_ms = core->now_ms;
+        if (event->kind == MFL_RELAY_EV_WHOLE)
+                begin_add(core, fill);
+        return NULL;
 }

@@ -116,7 +116,8 @@ void mfl_relay_task(struct mfl_relay_core *core, struct relay_peer *peer, const 
                 group = new_group(core, &msg->task);
         if (!group)
                 return;
-        struct relay_member *member = g->rank < group->description.n_members ? &group->members[g->rank] : NULL;
+        struct relay_member *member =
+                g->rank < group->description.n_members ? &group->members[g->rank] : NULL;
         bool fits = member && !member->taken && member->instance == peer->instance && !group->combining &&
                     !strcmp(group->job, msg->task.job);
         if (!fits) {
@@ -140,6 +141,14 @@ void mfl_relay_task(struct mfl_relay_core *core, struct relay_peer *peer, const 
 
 /* ---- leaving ---- */
 
+void mfl_relay_part(struct mfl_relay_core *core, struct relay_peer *peer)
+{
+        if (!peer->gone || peer->parted || peer->n_members)
+                return;
+        peer->parted = true;
+        mfl_relay_act(core, MFL_RELAY_ACT_PART, peer->conn);
+}
+
 static void take_from_peer(struct mfl_relay_core *core, struct relay_member *member)
 {
         struct relay_peer *peer = member->peer;
@@ -161,23 +170,7 @@ static void send_kept(struct mfl_relay_core *core, struct relay_member *member, 
         member->keeps = false;
 }
 
-void mfl_relay_leave(struct mfl_relay_core *core, struct relay_member *member, bool tells)
-{
-        struct relay_group *group = member->group;
-        mfl_relay_fill_drop(core, &member->fill);
-        if (member->keeps && tells)
-                send_kept(core, member, 0);
-        member->keeps = false;
-        mfl_core_map_remove(&core->tasks, member->task);
-        take_from_peer(core, member);
-        member->task = 0;
-        member->peer = NULL;
-        mfl_assert(group->n_here > 0);
-        group->n_here--;
-        mfl_relay_group_settle(core, group);
-}
-
-void mfl_relay_group_settle(struct mfl_relay_core *core, struct relay_group *group)
+static void settle(struct mfl_relay_core *core, struct relay_group *group)
 {
         if (group->n_here)
                 return;
@@ -196,12 +189,29 @@ void mfl_relay_group_settle(struct mfl_relay_core *core, struct relay_group *gro
         mfl_relay_group_free(group);
 }
 
+void mfl_relay_leave(struct mfl_relay_core *core, struct relay_member *member, bool tells)
+{
+        struct relay_group *group = member->group;
+        mfl_relay_fill_drop(core, &member->fill);
+        if (member->keeps && tells)
+                send_kept(core, member, 0);
+        member->keeps = false;
+        mfl_core_map_remove(&core->tasks, member->task);
+        take_from_peer(core, member);
+        member->task = 0;
+        member->peer = NULL;
+        mfl_assert(group->n_here > 0);
+        group->n_here--;
+        settle(core, group);
+}
+
 /* ---- announcing ---- */
 
 static bool can_add(const struct relay_group *group, const struct mfl_announce *a)
 {
-        return a->encoding == MFL_ENCODING_I64 && a->bytes && a->update == 0 && a->item_first == 0 && !a->group &&
-               a->n_rejected < a->item_count && (!group->bytes || group->bytes == a->bytes) && !group->combining;
+        return a->encoding == MFL_ENCODING_I64 && a->bytes && a->update == 0 && a->item_first == 0 &&
+               !a->group && a->n_rejected < a->item_count && (!group->bytes || group->bytes == a->bytes) &&
+               !group->combining;
 }
 
 static void pass_leaving(struct mfl_relay_core *core, struct relay_member *member)
@@ -283,7 +293,8 @@ void mfl_relay_granted(struct mfl_relay_core *core, struct relay_group *group, c
 
 void mfl_relay_combine_failed(struct mfl_relay_core *core, struct relay_group *group, const char *reason)
 {
-        mfl_relay_trace(core, "a sum of %u daemons is not combined: %s", group->description.n_members, reason);
+        mfl_relay_trace(
+                core, "a sum of %u daemons is not combined: %s", group->description.n_members, reason);
         struct mfl_msg *msg = mfl_relay_send(core, group->leader, true, MFL_MSG_COMBINE_FAILED);
         msg->cancel.task = group->number;
         mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, reason);
@@ -355,7 +366,7 @@ void mfl_relay_combine(struct mfl_relay_core *core, struct relay_peer *peer, con
                 combine_lane(core, group, &group->lanes[i], msg->combine.deadline_ms);
 }
 
-void mfl_relay_filled(struct mfl_relay_core *core, struct relay_fill *fill, bool ok)
+static void end_fill(struct mfl_relay_core *core, struct relay_fill *fill, bool ok)
 {
         struct relay_group *group = fill->group;
         if (fill->task == group->number) { /* of a relay below */
@@ -376,4 +387,19 @@ void mfl_relay_filled(struct mfl_relay_core *core, struct relay_fill *fill, bool
         }
         member->ready = true;
         send_kept(core, member, group->number);
+}
+
+void mfl_relay_added(struct mfl_relay_core *core, struct relay_fill *fill, bool ok)
+{
+        struct relay_group *group = fill->group;
+        group->has_sum |= ok;
+        end_fill(core, fill, ok);
+        mfl_assert(group->n_adding > 0);
+        group->n_adding--; /* until here the group is not freed */
+        settle(core, group);
+}
+
+void mfl_relay_unfilled(struct mfl_relay_core *core, struct relay_fill *fill)
+{
+        end_fill(core, fill, false);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What relay_core.c, relay_group.c and relay_fill.c share. */
+/* What relay_core.c, relay_group.c, relay_fill.c and relay_out.c share; each uses only those behind it. */
 #ifndef MFL_SERVER_RELAY_RELAY_INTERNAL_H
 #define MFL_SERVER_RELAY_RELAY_INTERNAL_H
 
@@ -13,9 +13,9 @@ struct relay_member;
 struct relay_peer {
         uint32_t conn, lane;
         uint64_t instance;
-        bool gone;            /* its connection below has ended; the one above stays until its updates are answered */
-        bool parted;          /* PART is ordered */
-        uint32_t n_members;   /* of groups */
+        bool gone;   /* its connection below has ended; the one above stays until its updates are answered */
+        bool parted; /* PART is ordered */
+        uint32_t n_members;           /* of groups */
         struct relay_member *members; /* linked by peer_next */
 };
 
@@ -84,17 +84,18 @@ struct mfl_relay_core {
         int error;
         struct mfl_relay_actions *out;
         struct mfl_relay_action scrap;
-        struct core_map peers, instances, tasks, numbers; /* by conn; instance; task: members; number: groups */
+        struct core_map peers, instances, tasks,
+                numbers; /* by conn; instance; task: members; number: groups */
         struct relay_group *groups;
         struct relay_fill *slots[MFL_RELAY_SLOTS_MAX];
         struct relay_fill *queue, **queue_end;
         uint64_t grant_serial;
 };
 
+/* relay_out.c */
 struct mfl_relay_action *mfl_relay_act(
         struct mfl_relay_core *core, enum mfl_relay_action_kind kind, uint32_t peer);
-struct mfl_msg *mfl_relay_send(
-        struct mfl_relay_core *core, uint32_t peer, bool up, enum mfl_msg_kind kind);
+struct mfl_msg *mfl_relay_send(struct mfl_relay_core *core, uint32_t peer, bool up, enum mfl_msg_kind kind);
 void mfl_relay_trace(struct mfl_relay_core *core, const char *fmt, ...) MFL_PRINTF(2, 3);
 
 /* relay_fill.c */
@@ -102,13 +103,16 @@ void mfl_relay_fill_queue(struct mfl_relay_core *core, struct relay_fill *fill);
 /* It is not wanted any longer. One that is being added stays ADDING. */
 void mfl_relay_fill_drop(struct mfl_relay_core *core, struct relay_fill *fill);
 void mfl_relay_fills_start(struct mfl_relay_core *core);
-void mfl_relay_fills_stalled(struct mfl_relay_core *core);
-void mfl_relay_fill_event(struct mfl_relay_core *core, const struct mfl_relay_event *event);
+/* Takes the slot of one that has stalled. NULL: there is none. */
+struct relay_fill *mfl_relay_fill_stalled(struct mfl_relay_core *core);
+/* The fill that ends with this event: with ADDED, or without memory. NULL: none does. */
+struct relay_fill *mfl_relay_fill_event(struct mfl_relay_core *core, const struct mfl_relay_event *event);
 
 /* relay_group.c */
 /* If its daemon is lost and nothing of it is in a sum, its connection above ends. */
 void mfl_relay_part(struct mfl_relay_core *core, struct relay_peer *peer);
-struct relay_member *mfl_relay_member(const struct mfl_relay_core *core, uint64_t task); /* NULL: passes through */
+struct relay_member *mfl_relay_member(
+        const struct mfl_relay_core *core, uint64_t task); /* NULL: passes through */
 void mfl_relay_task(struct mfl_relay_core *core, struct relay_peer *peer, const struct mfl_msg *msg);
 /* tells: if its Announce is kept, it goes up without the group. */
 void mfl_relay_leave(struct mfl_relay_core *core, struct relay_member *member, bool tells);
@@ -116,9 +120,10 @@ void mfl_relay_announced(struct mfl_relay_core *core, struct relay_peer *peer, c
 void mfl_relay_combine(struct mfl_relay_core *core, struct relay_peer *peer, const struct mfl_msg *msg);
 void mfl_relay_combine_failed(struct mfl_relay_core *core, struct relay_group *group, const char *reason);
 void mfl_relay_granted(struct mfl_relay_core *core, struct relay_group *group, const struct mfl_msg *msg);
-/* The fill is in the sum; or, not ok, will never be. */
-void mfl_relay_filled(struct mfl_relay_core *core, struct relay_fill *fill, bool ok);
-void mfl_relay_group_settle(struct mfl_relay_core *core, struct relay_group *group); /* frees it if it is over */
+/* The fill was added; or, not ok, it was not. */
+void mfl_relay_added(struct mfl_relay_core *core, struct relay_fill *fill, bool ok);
+/* It will not come. */
+void mfl_relay_unfilled(struct mfl_relay_core *core, struct relay_fill *fill);
 void mfl_relay_group_free(struct relay_group *group);
 
 #endif

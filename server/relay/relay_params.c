@@ -183,7 +183,8 @@ static int make_room(struct mfl_relay *relay, struct relay_cached *c, uint64_t n
         return r;
 }
 
-int relay_params_payload(struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes, void **ret_dst)
+int relay_params_payload(
+        struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes, void **ret_dst)
 {
         struct relay_cached **at = fetched(relay, params->job, params->digest.data), *c = *at;
         uint64_t n = payload_bytes / sizeof(float);

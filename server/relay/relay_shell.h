@@ -70,7 +70,14 @@ struct relay_daemon {
         size_t landing_packed;
 };
 
+/* What relay.c does for the files below it. */
+struct relay_top {
+        void (*step)(struct mfl_relay *relay, struct mfl_relay_event *event);
+        void (*reset)(struct mfl_relay *relay); /* a new core: nothing is under way */
+};
+
 struct mfl_relay {
+        const struct relay_top *top;
         struct mfl_loop *loop;
         struct mfl_sessions *sessions;
         const struct mfl_server_config *config;
@@ -84,7 +91,7 @@ struct mfl_relay {
         uint64_t epoch; /* rises when the core is made anew: what was ordered before is for nobody */
         bool stepping, ended;
         struct waiting_event *waiting, **waiting_end; /* relay.c */
-        const Mfl__Envelope *passing; /* while the core looks at it */
+        const Mfl__Envelope *passing;                 /* while the core looks at it */
         struct relay_daemon *daemons;
         struct core_map by_conn;
         struct relay_slot slots[MFL_RELAY_SLOTS_MAX];
@@ -92,10 +99,15 @@ struct mfl_relay {
         struct relay_cached *cache; /* relay_params.c */
 };
 
-/* relay.c */
-void relay_step(struct mfl_relay *relay, struct mfl_relay_event *event);
-/* A new core: nothing is under way. */
-void relay_reset(struct mfl_relay *relay);
+static inline void relay_step(struct mfl_relay *relay, struct mfl_relay_event *event)
+{
+        relay->top->step(relay, event);
+}
+
+static inline struct relay_daemon *relay_daemon_find(const struct mfl_relay *relay, uint32_t conn)
+{
+        return mfl_core_map_get(&relay->by_conn, conn);
+}
 
 /* relay_up.c */
 int relay_up_open(struct mfl_relay *relay, struct mfl_error *err);
@@ -108,7 +120,6 @@ static inline bool relay_is_up(const struct mfl_relay *relay)
 
 /* relay_daemon.c */
 void relay_daemons_open(struct mfl_relay *relay);
-struct relay_daemon *relay_daemon_find(const struct mfl_relay *relay, uint32_t conn);
 void relay_daemon_pass(struct relay_daemon *daemon, const struct mfl_relay_action *action);
 void relay_daemon_send(struct relay_daemon *daemon, const struct mfl_msg *msg, bool up);
 void relay_daemon_part(struct relay_daemon *daemon);
@@ -118,7 +129,8 @@ void relay_daemons_drop(struct mfl_relay *relay, const char *reason);
 /* relay_params.c */
 void relay_params_ask(struct mfl_relay *relay, struct mfl_session *session, const Mfl__ParamsGet *get);
 /* As mfl_stream_ops, for what comes to the relay itself. */
-int relay_params_payload(struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes, void **ret_dst);
+int relay_params_payload(
+        struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes, void **ret_dst);
 void relay_params_frame(struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes);
 void relay_params_gone(struct mfl_relay *relay, const Mfl__ParamsGone *gone);
 /* Nothing is fetched any longer. all: also drops what is whole. */
@@ -126,12 +138,13 @@ void relay_params_reset(struct mfl_relay *relay, bool all);
 void relay_params_forget(struct mfl_relay *relay, const char *job);
 
 /* relay_sum.c */
-void relay_slot_open(struct mfl_relay *relay, const struct mfl_relay_action *action);
+/* False: there is no memory. */
+bool relay_slot_open(struct mfl_relay *relay, const struct mfl_relay_action *action);
 void relay_slot_close(struct mfl_relay *relay, const struct mfl_relay_action *action);
 void relay_slot_add(struct mfl_relay *relay, const struct mfl_relay_action *action);
 /* Whether a slot takes this chunk; *ret_dst NULL: read and drop it. MFL_INVALID: outside the update. */
-bool relay_slot_begin(struct relay_daemon *daemon, const Mfl__Chunk *chunk, size_t payload_bytes, void **ret_dst,
-        int *ret_status, struct mfl_error *err);
+bool relay_slot_begin(struct relay_daemon *daemon, const Mfl__Chunk *chunk, size_t payload_bytes,
+        void **ret_dst, int *ret_status, struct mfl_error *err);
 /* The chunk has arrived, or never will. False: none was coming. */
 bool relay_slot_end(struct relay_daemon *daemon, bool arrived, int *ret_status, struct mfl_error *err);
 void relay_sum_send(struct mfl_relay *relay, const struct mfl_relay_action *action);

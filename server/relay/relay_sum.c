@@ -46,35 +46,20 @@ static void unref(struct relay_block *block)
 
 /* ---- slots ---- */
 
-static void send_grant(struct relay_daemon *daemon, const struct mfl_relay_action *action)
-{
-        struct mfl_range range = {.offset = 0, .bytes = action->bytes};
-        struct mfl_msg msg = {.kind = MFL_MSG_GRANT};
-        msg.update.task = action->task;
-        msg.update.n_ranges = 1;
-        msg.update.ranges = &range;
-        relay_daemon_send(daemon, &msg, false);
-}
-
-void relay_slot_open(struct mfl_relay *relay, const struct mfl_relay_action *action)
+bool relay_slot_open(struct mfl_relay *relay, const struct mfl_relay_action *action)
 {
         struct relay_slot *slot = &relay->slots[action->slot];
-        struct relay_daemon *daemon = relay_daemon_find(relay, action->peer);
         mfl_assert(!slot->open);
-        struct relay_block *block = daemon && action->bytes % 8 == 0 ? new_block(relay, action->bytes) : NULL;
-        if (!block) {
-                struct mfl_relay_event event = {
-                        .kind = MFL_RELAY_EV_NO_ROOM, .slot = action->slot, .grant = action->grant};
-                relay_step(relay, &event);
-                return;
-        }
+        struct relay_block *block = action->bytes % 8 == 0 ? new_block(relay, action->bytes) : NULL;
+        if (!block)
+                return false;
         *slot = (struct relay_slot){.open = true,
                 .grant = action->grant,
                 .task = action->task,
                 .bytes = action->bytes,
                 .conn = action->peer,
                 .block = block};
-        send_grant(daemon, action);
+        return true;
 }
 
 void relay_slot_close(struct mfl_relay *relay, const struct mfl_relay_action *action)
@@ -98,8 +83,8 @@ static struct relay_slot *find_slot(const struct relay_daemon *daemon, const Mfl
         return NULL;
 }
 
-bool relay_slot_begin(struct relay_daemon *daemon, const Mfl__Chunk *chunk, size_t payload_bytes, void **ret_dst,
-        int *ret_status, struct mfl_error *err)
+bool relay_slot_begin(struct relay_daemon *daemon, const Mfl__Chunk *chunk, size_t payload_bytes,
+        void **ret_dst, int *ret_status, struct mfl_error *err)
 {
         struct relay_slot *slot = find_slot(daemon, chunk);
         uint64_t bytes = chunk->bytes ? chunk->bytes : payload_bytes;
@@ -108,7 +93,8 @@ bool relay_slot_begin(struct relay_daemon *daemon, const Mfl__Chunk *chunk, size
         mfl_assert(!daemon->landing);
         if (!slot)
                 return false;
-        if (chunk->offset % 8 || bytes % 8 || chunk->offset > slot->bytes || bytes > slot->bytes - chunk->offset) {
+        if (chunk->offset % 8 || bytes % 8 || chunk->offset > slot->bytes ||
+                bytes > slot->bytes - chunk->offset) {
                 *ret_status = mfl_fail(err, MFL_INVALID, "a chunk outside the update that was granted");
                 return true;
         }
@@ -130,7 +116,8 @@ static bool note_piece(struct relay_slot *slot, struct mfl_range piece)
         uint32_t n = 0;
         struct mfl_range *p = slot->pieces;
         for (uint32_t i = 0; i < slot->n_pieces; i++) {
-                bool apart = p[i].offset > piece.offset + piece.bytes || piece.offset > p[i].offset + p[i].bytes;
+                bool apart =
+                        p[i].offset > piece.offset + piece.bytes || piece.offset > p[i].offset + p[i].bytes;
                 if (apart) {
                         p[n++] = p[i];
                         continue;
@@ -161,8 +148,8 @@ bool relay_slot_end(struct relay_daemon *daemon, bool arrived, int *ret_status, 
                 return false;
         daemon->landing = NULL;
         if (arrived && daemon->landing_packed)
-                *ret_status = mfl_unpack(false, (char *)block->v + daemon->landing_offset, daemon->landing_bytes,
-                        daemon->landing_packed, err);
+                *ret_status = mfl_unpack(false, (char *)block->v + daemon->landing_offset,
+                        daemon->landing_bytes, daemon->landing_packed, err);
         unref(block);
         if (!arrived || *ret_status || !slot->open || slot->grant != event.grant)
                 return true;
@@ -323,8 +310,8 @@ static bool send_chunk(struct sum_send *send)
         chunk.offset = range->offset;
         envelope.body_case = MFL__ENVELOPE__BODY_CHUNK;
         envelope.chunk = &chunk;
-        if (mfl_stream_send(&daemon->up, &envelope, (const char *)send->block->v + range->offset, bytes, NULL, on_sent,
-                    send, NULL))
+        if (mfl_stream_send(&daemon->up, &envelope, (const char *)send->block->v + range->offset, bytes, NULL,
+                    on_sent, send, NULL))
                 return false;
         send->in_flight++;
         range->offset += bytes;
@@ -337,7 +324,8 @@ static void pump(struct sum_send *send)
 {
         while (send->range < send->n_ranges && send->in_flight < WINDOW)
                 if (!send_chunk(send))
-                        send->range = send->n_ranges; /* the connection is gone: the server asks again, or never */
+                        send->range =
+                                send->n_ranges; /* the connection is gone: the server asks again, or never */
         if (send->in_flight)
                 return;
         unref(send->block);

@@ -75,7 +75,8 @@ static int take_welcome(struct mfl_relay *relay, const Mfl__Welcome *welcome, st
         return 0;
 }
 
-static int take_own(struct mfl_relay *relay, const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
+static int take_own(
+        struct mfl_relay *relay, const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
 {
         struct relay_up *up = &relay->up;
         switch (envelope->body_case) {
@@ -151,8 +152,8 @@ static void tell(struct mfl_relay *relay, const char *reason)
         if (!strcmp(reason, up->last_reason))
                 return;
         mfl_strcpy(up->last_reason, sizeof up->last_reason, reason);
-        mfl_log(up->final ? MFL_LOG_ERROR : MFL_LOG_WARN, "upstream %s: %s%s", relay->config->upstream, reason,
-                up->final ? "" : "; trying again");
+        mfl_log(up->final ? MFL_LOG_ERROR : MFL_LOG_WARN, "upstream %s: %s%s", relay->config->upstream,
+                reason, up->final ? "" : "; trying again");
 }
 
 static void on_retry(uv_timer_t *timer)
@@ -177,6 +178,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
                 return;
         tell(relay, *up->bye ? up->bye : reason);
         relay_daemons_drop(relay, "the relay has lost its server");
+        relay->top->reset(relay);
         relay_params_reset(relay, false);
         if (up->final)
                 mfl_loop_stop(relay->loop);

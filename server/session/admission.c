@@ -259,9 +259,11 @@ static int check_carried(struct mfl_session *session, const Mfl__Hello *hello, s
                 return mfl_fail(err, MFL_INVALID, "a relay may only speak for daemons");
         if (id && *id->site && strcmp(hello->site, id->site) != 0)
                 return mfl_fail(err, MFL_INVALID,
-                        "relay '%s' may only speak for site '%s', as its certificate says, and daemon '%s' belongs to "
+                        "relay '%s' may only speak for site '%s', as its certificate says, and daemon '%s' "
+                        "belongs to "
                         "%s%s",
-                        session->relay, id->site, hello->name, *hello->site ? "site " : "no site", hello->site);
+                        session->relay, id->site, hello->name, *hello->site ? "site " : "no site",
+                        hello->site);
         return 0;
 }
 
@@ -270,7 +272,8 @@ static int check_relay(
 {
         if (!(id->roles & MFL_TLS_ROLE_RELAY))
                 return mfl_fail(err, MFL_INVALID,
-                        "the certificate of '%s' is not a relay's: it says %s, and OU=relay is needed: issue one with "
+                        "the certificate of '%s' is not a relay's: it says %s, and OU=relay is needed: issue "
+                        "one with "
                         "'mfl pki issue relay %s --host HOST'",
                         id->name, roles, id->name);
         if (strcmp(hello->name, id->name) != 0)

@@ -309,7 +309,8 @@ static struct mfl_session *session_new(
         session->conn = ++sessions->conn_last;
         session->opened_ms = mfl_loop_now(sessions->loop);
         uv_loop_t *uv = &sessions->loop->uv;
-        int r = carrier ? mfl_carry_init(&session->stream, uv, &carrier->stream, via, &session_ops, session, &err)
+        int r = carrier ? mfl_carry_init(
+                                  &session->stream, uv, &carrier->stream, via, &session_ops, session, &err)
                         : mfl_stream_init(&session->stream, uv, &session_ops, session, &err);
         if (r) {
                 free(session);

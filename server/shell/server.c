@@ -375,8 +375,8 @@ static int open_relay(struct mfl_server *server, struct mfl_error *err)
 {
         int r = open_loop(server, NULL, err);
         if (!r)
-                r = mfl_relay_open(
-                        &server->loop, &server->sessions, &server->config, &server->budget, &server->relay, err);
+                r = mfl_relay_open(&server->loop, &server->sessions, &server->config, &server->budget,
+                        &server->relay, err);
         if (!r)
                 r = mfl_server_listen(server, err);
         if (!r)

@@ -111,9 +111,9 @@ static void reload(struct mfl_server *server)
                 mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", tls_err.text);
         if (server->store)
                 mfl_book_note(&server->book, NULL, "reload", "", r || loaded ? "failed" : "done",
-                r        ? err.text
-                : loaded ? tls_err.text
-                         : "SIGHUP");
+                        r        ? err.text
+                        : loaded ? tls_err.text
+                                 : "SIGHUP");
         mfl_systemd_notify("READY=1");
 }
 

@@ -25,8 +25,8 @@ struct mfl_transfer {
         struct mfl_params *params;
         struct mfl_server_job *job; /* only while it has not ended; NULL: of no job here */
         char id[MFL_JOB_ID_BYTES];
-        uint64_t offset;            /* next float */
-        uint32_t in_flight;         /* frames that are queued */
+        uint64_t offset;    /* next float */
+        uint32_t in_flight; /* frames that are queued */
         uint64_t request;
         struct mfl_transfer **place; /* in the session */
         bool of_client;
@@ -161,10 +161,8 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
 void mfl_transfer_start_alone(
         struct mfl_session *session, const char *job, struct mfl_params *params, uint64_t offset)
 {
-        const struct mfl_transfer transfer = {.session = session,
-                .state = TRANSFER_SENDING,
-                .offset = offset,
-                .place = &session->transfer};
+        const struct mfl_transfer transfer = {
+                .session = session, .state = TRANSFER_SENDING, .offset = offset, .place = &session->transfer};
         start(&transfer, job, params);
 }
 

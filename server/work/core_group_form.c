@@ -150,7 +150,8 @@ static bool shares_relay(const struct core_daemon *a, const struct core_daemon *
         return n && n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
 }
 
-static bool fits_relay(const struct mfl_core *core, const struct core_task *first, const struct core_task *task)
+static bool fits_relay(
+        const struct mfl_core *core, const struct core_task *first, const struct core_task *task)
 {
         return !task->group && is_candidate(core, task->daemon) && shares_relay(first->daemon, task->daemon);
 }
