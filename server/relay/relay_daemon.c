@@ -235,7 +235,12 @@ static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
 static void send_hello(struct relay_daemon *daemon, const Mfl__Envelope *envelope)
 {
         Mfl__Hello *hello = envelope->hello, was = *hello;
+        const struct mfl_tls_identity *id = mfl_stream_identity(&daemon->session->stream);
         char path[MFL_RELAY_BYTES] = "";
+        if (!daemon->session->carrier) {
+                hello->certificate_cn = (char *)(uintptr_t)(id ? id->name : "");
+                hello->certificate_sha256 = (char *)(uintptr_t)(id ? id->fingerprint : "");
+        }
         if (daemon->session->carrier)
                 mfl_snprintf(path, sizeof path, "%s%s%.190s", daemon->session->relay, *was.relay ? "/" : "",
                         was.relay);

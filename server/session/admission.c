@@ -255,6 +255,8 @@ static int check_carried(struct mfl_session *session, const Mfl__Hello *hello, s
 {
         const struct mfl_tls_identity *id = mfl_stream_identity(&session->carrier->stream);
         mfl_strcpy(session->who, sizeof session->who, session->carrier->who);
+        mfl_strcpy(session->cn, sizeof session->cn, hello->certificate_cn);
+        mfl_strcpy(session->fingerprint, sizeof session->fingerprint, hello->certificate_sha256);
         if (hello->role != MFL__ROLE__ROLE_DAEMON)
                 return mfl_fail(err, MFL_INVALID, "a relay may only speak for daemons");
         if (id && *id->site && strcmp(hello->site, id->site) != 0)

@@ -67,7 +67,10 @@ struct mfl_session {
         struct mfl_transfer *transfer;   /* server/transfer/params_down.h; NULL: none */
         struct mfl_transfer *correction; /* the same, of a client */
         struct mfl_session *carrier;     /* the relay's, whose connection carries this one; NULL: none does */
-        char relay[MFL_NAME_BYTES];      /* of a relay, or carried: the relay's name */
+        char cn[MFL_TLS_NAME_BYTES],
+                fingerprint
+                        [65]; /* carried: of the daemon's certificate, as the relay says; "": it has none */
+        char relay[MFL_NAME_BYTES]; /* of a relay, or carried: the relay's name */
 };
 
 /* Counters since the start. */
