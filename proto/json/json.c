@@ -259,7 +259,7 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so so}",
+        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so so so}",
                 "name", make_string(d->name), "node", mfl_json_text(d->node), "address",
                 mfl_json_text(d->address), "backend", mfl_json_text(d->backend), "device",
                 mfl_json_text(d->device), "workers", (json_int_t)d->workers, "state", d->state, "job",

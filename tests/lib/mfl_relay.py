@@ -67,6 +67,7 @@ class Tree(h.Cluster):
         return self
 
     def start_below(self, name, place, **options):
+        options.setdefault('node', 'host-of-' + name)
         self.places[name] = (place, options)
         server = self.relays[place].address if place else self.address
         return self.start_daemon(name, server=server, **options)

@@ -241,7 +241,7 @@ static void answer(struct bed *bed, enum mfl_msg_kind kind, uint32_t peer, uint6
 static void expect(struct bed *bed, const char *golden)
 {
         if (strcmp(bed->text, golden) != 0)
-                print_message("%s", bed->text);
+                fputs(bed->text, stderr); /* the message below is cut */
         assert_string_equal(bed->text, golden);
         bed->n = 0;
         bed->text[0] = '\0';
@@ -271,7 +271,38 @@ static void test_a_sum(void **state)
         answer(&bed, MFL_MSG_GRANT, 1, 50);
         answer(&bed, MFL_MSG_ACCEPTED, 1, 11);
         answer(&bed, MFL_MSG_ACCEPTED, 2, 12);
-        expect(&bed, "GOLDEN-sum");
+        expect(&bed, "d1 comes\n"
+                     "d2 comes\n"
+                     "from above, to d1: task 11: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d1: passed on without its group\n"
+                     "from above, to d2: task 12: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d2: passed on without its group\n"
+                     "from d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 11 from d1\n"
+                     "from d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 1: 80 bytes of 12 from d2\n"
+                     "slot 1: is whole\n"
+                     "  slot 1: is added to sum 50\n"
+                     "slot 1: was added\n"
+                     "  slot 1: closed\n"
+                     "  up, for d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n"
+                     "from above, to d1: group 50: combine ranks 3 at rank 0 within 1000 ms\n"
+                     "from above, to d1: task 50: update 0 granted: 1 ranges, 80 bytes\n"
+                     "  up, for d1: 1 ranges of sum 50\n"
+                     "from above, to d1: task 11: update 0 accepted\n"
+                     "  down, to d1: passed on\n"
+                     "from above, to d2: task 12: update 0 accepted\n"
+                     "  sum 50 goes\n"
+                     "  down, to d2: passed on\n");
         bed_end(&bed);
 }
 
@@ -283,7 +314,21 @@ static void test_lost_in_a_sum(void **state)
         two_tasks(&bed);
         announce(&bed, 1, 0);
         arrive(&bed, 0);
-        expect(&bed, "GOLDEN-lost-0");
+        expect(&bed, "d1 comes\n"
+                     "d2 comes\n"
+                     "from above, to d1: task 11: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d1: passed on without its group\n"
+                     "from above, to d2: task 12: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d2: passed on without its group\n"
+                     "from d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 11 from d1\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n");
         peer_event(&bed, MFL_RELAY_EV_DOWN, 1);
         const struct mfl_msg ping = {.kind = MFL_MSG_PING, .cookie = 7};
         message(&bed, true, 1, &ping);
@@ -294,7 +339,28 @@ static void test_lost_in_a_sum(void **state)
         answer(&bed, MFL_MSG_ACCEPTED, 1, 11);
         peer_event(&bed, MFL_RELAY_EV_ENDED, 1);
         answer(&bed, MFL_MSG_ACCEPTED, 2, 12);
-        expect(&bed, "GOLDEN-lost-1");
+        expect(&bed, "d1 is lost\n"
+                     "  (a daemon is lost, and its update is in a sum: the server is told later)\n"
+                     "from above, to d1: ping 7\n"
+                     "  up, for d1: pong 7\n"
+                     "from d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 12 from d2\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n"
+                     "from above, to d1: group 50: combine ranks 3 at rank 0 within 1000 ms\n"
+                     "from above, to d1: task 50: update 0 granted: 1 ranges, 80 bytes\n"
+                     "  up, for d1: 1 ranges of sum 50\n"
+                     "from above, to d1: task 11: update 0 accepted\n"
+                     "  d1 is told to be lost\n"
+                     "d1 is gone above\n"
+                     "from above, to d2: task 12: update 0 accepted\n"
+                     "  sum 50 goes\n"
+                     "  down, to d2: passed on\n");
         bed_end(&bed);
 }
 
@@ -323,7 +389,24 @@ static void test_lost_and_asked(void **state)
         answer(&bed, MFL_MSG_ALONE, 3, 13);
         answer(&bed, MFL_MSG_GRANT, 2, 12);
         answer(&bed, MFL_MSG_ACCEPTED, 2, 12);
-        expect(&bed, "GOLDEN-asked");
+        expect(&bed,
+                "d1 is lost\n"
+                "  (a daemon is lost, and its update is in a sum: the server is told later)\n"
+                "from above, to d1: task 99: train round 0 of , 0 items\n"
+                "  d1 is told to be lost\n"
+                "d1 is gone above\n"
+                "from above, to d2: group 50: combine ranks 6 at rank 0 within 1000 ms\n"
+                "  (a sum of 3 daemons is not combined: the sum has the update of a daemon that is lost)\n"
+                "  up, for d2: group 50: combine failed: the sum has the update of a daemon that is lost\n"
+                "from above, to d2: task 12: go on alone: \n"
+                "  down, to d2: passed on\n"
+                "from above, to d3: task 13: go on alone: \n"
+                "  sum 50 goes\n"
+                "  down, to d3: passed on\n"
+                "from above, to d2: task 12: update 0 granted: 1 ranges, 80 bytes\n"
+                "  down, to d2: passed on\n"
+                "from above, to d2: task 12: update 0 accepted\n"
+                "  down, to d2: passed on\n");
         bed_end(&bed);
 }
 
@@ -346,7 +429,14 @@ static void test_late(void **state)
         combine(&bed, 1, 50, 3);
         answer(&bed, MFL_MSG_GRANT, 3, 13);
         answer(&bed, MFL_MSG_GRANT, 1, 50);
-        expect(&bed, "GOLDEN-late");
+        expect(&bed, "from above, to d1: group 50: combine ranks 3 at rank 0 within 1000 ms\n"
+                     "  slot 0: closed\n"
+                     "  up, for d3: task 13: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5\n"
+                     "from above, to d3: task 13: update 0 granted: 1 ranges, 80 bytes\n"
+                     "  down, to d3: passed on\n"
+                     "from above, to d1: task 50: update 0 granted: 1 ranges, 80 bytes\n"
+                     "  up, for d1: 1 ranges of sum 50\n");
         bed_end(&bed);
 }
 
@@ -364,7 +454,23 @@ static void test_goes_up_alone(void **state)
         const struct mfl_relay_event tick = {.kind = MFL_RELAY_EV_TICK};
         put(&bed, "20 s pass\n");
         feed(&bed, &tick);
-        expect(&bed, "GOLDEN-alone");
+        expect(&bed, "from d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 11 from d1\n"
+                     "slot 0: has no memory\n"
+                     "  (there is no memory for an update of task 11; it goes up alone)\n"
+                     "  slot 0: closed\n"
+                     "  up, for d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5\n"
+                     "from d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 12 from d2\n"
+                     "slot 0: moves\n"
+                     "20 s pass\n"
+                     "  (an update of task 12 does not come; it goes up alone)\n"
+                     "  slot 0: closed\n"
+                     "  up, for d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5\n");
         bed_end(&bed);
 }
 
@@ -391,7 +497,60 @@ static void test_below_a_relay(void **state)
         arrive(&bed, 0);
         for (uint32_t i = 1; i <= 4; i++)
                 answer(&bed, MFL_MSG_ACCEPTED, i, 10 + i);
-        expect(&bed, "GOLDEN-below");
+        expect(&bed, "d1 comes\n"
+                     "d2 comes through a relay below\n"
+                     "d3 comes through a relay below\n"
+                     "d4 comes through a relay below\n"
+                     "from above, to d1: task 11: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d1: passed on without its group\n"
+                     "from above, to d2: task 12: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d2: passed on with the group of a relay below\n"
+                     "from above, to d3: task 13: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d3: passed on with the group of a relay below\n"
+                     "from above, to d4: task 14: train round 1 of j-000001, 1 items, in a group\n"
+                     "  down, to d4: passed on without its group\n"
+                     "from d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 11 from d1\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d1: task 11: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n"
+                     "from d2: task 12: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5, for its group\n"
+                     "  up, from d2: passed on\n"
+                     "from d3: task 13: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5, for its group\n"
+                     "  up, from d3: passed on\n"
+                     "from d4: task 14: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 bytes, "
+                     "weight 5\n"
+                     "  slot 0: 80 bytes of 14 from d4\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d4: task 14: update 0 of round 1 of j-000001: items 0 to 0, 0 rejected, 80 "
+                     "bytes, weight 5, for its group\n"
+                     "from above, to d1: group 50: combine ranks f at rank 0 within 1000 ms\n"
+                     "  down, to d2: group 50: combine ranks 3 at rank 0 within 1000 ms\n"
+                     "  slot 0: 80 bytes of 50 from d2\n"
+                     "from above, to d1: task 50: update 0 granted: 1 ranges, 80 bytes\n"
+                     "slot 0: is whole\n"
+                     "  slot 0: is added to sum 50\n"
+                     "slot 0: was added\n"
+                     "  slot 0: closed\n"
+                     "  up, for d1: 1 ranges of sum 50\n"
+                     "from above, to d1: task 11: update 0 accepted\n"
+                     "  down, to d1: passed on\n"
+                     "from above, to d2: task 12: update 0 accepted\n"
+                     "  down, to d2: passed on\n"
+                     "from above, to d3: task 13: update 0 accepted\n"
+                     "  down, to d3: passed on\n"
+                     "from above, to d4: task 14: update 0 accepted\n"
+                     "  sum 50 goes\n"
+                     "  down, to d4: passed on\n");
         bed_end(&bed);
 }
 
