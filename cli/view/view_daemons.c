@@ -150,7 +150,9 @@ static void add_relays(struct mfl_table *table, const char *path, const char *be
                 size_t n = from + strcspn(path + from, "/");
                 bool known = !strncmp(path, before, n) && (!before[n] || before[n] == '/');
                 char name[MFL_RELAY_BYTES + 32];
-                const char *text[COLUMNS_] = {[NODE] = name};
+                const char *text[COLUMNS_];
+                for (int i = 0; i < COLUMNS_; i++)
+                        text[i] = i == NODE ? name : "";
                 snprintf(name, sizeof name, "%*s%s%.*s:", 2 * depth, "", depth ? "" : "relay ",
                         (int)(n - from), path + from);
                 if (!known)

@@ -257,17 +257,17 @@ def test_certificates(tree, ca, tmp_path_factory):
         assert fake.wait(20) == 78
         assert "is not a relay's: it says daemon, and OU=relay is needed" in fake.log()
         c.start_daemon('d1', server=hub.address)
-        c.start_daemon('d2', server=north.address)
+        stranger = c.start_daemon('d2', server=north.address)
+        c.others.append(c.daemons.pop('d2'))
         c.start_daemon('n1', server=north.address, more=('--site', 'north'))
         c.wait_daemons(2)
-        h.wait_until(lambda: c.daemons['d2'].popen.poll() is not None or 'may only speak for site' in c.daemons['d2'].log(), 20,
-                     'a refusal')
-        assert "relay 'north' may only speak for site 'north'" in c.daemons['d2'].log()
+        stranger.wait(20)
+        assert "relay 'north' may only speak for site 'north'" in stranger.log()
         assert {d['name'] for d in c.mfl_json('daemons')['daemons'] if d['state'] != 'refused'} == {'d1', 'n1'}
         # A rule about a certificate finds it below a relay, too.
-        c.mfl('disable', 'cn:d1', '--reason', 'a test')
+        c.mfl('daemons', 'disable', 'cn:d1', '--reason', 'a test')
         h.wait_until(lambda: {d['name']: d['state'] for d in c.mfl_json('daemons')['daemons']}.get('d1') == 'refused', 20, 'the rule')
-        c.mfl('enable', 'cn:d1')
+        c.mfl('daemons', 'enable', 'cn:d1')
         c.wait_daemons(2)
         assert c.run_job(60)[1] == tls_free(tree)
 
