@@ -115,6 +115,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                         .statistics_max = t->statistics_max},
                 .arithmetic = t->arithmetic,
                 .single_updates = t->single_updates,
+                .sum = t->sum,
                 .fingerprint = t->fingerprint,
                 .params_from = t->params_from,
         };

@@ -348,7 +348,7 @@ static const struct mfl_wire_message messages[] = {
                 {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
-                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL},
+                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}, {"sum", BOOL},
                 {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}, {"grid", 0, MFL_GRID_MAX},
                 {"staleness", 0, MFL_TASK_STALENESS_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},

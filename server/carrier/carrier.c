@@ -143,6 +143,7 @@ static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope
         answer.body_case = MFL__ENVELOPE__BODY_WELCOME;
         answer.welcome = &body;
         session->stream.envelope_max = MFL_ENVELOPE_MAX + MFL_VIA_BYTES;
+        session->stream.queue_max = SIZE_MAX / 2; /* each transfer on it keeps a few frames queued, no more */
         mfl_session_welcomed(session);
         mfl_session_send(session, &answer);
         mfl_log(MFL_LOG_INFO, "%s: relay %s is up", session->address, hello->name);
@@ -163,6 +164,9 @@ static int begin_carried(struct mfl_session *session, const Mfl__Envelope *envel
                 return 0;
         if (mfl_core_map_put(&((struct carrier_peer *)session->peer)->carried, envelope->via, carried))
                 return mfl_fail_memory(err, sizeof *carried, "a daemon below a relay");
+        if (session->all->n > session->all->config->connections_max)
+                mfl_stream_close(&carried->stream,
+                        "the server has reached its limit of connections (connections_max)", true);
         mfl_carry_frame(&carried->stream, envelope, NULL, 0);
         return 0;
 }

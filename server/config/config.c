@@ -144,6 +144,7 @@ static const struct mfl_settings_topic topics[] = {
         {"EXAMPLES",
                 "  mfl-server --state-dir /var/lib/mfl\n"
                 "  mfl-server --config /etc/mfl/server.yaml --log-level debug\n"
+                "  mfl-server --upstream fl.example.org:7433 --name paris --listen 127.0.0.1:7435    a relay\n"
                 "  mfl-server --state-dir /var/lib/mfl --backup /var/backups/mfl/today"},
         {"SEE ALSO", "mfl-server.yaml(5), mfl-client(8), mfl(1), mfl-job(5)"},
         {NULL, NULL},

@@ -75,6 +75,7 @@ enum mfl_relay_action_kind {
 enum mfl_relay_change {
         MFL_RELAY_AS_IS,
         MFL_RELAY_NO_GROUP,
+        MFL_RELAY_FOR_SUM,   /* without it, and with Task.sum */
         MFL_RELAY_NEW_GROUP, /* `members` instead, of a relay below */
 };
 

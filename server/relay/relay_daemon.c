@@ -75,9 +75,12 @@ static void pass_task(
                 group.n_members = action->members.n_members;
                 group.members = (uint64_t *)(uintptr_t)action->members.members;
         }
+        const protobuf_c_boolean was_sum = envelope->task->sum;
         envelope->task->group = action->change == MFL_RELAY_NEW_GROUP ? &group : NULL;
+        envelope->task->sum |= action->change == MFL_RELAY_FOR_SUM;
         pass_message(daemon, envelope, false);
         envelope->task->group = was;
+        envelope->task->sum = was_sum;
 }
 
 void relay_daemon_pass(struct relay_daemon *daemon, const struct mfl_relay_action *action)

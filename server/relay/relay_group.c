@@ -88,7 +88,7 @@ static void pass_task(struct mfl_relay_core *core, const struct relay_member *me
 {
         const struct relay_group *group = member->group;
         struct mfl_relay_action *action = mfl_relay_act(core, MFL_RELAY_ACT_PASS, member->peer->conn);
-        action->change = MFL_RELAY_NO_GROUP;
+        action->change = MFL_RELAY_FOR_SUM;
         if (!member->lane)
                 return;
         action->change = MFL_RELAY_NEW_GROUP;

@@ -71,6 +71,7 @@ static int take_welcome(struct mfl_relay *relay, const Mfl__Welcome *welcome, st
         up->dead_ms = welcome->dead_ms;
         up->stream.envelope_max = MFL_ENVELOPE_MAX + MFL_VIA_BYTES;
         up->stream.payload_max = MFL_PAYLOAD_MAX;
+        up->stream.queue_max = SIZE_MAX / 2; /* what waits is what the server has granted */
         mfl_log(MFL_LOG_INFO, "relay %s is connected to %s", relay->name, relay->config->upstream);
         return 0;
 }

@@ -86,13 +86,14 @@ def test_one_digest_of_sites(tree, expected_local, shape):
     close(c)
 
 
-def test_one_sum_and_one_copy(tmp_path_factory):
+@pytest.mark.parametrize('clients', [15, 5], ids=['many', 'one-each'])
+def test_one_sum_and_one_copy(tmp_path_factory, clients):
     """The server sees the daemons and one sum per relay and round; each version of the params comes to a relay once."""
     c = Tree(tmp_path_factory.mktemp('counted'), {'log_level': 'debug'})
     try:
         c.start_server()
         c.plant({'a': 3, 'a-b': 2})
-        job, _ = c.run_job(60, rounds=4, data={'clients': 15})
+        job, _ = c.run_job(60, rounds=4, data={'clients': clients}, selection={'assign': 'modulo'})
         lines = c.mfl('logs', job).stdout
         assert len(re.findall('5 daemons below relay a form a group', lines)) == 4
         assert len(re.findall('uploads the sum of its group', lines)) == 4
