@@ -25,6 +25,7 @@
 #define MFL_PROTOCOL_COHORTS                                                                                 \
         8 /* the first for jobs in virtual time or with losses of clients: Announce.losses */
 #define MFL_PROTOCOL_PEERS 8      /* the first for teams over several nodes */
+#define MFL_PROTOCOL_RELAYS 8     /* the first with relays */
 #define MFL_PROTOCOL_EVALUATION 8 /* the first for evaluations on clients */
 #define MFL_PROTOCOL_LAST_CELL 8  /* the first for jobs with lstm layers with last_cell */
 #define MFL_PROTOCOL_ROBUST                                                                                  \

@@ -43,6 +43,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.numerics, h->numerics);
         COPY(m->hello.site, h->site);
         COPY(m->hello.tags, h->tags);
+        COPY(m->hello.relay, h->relay);
         m->hello.alone = h->alone;
         COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;
@@ -114,6 +115,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                         .statistics_max = t->statistics_max},
                 .arithmetic = t->arithmetic,
                 .single_updates = t->single_updates,
+                .sum = t->sum,
                 .fingerprint = t->fingerprint,
                 .params_from = t->params_from,
         };

@@ -37,10 +37,10 @@ static int check_hello(const void *message, struct mfl_error *err)
                         "Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
         if (!mfl_wire_name_is_plain(m->name))
                 return INVALID("Hello.name: only A-Z, a-z, 0-9, '.', '_' and '-' are allowed");
+        if (m->role != MFL__ROLE__ROLE_OPERATOR && !*m->name)
+                return INVALID("Hello.name: empty; a daemon or relay needs one");
         if (m->role != MFL__ROLE__ROLE_DAEMON)
                 return 0;
-        if (!*m->name)
-                return INVALID("Hello.name: empty; a daemon needs one");
         if (!*m->backend)
                 return INVALID("Hello.backend: empty; a daemon needs one");
         if (!m->workers)
@@ -325,7 +325,9 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1},
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"relay", 0, MFL_RELAY_BYTES - 1},
+                {"below", 0, MFL_BELOW_MAX}, {"certificate_cn", NAME_OR_EMPTY, LINE},
+                {"certificate_sha256", 0, 64}, {"tags", 0, MFL_TAGS_BYTES - 1},
                 {"peer", 0, MFL_PEER_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
@@ -346,7 +348,7 @@ static const struct mfl_wire_message messages[] = {
                 {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
-                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL},
+                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}, {"sum", BOOL},
                 {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}, {"grid", 0, MFL_GRID_MAX},
                 {"staleness", 0, MFL_TASK_STALENESS_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},

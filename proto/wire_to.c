@@ -66,6 +66,7 @@ static int pack_hello(
         hello.numerics = TEXT(h->numerics);
         hello.site = TEXT(h->site);
         hello.tags = TEXT(h->tags);
+        hello.relay = TEXT(h->relay);
         hello.alone = h->alone;
         hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
@@ -134,6 +135,7 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.statistics_max = t->fixed.statistics_max;
         task.arithmetic = t->arithmetic;
         task.single_updates = t->single_updates;
+        task.sum = t->sum;
         task.fingerprint = t->fingerprint;
         task.params_from = t->params_from;
         task.params = inside(extra);

@@ -64,6 +64,8 @@ PURPOSE = {
     "server/session": "connections: admission, greeting, sending",
     "server/access": "rules about daemons, refusals, rows of the audit",
     "server/transfer": "params to daemons, chunks of updates from daemons",
+    "server/carrier": "the connections of relays, which carry those of daemons",
+    "server/relay": "a relay: passes messages on, and adds updates; its core is pure",
     "server/daemons": "the connections of daemons",
     "server/views": "what people see of jobs and daemons",
     "server/admin": "requests of operators",

@@ -76,6 +76,8 @@ ROOMS = {
     "server/session": ["common/*", "proto", "server/config", "server/loop"],
     "server/access": ["common/*", "proto", "server/core", "server/loop", "server/session", "server/store"],
     "server/transfer": ["common/*", "proto", "server/jobs", "server/loop", "server/runtime", "server/session"],
+    "server/carrier": ["common/*", "proto", "server/config", "server/loop", "server/session", "server/state"],
+    "server/relay": ["common/*", "proto", "server/carrier", "server/config", "server/loop", "server/runtime", "server/session", "server/state", "server/transfer"],
     "server/daemons": ["common/*", "proto", "server/access", "server/core", "server/jobs", "server/loop", "server/observe", "server/runtime", "server/session", "server/store", "server/transfer"],
     "server/views": ["common/*", "proto", "server/access", "server/core", "server/daemons", "server/jobs", "server/loop", "server/session", "server/store"],
     "server/admin": ["common/*", "proto", "server/access", "server/config", "server/core", "server/jobs", "server/loop", "server/runtime", "server/session", "server/store", "server/strategy", "server/transfer", "server/views"],
@@ -122,7 +124,8 @@ LIBRARIES = [
     (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
-CORES = ["server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+CORES = ["server/relay/relay_core.[ch]", "server/relay/relay_fill.c", "server/relay/relay_group.c", "server/relay/relay_internal.h", "server/relay/relay_out.c",
+         "server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

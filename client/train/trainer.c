@@ -141,7 +141,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         result->n_updates = n;
         int r = mfl_trainer_group_place(run, owned, err);
         bool weighs = mfl_method_get(run->job->spec)->weighs;
-        bool alone = !result->grouped && !weighs && (task->n_items == 1 || task->single_updates);
+        bool alone =
+                !result->grouped && !weighs && !task->sum && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         uint64_t bytes = buffer_bytes(owned->encoding, result);
         run->job->in_place = alone && task->team.team && task->n_items == 1 && run->trainer->ops->grad;

@@ -126,7 +126,7 @@ struct mfl_train_request {
         void *user;
 };
 
-/* TRAIN: one update, or one per item with task->single_updates. A single client outside a group, and single
+/* TRAIN: one update, or one per item with task->single_updates. A single client outside a group, whose task has not `sum`, and single
  * updates, hold the client's delta (MFL_ENCODING_F32); others hold the sum (MFL_ENCODING_I64). */
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */

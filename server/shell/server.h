@@ -13,6 +13,8 @@
 #define MFL_SERVER_SHELL_SERVER_H
 
 #include "server/admin/admin.h"
+#include "server/carrier/carrier.h"
+#include "server/relay/relay.h"
 #include "server/web/pages.h"
 
 #define MFL_SERVER_LISTENERS_MAX 8
@@ -29,6 +31,8 @@ struct mfl_server {
         struct mfl_book book;
         struct mfl_gate gate;
         struct mfl_daemons daemons;
+        struct mfl_carriers carriers;
+        struct mfl_relay *relay; /* with upstream, in place of everything from the store to the pages */
         struct mfl_admin admin;
         struct mfl_pages pages;
         uint32_t n_listeners, n_flushes;

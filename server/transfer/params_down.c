@@ -23,9 +23,10 @@ struct mfl_transfer {
         struct mfl_session *session;
         enum transfer_state state;
         struct mfl_params *params;
-        struct mfl_server_job *job; /* only while it has not ended */
-        uint64_t offset;            /* next float */
-        uint32_t in_flight;         /* frames that are queued */
+        struct mfl_server_job *job; /* only while it has not ended; NULL: of no job here */
+        char id[MFL_JOB_ID_BYTES];
+        uint64_t offset;    /* next float */
+        uint32_t in_flight; /* frames that are queued */
         uint64_t request;
         struct mfl_transfer **place; /* in the session */
         bool of_client;
@@ -72,7 +73,7 @@ static bool send_frame(struct mfl_transfer *t)
         Mfl__Params body = MFL__PARAMS__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         struct mfl_error err;
-        body.job = t->job->id;
+        body.job = t->id;
         body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
         body.offset = t->offset;
         body.total = t->params->n;
@@ -90,7 +91,7 @@ static bool send_frame(struct mfl_transfer *t)
                         mfl_loop_fatal(session->all->loop, r, &err);
                 return false;
         }
-        if (!t->request) /* a model that somebody pulls is no part of the round */
+        if (t->job && !t->request) /* a model that somebody pulls is no part of the round */
                 mfl_server_job_cost_bytes(t->job, session->conn, 0, n * sizeof(float));
         t->offset += n;
         t->in_flight++;
@@ -102,7 +103,7 @@ static void give_up(struct mfl_transfer *t)
 {
         Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        body.job = t->job->id;
+        body.job = t->id;
         body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
         envelope.params_gone = &body;
@@ -128,7 +129,7 @@ static void pump(struct mfl_transfer *t)
 }
 
 /* Instead of what is in that place. */
-static void start(const struct mfl_transfer *transfer, struct mfl_params *params)
+static void start(const struct mfl_transfer *transfer, const char *job, struct mfl_params *params)
 {
         struct mfl_transfer *t = mfl_malloc(sizeof *t);
         mfl_assert(transfer->offset < params->n);
@@ -139,6 +140,7 @@ static void start(const struct mfl_transfer *transfer, struct mfl_params *params
                 return;
         }
         *t = *transfer;
+        mfl_strcpy(t->id, sizeof t->id, job);
         t->params = mfl_params_ref(params);
         *t->place = t;
         pump(t);
@@ -153,7 +155,15 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
                 .offset = offset,
                 .request = request,
                 .place = &session->transfer};
-        start(&transfer, params);
+        start(&transfer, job->id, params);
+}
+
+void mfl_transfer_start_alone(
+        struct mfl_session *session, const char *job, struct mfl_params *params, uint64_t offset)
+{
+        const struct mfl_transfer transfer = {
+                .session = session, .state = TRANSFER_SENDING, .offset = offset, .place = &session->transfer};
+        start(&transfer, job, params);
 }
 
 void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
@@ -166,7 +176,7 @@ void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_jo
                 .place = &session->correction,
                 .of_client = true,
                 .client = client};
-        start(&transfer, correction);
+        start(&transfer, job->id, correction);
 }
 
 void mfl_transfer_stop(struct mfl_session *session)
