@@ -78,6 +78,24 @@ void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, 
         }
 }
 
+void mfl_host_read_rows(const struct mfl_rows *rows, uint32_t n, float *x)
+{
+        int64_t plane = rows->plane, from = 0;
+        if (rows->dtype == MFL_I32) {
+                gather_i32(rows->samples, (int64_t)n * rows->n_planes * plane, x);
+                return;
+        }
+        for (uint32_t r = 0; r < n; r++)
+                for (int64_t c = 0; c < rows->n_planes; c++, from += plane, x += plane) {
+                        if (rows->dtype == MFL_U8)
+                                gather_u8((const uint8_t *)rows->samples + from, plane, rows->scale[c],
+                                        rows->shift[c], x);
+                        else
+                                gather_f32((const float *)rows->samples + from, plane, rows->scale[c],
+                                        rows->shift[c], x);
+                }
+}
+
 int mfl_host_image_shape(const struct mfl_graph *graph, const struct mfl_device_data *data,
         struct mfl_shape *ret_image, struct mfl_error *err)
 {

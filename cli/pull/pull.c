@@ -14,6 +14,7 @@
 #include "cli/onnx/onnx.h"
 #include "common/base/digest.h"
 #include "common/base/fs.h"
+#include "common/contract/model_file.h"
 #include "common/job/job.h"
 #include "common/model/safetensors.h"
 
@@ -92,18 +93,25 @@ static int write_file(const struct mfl_graph *graph, const float *params, const 
         return r;
 }
 
-static int write_model(const struct mfl_graph *graph, const float *params, const char *job,
-        struct mfl_pulled *p, struct mfl_error *err)
+static int write_model(const Mfl__PullBegin *begin, const struct mfl_graph *graph, const float *params,
+        const char *job, struct mfl_pulled *p, struct mfl_error *err)
 {
+        struct mfl_model_meta model;
+        struct mfl_shape input = {.rank = (int)begin->n_input};
+        for (size_t i = 0; i < begin->n_input; i++)
+                input.dim[i] = begin->input[i];
         char round[16], accuracy[32], loss[32];
         snprintf(round, sizeof round, "%u", p->round);
         mfl_double_text(p->accuracy, accuracy);
         mfl_double_text(p->loss, loss);
-        struct mfl_st_meta meta[] = {{"job", job}, {"round", round}, {"digest", p->digest},
-                {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
+        struct mfl_st_meta meta[6 + MFL_MODEL_META_MAX] = {{"job", job}, {"round", round},
+                {"digest", p->digest}, {"software", "mfl " MFL_VERSION}, {"loss", loss},
+                {"accuracy", accuracy}};
         /* Values that were not measured are not written. */
         int n_meta = p->has_accuracy ? 6 : p->evaluated ? 5 : 4;
-        return write_file(graph, params, meta, n_meta, p->path, err);
+        mfl_model_meta(&model, begin->text, !begin->n_frozen, &input, (int)begin->classes, begin->contract);
+        memcpy(meta + n_meta, model.v, (size_t)model.n * sizeof *meta);
+        return write_file(graph, params, meta, n_meta + model.n, p->path, err);
 }
 
 static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegin *begin,
@@ -121,7 +129,7 @@ static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegi
                 return mfl_onnx_write(p->path, graph, client->params, err);
         if (format == MFL_PULL_PEFT)
                 return mfl_peft_write(p->path, base, spec, graph, client->params, err);
-        return write_model(graph, client->params, job, p, err);
+        return write_model(begin, graph, client->params, job, p, err);
 }
 
 int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,

@@ -61,6 +61,7 @@ void mfl_dataset_free(struct mfl_dataset *dataset)
         free(dataset->feature_names);
         free(dataset->categorical);
         free(dataset->encoding);
+        free(dataset->column_mean);
         free(dataset);
 }
 

@@ -69,6 +69,9 @@ struct mfl_dataset {
          * there are none. */
         uint8_t *categorical;
         char *encoding;
+        /* Rows with normalise: columns, of each feature (the shape's last dimension): the samples hold (float)((x - mean) /
+         * std) in double. mean 0 and std 1: as it is. NULL: other samples. One allocation. */
+        double *column_mean, *column_std;
         char note[256]; /* a note for people about something valid but probably unintended; empty: none */
 };
 
@@ -147,7 +150,8 @@ struct mfl_dataset_config {
         bool normalise;           /* mean and std are those of the training samples */
         bool normalise_columns;   /* each feature by itself, except categories; samples are rows of floats
                                    */
-        bool coarse;              /* cifar100: the 20 coarse labels */
+        bool share_names; /* names of classes, features and symbols may leave the site with the model's contract */
+        bool coarse;      /* cifar100: the 20 coarse labels */
         double test_fraction; /* share of the samples that becomes the test split when there are no test files */
         /* csv: columns by name or by number from 0 */
         bool headless; /* the first line is not a header */
