@@ -37,7 +37,8 @@ uint64_t mfl_batcher_drain_us(const struct mfl_batcher *b)
 
 static bool is_due(const struct mfl_batcher *b, uint64_t now_us)
 {
-        return b->first && (b->n_rows >= b->config.rows_max || b->first->taken || now_us - b->first->arrived_us >= b->config.delay_us);
+        return b->first && (b->n_rows >= b->config.rows_max || b->first->taken ||
+                                   now_us - b->first->arrived_us >= b->config.delay_us);
 }
 
 uint32_t mfl_batcher_take(struct mfl_batcher *b, uint64_t now_us, struct mfl_batch_piece *ret_pieces)

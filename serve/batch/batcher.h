@@ -43,7 +43,8 @@ struct mfl_batch_piece {
 
 void mfl_batcher_init(struct mfl_batcher *batcher, const struct mfl_batcher_config *config);
 /* item->rows (at least 1) and deadline_us are the caller's. MFL_BUSY: the queue is full. */
-int mfl_batcher_offer(struct mfl_batcher *batcher, struct mfl_batch_item *item, uint64_t now_us) MFL_MUST_CHECK;
+int mfl_batcher_offer(
+        struct mfl_batcher *batcher, struct mfl_batch_item *item, uint64_t now_us) MFL_MUST_CHECK;
 /* For how long to wait before trying again, after MFL_BUSY: what the queue takes at the pace so far. */
 uint64_t mfl_batcher_drain_us(const struct mfl_batcher *batcher);
 /* Takes a batch if one is due: the number of pieces, 0 if none is. ret_pieces has room for rows_max. Each piece is at least one row. */

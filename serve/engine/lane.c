@@ -30,7 +30,8 @@ static void run_batch(struct mfl_work *work)
         lane->begun_us = now_us();
         if (lane->n_pieces == 1) {
                 const struct mfl_query *q = query_of(p);
-                lane->result = mfl_version_run(lane->version, p->rows, (const char *)q->x + p->first * in, q->y + p->first * out, &lane->err);
+                lane->result = mfl_version_run(lane->version, p->rows, (const char *)q->x + p->first * in,
+                        q->y + p->first * out, &lane->err);
         } else {
                 char *x = lane->x;
                 for (uint32_t i = 0; i < lane->n_pieces; x += p[i++].rows * in)
@@ -66,8 +67,8 @@ static void on_ended(struct mfl_work *work)
         free_lane(MFL_CONTAINER_OF(work, struct mfl_lane, end));
 }
 
-int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker, const struct mfl_batcher_config *config,
-        struct mfl_lane **ret_lane, struct mfl_error *err)
+int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker,
+        const struct mfl_batcher_config *config, struct mfl_lane **ret_lane, struct mfl_error *err)
 {
         const struct mfl_kserve_model *model = &version->model;
         struct mfl_lane *lane = mfl_calloc(1, sizeof *lane);
@@ -82,7 +83,8 @@ int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker, const 
         lane->y = mfl_alloc_aligned((size_t)config->rows_max * model->outputs * sizeof *lane->y);
         if (!lane->pieces || !lane->x || !lane->y) {
                 free_lane(lane);
-                return mfl_fail_memory(err, config->rows_max * (model->elements + model->outputs) * sizeof(float), "a batch");
+                return mfl_fail_memory(err,
+                        config->rows_max * (model->elements + model->outputs) * sizeof(float), "a batch");
         }
         lane->version = version;
         *ret_lane = lane;
@@ -138,7 +140,8 @@ static void on_batch(struct mfl_work *work)
         if (!failed)
                 mfl_batcher_note(&lane->batcher, lane->n_rows, lane->us);
         else if (!work->cancelled)
-                mfl_log(MFL_LOG_ERROR, "%s, version %s: %s", lane->version->model.name, lane->version->model.version, lane->err.text);
+                mfl_log(MFL_LOG_ERROR, "%s, version %s: %s", lane->version->model.name,
+                        lane->version->model.version, lane->err.text);
         for (uint32_t i = 0; i < lane->n_pieces; i++) {
                 struct mfl_query *query = query_of(lane->pieces + i);
                 query->failed |= failed;
@@ -150,7 +153,8 @@ static void on_batch(struct mfl_work *work)
 
 int mfl_lane_pump(struct mfl_lane *lane, uint64_t now, struct mfl_error *err)
 {
-        for (struct mfl_batch_item *item = mfl_batcher_expire(&lane->batcher, now), *next; item; item = next) {
+        for (struct mfl_batch_item *item = mfl_batcher_expire(&lane->batcher, now), *next; item;
+                item = next) {
                 next = item->next;
                 end_query(MFL_CONTAINER_OF(item, struct mfl_query, item), MFL_QUERY_EXPIRED);
         }

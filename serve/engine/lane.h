@@ -22,7 +22,8 @@ struct mfl_query {
         float *y;      /* item.rows * model.outputs */
         bool failed;
         struct mfl_lane *lane;
-        void (*ended)(struct mfl_query *query, enum mfl_query_end end); /* once; later, never from inside offer */
+        void (*ended)(
+                struct mfl_query *query, enum mfl_query_end end); /* once; later, never from inside offer */
 };
 
 struct mfl_lane_counts {
@@ -49,8 +50,8 @@ struct mfl_lane {
 };
 
 /* Takes the version over. It has one reference. -ENOMEM: the version is still the caller's. */
-int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker, const struct mfl_batcher_config *config,
-        struct mfl_lane **ret_lane, struct mfl_error *err);
+int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker,
+        const struct mfl_batcher_config *config, struct mfl_lane **ret_lane, struct mfl_error *err);
 struct mfl_lane *mfl_lane_ref(struct mfl_lane *lane);
 void mfl_lane_unref(struct mfl_lane *lane); /* NULL is fine */
 /* query->item.rows, deadline_us, x, y and ended are the caller's. MFL_BUSY: the queue is full. */

@@ -35,13 +35,15 @@ static void run_stage(struct mfl_work *work)
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
         switch (load->purpose) {
         case FOR_SOURCE:
-                load->result = mfl_version_stage(load->model->source, &load->options, &load->staged, &load->err);
+                load->result =
+                        mfl_version_stage(load->model->source, &load->options, &load->staged, &load->err);
                 return;
         case FOR_START:
                 load->result = mfl_version_stage_cached(&load->options, NULL, &load->staged, &load->err);
                 return;
         case FOR_PREVIOUS:
-                load->result = mfl_version_stage_cached(&load->options, load->previous, &load->staged, &load->err);
+                load->result =
+                        mfl_version_stage_cached(&load->options, load->previous, &load->staged, &load->err);
                 return;
         }
 }
@@ -92,7 +94,8 @@ static void note_failure(struct mfl_load *load)
         model->counts.load_failures++;
         mfl_strcpy(model->error, sizeof model->error, load->err.text);
         if (model->current)
-                mfl_log(MFL_LOG_ERROR, "%s: %s; version %s stays in service", model->name, load->err.text, model->current->version->model.version);
+                mfl_log(MFL_LOG_ERROR, "%s: %s; version %s stays in service", model->name, load->err.text,
+                        model->current->version->model.version);
         else
                 mfl_log(MFL_LOG_ERROR, "%s: %s", model->name, load->err.text);
 }
@@ -101,8 +104,9 @@ static void on_noted(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
         if (!work->cancelled && load->result)
-                mfl_log(MFL_LOG_WARN, "%s: %s; after a restart without the source, an older version would be served", load->model->name,
-                        load->err.text);
+                mfl_log(MFL_LOG_WARN,
+                        "%s: %s; after a restart without the source, an older version would be served",
+                        load->model->name, load->err.text);
         end_load(load);
 }
 
@@ -121,7 +125,8 @@ void mfl_model_switch(struct mfl_model *model, struct mfl_lane *lane, struct mfl
 {
         model->current = lane;
         model->previous = before;
-        mfl_strcpy(model->previous_digest, sizeof model->previous_digest, before ? before->version->model.digest : "");
+        mfl_strcpy(model->previous_digest, sizeof model->previous_digest,
+                before ? before->version->model.digest : "");
         model->all->swaps++;
         model->counts.swaps++;
 }
@@ -130,7 +135,8 @@ static void install(struct mfl_load *load)
 {
         struct mfl_model *model = load->model;
         struct mfl_lane *lane;
-        const int r = mfl_lane_open(load->version, model->worker, &model->all->config.batch, &lane, &load->err);
+        const int r =
+                mfl_lane_open(load->version, model->worker, &model->all->config.batch, &lane, &load->err);
         if (r) {
                 note_failure(load);
                 end_load(load);
@@ -144,8 +150,9 @@ static void install(struct mfl_load *load)
         }
         model->error[0] = '\0';
         mfl_model_switch(model, lane, model->current);
-        mfl_log(MFL_LOG_INFO, "%s: version %s is served, from %s%s%s", model->name, lane->version->model.version, lane->version->source,
-                model->previous ? "; before: " : "", model->previous ? model->previous->version->model.version : "");
+        mfl_log(MFL_LOG_INFO, "%s: version %s is served, from %s%s%s", model->name,
+                lane->version->model.version, lane->version->source, model->previous ? "; before: " : "",
+                model->previous ? model->previous->version->model.version : "");
         note(load, lane->version->model.digest, model->previous_digest);
 }
 
@@ -164,7 +171,8 @@ static void on_opened(struct mfl_work *work)
         note_failure(load);
         if (load->purpose == FOR_SOURCE && !model->current && load->options.cache) {
                 stage(load, FOR_START);
-        } else if (load->purpose == FOR_SOURCE && *model->previous_digest && !model->previous && load->options.cache) {
+        } else if (load->purpose == FOR_SOURCE && *model->previous_digest && !model->previous &&
+                   load->options.cache) {
                 mfl_strcpy(load->previous, sizeof load->previous, model->previous_digest);
                 stage(load, FOR_PREVIOUS);
         } else {
@@ -199,7 +207,8 @@ static void on_staged(struct mfl_work *work)
                 model->refused[0] = '\0';
                 if (model->previous && !strcmp(digest, model->previous->version->model.digest)) {
                         mfl_model_switch(model, model->previous, model->current);
-                        mfl_log(MFL_LOG_INFO, "%s: version %s is served again", model->name, model->current->version->model.version);
+                        mfl_log(MFL_LOG_INFO, "%s: version %s is served again", model->name,
+                                model->current->version->model.version);
                         note(load, model->current->version->model.digest, model->previous_digest);
                         return;
                 }

@@ -10,7 +10,8 @@
 
 #define QUEUE_MAX 4096 /* work of an engine or the loader: a batch per version, and versions to free */
 
-int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config, struct mfl_error *err)
+int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
+        struct mfl_error *err)
 {
         *models = (struct mfl_models){.loop = loop, .config = *config};
         mfl_assert(config->threads >= 1 && config->threads <= MFL_ENGINE_THREADS_MAX);
@@ -27,8 +28,11 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
 
 int mfl_models_add(struct mfl_models *models, const char *name, const char *source, struct mfl_error *err)
 {
-        if (!*name || !mfl_plain_name(name) || strpbrk(name, "/%?# \"\\") || strlen(name) >= MFL_KSERVE_NAME_BYTES || *name == '.')
-                return mfl_fail(err, MFL_INVALID, "models: '%.80s' is no name for a model: 1 to %d printable characters, no blank and none of / %% ? # \" \\",
+        if (!*name || !mfl_plain_name(name) || strpbrk(name, "/%?# \"\\") ||
+                strlen(name) >= MFL_KSERVE_NAME_BYTES || *name == '.')
+                return mfl_fail(err, MFL_INVALID,
+                        "models: '%.80s' is no name for a model: 1 to %d printable characters, no blank and "
+                        "none of / %% ? # \" \\",
                         name, MFL_KSERVE_NAME_BYTES - 1);
         if (mfl_models_find(models, name))
                 return mfl_fail(err, MFL_INVALID, "models: '%s' twice", name);
@@ -38,7 +42,8 @@ int mfl_models_add(struct mfl_models *models, const char *name, const char *sour
         *model = (struct mfl_model){.all = models};
         mfl_strcpy(model->name, sizeof model->name, name);
         if (!*source || !mfl_strcpy(model->source, sizeof model->source, source))
-                return mfl_fail(err, MFL_INVALID, "models: %s: expected a file of 1 to %zu characters", name, sizeof model->source - 1);
+                return mfl_fail(err, MFL_INVALID, "models: %s: expected a file of 1 to %zu characters", name,
+                        sizeof model->source - 1);
         if (*models->config.cache_dir)
                 snprintf(model->cache, sizeof model->cache, "%s/%s", models->config.cache_dir, name);
         model->worker = &models->engines[models->n % models->n_engines];
@@ -136,8 +141,8 @@ int mfl_model_rollback(struct mfl_model *model, struct mfl_error *err)
         mfl_strcpy(model->refused, sizeof model->refused, from->version->model.digest);
         model->counts.rollbacks++;
         mfl_model_switch(model, model->previous, from);
-        mfl_log(MFL_LOG_INFO, "%s: rolled back to version %s; %s stays out until the file changes", model->name,
-                model->current->version->model.version, from->version->model.version);
+        mfl_log(MFL_LOG_INFO, "%s: rolled back to version %s; %s stays out until the file changes",
+                model->name, model->current->version->model.version, from->version->model.version);
         return 0;
 }
 
@@ -165,6 +170,8 @@ static int pump_model(struct mfl_model *model, uint64_t now_us, uint64_t *due_us
                         let_go(model, lane);
                 }
         }
+        if (model->again && !model->load)
+                mfl_model_load(model);
         return r;
 }
 

@@ -26,11 +26,11 @@ struct mfl_model_counts {
 
 struct mfl_model {
         char name[MFL_KSERVE_NAME_BYTES], source[1024];
-        char cache[1200]; /* "": none */
+        char cache[1200];                    /* "": none */
         struct mfl_lane *current, *previous; /* NULL: none */
         struct mfl_model_counts counts;
         struct mfl_lane_counts past; /* of versions that have left */
-        char error[512]; /* why the last load failed; "" if it did not */
+        char error[512];             /* why the last load failed; "" if it did not */
         /* Private. */
         struct mfl_models *all;
         struct mfl_worker *worker;
@@ -62,7 +62,8 @@ struct mfl_models {
         bool loading, closing; /* loading: the loader has been started */
 };
 
-int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config, struct mfl_error *err);
+int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
+        struct mfl_error *err);
 /* MFL_INVALID: the name or source is not fine, or the name is there. */
 int mfl_models_add(struct mfl_models *models, const char *name, const char *source, struct mfl_error *err);
 /* Loads all, and follows their sources from then on. */
@@ -77,7 +78,8 @@ bool mfl_models_ready(const struct mfl_models *models);
 /* Back to the version before. MFL_NOT_FOUND: there is none; MFL_BUSY: a load is in progress. */
 int mfl_model_rollback(struct mfl_model *model, struct mfl_error *err);
 /* Pumps all lanes (lane.h); *ret_due_us: when to do so again, UINT64_MAX: when something happens. Negative: the process can't go on. */
-int mfl_models_pump(struct mfl_models *models, uint64_t now_us, uint64_t *ret_due_us, struct mfl_error *err) MFL_MUST_CHECK;
+int mfl_models_pump(struct mfl_models *models, uint64_t now_us, uint64_t *ret_due_us,
+        struct mfl_error *err) MFL_MUST_CHECK;
 /* Ends what waits, lets running batches finish. The memory must stay until the loop has ended. */
 void mfl_models_close(struct mfl_models *models);
 /* Counts of all versions of a model. */

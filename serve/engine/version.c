@@ -71,7 +71,8 @@ static bool is_identity(const char *source, uint32_t *ret_n)
 }
 
 /* Its digest is that of its name. */
-static int stage_identity(const char *source, uint32_t n, struct mfl_staged *ret_staged, struct mfl_error *err)
+static int stage_identity(
+        const char *source, uint32_t n, struct mfl_staged *ret_staged, struct mfl_error *err)
 {
         struct mfl_staged staged = {0};
         if (!n)
@@ -94,7 +95,8 @@ static void make_identity(struct mfl_version *v, uint32_t n)
 
 /* ---- files ---- */
 
-static int write_copy(const char *cache, const char *path, const void *data, size_t bytes, struct mfl_error *err)
+static int write_copy(
+        const char *cache, const char *path, const void *data, size_t bytes, struct mfl_error *err)
 {
         struct mfl_fs_file file = {0};
         if (!access(path, R_OK))
@@ -110,7 +112,8 @@ static int write_copy(const char *cache, const char *path, const void *data, siz
         return r;
 }
 
-int mfl_version_stage(const char *source, const struct mfl_version_options *options, struct mfl_staged *ret_staged, struct mfl_error *err)
+int mfl_version_stage(const char *source, const struct mfl_version_options *options,
+        struct mfl_staged *ret_staged, struct mfl_error *err)
 {
         struct mfl_staged staged = {.in_place = !options->cache};
         char *data = NULL;
@@ -146,12 +149,13 @@ static int check_bytes(const char *path, const char *digest, const char *remedy,
                 r = digest_of(data, bytes, seen, err);
         free(data);
         if (!r && strcmp(seen, digest))
-                r = mfl_fail(err, MFL_INVALID, "%s: its SHA-256 is %.16s in place of %.16s: %s", path, seen, digest, remedy);
+                r = mfl_fail(err, MFL_INVALID, "%s: its SHA-256 is %.16s in place of %.16s: %s", path, seen,
+                        digest, remedy);
         return r;
 }
 
-int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_options *options, struct mfl_version **ret_version,
-        struct mfl_error *err)
+int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_options *options,
+        struct mfl_version **ret_version, struct mfl_error *err)
 {
         struct mfl_version *v = mfl_calloc(1, sizeof *v);
         uint32_t n;
@@ -168,7 +172,8 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
                 r = mfl_net_open(staged->path, v, err);
         }
         if (!r && staged->in_place)
-                r = check_bytes(staged->path, staged->digest, "it was written to while it was read; rename a new file over it", err);
+                r = check_bytes(staged->path, staged->digest,
+                        "it was written to while it was read; rename a new file over it", err);
         if (!r)
                 r = warm(v, err);
         if (r)
@@ -196,7 +201,8 @@ static int read_current(const char *cache, char ret_digest[65], struct mfl_error
         return fine ? 0 : mfl_fail(err, MFL_INVALID, "%s: names no version", path);
 }
 
-int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest, struct mfl_staged *ret_staged, struct mfl_error *err)
+int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest,
+        struct mfl_staged *ret_staged, struct mfl_error *err)
 {
         struct mfl_staged staged = {0};
         if (!options->cache)
@@ -222,7 +228,8 @@ static void remove_others(const char *cache, const char *current, const char *pr
                 const size_t n = strspn(e->d_name, "0123456789abcdef");
                 if (n != 64 || !strncmp(e->d_name, current, 64) || !strncmp(e->d_name, previous, 64))
                         continue;
-                if ((size_t)snprintf(path, sizeof path, "%s/%s", cache, e->d_name) < sizeof path && unlink(path))
+                if ((size_t)snprintf(path, sizeof path, "%s/%s", cache, e->d_name) < sizeof path &&
+                        unlink(path))
                         mfl_log(MFL_LOG_WARN, "remove %s: %s", path, strerror(errno));
         }
         if (dir)

@@ -15,7 +15,7 @@
 struct mfl_infer;
 struct mfl_version {
         struct mfl_kserve_model model;
-        char source[1024]; /* where it was asked for */
+        char source[1024];       /* where it was asked for */
         struct mfl_infer *infer; /* NULL: identity */
         uint32_t rows_max;
 };
@@ -34,14 +34,16 @@ struct mfl_staged {
 };
 
 /* Reads a source, digests it, and copies it to the cache as DIGEST.safetensors. MFL_NOT_FOUND, MFL_INVALID; -ENOMEM and such. */
-int mfl_version_stage(const char *source, const struct mfl_version_options *options, struct mfl_staged *ret_staged, struct mfl_error *err);
+int mfl_version_stage(const char *source, const struct mfl_version_options *options,
+        struct mfl_staged *ret_staged, struct mfl_error *err);
 /* The same of what is in the cache already: of this digest, or with NULL of the version that the cache's file `current` names.
  * MFL_NOT_FOUND: there is none; MFL_INVALID: damaged. */
-int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest, struct mfl_staged *ret_staged, struct mfl_error *err);
+int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest,
+        struct mfl_staged *ret_staged, struct mfl_error *err);
 /* Opens it, and computes a full batch and a single row, so that the first request is as fast as others. MFL_INVALID; -ENOMEM and
  * such. */
-int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_options *options, struct mfl_version **ret_version,
-        struct mfl_error *err);
+int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_options *options,
+        struct mfl_version **ret_version, struct mfl_error *err);
 void mfl_version_free(struct mfl_version *version);
 /* n rows at x to n * model.outputs floats at y; n <= rows_max. */
 int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, float *y, struct mfl_error *err);

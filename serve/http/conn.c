@@ -128,7 +128,8 @@ static void refuse(struct mfl_http_conn *conn, int status, const char *error)
                 http->config.on_error(http->config.user, &x->reply, error);
         else
                 mfl_reply_put(&x->reply, error);
-        mfl_http_answer(http, x, status, http->config.on_error ? http->config.error_type : "text/plain", NULL);
+        mfl_http_answer(
+                http, x, status, http->config.on_error ? http->config.error_type : "text/plain", NULL);
 }
 
 static void begin_exchange(struct mfl_http_conn *conn)
@@ -325,7 +326,8 @@ void mfl_http_conn_mark(struct mfl_http_conn *conn)
 }
 
 /* Takes the answers that are next from the queue: a list. */
-static struct mfl_http_exchange *take_answers(struct mfl_http_conn *conn, uv_buf_t *bufs, unsigned *ret_n, size_t *ret_bytes)
+static struct mfl_http_exchange *take_answers(
+        struct mfl_http_conn *conn, uv_buf_t *bufs, unsigned *ret_n, size_t *ret_bytes)
 {
         struct mfl_http_exchange *first = conn->oldest, *x = first, *end = NULL;
         unsigned n = 0;
@@ -363,7 +365,8 @@ static void on_written(uv_write_t *req, int status)
                 mfl_http_conn_mark(conn);
 }
 
-static void write_rest(struct mfl_http_conn *conn, struct mfl_http_exchange *first, uint8_t *sealed, uv_buf_t *bufs, unsigned n, size_t sent)
+static void write_rest(struct mfl_http_conn *conn, struct mfl_http_exchange *first, uint8_t *sealed,
+        uv_buf_t *bufs, unsigned n, size_t sent)
 {
         struct write *w = mfl_calloc(1, sizeof *w);
         unsigned i = 0;
@@ -386,7 +389,8 @@ static void write_rest(struct mfl_http_conn *conn, struct mfl_http_exchange *fir
 }
 
 /* Writes at once what the socket takes, and the rest when it can. */
-static void send_bufs(struct mfl_http_conn *conn, struct mfl_http_exchange *first, uint8_t *sealed, uv_buf_t *bufs, unsigned n, size_t bytes)
+static void send_bufs(struct mfl_http_conn *conn, struct mfl_http_exchange *first, uint8_t *sealed,
+        uv_buf_t *bufs, unsigned n, size_t bytes)
 {
         const int sent = uv_try_write((uv_stream_t *)&conn->tcp, bufs, n);
         conn->http->counts.bytes_out += bytes;
@@ -408,7 +412,8 @@ static bool seal(struct mfl_http_conn *conn, const uv_buf_t *bufs, unsigned n)
         struct mfl_error err;
         for (unsigned i = 0; i < n; i++)
                 for (size_t k = 0; k < bufs[i].len; k += MFL_TLS_RECORD_BYTES)
-                        if (mfl_tls_write(conn->tls, bufs[i].base + k, MFL_MIN(bufs[i].len - k, MFL_TLS_RECORD_BYTES), &err))
+                        if (mfl_tls_write(conn->tls, bufs[i].base + k,
+                                    MFL_MIN(bufs[i].len - k, MFL_TLS_RECORD_BYTES), &err))
                                 return false;
         return true;
 }
@@ -538,7 +543,8 @@ void mfl_http_conn_sweep(struct mfl_http_conn *conn, uint64_t now_ms)
         } else if (conn->parser && ms > config->request_ms) {
                 conn->http->counts.timeouts++;
                 refuse(conn, 408, "the request did not arrive in time");
-        } else if (!conn->parser && ms > (conn->tls && !conn->greeted ? config->request_ms : config->idle_ms)) {
+        } else if (!conn->parser &&
+                   ms > (conn->tls && !conn->greeted ? config->request_ms : config->idle_ms)) {
                 conn->http->counts.timeouts++;
                 mfl_http_conn_close(conn);
         }

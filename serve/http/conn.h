@@ -22,9 +22,9 @@ struct mfl_http_conn {
         uint64_t dropped;  /* bytes after the last request */
         bool greeted;      /* the TLS handshake is over */
         bool writing, reading, dirty, closing;
-        bool last;    /* no further request is read: the answers that are owed are the last ones */
-        bool shut;    /* they are sent, and what still comes is dropped */
-        bool end;     /* the peer has sent everything */
+        bool last; /* no further request is read: the answers that are owed are the last ones */
+        bool shut; /* they are sent, and what still comes is dropped */
+        bool end;  /* the peer has sent everything */
 };
 
 /* Takes the pending connection; its memory goes when it has closed. -ENOMEM and such close it at once. */

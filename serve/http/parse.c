@@ -61,7 +61,8 @@ static bool whole_number(const char *text, uint64_t *ret)
 static void take_header(struct mfl_http_parser *p)
 {
         struct mfl_http_request *q = &p->request;
-        while (p->value_bytes && (p->value[p->value_bytes - 1] == ' ' || p->value[p->value_bytes - 1] == '\t'))
+        while (p->value_bytes &&
+                (p->value[p->value_bytes - 1] == ' ' || p->value[p->value_bytes - 1] == '\t'))
                 p->value_bytes--;
         p->value[p->value_bytes] = '\0';
         const bool whole = !p->long_value && !memchr(p->value, 0, p->value_bytes);
@@ -121,7 +122,10 @@ static int on_value(http_parser *core, const char *at, size_t n)
 
 static int digit_of(char c)
 {
-        return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        return c >= '0' && c <= '9'   ? c - '0'
+               : c >= 'a' && c <= 'f' ? c - 'a' + 10
+               : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                      : -1;
 }
 
 static int decode_path(struct mfl_http_parser *p, const char *at, size_t n)
@@ -160,7 +164,10 @@ static int take_url(struct mfl_http_parser *p)
 
 static enum mfl_http_method method_of(unsigned method)
 {
-        return method == HTTP_GET ? MFL_HTTP_GET : method == HTTP_HEAD ? MFL_HTTP_HEAD : method == HTTP_POST ? MFL_HTTP_POST : MFL_HTTP_OTHER;
+        return method == HTTP_GET    ? MFL_HTTP_GET
+               : method == HTTP_HEAD ? MFL_HTTP_HEAD
+               : method == HTTP_POST ? MFL_HTTP_POST
+                                     : MFL_HTTP_OTHER;
 }
 
 static int on_head(http_parser *core)

@@ -40,9 +40,9 @@ enum mfl_http_method {
 
 struct mfl_http_request {
         enum mfl_http_method method;
-        char path[512];     /* decoded, printable ASCII, without the query; begins with '/' */
-        char bearer[256];   /* of "Authorization: Bearer ..."; "" if there is none */
-        char key[128];      /* of "Mfl-Key", which chooses between versions (serve/batch/canary.h) */
+        char path[512];      /* decoded, printable ASCII, without the query; begins with '/' */
+        char bearer[256];    /* of "Authorization: Bearer ..."; "" if there is none */
+        char key[128];       /* of "Mfl-Key", which chooses between versions (serve/batch/canary.h) */
         uint64_t json_bytes; /* of Inference-Header-Content-Length */
         bool has_json_bytes;
         bool encoded;    /* Content-Encoding is something other than identity */

@@ -81,7 +81,8 @@ void mfl_reply_string(struct mfl_reply *reply, const char *text)
 
 /* ---- numbers ---- */
 
-static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18};
+static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13,
+        1e14, 1e15, 1e16, 1e17, 1e18};
 
 /* Digits of v without zeros at the end, and the point `decimals` digits from there. */
 static size_t write_decimal(uint64_t v, int decimals, char *out)
@@ -153,11 +154,13 @@ static const char *reason_of(int status)
         static const struct {
                 int status;
                 const char *reason;
-        } reasons[] = {{200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"}, {404, "Not Found"},
-                {405, "Method Not Allowed"}, {408, "Request Timeout"}, {413, "Content Too Large"}, {414, "URI Too Long"},
-                {415, "Unsupported Media Type"}, {417, "Expectation Failed"}, {429, "Too Many Requests"},
-                {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"}, {501, "Not Implemented"},
-                {503, "Service Unavailable"}, {504, "Gateway Timeout"}, {505, "HTTP Version Not Supported"}};
+        } reasons[] = {{200, "OK"}, {400, "Bad Request"}, {401, "Unauthorized"}, {403, "Forbidden"},
+                {404, "Not Found"}, {405, "Method Not Allowed"}, {408, "Request Timeout"},
+                {413, "Content Too Large"}, {414, "URI Too Long"}, {415, "Unsupported Media Type"},
+                {417, "Expectation Failed"}, {429, "Too Many Requests"},
+                {431, "Request Header Fields Too Large"}, {500, "Internal Server Error"},
+                {501, "Not Implemented"}, {503, "Service Unavailable"}, {504, "Gateway Timeout"},
+                {505, "HTTP Version Not Supported"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(reasons); i++)
                 if (reasons[i].status == status)
                         return reasons[i].reason;
@@ -169,10 +172,11 @@ bool mfl_reply_finish(struct mfl_reply *reply, const struct mfl_reply_head *head
         char text[MFL_REPLY_HEAD_BYTES];
         if (!mfl_reply_reserve(reply, 0))
                 return false;
-        const int n = snprintf(text, sizeof text, "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%sContent-Length: %zu\r\n%s\r\n", head->status,
-                reason_of(head->status), head->date, head->type ? "Content-Type: " : "", head->type ? head->type : "",
-                head->type ? "\r\n" : "", head->more ? head->more : "", mfl_reply_body_bytes(reply),
-                head->close ? "Connection: close\r\n" : "");
+        const int n = snprintf(text, sizeof text,
+                "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%sContent-Length: %zu\r\n%s\r\n", head->status,
+                reason_of(head->status), head->date, head->type ? "Content-Type: " : "",
+                head->type ? head->type : "", head->type ? "\r\n" : "", head->more ? head->more : "",
+                mfl_reply_body_bytes(reply), head->close ? "Connection: close\r\n" : "");
         mfl_assert(n > 0 && (size_t)n < sizeof text);
         if (head->no_body)
                 reply->n = MFL_REPLY_HEAD_BYTES;
@@ -187,6 +191,7 @@ void mfl_reply_date(int64_t unix_s, char date[MFL_REPLY_DATE_BYTES])
         const time_t t = (time_t)unix_s;
         struct tm tm;
         gmtime_r(&t, &tm);
-        snprintf(date, MFL_REPLY_DATE_BYTES, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT", days + tm.tm_wday * 3, tm.tm_mday,
-                months + tm.tm_mon * 3, (tm.tm_year + 1900) % 10000, tm.tm_hour, tm.tm_min, tm.tm_sec);
+        snprintf(date, MFL_REPLY_DATE_BYTES, "%.3s, %02d %.3s %04d %02d:%02d:%02d GMT", days + tm.tm_wday * 3,
+                tm.tm_mday, months + tm.tm_mon * 3, (tm.tm_year + 1900) % 10000, tm.tm_hour, tm.tm_min,
+                tm.tm_sec);
 }

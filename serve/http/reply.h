@@ -30,10 +30,10 @@ size_t mfl_reply_body_bytes(const struct mfl_reply *reply);
 
 struct mfl_reply_head {
         int status;
-        const char *type;     /* of the body; NULL: none */
-        const char *more;     /* further header lines, each with its CR LF; NULL: none */
-        bool close, no_body;  /* no_body: the length is told and the body left out (HEAD) */
-        const char *date;     /* mfl_reply_date */
+        const char *type;    /* of the body; NULL: none */
+        const char *more;    /* further header lines, each with its CR LF; NULL: none */
+        bool close, no_body; /* no_body: the length is told and the body left out (HEAD) */
+        const char *date;    /* mfl_reply_date */
 };
 /* Writes the head in front; the answer is then v[begin .. n). False: it failed. */
 bool mfl_reply_finish(struct mfl_reply *reply, const struct mfl_reply_head *head);

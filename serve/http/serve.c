@@ -23,7 +23,8 @@ static void on_sweep(uv_timer_t *timer)
         mfl_http_flush(http);
 }
 
-int mfl_http_open(struct mfl_http *http, uv_loop_t *loop, const struct mfl_http_config *config, struct mfl_error *err)
+int mfl_http_open(
+        struct mfl_http *http, uv_loop_t *loop, const struct mfl_http_config *config, struct mfl_error *err)
 {
         *http = (struct mfl_http){.loop = loop, .config = *config};
         http->in = mfl_malloc(MFL_HTTP_READ_BYTES);
@@ -56,11 +57,16 @@ static void describe_address(const struct sockaddr_storage *address, char *buf, 
         snprintf(buf, bytes, v6 ? "[%s]:%d" : "%s:%d", host, port);
 }
 
-static int start_listener(struct mfl_http *http, uv_tcp_t *listener, const char *what, char *ret_address, size_t bytes, struct mfl_error *err)
+static int start_listener(uv_tcp_t *listener, const char *what, bool loopback, char *ret_address,
+        size_t bytes, struct mfl_error *err)
 {
         struct sockaddr_storage address = {0};
         int n = sizeof address;
-        int r = uv_listen((uv_stream_t *)listener, BACKLOG, on_connection);
+        int r = uv_tcp_getsockname(listener, (struct sockaddr *)&address, &n);
+        if (!r && loopback && !mfl_address_is_loopback((struct sockaddr *)&address))
+                return mfl_fail(err, MFL_HTTP_ABROAD, "%s is not a loopback address", what);
+        if (!r)
+                r = uv_listen((uv_stream_t *)listener, BACKLOG, on_connection);
         if (!r)
                 r = uv_tcp_getsockname(listener, (struct sockaddr *)&address, &n);
         if (r)
@@ -78,16 +84,19 @@ static uv_tcp_t *add_listener(struct mfl_http *http)
         return listener;
 }
 
-int mfl_http_listen_on(struct mfl_http *http, int fd, char *ret_address, size_t bytes, struct mfl_error *err)
+int mfl_http_listen_on(
+        struct mfl_http *http, int fd, bool loopback, char *ret_address, size_t bytes, struct mfl_error *err)
 {
         uv_tcp_t *listener = add_listener(http);
         const int r = uv_tcp_open(listener, fd);
         if (r)
-                return mfl_fail(err, -1, "take over socket %d of the service manager: %s", fd, uv_strerror(r));
-        return start_listener(http, listener, "a socket of the service manager", ret_address, bytes, err);
+                return mfl_fail(
+                        err, -1, "take over socket %d of the service manager: %s", fd, uv_strerror(r));
+        return start_listener(listener, "a socket of the service manager", loopback, ret_address, bytes, err);
 }
 
-int mfl_http_listen(struct mfl_http *http, const char *address, char *ret_address, size_t bytes, struct mfl_error *err)
+int mfl_http_listen(struct mfl_http *http, const char *address, bool loopback, char *ret_address,
+        size_t bytes, struct mfl_error *err)
 {
         char host[256], port[32];
         struct addrinfo *info, hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -102,7 +111,7 @@ int mfl_http_listen(struct mfl_http *http, const char *address, char *ret_addres
         freeaddrinfo(info);
         if (r)
                 return mfl_fail(err, -1, "listen on %s: %s", address, uv_strerror(r));
-        return start_listener(http, listener, address, ret_address, bytes, err);
+        return start_listener(listener, address, loopback, ret_address, bytes, err);
 }
 
 void mfl_http_set_tls(struct mfl_http *http, struct mfl_tls_context *tls)
@@ -114,7 +123,8 @@ void mfl_http_set_tls(struct mfl_http *http, struct mfl_tls_context *tls)
 
 /* ---- answers ---- */
 
-void mfl_http_answer(struct mfl_http *http, struct mfl_http_exchange *x, int status, const char *type, const char *more)
+void mfl_http_answer(
+        struct mfl_http *http, struct mfl_http_exchange *x, int status, const char *type, const char *more)
 {
         mfl_assert(!x->done);
         http->counts.by_class[status / 100 % 6]++;
@@ -123,8 +133,12 @@ void mfl_http_answer(struct mfl_http *http, struct mfl_http_exchange *x, int sta
                 free(x);
                 return;
         }
-        const struct mfl_reply_head head = {.status = status, .type = type, .more = more, .date = http->date,
-                .close = !x->keep_alive || http->closing, .no_body = x->head_only};
+        const struct mfl_reply_head head = {.status = status,
+                .type = type,
+                .more = more,
+                .date = http->date,
+                .close = !x->keep_alive || http->closing,
+                .no_body = x->head_only};
         if (!mfl_reply_finish(&x->reply, &head)) {
                 struct mfl_http_conn *conn = x->conn;
                 x->done = true;

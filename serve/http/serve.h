@@ -34,10 +34,12 @@ struct mfl_http_exchange {
 struct mfl_http_config {
         struct mfl_http_limits limits;
         uint32_t connections_max, pipeline_max;
-        uint64_t idle_ms, request_ms; /* a connection without a request; from a request's first byte to its last */
-        struct mfl_tls_context *tls;  /* NULL: plain */
+        uint64_t idle_ms,
+                request_ms; /* a connection without a request; from a request's first byte to its last */
+        struct mfl_tls_context *tls; /* NULL: plain */
         /* Answers the exchange, now or later. The request is valid during the call. */
-        void (*on_request)(void *user, struct mfl_http_exchange *exchange, const struct mfl_http_request *request);
+        void (*on_request)(
+                void *user, struct mfl_http_exchange *exchange, const struct mfl_http_request *request);
         /* Makes the body of an answer to what could not be understood; NULL: plain text. */
         void (*on_error)(void *user, struct mfl_reply *reply, const char *error);
         const char *error_type; /* the type of that body */
@@ -64,14 +66,22 @@ struct mfl_http {
         bool closing;
 };
 
-int mfl_http_open(struct mfl_http *http, uv_loop_t *loop, const struct mfl_http_config *config, struct mfl_error *err);
-/* Listens on an address that is bound here, or on a socket that the service manager has opened. Returns the address. */
-int mfl_http_listen(struct mfl_http *http, const char *address, char *ret_address, size_t bytes, struct mfl_error *err);
-int mfl_http_listen_on(struct mfl_http *http, int fd, char *ret_address, size_t bytes, struct mfl_error *err);
+int mfl_http_open(
+        struct mfl_http *http, uv_loop_t *loop, const struct mfl_http_config *config, struct mfl_error *err);
+/* Listens on an address that is bound here, or on a socket that the service manager has opened. Returns the address.
+ * MFL_INVALID: it is no address; MFL_HTTP_ABROAD: it is not loopback, and only `loopback` is allowed. */
+enum {
+        MFL_HTTP_ABROAD = 18,
+};
+int mfl_http_listen(struct mfl_http *http, const char *address, bool loopback, char *ret_address,
+        size_t bytes, struct mfl_error *err);
+int mfl_http_listen_on(
+        struct mfl_http *http, int fd, bool loopback, char *ret_address, size_t bytes, struct mfl_error *err);
 /* Other certificates for connections from now on; takes the caller's reference. */
 void mfl_http_set_tls(struct mfl_http *http, struct mfl_tls_context *tls);
 /* Answers once: exchange->reply has the body. type and more: as in struct mfl_reply_head. The exchange is no longer the caller's. */
-void mfl_http_answer(struct mfl_http *http, struct mfl_http_exchange *exchange, int status, const char *type, const char *more);
+void mfl_http_answer(struct mfl_http *http, struct mfl_http_exchange *exchange, int status, const char *type,
+        const char *more);
 /* Sends what was answered in this turn of the loop. */
 void mfl_http_flush(struct mfl_http *http);
 /* No new connections; and later, after the last answers, no old ones either. The memory must stay until the loop has ended. */

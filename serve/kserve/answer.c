@@ -31,7 +31,8 @@ static void put_output_shape(const struct mfl_kserve_model *model, long long row
         mfl_reply_format(reply, "%u]", model->outputs / model->positions);
 }
 
-void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const *versions, uint32_t n_versions, struct mfl_reply *reply)
+void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const *versions,
+        uint32_t n_versions, struct mfl_reply *reply)
 {
         mfl_reply_put(reply, "{\"name\":");
         mfl_reply_string(reply, model->name);
@@ -40,9 +41,12 @@ void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const
                 mfl_reply_put(reply, i ? "," : "");
                 mfl_reply_string(reply, versions[i]);
         }
-        mfl_reply_format(reply, "],\"platform\":\"mfl\",\"inputs\":[{\"name\":\"input\",\"datatype\":\"%s\",\"shape\":", mfl_tensor_name(model->type));
+        mfl_reply_format(reply,
+                "],\"platform\":\"mfl\",\"inputs\":[{\"name\":\"input\",\"datatype\":\"%s\",\"shape\":",
+                mfl_tensor_name(model->type));
         put_input_shape(model, true, reply);
-        mfl_reply_format(reply, "}],\"outputs\":[{\"name\":\"%s\",\"datatype\":\"FP32\",\"shape\":", model->output);
+        mfl_reply_format(
+                reply, "}],\"outputs\":[{\"name\":\"%s\",\"datatype\":\"FP32\",\"shape\":", model->output);
         put_output_shape(model, -1, reply);
         mfl_reply_format(reply, "}],\"parameters\":{\"digest\":\"%s\"", model->digest);
         if (model->round >= 0)
@@ -54,10 +58,13 @@ void mfl_kserve_config(const struct mfl_kserve_model *model, uint32_t rows_max, 
 {
         mfl_reply_put(reply, "{\"name\":");
         mfl_reply_string(reply, model->name);
-        mfl_reply_format(reply, ",\"platform\":\"mfl\",\"backend\":\"mfl\",\"max_batch_size\":%u,\"input\":[{\"name\":\"input\",\"data_type\":\"TYPE_%s\",\"dims\":",
+        mfl_reply_format(reply,
+                ",\"platform\":\"mfl\",\"backend\":\"mfl\",\"max_batch_size\":%u,\"input\":[{\"name\":"
+                "\"input\",\"data_type\":\"TYPE_%s\",\"dims\":",
                 rows_max, mfl_tensor_name(model->type));
         put_input_shape(model, false, reply);
-        mfl_reply_format(reply, "}],\"output\":[{\"name\":\"%s\",\"data_type\":\"TYPE_FP32\",\"dims\":", model->output);
+        mfl_reply_format(reply,
+                "}],\"output\":[{\"name\":\"%s\",\"data_type\":\"TYPE_FP32\",\"dims\":", model->output);
         put_output_shape(model, 0, reply);
         mfl_reply_put(reply, "}]}");
 }
@@ -65,7 +72,8 @@ void mfl_kserve_config(const struct mfl_kserve_model *model, uint32_t rows_max, 
 /* ---- tensors ---- */
 
 /* The k largest of a row, largest first; equal ones by their place. */
-static void put_best(const struct mfl_kserve_model *model, const float *row, uint32_t k, bool binary, struct mfl_reply *reply)
+static void put_best(const struct mfl_kserve_model *model, const float *row, uint32_t k, bool binary,
+        struct mfl_reply *reply)
 {
         float last = INFINITY;
         uint32_t last_i = 0;
@@ -79,7 +87,8 @@ static void put_best(const struct mfl_kserve_model *model, const float *row, uin
                 last = row[best];
                 last_i = best;
                 char text[256];
-                mfl_snprintf(text, sizeof text, model->classes ? "%f:%u:%s" : "%f:%u", (double)last, best, model->classes ? model->classes[best] : "");
+                mfl_snprintf(text, sizeof text, model->classes ? "%f:%u:%s" : "%f:%u", (double)last, best,
+                        model->classes ? model->classes[best] : "");
                 const uint32_t n = (uint32_t)strlen(text);
                 if (binary) {
                         mfl_reply_bytes(reply, &n, sizeof n);
@@ -91,14 +100,16 @@ static void put_best(const struct mfl_kserve_model *model, const float *row, uin
         }
 }
 
-static void put_values(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request, const float *y, struct mfl_reply *reply)
+static void put_values(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,
+        const float *y, struct mfl_reply *reply)
 {
         const size_t n = (size_t)request->rows * model->outputs;
         if (request->classification) {
                 for (uint32_t i = 0; i < request->rows; i++) {
                         if (!request->binary && i)
                                 mfl_reply_put(reply, ",");
-                        put_best(model, y + (size_t)i * model->outputs, request->classification, request->binary, reply);
+                        put_best(model, y + (size_t)i * model->outputs, request->classification,
+                                request->binary, reply);
                 }
                 return;
         }
@@ -113,7 +124,8 @@ static void put_values(const struct mfl_kserve_model *model, const struct mfl_ks
         }
 }
 
-static void put_head(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request, struct mfl_reply *reply)
+static void put_head(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,
+        struct mfl_reply *reply)
 {
         mfl_reply_put(reply, "{\"model_name\":");
         mfl_reply_string(reply, model->name);
@@ -123,7 +135,8 @@ static void put_head(const struct mfl_kserve_model *model, const struct mfl_kser
                 mfl_reply_put(reply, ",\"id\":");
                 mfl_reply_string(reply, request->id);
         }
-        mfl_reply_format(reply, ",\"outputs\":[{\"name\":\"%s\",\"datatype\":\"%s\",\"shape\":", model->output,
+        mfl_reply_format(reply,
+                ",\"outputs\":[{\"name\":\"%s\",\"datatype\":\"%s\",\"shape\":", model->output,
                 request->classification ? "BYTES" : "FP32");
         if (request->classification)
                 mfl_reply_format(reply, "[%u,%u]", request->rows, request->classification);
@@ -131,8 +144,8 @@ static void put_head(const struct mfl_kserve_model *model, const struct mfl_kser
                 put_output_shape(model, request->rows, reply);
 }
 
-bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request, const float *y,
-        struct mfl_reply *reply, size_t *ret_json_bytes, struct mfl_error *err)
+bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,
+        const float *y, struct mfl_reply *reply, size_t *ret_json_bytes, struct mfl_error *err)
 {
         const size_t n = (size_t)request->rows * model->outputs;
         for (size_t i = 0; i < n; i++)

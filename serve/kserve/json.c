@@ -23,12 +23,14 @@ int mfl_json_fail(struct mfl_json *json, const char *fmt, ...)
         va_start(ap, fmt);
         vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
-        return mfl_fail(json->err, MFL_INVALID, "JSON, at byte %zu: %s", (size_t)(json->at - json->begin), text);
+        return mfl_fail(
+                json->err, MFL_INVALID, "JSON, at byte %zu: %s", (size_t)(json->at - json->begin), text);
 }
 
 char mfl_json_peek(struct mfl_json *json)
 {
-        while (json->at < json->end && (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' || *json->at == '\r'))
+        while (json->at < json->end &&
+                (*json->at == ' ' || *json->at == '\n' || *json->at == '\t' || *json->at == '\r'))
                 json->at++;
         return json->at < json->end ? *json->at : '\0';
 }
@@ -92,7 +94,7 @@ static int read_escape(struct mfl_json *json, uint32_t *ret_code)
         static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
         const char c = json->at < json->end ? *json->at : '\0';
         const char *at = c ? strchr(from, c) : NULL;
-        uint32_t code, low;
+        uint32_t code = 0, low = 0;
         if (at) {
                 json->at++;
                 *ret_code = (unsigned char)to[at - from];
@@ -104,7 +106,8 @@ static int read_escape(struct mfl_json *json, uint32_t *ret_code)
         int r = read_hex(json, &code);
         if (r)
                 return r;
-        if (code >= 0xd800 && code < 0xdc00 && json->end - json->at >= 2 && json->at[0] == '\\' && json->at[1] == 'u') {
+        if (code >= 0xd800 && code < 0xdc00 && json->end - json->at >= 2 && json->at[0] == '\\' &&
+                json->at[1] == 'u') {
                 json->at += 2;
                 r = read_hex(json, &low);
                 if (r)
@@ -260,10 +263,12 @@ static int add_number(struct mfl_json *json, struct mfl_json_tensor *tensor)
 }
 
 /* An array at this depth has ended with `count` elements. */
-static int note_length(struct mfl_json *json, struct mfl_json_tensor *tensor, bool *known, uint32_t depth, size_t count)
+static int note_length(
+        struct mfl_json *json, struct mfl_json_tensor *tensor, bool *known, uint32_t depth, size_t count)
 {
         if (known[depth] && tensor->dim[depth] != count)
-                return mfl_json_fail(json, "arrays beside each other have %zu and %zu elements", tensor->dim[depth], count);
+                return mfl_json_fail(json, "arrays beside each other have %zu and %zu elements",
+                        tensor->dim[depth], count);
         known[depth] = true;
         tensor->dim[depth] = count;
         return 0;

@@ -20,12 +20,12 @@
 
 enum mfl_kserve_what {
         MFL_KSERVE_NOWHERE,
-        MFL_KSERVE_SERVER,   /* /v2 */
-        MFL_KSERVE_LIVE,     /* /v2/health/live */
-        MFL_KSERVE_READY,    /* /v2/health/ready */
-        MFL_KSERVE_MODEL,    /* /v2/models/N[/versions/V] */
+        MFL_KSERVE_SERVER, /* /v2 */
+        MFL_KSERVE_LIVE,   /* /v2/health/live */
+        MFL_KSERVE_READY,  /* /v2/health/ready */
+        MFL_KSERVE_MODEL,  /* /v2/models/N[/versions/V] */
         MFL_KSERVE_MODEL_READY,
-        MFL_KSERVE_CONFIG,   /* .../config, of Triton's clients */
+        MFL_KSERVE_CONFIG, /* .../config, of Triton's clients */
         MFL_KSERVE_INFER,
         MFL_KSERVE_ROLLBACK, /* /v2/models/N/rollback, ours */
         MFL_KSERVE_INDEX,    /* /v2/repository/index */
@@ -33,7 +33,8 @@ enum mfl_kserve_what {
 };
 struct mfl_kserve_path {
         enum mfl_kserve_what what;
-        char model[MFL_KSERVE_NAME_BYTES], version[MFL_KSERVE_NAME_BYTES]; /* version "": the one that is served */
+        char model[MFL_KSERVE_NAME_BYTES],
+                version[MFL_KSERVE_NAME_BYTES]; /* version "": the one that is served */
 };
 void mfl_kserve_path(const char *path, struct mfl_kserve_path *ret_path);
 
@@ -48,13 +49,14 @@ struct mfl_kserve_model {
         uint32_t vocabulary; /* of tokens; 0: no tokens */
         uint32_t rank;       /* of a row */
         int64_t dim[MFL_KSERVE_RANK_MAX];
-        size_t elements;      /* of a row */
-        const char *output;   /* "logits" or "values" */
-        uint32_t outputs;     /* floats of a row's answer */
-        uint32_t positions;   /* above 1: the answer's shape is [rows, positions, outputs / positions] */
+        size_t elements;    /* of a row */
+        const char *output; /* "logits" or "values" */
+        uint32_t outputs;   /* floats of a row's answer */
+        uint32_t positions; /* above 1: the answer's shape is [rows, positions, outputs / positions] */
         const char *const *classes; /* outputs / positions names, or NULL */
 };
-void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const *versions, uint32_t n_versions, struct mfl_reply *reply);
+void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const *versions,
+        uint32_t n_versions, struct mfl_reply *reply);
 void mfl_kserve_config(const struct mfl_kserve_model *model, uint32_t rows_max, struct mfl_reply *reply);
 
 /* ---- requests ---- */
@@ -63,18 +65,18 @@ struct mfl_kserve_request {
         char id[MFL_KSERVE_ID_BYTES];
         uint64_t timeout_us; /* 0: none */
         uint32_t rows;
-        void *x; /* rows * elements, freed by the caller */
+        void *x;                 /* rows * elements, freed by the caller */
         bool binary;             /* the answer's tensor comes as bytes */
         uint32_t classification; /* the k best classes in place of numbers; 0: numbers */
 };
 /* json_bytes: of the body, the JSON part; what follows is binary. The model must not change its shape meanwhile.
  * MFL_INVALID with a text for the client; -ENOMEM. On success x is the caller's. */
-int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body, size_t body_bytes, size_t json_bytes,
-        struct mfl_kserve_request *ret_request, struct mfl_error *err);
+int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body,
+        size_t body_bytes, size_t json_bytes, struct mfl_kserve_request *ret_request, struct mfl_error *err);
 /* The answer's body; *ret_json_bytes: how much of it is JSON, 0: all. False: a number is not finite, which JSON can't say; the text
  * is in err. */
-bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request, const float *y,
-        struct mfl_reply *reply, size_t *ret_json_bytes, struct mfl_error *err);
+bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,
+        const float *y, struct mfl_reply *reply, size_t *ret_json_bytes, struct mfl_error *err);
 void mfl_kserve_error(struct mfl_reply *reply, const char *text);
 
 #endif

@@ -5,12 +5,13 @@
 
 #include <math.h>
 
-#define DIGITS_MAX 19   /* fit in 64 bits */
-#define TEXT_MAX 400    /* more than any double needs */
+#define DIGITS_MAX 19 /* fit in 64 bits */
+#define TEXT_MAX 400  /* more than any double needs */
 
-static const uint64_t tens[] = {1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u, 100000000u, 1000000000u, 10000000000u,
-        100000000000u, 1000000000000u, 10000000000000u, 100000000000000u, 1000000000000000u, 10000000000000000u, 100000000000000000u,
-        1000000000000000000u, 10000000000000000000u};
+static const uint64_t tens[] = {1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u, 100000000u,
+        1000000000u, 10000000000u, 100000000000u, 1000000000000u, 10000000000000u, 100000000000000u,
+        1000000000000000u, 10000000000000000u, 100000000000000000u, 1000000000000000000u,
+        10000000000000000000u};
 
 /* v * 2^exponent, v with its top bit set, sticky: something lies below v. The result is a normal double. */
 static double round_to_double(uint64_t v, int exponent, bool sticky)

@@ -22,11 +22,13 @@ static enum mfl_kserve_what model_action(const char *at, bool with_version)
         static const struct {
                 const char *action;
                 enum mfl_kserve_what what;
-        } actions[] = {{"", MFL_KSERVE_MODEL}, {"/infer", MFL_KSERVE_INFER}, {"/ready", MFL_KSERVE_MODEL_READY},
-                {"/config", MFL_KSERVE_CONFIG}, {"/rollback", MFL_KSERVE_ROLLBACK}};
+        } actions[] = {{"", MFL_KSERVE_MODEL}, {"/infer", MFL_KSERVE_INFER},
+                {"/ready", MFL_KSERVE_MODEL_READY}, {"/config", MFL_KSERVE_CONFIG},
+                {"/rollback", MFL_KSERVE_ROLLBACK}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(actions); i++)
                 if (!strcmp(at, actions[i].action))
-                        return with_version && actions[i].what == MFL_KSERVE_ROLLBACK ? MFL_KSERVE_NOWHERE : actions[i].what;
+                        return with_version && actions[i].what == MFL_KSERVE_ROLLBACK ? MFL_KSERVE_NOWHERE
+                                                                                      : actions[i].what;
         return MFL_KSERVE_NOWHERE;
 }
 
@@ -48,8 +50,9 @@ void mfl_kserve_path(const char *path, struct mfl_kserve_path *ret_path)
         static const struct {
                 const char *path;
                 enum mfl_kserve_what what;
-        } fixed[] = {{"/v2", MFL_KSERVE_SERVER}, {"/v2/", MFL_KSERVE_SERVER}, {"/v2/health/live", MFL_KSERVE_LIVE},
-                {"/v2/health/ready", MFL_KSERVE_READY}, {"/v2/repository/index", MFL_KSERVE_INDEX}, {"/metrics", MFL_KSERVE_METRICS}};
+        } fixed[] = {{"/v2", MFL_KSERVE_SERVER}, {"/v2/", MFL_KSERVE_SERVER},
+                {"/v2/health/live", MFL_KSERVE_LIVE}, {"/v2/health/ready", MFL_KSERVE_READY},
+                {"/v2/repository/index", MFL_KSERVE_INDEX}, {"/metrics", MFL_KSERVE_METRICS}};
         static const char models[] = "/v2/models";
         *ret_path = (struct mfl_kserve_path){.what = MFL_KSERVE_NOWHERE};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(fixed); i++)

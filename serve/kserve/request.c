@@ -83,7 +83,8 @@ static int fail_shape(struct reading *d)
         size_t k = (size_t)snprintf(text, sizeof text, "[n");
         for (uint32_t i = 0; i < d->model->rank; i++)
                 k += (size_t)snprintf(text + k, sizeof text - k, ", %lld", (long long)d->model->dim[i]);
-        return mfl_fail(d->json.err, MFL_INVALID, "inputs[0].shape: this model takes %s], n from 1 to %u", text, d->rows_max);
+        return mfl_fail(d->json.err, MFL_INVALID, "inputs[0].shape: this model takes %s], n from 1 to %u",
+                text, d->rows_max);
 }
 
 static int read_shape(struct reading *d)
@@ -120,7 +121,8 @@ static int read_data(struct reading *d)
         d->data = (struct mfl_json_tensor){.type = d->model->type, .n_max = n_max};
         if (d->has_shape) {
                 /* A number takes at least two bytes of text. */
-                const size_t n = MFL_MIN((size_t)d->shape[0] * d->model->elements, (size_t)(d->json.end - d->json.at) / 2 + 1);
+                const size_t n = MFL_MIN(
+                        (size_t)d->shape[0] * d->model->elements, (size_t)(d->json.end - d->json.at) / 2 + 1);
                 d->data.v = mfl_malloc(n * mfl_tensor_bytes(d->model->type));
                 if (!d->data.v)
                         return mfl_fail_memory(d->json.err, n * 4, "a tensor");
@@ -136,7 +138,8 @@ static int read_input_key(struct reading *d, const char *key)
         if (!strcmp(key, "name")) {
                 r = mfl_json_string(&d->json, name, sizeof name);
                 if (!r && strcmp(name, "input"))
-                        r = mfl_json_fail(&d->json, "inputs[0].name: this model's input is 'input', not '%s'", name);
+                        r = mfl_json_fail(
+                                &d->json, "inputs[0].name: this model's input is 'input', not '%s'", name);
                 return r;
         }
         if (!strcmp(key, "shape"))
@@ -145,7 +148,8 @@ static int read_input_key(struct reading *d, const char *key)
                 r = mfl_json_string(&d->json, d->datatype, sizeof d->datatype);
                 if (!r && strcmp(d->datatype, mfl_tensor_name(d->model->type)) &&
                         !(d->model->type == MFL_TENSOR_I32 && !strcmp(d->datatype, "INT64")))
-                        r = mfl_json_fail(&d->json, "inputs[0].datatype: this model takes %s, not %s", mfl_tensor_name(d->model->type), d->datatype);
+                        r = mfl_json_fail(&d->json, "inputs[0].datatype: this model takes %s, not %s",
+                                mfl_tensor_name(d->model->type), d->datatype);
                 return r;
         }
         if (!strcmp(key, "parameters"))
@@ -154,7 +158,8 @@ static int read_input_key(struct reading *d, const char *key)
 }
 
 /* An array of one object. */
-static int read_single(struct reading *d, const char *what, bool *has, int (*read)(struct reading *d, const char *key))
+static int read_single(
+        struct reading *d, const char *what, bool *has, int (*read)(struct reading *d, const char *key))
 {
         bool more;
         int r = mfl_json_expect(&d->json, '[');
@@ -181,7 +186,8 @@ static int read_output_key(struct reading *d, const char *key)
                 return fail_key(d, "outputs[0]", key);
         int r = mfl_json_string(&d->json, name, sizeof name);
         if (!r && strcmp(name, d->model->output))
-                r = mfl_json_fail(&d->json, "outputs[0].name: this model's output is '%s', not '%s'", d->model->output, name);
+                r = mfl_json_fail(&d->json, "outputs[0].name: this model's output is '%s', not '%s'",
+                        d->model->output, name);
         return r;
 }
 
@@ -209,7 +215,9 @@ static int take_binary(struct reading *d, const char *bytes, size_t n)
         if (d->has_data)
                 return mfl_fail(err, MFL_INVALID, "inputs[0]: both 'data' and binary data");
         if (d->binary_bytes != count * size || n != d->binary_bytes)
-                return mfl_fail(err, MFL_INVALID, "inputs[0]: the shape has %zu bytes, binary_data_size says %llu, and %zu follow the JSON",
+                return mfl_fail(err, MFL_INVALID,
+                        "inputs[0]: the shape has %zu bytes, binary_data_size says %llu, and %zu follow the "
+                        "JSON",
                         count * size, (unsigned long long)d->binary_bytes, n);
         d->data.v = mfl_malloc(count * mfl_tensor_bytes(d->model->type));
         if (!d->data.v)
@@ -223,8 +231,9 @@ static int take_binary(struct reading *d, const char *bytes, size_t n)
                 int64_t v;
                 memcpy(&v, bytes + i * 8, 8);
                 if (v < INT32_MIN || v > INT32_MAX)
-                        return mfl_fail(err, MFL_INVALID, "inputs[0]: row %zu has the value %lld, which is beyond 32 bits", i / d->model->elements,
-                                (long long)v);
+                        return mfl_fail(err, MFL_INVALID,
+                                "inputs[0]: row %zu has the value %lld, which is beyond 32 bits",
+                                i / d->model->elements, (long long)v);
                 ((int32_t *)d->data.v)[i] = (int32_t)v;
         }
         return 0;
@@ -240,8 +249,9 @@ static int check_data(struct reading *d)
                 for (uint32_t i = 0; fits && i < d->rank; i++)
                         fits = d->data.dim[i] == (size_t)d->shape[i];
         }
-        return fits ? 0 : mfl_fail(d->json.err, MFL_INVALID, "inputs[0].data: %zu numbers%s; the shape has %zu", d->data.n,
-                                  d->data.rank > 1 ? ", nested otherwise than the shape" : "", count);
+        return fits ? 0
+                    : mfl_fail(d->json.err, MFL_INVALID, "inputs[0].data: %zu numbers%s; the shape has %zu",
+                              d->data.n, d->data.rank > 1 ? ", nested otherwise than the shape" : "", count);
 }
 
 /* A row that is no input must not be answered, and the others of a batch don't notice it. */
@@ -250,11 +260,13 @@ static int check_values(struct reading *d)
         const size_t n = d->data.n, each = d->model->elements;
         for (size_t i = 0; d->model->type == MFL_TENSOR_F32 && i < n; i++)
                 if (!isfinite(((const float *)d->data.v)[i]))
-                        return mfl_fail(d->json.err, MFL_INVALID, "inputs[0]: row %zu has a value that is not finite", i / each);
+                        return mfl_fail(d->json.err, MFL_INVALID,
+                                "inputs[0]: row %zu has a value that is not finite", i / each);
         for (size_t i = 0; d->model->vocabulary && d->model->type == MFL_TENSOR_I32 && i < n; i++) {
                 const int32_t v = ((const int32_t *)d->data.v)[i];
                 if (v < 0 || (uint32_t)v >= d->model->vocabulary)
-                        return mfl_fail(d->json.err, MFL_INVALID, "inputs[0]: row %zu has the token %d; the vocabulary has %u", i / each, v,
+                        return mfl_fail(d->json.err, MFL_INVALID,
+                                "inputs[0]: row %zu has the token %d; the vocabulary has %u", i / each, v,
                                 d->model->vocabulary);
         }
         return 0;
@@ -267,7 +279,8 @@ static int check_request(struct reading *d, const char *body, size_t body_bytes,
         if (!d->has_input)
                 return mfl_fail(err, MFL_INVALID, "inputs: missing");
         if (!d->has_shape || !*d->datatype)
-                return mfl_fail(err, MFL_INVALID, "inputs[0].%s: missing", d->has_shape ? "datatype" : "shape");
+                return mfl_fail(
+                        err, MFL_INVALID, "inputs[0].%s: missing", d->has_shape ? "datatype" : "shape");
         if (d->is_binary)
                 r = take_binary(d, body + json_bytes, body_bytes - json_bytes);
         else if (body_bytes != json_bytes)
@@ -276,18 +289,24 @@ static int check_request(struct reading *d, const char *body, size_t body_bytes,
                 r = d->has_data ? check_data(d) : mfl_fail(err, MFL_INVALID, "inputs[0].data: missing");
         if (!r)
                 r = check_values(d);
-        if (!r && d->request.classification && (d->model->positions > 1 || d->request.classification > d->model->outputs))
-                r = mfl_fail(err, MFL_INVALID, "outputs[0].parameters.classification: this model has %u classes%s", d->model->outputs / d->model->positions,
-                        d->model->positions > 1 ? " at each of several positions, which can't be asked for so" : "");
+        if (!r && d->request.classification &&
+                (d->model->positions > 1 || d->request.classification > d->model->outputs))
+                r = mfl_fail(err, MFL_INVALID,
+                        "outputs[0].parameters.classification: this model has %u classes%s",
+                        d->model->outputs / d->model->positions,
+                        d->model->positions > 1 ? " at each of several positions, which can't be asked for so"
+                                                : "");
         return r;
 }
 
-int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body, size_t body_bytes, size_t json_bytes,
-        struct mfl_kserve_request *ret_request, struct mfl_error *err)
+int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body,
+        size_t body_bytes, size_t json_bytes, struct mfl_kserve_request *ret_request, struct mfl_error *err)
 {
         struct reading d = {.model = model, .rows_max = rows_max};
         if (json_bytes > body_bytes)
-                return mfl_fail(err, MFL_INVALID, "Inference-Header-Content-Length is %zu, but the body has %zu bytes", json_bytes, body_bytes);
+                return mfl_fail(err, MFL_INVALID,
+                        "Inference-Header-Content-Length is %zu, but the body has %zu bytes", json_bytes,
+                        body_bytes);
         mfl_json_open(&d.json, body, json_bytes, err);
         int r = read_object(&d, read_key);
         if (!r)
