@@ -124,6 +124,18 @@ static size_t write_plain(float a, char *out)
         return write_decimal((uint64_t)llrint((double)a * powers[decimals]), decimals, out);
 }
 
+/* The fewest of seven to nine digits that read back. */
+static size_t write_scientific(float a, char *out)
+{
+        int n = 0;
+        for (int digits = 7; digits <= 9; digits++) {
+                n = snprintf(out, 32, "%.*g", digits, (double)a);
+                if (strtof(out, NULL) == a)
+                        break;
+        }
+        return (size_t)n;
+}
+
 void mfl_reply_float(struct mfl_reply *reply, float value)
 {
         char *at = mfl_reply_reserve(reply, 40);
@@ -138,7 +150,7 @@ void mfl_reply_float(struct mfl_reply *reply, float value)
         else if (a >= 1e-5f && a < 1e9f)
                 k += write_plain(a, at + k);
         else
-                k += (size_t)snprintf(at + k, 32, "%.9g", (double)a);
+                k += write_scientific(a, at + k);
         reply->n += k;
 }
 
