@@ -241,6 +241,9 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
                         options->precision == MFL_PRECISION_BF16
                                 ? ", or cpu on a processor with avx512_bf16 or amx_bf16"
                                 : "");
+        if (options->infer && (options->training || options->groups != 1))
+                return mfl_fail(
+                        err, MFL_INVALID, "a network for inference does not train, and has one group");
         if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%d segments: must be 0 to %d", options->segments,
                         MFL_SEGMENTS_MAX);
