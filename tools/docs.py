@@ -30,7 +30,7 @@ Every key of the two programs' files and of job files, with its default and what
 
 
 def ask(build, program, *argv):
-    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client'}[program]
+    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client', 'mfl-serve': 'serve'}[program]
     done = subprocess.run([os.path.join(build, folder, program), *argv], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout
 
