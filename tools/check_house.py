@@ -91,6 +91,11 @@ PURPOSE = {
     "cli/many": "several jobs at once: which ones, and how they compare",
     "cli/run": "`mfl run`: a server and daemons for one job",
     "cli/commands": "the commands, their options and help",
+    "serve/http": "HTTP/1.1 connections: parsing, pipelining, TLS, limits",
+    "serve/kserve": "the Open Inference Protocol: paths, JSON and binary tensors",
+    "serve/batch": "core: which requests are computed together, and which version answers",
+    "serve/engine": "versions of models: loading, running, taking turns",
+    "serve/shell": "mfl-serve: configuration, what each path does, metrics, signals",
 }
 TABLE = re.compile(r"(<!-- rooms: made by tools/check_house.py --fix -->\n\n)(.*?)(\n\n<!-- end of rooms -->)", re.S)
 # "1. `server/shell/session.c`: `on_chunk` ... `mfl_slot_put`": every name in the line but paths is a function of that file.

@@ -13,7 +13,7 @@ import sys
 
 import rooms
 
-PARTS = ["common", "proto", "kernels", "server", "client", "cli", "bench", "tests"]
+PARTS = ["common", "proto", "kernels", "server", "client", "cli", "serve", "bench", "tests"]
 # Which parts the files of a part may include. A program's parts see each other only over the wire.
 MAY_USE = {
     "common": {"common"},
@@ -22,6 +22,7 @@ MAY_USE = {
     "server": {"server", "proto", "kernels", "common"},
     "client": {"client", "proto", "kernels", "common"},
     "cli": {"cli", "proto", "kernels", "common"},
+    "serve": {"serve", "proto", "kernels", "common"},
     "bench": set(PARTS) - {"tests"},
     "tests": set(PARTS),
 }
@@ -103,6 +104,11 @@ ROOMS = {
     "cli/many": ["cli/base", "cli/view", "common/*", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
     "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],
+    "serve/http": ["common/base", "proto"],
+    "serve/kserve": ["common/base", "serve/http"],
+    "serve/batch": ["common/base"],
+    "serve/engine": ["common/*", "kernels", "kernels/infer", "serve/batch", "serve/kserve"],
+    "serve/shell": ["common/*", "proto", "serve/*"],
 }
 FILES_MAX = 30  # of C in a folder
 LINES_MAX = 600  # of a file
@@ -121,9 +127,10 @@ LIBRARIES = [
     (r"jansson\.h$", ["common/contract/*", "common/model/safetensors.c", "cli/*", "proto/json/*"], "jansson"),
     (r"systemd/.*", ["common/base/systemd.c"], "libsystemd"),
     (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
+    (r"http_parser\.h$", ["serve/http/parse.*"], "http-parser"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
-CORES = ["server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+CORES = ["serve/batch/*", "server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

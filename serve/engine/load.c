@@ -23,7 +23,7 @@ struct mfl_load {
         enum purpose purpose;
         struct mfl_staged staged;
         struct mfl_version *version;
-        char previous[65];
+        char previous[65], refused[65];
         int result;
         struct mfl_error err;
 };
@@ -35,6 +35,8 @@ static void run_stage(struct mfl_work *work)
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
         switch (load->purpose) {
         case FOR_SOURCE:
+                if (load->options.cache)
+                        mfl_version_refused(load->options.cache, load->refused);
                 load->result =
                         mfl_version_stage(load->model->source, &load->options, &load->staged, &load->err);
                 return;
@@ -57,7 +59,8 @@ static void run_open(struct mfl_work *work)
 static void run_note(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
-        load->result = mfl_version_note(load->options.cache, load->staged.digest, load->previous, &load->err);
+        load->result = mfl_version_note(
+                load->options.cache, load->staged.digest, load->previous, load->refused, &load->err);
 }
 
 /* ---- on the loop ---- */
@@ -118,6 +121,7 @@ static void note(struct mfl_load *load, const char *current, const char *previou
         }
         mfl_strcpy(load->staged.digest, sizeof load->staged.digest, current);
         mfl_strcpy(load->previous, sizeof load->previous, previous);
+        mfl_strcpy(load->refused, sizeof load->refused, load->model->refused);
         submit(load, run_note, on_noted);
 }
 
@@ -198,6 +202,14 @@ static void on_staged(struct mfl_work *work)
                 return;
         }
         const char *digest = load->staged.digest;
+        if (load->purpose == FOR_SOURCE && !model->current && !strcmp(digest, load->refused)) {
+                mfl_log(MFL_LOG_INFO,
+                        "%s: %.*s was rolled back before the restart and stays out until the file changes",
+                        model->name, MFL_VERSION_HEX, digest);
+                mfl_strcpy(model->refused, sizeof model->refused, digest);
+                stage(load, FOR_START);
+                return;
+        }
         const bool same = model->current && !strcmp(digest, model->current->version->model.digest);
         if (load->purpose == FOR_SOURCE && (same || !strcmp(digest, model->refused))) {
                 end_load(load);
@@ -227,21 +239,36 @@ static bool has_room(const struct mfl_model *model)
         return false;
 }
 
-void mfl_model_load(struct mfl_model *model)
+static struct mfl_load *new_load(struct mfl_model *model)
 {
-        model->again = true;
-        if (model->load || !has_room(model))
-                return;
         struct mfl_load *load = mfl_calloc(1, sizeof *load);
         if (!load)
-                return; /* the next look at the source tries again */
-        model->again = false;
+                return NULL;
         model->load = load;
         load->model = model;
         load->options = (struct mfl_version_options){.name = model->name,
                 .cache = *model->cache ? model->cache : NULL,
                 .rows_max = model->all->config.batch.rows_max};
+        return load;
+}
+
+void mfl_model_load(struct mfl_model *model)
+{
+        model->again = true;
+        if (model->load || !has_room(model))
+                return;
+        struct mfl_load *load = new_load(model);
+        if (!load)
+                return; /* the next turn tries again */
+        model->again = false;
         stage(load, FOR_SOURCE);
+}
+
+void mfl_model_note(struct mfl_model *model)
+{
+        struct mfl_load *load = new_load(model);
+        if (load)
+                note(load, model->current->version->model.digest, model->previous_digest);
 }
 
 /* ---- following ---- */

@@ -143,6 +143,7 @@ int mfl_model_rollback(struct mfl_model *model, struct mfl_error *err)
         mfl_model_switch(model, model->previous, from);
         mfl_log(MFL_LOG_INFO, "%s: rolled back to version %s; %s stays out until the file changes",
                 model->name, model->current->version->model.version, from->version->model.version);
+        mfl_model_note(model);
         return 0;
 }
 
@@ -194,6 +195,23 @@ static void close_lane(struct mfl_model *model, struct mfl_lane **lane)
         mfl_lane_clear(*lane);
         let_go(model, *lane);
         *lane = NULL;
+}
+
+static void hurry(struct mfl_lane *lane)
+{
+        if (lane)
+                lane->batcher.config.delay_us = 0;
+}
+
+void mfl_models_hurry(struct mfl_models *models)
+{
+        models->config.batch.delay_us = 0;
+        for (uint32_t i = 0; i < models->n; i++) {
+                hurry(models->v[i].current);
+                hurry(models->v[i].previous);
+                for (size_t k = 0; k < MFL_ARRAY_SIZE(models->v[i].retired); k++)
+                        hurry(models->v[i].retired[k]);
+        }
 }
 
 static void on_poll_closed(uv_handle_t *handle)

@@ -80,6 +80,8 @@ int mfl_model_rollback(struct mfl_model *model, struct mfl_error *err);
 /* Pumps all lanes (lane.h); *ret_due_us: when to do so again, UINT64_MAX: when something happens. Negative: the process can't go on. */
 int mfl_models_pump(struct mfl_models *models, uint64_t now_us, uint64_t *ret_due_us,
         struct mfl_error *err) MFL_MUST_CHECK;
+/* From now on no batch waits for more rows. */
+void mfl_models_hurry(struct mfl_models *models);
 /* Ends what waits, lets running batches finish. The memory must stay until the loop has ended. */
 void mfl_models_close(struct mfl_models *models);
 /* Counts of all versions of a model. */

@@ -185,29 +185,41 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
 
 /* ---- the cache ---- */
 
-static int read_current(const char *cache, char ret_digest[65], struct mfl_error *err)
+/* The digests in the cache's file `current`: of the version in service, and of one that is kept out or "". */
+static int read_current(const char *cache, char ret_digest[65], char ret_refused[65], struct mfl_error *err)
 {
+        static const char hex[] = "0123456789abcdef";
         char path[PATH_BYTES], *text;
         size_t bytes;
         snprintf(path, sizeof path, "%s/current", cache);
         const int r = mfl_fs_read(path, 4096, &text, &bytes, err);
         if (r)
                 return r;
-        const size_t n = strspn(text, "0123456789abcdef");
-        const bool fine = n == 64;
-        if (fine)
+        const bool fine = strspn(text, hex) == 64 && text[64] == '\n';
+        if (fine) {
                 snprintf(ret_digest, 65, "%.64s", text);
+                snprintf(ret_refused, 65, "%.64s", strspn(text + 65, hex) == 64 ? text + 65 : "");
+        }
         free(text);
         return fine ? 0 : mfl_fail(err, MFL_INVALID, "%s: names no version", path);
+}
+
+void mfl_version_refused(const char *cache, char ret_digest[65])
+{
+        struct mfl_error err;
+        char current[65];
+        if (read_current(cache, current, ret_digest, &err))
+                ret_digest[0] = '\0';
 }
 
 int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest,
         struct mfl_staged *ret_staged, struct mfl_error *err)
 {
         struct mfl_staged staged = {0};
+        char refused[65];
         if (!options->cache)
                 return MFL_NOT_FOUND;
-        int r = digest ? 0 : read_current(options->cache, staged.digest, err);
+        int r = digest ? 0 : read_current(options->cache, staged.digest, refused, err);
         if (r)
                 return r;
         if (digest)
@@ -236,12 +248,13 @@ static void remove_others(const char *cache, const char *current, const char *pr
                 closedir(dir);
 }
 
-int mfl_version_note(const char *cache, const char *current, const char *previous, struct mfl_error *err)
+int mfl_version_note(const char *cache, const char *current, const char *previous, const char *refused,
+        struct mfl_error *err)
 {
-        char path[PATH_BYTES], text[72];
+        char path[PATH_BYTES], text[140];
         struct mfl_fs_file file = {0};
         snprintf(path, sizeof path, "%s/current", cache);
-        const int n = snprintf(text, sizeof text, "%s\n", current);
+        const int n = snprintf(text, sizeof text, "%s\n%s\n", current, refused);
         int r = mfl_fs_mkdirs(cache, 0700, err);
         if (!r)
                 r = mfl_fs_begin(&file, path, err);

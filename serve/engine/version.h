@@ -48,7 +48,11 @@ void mfl_version_free(struct mfl_version *version);
 /* n rows at x to n * model.outputs floats at y; n <= rows_max. */
 int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
-/* Notes in the cache which version is served, after it has been taken into service, and which was before it; others are removed. */
-int mfl_version_note(const char *cache, const char *current, const char *previous, struct mfl_error *err);
+/* Notes in the cache which version is served, after it has been taken into service, which was before it, and which one a rollback
+ * keeps out ("": none); copies of others are removed. */
+int mfl_version_note(const char *cache, const char *current, const char *previous, const char *refused,
+        struct mfl_error *err);
+/* The version that a rollback keeps out; "" if none does. */
+void mfl_version_refused(const char *cache, char ret_digest[65]);
 
 #endif

@@ -524,10 +524,10 @@ void mfl_http_conn_flush(struct mfl_http_conn *conn)
 
 void mfl_http_conn_finish(struct mfl_http_conn *conn)
 {
-        if (conn->closing || (conn->parser && (conn->parser->in_head || conn->parser->in_body)))
-                return;
-        conn->last = true;
-        mfl_http_conn_mark(conn);
+        if (!conn->oldest && !conn->parser && !conn->rest && !conn->writing)
+                mfl_http_conn_close(conn);
+        else if (!conn->parser)
+                conn->last = true;
 }
 
 void mfl_http_conn_sweep(struct mfl_http_conn *conn, uint64_t now_ms)

@@ -236,6 +236,15 @@ static int on_body(http_parser *core, const char *at, size_t n)
         return 0;
 }
 
+/* A chunk says how long it is before it comes. */
+static int on_chunk(http_parser *core)
+{
+        struct mfl_http_parser *p = ours(core);
+        return core->content_length > p->limits->body_bytes_max - p->own_bytes
+                       ? bad(p, 413, "the body is larger than body_max")
+                       : 0;
+}
+
 static int on_complete(http_parser *core)
 {
         struct mfl_http_parser *p = ours(core);
@@ -256,6 +265,7 @@ static const http_parser_settings settings = {
         .on_header_value = on_value,
         .on_headers_complete = on_head,
         .on_body = on_body,
+        .on_chunk_header = on_chunk,
         .on_message_complete = on_complete,
 };
 
@@ -307,7 +317,7 @@ static int describe(struct mfl_http_parser *p, enum http_errno why)
         else if (why == HPE_INVALID_VERSION)
                 bad(p, 505, "only HTTP/1.0 and HTTP/1.1 are spoken");
         else if (why == HPE_INVALID_METHOD)
-                bad(p, 501, "the method is unknown");
+                bad(p, 400, "this begins with no method of HTTP (HTTPS to a port without TLS?)");
         else
                 bad(p, 400, http_errno_description(why));
         return MFL_HTTP_BAD;

@@ -190,6 +190,7 @@ void mfl_serve_stop(struct mfl_serve *serve)
                 return;
         serve->stopping = true;
         mfl_systemd_notify("STOPPING=1");
+        mfl_models_hurry(&serve->models);
         mfl_http_stop_listening(&serve->http);
         uv_timer_start(&serve->stop, on_stop, STOP_MS, 0);
 }
@@ -198,6 +199,8 @@ void mfl_serve_close(struct mfl_serve *serve)
 {
         serve->stopping = true;
         mfl_models_close(&serve->models);
+        if (serve->http.loop)
+                mfl_http_flush(&serve->http);
         mfl_http_close(&serve->http);
         mfl_serve_service_close(serve);
         uv_close((uv_handle_t *)&serve->check, NULL);

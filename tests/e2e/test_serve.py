@@ -25,7 +25,7 @@ def trained(tmp_path_factory):
     """Files of two rounds of a small job on 8x8 images in 4 classes."""
     folder = tmp_path_factory.mktemp('trained')
     with h.start_cluster(folder) as c:
-        job = c.run_job()
+        job, _ = c.run_job()
         files = {n: os.path.join(str(folder), 'round%d.safetensors' % n) for n in (1, 3)}
         for n, file in files.items():
             c.mfl('pull', job, '--round', n, '-o', file)
@@ -157,12 +157,24 @@ def test_a_file_that_is_no_model_changes_nothing(tmp_path, trained, rows):
         assert reason['state'] == 'READY' and reason['reason']
         replace(file, trained[1])
         h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the swap')
-        # Back, by hand; the file stays out until it is another one.
-        assert serve.ask('POST', '/v2/models/m/rollback')[0] == 200
+        # Back, by hand; what the file has stays out until it is something else, also after a restart. 503: the swap is being noted.
+        h.wait_until(lambda: serve.ask('POST', '/v2/models/m/rollback')[0] == 200, 10, 'the rollback')
         assert ask_each(serve, rows[:5]) == before
         serve.signal(signal.SIGHUP)
         h.wait_until(lambda: 'read again' in serve.log(), 10, 'the reload')
         assert ask_each(serve, rows[:5]) == before
+        current = tmp_path / 'cache' / 'm' / 'current'
+        h.wait_until(lambda: len(current.read_text().split()) == 2, 10, 'the note of the rollback')
+        serve.kill()
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
+        assert ask_each(serve, rows[:5]) == before
+        with open(file, 'rb') as f:
+            changed = bytearray(f.read())
+        changed[-1] ^= 1
+        with open(file + '.new', 'wb') as f:
+            f.write(changed)
+        os.rename(file + '.new', file)
+        h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the swap')
 
 
 def test_a_restart_needs_the_cache_alone(tmp_path, trained, rows):
@@ -225,13 +237,13 @@ def test_the_queue_is_bounded_and_deadlines_hold(tmp_path):
         assert s.infer(serve.connect(), 'm', s.question(row * 3, parameters={'timeout': 1000}))[0] == 504
         # Told to stop, it answers what it owes.
         serve.popen.terminate()
-        assert connection.getresponse().status in (200, 503)
+        assert connection.getresponse().status == 200
         assert serve.wait(10) == 0
 
 
 @pytest.fixture
 def plain(tmp_path):
-    config = {'request_timeout': '1s', 'head_max': '2KiB', 'body_max': '64KiB', 'bodies_max': '256KiB', 'connections_max': 700, 'pipeline_max': 4}
+    config = {'request_timeout': '1s', 'head_max': '2KiB', 'body_max': '64KiB', 'bodies_max': '2MiB', 'connections_max': 700, 'pipeline_max': 4}
     with s.Serve(tmp_path, {'m': 'identity:2'}, config) as serve:
         yield serve
         # Whatever was sent: others are answered.
@@ -249,7 +261,7 @@ GOOD = s.question([[1.0, 2.0]])
 
 
 @pytest.mark.parametrize('request_bytes, status', [
-    (b'nonsense\r\n\r\n', 501),
+    (b'nonsense\r\n\r\n', 400),
     (b'\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03', 400),
     (b'GET /v2 HTTP/1.1\r\n\r\n', 400),
     (b'GET /v2 HTTP/3.0\r\nHost: x\r\n\r\n', 505),
@@ -265,7 +277,7 @@ GOOD = s.question([[1.0, 2.0]])
     (post(GOOD, 'Content-Length: %d' % (len(GOOD) + 10)), 408),
     (b'GET /v2 HTTP/1.1\r\nHost: ', 408),
     (post(GOOD, 'Expect: wonders', 'Content-Length: 5'), 417),
-], ids=str)
+], ids=lambda v: ''.join(c if c.isalnum() else '-' for c in ascii(v)[:50]))
 def test_what_is_no_request_is_answered_and_closed(plain, request_bytes, status):
     with plain.raw() as sock:
         sock.sendall(request_bytes)
@@ -285,7 +297,7 @@ def test_what_is_no_request_is_answered_and_closed(plain, request_bytes, status)
     ('[' * 30000, "expected '{'"),
     ('{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","data":' + '[' * 1000, 'deeper'),
     (s.question([[1.0, 2.0]])[:-4], ''),
-], ids=lambda v: v[:40])
+], ids=lambda v: ''.join(c if c.isalnum() else '-' for c in ascii(v)[:50]))
 def test_wrong_questions_get_400_and_the_connection_stays(plain, body, why):
     connection = plain.connect()
     status, said = s.infer(connection, 'm', body)

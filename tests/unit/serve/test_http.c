@@ -104,7 +104,7 @@ static void ambiguous_lengths(void **state)
 
 static void refused(void **state)
 {
-        is("nonsense\r\n\r\n", "[501]");
+        is("nonsense\r\n\r\n", "[400]");
         is("GET / HTTP/1.1\r\n\r\n", "[400]");
         is("GET / HTTP/2.0\r\n" HOST "\r\n", "[505]");
         is("CONNECT a:1 HTTP/1.1\r\n" HOST "\r\n", "[405]");
