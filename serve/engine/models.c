@@ -6,7 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/plain.h"
-#include "serve/engine/load.h"
+#include "serve/engine/models_load.h"
 
 #define QUEUE_MAX 4096 /* work of an engine or the loader: a batch per version, and versions to free */
 

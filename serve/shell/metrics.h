@@ -4,7 +4,7 @@
 #define MFL_SERVE_SHELL_METRICS_H
 
 #include "serve/engine/models.h"
-#include "serve/http/serve.h"
+#include "serve/http/http.h"
 
 #define MFL_LATENCY_BUCKETS 16
 

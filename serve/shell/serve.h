@@ -4,7 +4,7 @@
 #define MFL_SERVE_SHELL_SERVE_H
 
 #include "serve/engine/models.h"
-#include "serve/http/serve.h"
+#include "serve/http/http.h"
 #include "serve/shell/config.h"
 #include "serve/shell/keys.h"
 #include "serve/shell/metrics.h"
@@ -46,7 +46,7 @@ int mfl_serve_read_secrets(struct mfl_serve *serve, struct mfl_error *err);
 void mfl_serve_on_request(
         void *user, struct mfl_http_exchange *exchange, const struct mfl_http_request *request);
 void mfl_serve_on_error(void *user, struct mfl_reply *reply, const char *error);
-/* service.c: signals and the service manager. */
+/* serve_service.c: signals and the service manager. */
 void mfl_serve_service_open(struct mfl_serve *serve);
 void mfl_serve_service_close(struct mfl_serve *serve);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One HTTP connection: private to this room. */
-#ifndef MFL_SERVE_HTTP_CONN_H
-#define MFL_SERVE_HTTP_CONN_H
+#ifndef MFL_SERVE_HTTP_HTTP_CONN_H
+#define MFL_SERVE_HTTP_HTTP_CONN_H
 
-#include "serve/http/serve.h"
+#include "serve/http/http.h"
 
 #define MFL_HTTP_READ_BYTES (64u * 1024)
 

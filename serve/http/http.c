@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HTTP on a loop: listeners, answers, and the sweep over connections once a second. */
-#include "serve/http/serve.h"
+#include "serve/http/http.h"
 
 #include <netdb.h>
 #include <stdio.h>
 #include <time.h>
 
 #include "proto/stream.h"
-#include "serve/http/conn.h"
+#include "serve/http/http_conn.h"
 
 #define BACKLOG 4096
 #define SWEEP_MS 1000

@@ -11,8 +11,8 @@
  *
  * Loop thread only. An exchange whose connection is gone stays valid until it is answered.
  */
-#ifndef MFL_SERVE_HTTP_SERVE_H
-#define MFL_SERVE_HTTP_SERVE_H
+#ifndef MFL_SERVE_HTTP_HTTP_H
+#define MFL_SERVE_HTTP_HTTP_H
 
 #include <uv.h>
 

@@ -6,7 +6,7 @@
  * How it ends: the peer closes and nothing is owed; a request says "Connection: close"; a request can't be understood
  * (answered, then closed); a deadline (sweep); a write fails. A peer that closes only its sending side still gets its answers.
  */
-#include "serve/http/conn.h"
+#include "serve/http/http_conn.h"
 
 #include "common/base/log.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a version comes into service: private to this room. */
-#ifndef MFL_SERVE_ENGINE_LOAD_H
-#define MFL_SERVE_ENGINE_LOAD_H
+#ifndef MFL_SERVE_ENGINE_MODELS_LOAD_H
+#define MFL_SERVE_ENGINE_MODELS_LOAD_H
 
 #include "serve/engine/models.h"
 

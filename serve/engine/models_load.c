@@ -6,7 +6,7 @@
  *                       `- failed: served already: logged -> IDLE
  *                                  nothing served yet: the cache's version -> OPEN
  */
-#include "serve/engine/load.h"
+#include "serve/engine/models_load.h"
 
 #include "common/base/log.h"
 
