@@ -28,7 +28,7 @@ struct mfl_serve {
         uint32_t n_handles;
         int result;
         struct mfl_error err;
-        bool stopping, closed, has_input, told_ready;
+        bool stopping, has_input;
         char status_text[200];
 };
 

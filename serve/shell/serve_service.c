@@ -59,10 +59,6 @@ static void on_status(uv_timer_t *timer)
                 n += serve->models.v[i].current != NULL;
         snprintf(text, sizeof text, "%.100s: %u of %u models served; %u connections", serve->address, n,
                 serve->models.n, serve->http.n_conns);
-        if (!serve->told_ready && mfl_models_ready(&serve->models)) {
-                serve->told_ready = true;
-                mfl_systemd_notify("READY=1");
-        }
         if (!strcmp(text, serve->status_text))
                 return;
         strcpy(serve->status_text, text);
@@ -121,6 +117,7 @@ void mfl_serve_service_open(struct mfl_serve *serve)
         uv_signal_start(&serve->sighup, on_hangup, SIGHUP);
         if (serve->config->exit_with_stdin)
                 watch_input(serve);
+        mfl_systemd_notify("READY=1"); /* it listens; /v2/health/ready says whether models are loaded */
         if (mfl_systemd_listens())
                 uv_timer_start(&serve->status, on_status, 0, STATUS_EVERY_MS);
         serve->watchdog_ms = mfl_systemd_watchdog_ms();
