@@ -33,6 +33,7 @@ PURPOSE = {
     "common/partition": "which client has which samples",
     "proto": "the protocol: messages, frames, streams, TLS",
     "proto/json": "messages as JSON objects",
+    "proto/pull": "a model that a server has sent, as a model file",
     "kernels": "the table of functions that every backend fills in, and what backends share",
     "kernels/mesh": "collectives among the workers of a client",
     "kernels/team": "a training step on several workers",
@@ -95,6 +96,7 @@ PURPOSE = {
     "serve/kserve": "the Open Inference Protocol: paths, JSON and binary tensors",
     "serve/batch": "core: which requests are computed together, and which version answers",
     "serve/engine": "versions of models: loading, running, taking turns",
+    "serve/follow": "a job whose rounds become model files",
     "serve/shell": "mfl-serve: configuration, what each path does, metrics, signals",
 }
 TABLE = re.compile(r"(<!-- rooms: made by tools/check_house.py --fix -->\n\n)(.*?)(\n\n<!-- end of rooms -->)", re.S)

@@ -46,6 +46,7 @@ ROOMS = {
     "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],
     "proto/json": ["common/base", "common/measure", "proto"],
+    "proto/pull": ["common/*", "proto", "proto/json"],
     "kernels": ["common/*"],
     "kernels/mesh": ["common/base"],
     "kernels/team": ["common/*", "kernels", "kernels/mesh"],
@@ -108,6 +109,7 @@ ROOMS = {
     "serve/kserve": ["common/base", "serve/http"],
     "serve/batch": ["common/base"],
     "serve/engine": ["common/*", "kernels", "kernels/infer", "serve/batch", "serve/kserve"],
+    "serve/follow": ["common/*", "proto", "proto/pull"],
     "serve/shell": ["common/*", "proto", "serve/*"],
 }
 FILES_MAX = 30  # of C in a folder

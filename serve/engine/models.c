@@ -26,7 +26,8 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
         return r;
 }
 
-int mfl_models_add(struct mfl_models *models, const char *name, const char *source, struct mfl_error *err)
+int mfl_models_add(
+        struct mfl_models *models, const char *name, const char *source, bool comes, struct mfl_error *err)
 {
         if (!*name || !mfl_plain_name(name) || strpbrk(name, "/%?# \"\\") ||
                 strlen(name) >= MFL_KSERVE_NAME_BYTES || *name == '.')
@@ -39,7 +40,7 @@ int mfl_models_add(struct mfl_models *models, const char *name, const char *sour
         if (models->n == MFL_MODELS_MAX)
                 return mfl_fail(err, MFL_INVALID, "models: more than %d", MFL_MODELS_MAX);
         struct mfl_model *model = &models->v[models->n];
-        *model = (struct mfl_model){.all = models};
+        *model = (struct mfl_model){.all = models, .comes = comes};
         mfl_strcpy(model->name, sizeof model->name, name);
         if (!*source || !mfl_strcpy(model->source, sizeof model->source, source))
                 return mfl_fail(err, MFL_INVALID, "models: %s: expected a file of 1 to %zu characters", name,

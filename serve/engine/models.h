@@ -41,6 +41,7 @@ struct mfl_model {
         uv_fs_poll_t poll;
         bool again; /* the source has changed during the load */
         bool polls;
+        bool comes; /* the source is written while this runs: it need not be there yet */
 };
 
 struct mfl_models_config {
@@ -64,10 +65,14 @@ struct mfl_models {
 
 int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
         struct mfl_error *err);
-/* MFL_INVALID: the name or source is not fine, or the name is there. */
-int mfl_models_add(struct mfl_models *models, const char *name, const char *source, struct mfl_error *err);
+/* comes: the source is written while this runs, and need not be there yet. MFL_INVALID: the name or source is not fine, or the
+ * name is there. */
+int mfl_models_add(
+        struct mfl_models *models, const char *name, const char *source, bool comes, struct mfl_error *err);
 /* Loads all, and follows their sources from then on. */
 void mfl_models_start(struct mfl_models *models);
+/* Looks at the model's source, and loads what is new there. */
+void mfl_model_load(struct mfl_model *model);
 /* Looks at all sources now. */
 void mfl_models_reload(struct mfl_models *models);
 struct mfl_model *mfl_models_find(struct mfl_models *models, const char *name);

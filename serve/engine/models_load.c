@@ -193,7 +193,7 @@ static void on_staged(struct mfl_work *work)
                 return;
         }
         if (load->result) {
-                if (load->result != MFL_NOT_FOUND || load->purpose != FOR_START)
+                if (load->result != MFL_NOT_FOUND || (load->purpose != FOR_START && !model->comes))
                         note_failure(load);
                 if (load->purpose == FOR_SOURCE && !model->current && load->options.cache)
                         stage(load, FOR_START);

@@ -5,8 +5,6 @@
 
 #include "serve/engine/models.h"
 
-/* Looks at the model's source, and loads what is new there. */
-void mfl_model_load(struct mfl_model *model);
 /* The cache's note of what is served, again; no load is in progress. */
 void mfl_model_note(struct mfl_model *model);
 /* lane is served from now on, and `before` is the version before it. Both references are the model's. */

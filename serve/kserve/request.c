@@ -8,9 +8,9 @@
 struct reading {
         const struct mfl_kserve_model *model;
         uint32_t rows_max;
-        struct mfl_json json;
+        struct mfl_scan json;
         struct mfl_kserve_request request;
-        struct mfl_json_tensor data;
+        struct mfl_scan_tensor data;
         int64_t shape[MFL_KSERVE_RANK_MAX + 1];
         uint32_t rank;
         char datatype[16];
@@ -22,16 +22,16 @@ struct reading {
 
 static int fail_key(struct reading *d, const char *where, const char *key)
 {
-        return mfl_json_fail(&d->json, "%s: '%.40s' is not supported", where, key);
+        return mfl_scan_fail(&d->json, "%s: '%.40s' is not supported", where, key);
 }
 
 /* Of the request. */
 static int read_parameter(struct reading *d, const char *key)
 {
         if (!strcmp(key, "timeout"))
-                return mfl_json_whole(&d->json, 1ull << 50, &d->request.timeout_us);
+                return mfl_scan_whole(&d->json, 1ull << 50, &d->request.timeout_us);
         if (!strcmp(key, "binary_data_output"))
-                return mfl_json_bool(&d->json, &d->all_binary);
+                return mfl_scan_bool(&d->json, &d->all_binary);
         return fail_key(d, "parameters", key);
 }
 
@@ -40,7 +40,7 @@ static int read_input_parameter(struct reading *d, const char *key)
         if (strcmp(key, "binary_data_size"))
                 return fail_key(d, "inputs[0].parameters", key);
         d->is_binary = true;
-        return mfl_json_whole(&d->json, 1ull << 50, &d->binary_bytes);
+        return mfl_scan_whole(&d->json, 1ull << 50, &d->binary_bytes);
 }
 
 static int read_output_parameter(struct reading *d, const char *key)
@@ -49,11 +49,11 @@ static int read_output_parameter(struct reading *d, const char *key)
         int r;
         if (!strcmp(key, "binary_data")) {
                 d->binary_set = true;
-                return mfl_json_bool(&d->json, &d->output_binary);
+                return mfl_scan_bool(&d->json, &d->output_binary);
         }
         if (strcmp(key, "classification"))
                 return fail_key(d, "outputs[0].parameters", key);
-        r = mfl_json_whole(&d->json, UINT32_MAX, &k);
+        r = mfl_scan_whole(&d->json, UINT32_MAX, &k);
         d->request.classification = (uint32_t)k;
         return r;
 }
@@ -63,12 +63,12 @@ static int read_object(struct reading *d, int (*read)(struct reading *d, const c
 {
         char key[64];
         bool more;
-        int r = mfl_json_expect(&d->json, '{');
+        int r = mfl_scan_expect(&d->json, '{');
         for (uint32_t i = 0; !r; i++) {
-                r = mfl_json_next(&d->json, '}', i, &more);
+                r = mfl_scan_next(&d->json, '}', i, &more);
                 if (r || !more)
                         break;
-                r = mfl_json_key(&d->json, key, sizeof key);
+                r = mfl_scan_key(&d->json, key, sizeof key);
                 if (!r)
                         r = read(d, key);
         }
@@ -90,16 +90,16 @@ static int fail_shape(struct reading *d)
 static int read_shape(struct reading *d)
 {
         bool more;
-        int r = mfl_json_expect(&d->json, '[');
+        int r = mfl_scan_expect(&d->json, '[');
         d->rank = 0;
         for (uint32_t i = 0; !r; i++) {
                 uint64_t v = 0;
-                r = mfl_json_next(&d->json, ']', i, &more);
+                r = mfl_scan_next(&d->json, ']', i, &more);
                 if (r || !more)
                         break;
                 if (i > MFL_KSERVE_RANK_MAX)
                         return fail_shape(d);
-                r = mfl_json_whole(&d->json, 1ull << 40, &v);
+                r = mfl_scan_whole(&d->json, 1ull << 40, &v);
                 d->shape[d->rank++] = (int64_t)v;
         }
         d->has_shape = true;
@@ -116,9 +116,9 @@ static int read_data(struct reading *d)
 {
         const size_t n_max = (size_t)d->rows_max * d->model->elements;
         if (d->has_data)
-                return mfl_json_fail(&d->json, "inputs[0]: 'data' twice");
+                return mfl_scan_fail(&d->json, "inputs[0]: 'data' twice");
         d->has_data = true;
-        d->data = (struct mfl_json_tensor){.type = d->model->type, .n_max = n_max};
+        d->data = (struct mfl_scan_tensor){.type = d->model->type, .n_max = n_max};
         if (d->has_shape) {
                 /* A number takes at least two bytes of text. */
                 const size_t n = MFL_MIN(
@@ -128,7 +128,7 @@ static int read_data(struct reading *d)
                         return mfl_fail_memory(d->json.err, n * 4, "a tensor");
                 d->data.room = n;
         }
-        return mfl_json_tensor(&d->json, &d->data);
+        return mfl_scan_tensor(&d->json, &d->data);
 }
 
 static int read_input_key(struct reading *d, const char *key)
@@ -136,19 +136,19 @@ static int read_input_key(struct reading *d, const char *key)
         char name[MFL_KSERVE_NAME_BYTES];
         int r;
         if (!strcmp(key, "name")) {
-                r = mfl_json_string(&d->json, name, sizeof name);
+                r = mfl_scan_string(&d->json, name, sizeof name);
                 if (!r && strcmp(name, "input"))
-                        r = mfl_json_fail(
+                        r = mfl_scan_fail(
                                 &d->json, "inputs[0].name: this model's input is 'input', not '%s'", name);
                 return r;
         }
         if (!strcmp(key, "shape"))
                 return read_shape(d);
         if (!strcmp(key, "datatype")) {
-                r = mfl_json_string(&d->json, d->datatype, sizeof d->datatype);
+                r = mfl_scan_string(&d->json, d->datatype, sizeof d->datatype);
                 if (!r && strcmp(d->datatype, mfl_tensor_name(d->model->type)) &&
                         !(d->model->type == MFL_TENSOR_I32 && !strcmp(d->datatype, "INT64")))
-                        r = mfl_json_fail(&d->json, "inputs[0].datatype: this model takes %s, not %s",
+                        r = mfl_scan_fail(&d->json, "inputs[0].datatype: this model takes %s, not %s",
                                 mfl_tensor_name(d->model->type), d->datatype);
                 return r;
         }
@@ -162,15 +162,15 @@ static int read_single(
         struct reading *d, const char *what, bool *has, int (*read)(struct reading *d, const char *key))
 {
         bool more;
-        int r = mfl_json_expect(&d->json, '[');
+        int r = mfl_scan_expect(&d->json, '[');
         if (!r && *has)
-                return mfl_json_fail(&d->json, "'%s' twice", what);
+                return mfl_scan_fail(&d->json, "'%s' twice", what);
         for (uint32_t i = 0; !r; i++) {
-                r = mfl_json_next(&d->json, ']', i, &more);
+                r = mfl_scan_next(&d->json, ']', i, &more);
                 if (r || !more)
                         break;
                 if (*has)
-                        return mfl_json_fail(&d->json, "%s: this model has one", what);
+                        return mfl_scan_fail(&d->json, "%s: this model has one", what);
                 *has = true;
                 r = read_object(d, read);
         }
@@ -184,9 +184,9 @@ static int read_output_key(struct reading *d, const char *key)
                 return read_object(d, read_output_parameter);
         if (strcmp(key, "name"))
                 return fail_key(d, "outputs[0]", key);
-        int r = mfl_json_string(&d->json, name, sizeof name);
+        int r = mfl_scan_string(&d->json, name, sizeof name);
         if (!r && strcmp(name, d->model->output))
-                r = mfl_json_fail(&d->json, "outputs[0].name: this model's output is '%s', not '%s'",
+                r = mfl_scan_fail(&d->json, "outputs[0].name: this model's output is '%s', not '%s'",
                         d->model->output, name);
         return r;
 }
@@ -194,7 +194,7 @@ static int read_output_key(struct reading *d, const char *key)
 static int read_key(struct reading *d, const char *key)
 {
         if (!strcmp(key, "id"))
-                return mfl_json_string(&d->json, d->request.id, sizeof d->request.id);
+                return mfl_scan_string(&d->json, d->request.id, sizeof d->request.id);
         if (!strcmp(key, "parameters"))
                 return read_object(d, read_parameter);
         if (!strcmp(key, "inputs"))
@@ -307,10 +307,10 @@ int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, co
                 return mfl_fail(err, MFL_INVALID,
                         "Inference-Header-Content-Length is %zu, but the body has %zu bytes", json_bytes,
                         body_bytes);
-        mfl_json_open(&d.json, body, json_bytes, err);
+        mfl_scan_open(&d.json, body, json_bytes, err);
         int r = read_object(&d, read_key);
         if (!r)
-                r = mfl_json_end(&d.json);
+                r = mfl_scan_end(&d.json);
         if (!r)
                 r = check_request(&d, body, body_bytes, json_bytes);
         if (r) {

@@ -277,7 +277,7 @@ void mfl_serve_on_request(void *user, struct mfl_http_exchange *x, const struct 
                 answer_index(serve, x);
                 return;
         case MFL_KSERVE_METRICS:
-                mfl_metrics_write(&serve->http, &serve->models, serve->latency, &x->reply);
+                mfl_metrics_write(&serve->http, &serve->models, serve->latency, serve->follows, &x->reply);
                 mfl_http_answer(&serve->http, x, 200, MFL_METRICS_TYPE, NULL);
                 return;
         default:

@@ -24,13 +24,22 @@ static struct mfl_serve_model *add_model(struct mfl_serve_models *models)
 static int read_model(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         struct mfl_serve_models *models, struct mfl_error *err)
 {
+        static const char *const rounds[] = {"newest", "best", NULL};
         static const struct mfl_yaml_field fields[] = {
                 {.key = "name", MFL_YAML_AT(STRING, struct mfl_serve_model, name), .required = true},
-                {.key = "file", MFL_YAML_AT(STRING, struct mfl_serve_model, file), .required = true}, {0}};
+                {.key = "file", MFL_YAML_AT(STRING, struct mfl_serve_model, file)},
+                {.key = "job", MFL_YAML_AT(STRING, struct mfl_serve_model, job)},
+                {.key = "round", MFL_YAML_AT(ENUM, struct mfl_serve_model, round), .names = rounds}, {0}};
         struct mfl_serve_model *model = add_model(models);
         if (!model)
                 return mfl_yaml_fail(doc, node, err, "more than %d models", MFL_SERVE_MODELS_MAX);
-        return mfl_yaml_read(doc, node, fields, model, err);
+        *model = (struct mfl_serve_model){0};
+        int r = mfl_yaml_read(doc, node, fields, model, err);
+        if (!r && !*model->file == !*model->job)
+                r = mfl_yaml_fail(doc, node, err, "expected either 'file', or 'job'");
+        if (!r && *model->file && mfl_yaml_find(node, "round"))
+                r = mfl_yaml_fail(doc, node, err, "'round' is for models that follow a job");
+        return r;
 }
 
 static int read_models(
@@ -47,22 +56,33 @@ static int read_models(
         return r;
 }
 
-static int set_model(void *target, const char *text, struct mfl_error *err)
+/* "NAME=TEXT" */
+static int set_named(
+        struct mfl_serve_config *config, const char *text, const char *what, bool job, struct mfl_error *err)
 {
-        struct mfl_serve_config *config = target;
         const char *equals = strchr(text, '=');
-        struct mfl_serve_model *model = equals ? add_model(&config->models) : NULL;
         if (!equals || equals == text || !equals[1])
-                return mfl_fail(err, MFL_INVALID, "expected NAME=FILE, got '%.200s'", text);
+                return mfl_fail(err, MFL_INVALID, "expected NAME=%s, got '%.200s'", what, text);
+        struct mfl_serve_model *model = add_model(&config->models);
         if (!model)
                 return mfl_fail(err, MFL_INVALID, "more than %d models", MFL_SERVE_MODELS_MAX);
+        *model = (struct mfl_serve_model){0};
         if ((size_t)(equals - text) >= sizeof model->name ||
-                !mfl_strcpy(model->file, sizeof model->file, equals + 1))
-                return mfl_fail(err, MFL_INVALID, "a name has at most %zu characters, a file's %zu",
-                        sizeof model->name - 1, sizeof model->file - 1);
+                !(job ? mfl_strcpy(model->job, sizeof model->job, equals + 1)
+                      : mfl_strcpy(model->file, sizeof model->file, equals + 1)))
+                return mfl_fail(err, MFL_INVALID, "a name or %s is too long: '%.200s'", what, text);
         memcpy(model->name, text, (size_t)(equals - text));
-        model->name[equals - text] = '\0';
         return 0;
+}
+
+static int set_model(void *target, const char *text, struct mfl_error *err)
+{
+        return set_named(target, text, "FILE", false, err);
+}
+
+static int set_follow(void *target, const char *text, struct mfl_error *err)
+{
+        return set_named(target, text, "JOB", true, err);
 }
 
 /* clang-format off */
@@ -72,13 +92,26 @@ static const struct mfl_setting rows[] = {
                 .field = {.key = "models", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_serve_config, models), .read = read_models},
                 .option = "model", .argument = "NAME=FILE", .many = true, .set = set_model, .note = "none",
                 .example = "[{name: digits, file: /srv/models/digits.safetensors}]",
-                .help = "what is served: a list of {name, file}, each file one that `mfl pull` has written. A file that is replaced is "
+                .help = "what is served: a list of {name, file}, each file one that `mfl pull` has written, and of {name, job, round}, which follow a job "
+                        "of `server`: its newest round, or its best. A file that is replaced, and a round that is committed, is "
                         "loaded and takes over, without a failed request. The option may be given several times"},
+        {.field = {MFL_YAML_AT(U32, struct mfl_serve_config, models.n)}, .option = "follow", .argument = "NAME=JOB", .many = true, .set = set_follow,
+                .note = "none", .help = "serve the newest round of a job of `server`, and each one that is committed; may be given several times"},
         {.field = {KEY("cache_dir", STRING, cache_dir)}, .option = "cache-dir", .argument = "DIR", .note = "none: no copies are kept",
                 .env = "CACHE_DIRECTORY", .env_is_default = true, .example = "/var/cache/mfl-serve",
                 .help = "the directory of copies of the versions in service; with it, a restart does not need the files"},
         {.field = {KEY("poll", DURATION, poll_ms), .min = 50, .max = 86400000}, .value = "500ms",
                 .help = "how often the files are looked at"},
+
+        {.section = "Jobs to follow",
+                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT", .note = "none", .example = "agg.example.org:7433",
+                .help = "the mfl-server whose jobs are followed; needs cache_dir. While it is away, the last round is served"},
+        {.field = {KEY("server_ca", STRING, server_ca)}, .option = "server-ca", .argument = "FILE|DIR", .note = "none: plain TCP", .example = "/etc/mfl/ca.pem",
+                .reload = MFL_RELOAD_USE, .help = "the CA of that server's certificate; with it, TLS is spoken"},
+        {.field = {KEY("server_cert", STRING, server_cert)}, .option = "server-cert", .argument = "FILE", .note = "none", .example = "/etc/mfl/viewer.pem",
+                .reload = MFL_RELOAD_USE, .help = "the certificate to show to that server; OU=viewer is enough"},
+        {.field = {KEY("server_key", STRING, server_key)}, .option = "server-key", .argument = "FILE", .note = "none", .example = "/etc/mfl/viewer.key",
+                .reload = MFL_RELOAD_USE, .help = "the key of that certificate, not readable by others (chmod 600)"},
 
         {.section = "Batches",
                 .field = {KEY("batch", U32, batch), .min = 1, .max = 4096}, .option = "batch", .argument = "N", .value = "32", .unit = "rows",
@@ -180,6 +213,15 @@ static int check(const struct mfl_serve_config *c, struct mfl_error *err)
         if (!c->models.n)
                 return mfl_fail(err, MFL_INVALID,
                         "no model: give --model NAME=FILE, or models: [{name: NAME, file: FILE}]");
+        for (uint32_t i = 0; i < c->models.n; i++)
+                if (*c->models.v[i].job && (!*c->server || !*c->cache_dir))
+                        return mfl_fail(err, MFL_INVALID,
+                                "models: %s follows a job, which needs server and cache_dir: %s is missing",
+                                c->models.v[i].name, *c->server ? "cache_dir" : "server");
+        const bool any = *c->server_ca || *c->server_cert || *c->server_key;
+        if (any && (!*c->server_ca || !*c->server_cert || !*c->server_key))
+                return mfl_fail(err, MFL_INVALID,
+                        "TLS to the server needs server_ca, server_cert and server_key together");
         if (!*c->tls_cert != !*c->tls_key)
                 return mfl_fail(err, MFL_INVALID, "TLS needs tls_cert and tls_key together: %s is missing",
                         *c->tls_cert ? "tls_key" : "tls_cert");

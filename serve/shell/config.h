@@ -7,8 +7,10 @@
 
 #define MFL_SERVE_MODELS_MAX 64
 
+/* From a file, or from a job of `server`. */
 struct mfl_serve_model {
-        char name[64], file[1024];
+        char name[64], file[1024], job[64];
+        int round; /* of the job: 0 the newest, 1 the best */
 };
 
 struct mfl_serve_models {
@@ -26,6 +28,7 @@ struct mfl_serve_config {
         char api_keys[1024];
         struct mfl_serve_models models;
         char cache_dir[1024];
+        char server[256], server_ca[1024], server_cert[1024], server_key[1024];
         uint64_t poll_ms;
         uint32_t batch, queue, rows_max, threads;
         uint64_t deadline_ms, delay_ms;

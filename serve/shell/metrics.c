@@ -146,11 +146,28 @@ static void put_latency(const char *model, const struct mfl_latency *latency, st
         mfl_reply_format(reply, "%s_count{model=\"%s\"} %llu\n", name, model, (unsigned long long)latency->n);
 }
 
+static void put_follows(
+        const struct mfl_models *models, const struct mfl_follow *follows, struct mfl_reply *reply)
+{
+        static const char connected[] = "mfl_serve_following", rounds[] = "mfl_serve_followed_rounds_total";
+        put_family(reply, connected, "gauge", "1 while the server of the job that is followed is reached.");
+        for (uint32_t i = 0; i < models->n; i++)
+                if (follows[i].loop)
+                        mfl_reply_format(reply, "%s{model=\"%s\"} %d\n", connected, models->v[i].name,
+                                follows[i].connected);
+        put_family(reply, rounds, "counter", "Rounds fetched from it.");
+        for (uint32_t i = 0; i < models->n; i++)
+                if (follows[i].loop)
+                        mfl_reply_format(reply, "%s{model=\"%s\"} %llu\n", rounds, models->v[i].name,
+                                (unsigned long long)follows[i].n_written);
+}
+
 void mfl_metrics_write(const struct mfl_http *http, const struct mfl_models *models,
-        const struct mfl_latency *latency, struct mfl_reply *reply)
+        const struct mfl_latency *latency, const struct mfl_follow *follows, struct mfl_reply *reply)
 {
         put_http(http, reply);
         put_models(models, reply);
+        put_follows(models, follows, reply);
         put_family(reply, "mfl_serve_latency_seconds", "histogram", "From a whole request to its answer.");
         for (uint32_t i = 0; i < models->n; i++)
                 put_latency(models->v[i].name, &latency[i], reply);

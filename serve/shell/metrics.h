@@ -4,6 +4,7 @@
 #define MFL_SERVE_SHELL_METRICS_H
 
 #include "serve/engine/models.h"
+#include "serve/follow/follow.h"
 #include "serve/http/http.h"
 
 #define MFL_LATENCY_BUCKETS 16
@@ -16,8 +17,8 @@ struct mfl_latency {
 void mfl_latency_add(struct mfl_latency *latency, uint64_t us);
 
 #define MFL_METRICS_TYPE "text/plain; version=0.0.4; charset=utf-8"
-/* latency: one for each model. */
+/* latency and follows: one for each model. */
 void mfl_metrics_write(const struct mfl_http *http, const struct mfl_models *models,
-        const struct mfl_latency *latency, struct mfl_reply *reply);
+        const struct mfl_latency *latency, const struct mfl_follow *follows, struct mfl_reply *reply);
 
 #endif

@@ -112,9 +112,37 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                 .threads = c->threads,
                 .poll_ms = c->poll_ms};
         int r = mfl_models_open(&serve->models, &serve->loop, &config, err);
-        for (uint32_t i = 0; !r && i < c->models.n; i++)
-                r = mfl_models_add(&serve->models, c->models.v[i].name, c->models.v[i].file, err);
+        for (uint32_t i = 0; !r && i < c->models.n; i++) {
+                const struct mfl_serve_model *model = &c->models.v[i];
+                if (*model->job)
+                        snprintf(serve->followed[i], sizeof serve->followed[i], "%s/%s/followed.safetensors",
+                                c->cache_dir, model->name);
+                r = mfl_models_add(&serve->models, model->name,
+                        *model->job ? serve->followed[i] : model->file, *model->job, err);
+        }
         return r;
+}
+
+static void on_new_round(void *user)
+{
+        mfl_model_load(user);
+}
+
+static void start_following(struct mfl_serve *serve)
+{
+        const struct mfl_serve_config *c = serve->config;
+        for (uint32_t i = 0; i < c->models.n; i++) {
+                const struct mfl_serve_model *model = &c->models.v[i];
+                const struct mfl_follow_config follow = {.name = model->name,
+                        .server = c->server,
+                        .job = model->job,
+                        .best = model->round == 1,
+                        .tls = {.ca = c->server_ca, .cert = c->server_cert, .key = c->server_key},
+                        .path = serve->followed[i]};
+                if (*model->job)
+                        mfl_follow_start(&serve->follows[i], &serve->loop, &serve->models.loader, &follow,
+                                on_new_round, &serve->models.v[i]);
+        }
 }
 
 static int listen_on_all(struct mfl_serve *serve, struct mfl_error *err)
@@ -165,6 +193,7 @@ int mfl_serve_open(struct mfl_serve *serve, struct mfl_serve_config *config, str
         uv_prepare_start(&serve->prepare, on_prepare);
         mfl_serve_service_open(serve);
         mfl_models_start(&serve->models);
+        start_following(serve);
         return 0;
 }
 
@@ -198,6 +227,8 @@ void mfl_serve_stop(struct mfl_serve *serve)
 void mfl_serve_close(struct mfl_serve *serve)
 {
         serve->stopping = true;
+        for (uint32_t i = 0; i < MFL_MODELS_MAX; i++)
+                mfl_follow_close(&serve->follows[i]);
         mfl_models_close(&serve->models);
         if (serve->http.loop)
                 mfl_http_flush(&serve->http);

@@ -4,6 +4,7 @@
 #define MFL_SERVE_SHELL_SERVE_H
 
 #include "serve/engine/models.h"
+#include "serve/follow/follow.h"
 #include "serve/http/http.h"
 #include "serve/shell/config.h"
 #include "serve/shell/keys.h"
@@ -16,6 +17,8 @@ struct mfl_serve {
         struct mfl_models models;
         struct mfl_keys keys;
         struct mfl_latency latency[MFL_MODELS_MAX];
+        struct mfl_follow follows[MFL_MODELS_MAX]; /* of models that follow a job; otherwise zeros */
+        char followed[MFL_MODELS_MAX][1200];       /* the files that they write */
         uint64_t bodies_left;
         char address[300];
         /* Private. */

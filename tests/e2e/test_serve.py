@@ -454,9 +454,11 @@ def test_keys_and_tls(tmp_path):
     (('--model', 'm=identity:1', '--model', 'm=identity:2'), "'m' twice"),
     (('--tls-cert', '/nowhere'), 'tls_key is missing'),
     (('--api-keys', '/nowhere'), '/nowhere: no such file'),
+    (('--follow', 'm=j-000001'), 'server is missing'),
+    (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
 ])
 def test_wrong_settings(tmp_path, options, why):
-    serve = s.Serve(tmp_path, {} if '--model' in options else {'m': 'identity:1'}, options=options, ready=False)
+    serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)
     assert serve.wait(10) == 78 and why in serve.log()
     serve.kill()
 
@@ -483,3 +485,47 @@ def test_triton_client(tmp_path, trained, rows):
             assert [int(row[0].decode().split(':')[1] if binary else row[0].split(':')[1]) for row in best.tolist()] == got.argmax(1).tolist()
         with pytest.raises(client_of.InferenceServerException, match='no model'):
             client.infer('x', [given])
+
+
+def test_follows_a_job(tmp_path, rows):
+    """Each round is served when it is committed; what is served stays when the server goes, over a restart, and goes on when it is back."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job = c.begin(rounds=h.ENDLESS)
+        options = ('--server', c.address, '--follow', 'm=' + job)
+
+        def about(serve):
+            return json.loads(serve.get('/v2/models/m')[2])['parameters']
+
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            first = about(serve)['round']
+            h.wait_until(lambda: about(serve)['round'] >= first + 2, 20, 'two more rounds')
+            # What is served is that round.
+            c.stop_job(job)
+            newest = max(r['round'] for r in c.rounds(job))
+            h.wait_until(lambda: about(serve)['round'] == newest, 20, 'the last round')
+            file = os.path.join(str(tmp_path), 'pulled.safetensors')
+            c.mfl('pull', job, '-o', file)
+            bits = ask_each(serve, rows[:5])
+            got = numpy.array([[float.fromhex(v) for v in row] for row in bits])
+            assert numpy.abs(got - forward(file, rows[:5])).max() <= 1e-5 * max(1, numpy.abs(got).max())
+            assert b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2]
+            c.server.kill()
+            h.wait_until(lambda: b'mfl_serve_following{model="m"} 0\n' in serve.get('/metrics')[2], 20, 'the loss')
+            assert ask_each(serve, rows[:5]) == bits
+            serve.kill()
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            assert ask_each(serve, rows[:5]) == bits and about(serve)['round'] == newest
+            c.start_server()
+            h.wait_until(lambda: b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2], 20, 'the connection')
+            assert ask_each(serve, rows[:5]) == bits
+            assert serve.stop() == 0
+
+
+def test_follows_what_is_not_there(tmp_path):
+    with h.start_cluster(tmp_path / 'cluster', daemons=0) as c:
+        options = ('--server', c.address, '--follow', 'm=j-000042', '--model', 'other=identity:2')
+        with s.Serve(tmp_path, config={'cache_dir': str(tmp_path / 'cache')}, options=options, ready=False) as serve:
+            h.wait_until(lambda: 'job j-000042 of ' in serve.log(), 10, 'the complaint')
+            assert s.infer(serve.connect(), 'other', GOOD)[0] == 200 and serve.get('/v2/health/ready')[0] == 503
+            assert serve.stop() == 0

@@ -47,10 +47,10 @@ static const struct mfl_kserve_model pixels = {.name = "p",
 
 static double number(const char *text)
 {
-        struct mfl_json json;
+        struct mfl_scan json;
         double value = NAN;
-        mfl_json_open(&json, text, strlen(text), &err);
-        return mfl_json_number(&json, &value) || mfl_json_end(&json) ? NAN : value;
+        mfl_scan_open(&json, text, strlen(text), &err);
+        return mfl_scan_number(&json, &value) || mfl_scan_end(&json) ? NAN : value;
 }
 
 /* The same bits as strtod, which the C library rounds correctly. */
