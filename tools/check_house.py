@@ -90,6 +90,7 @@ PURPOSE = {
     "cli/pull": "fetching models, rounds and events",
     "cli/job": "submitting jobs",
     "cli/many": "several jobs at once: which ones, and how they compare",
+    "cli/predict": "a model's answers for samples of a file, and what they are worth",
     "cli/run": "`mfl run`: a server and daemons for one job",
     "cli/commands": "the commands, their options and help",
     "serve/http": "HTTP/1.1 connections: parsing, pipelining, TLS, limits",

@@ -86,3 +86,23 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
                 *ret_pulled = p;
         return r;
 }
+
+int mfl_pull_round(const char *text, int64_t *ret_round, struct mfl_error *err)
+{
+        char *end;
+        if (!text || !strcmp(text, "last")) {
+                *ret_round = MFL_PULL_LAST;
+                return 0;
+        }
+        if (!strcmp(text, "best")) {
+                *ret_round = MFL_PULL_BEST;
+                return 0;
+        }
+        errno = 0;
+        int64_t v = strtoll(text, &end, 10);
+        if (errno || end == text || *end || v < 0 || v > UINT32_MAX)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--round: '%.60s' is not a round's number, 'best' or 'last'", text);
+        *ret_round = v;
+        return 0;
+}

@@ -81,8 +81,8 @@ static const char *unit_of(const struct mfl_dataset *d)
         return d->tokens == MFL_TOKENS_WORDS ? "word" : "token";
 }
 
-int mfl_contract_of_dataset(const struct mfl_dataset *dataset, bool names, struct mfl_contract **ret_contract,
-        struct mfl_error *err)
+int mfl_contract_of_dataset(const struct mfl_dataset *dataset, bool private,
+        struct mfl_contract **ret_contract, struct mfl_error *err)
 {
         struct mfl_contract *c = mfl_calloc(1, sizeof *c);
         if (!c)
@@ -96,19 +96,42 @@ int mfl_contract_of_dataset(const struct mfl_dataset *dataset, bool names, struc
         c->tokens = dataset->tokens;
         mfl_strcpy(c->data, sizeof c->data, dataset->name);
         mfl_strcpy(c->unit, sizeof c->unit, unit_of(dataset));
-        if (!c->vocabulary) {
+        int r = 0;
+        c->normalised = private && dataset->measured && !dataset->share_names;
+        if (!c->normalised && !c->vocabulary) {
                 c->n_channels = dataset->shape.rank == 3 ? (int)dataset->shape.dim[0] : 1;
                 memcpy(c->scale, dataset->scale, sizeof c->scale);
                 memcpy(c->shift, dataset->shift, sizeof c->shift);
         }
-        int r = copy_columns(dataset, c, err);
-        if (!r && names)
+        if (!c->normalised)
+                r = copy_columns(dataset, c, err);
+        if (!r && dataset->share_names)
                 r = copy_site_names(dataset, c, err);
         if (r)
                 mfl_contract_free(c);
         else
                 *ret_contract = c;
         return r;
+}
+
+int mfl_contract_compare(struct mfl_contract *first, const struct mfl_contract *other, const char *site,
+        bool *ret_changed, struct mfl_error *err)
+{
+        uint64_t a, b;
+        int r = mfl_contract_scaling(first, &a, err);
+        if (!r)
+                r = mfl_contract_scaling(other, &b, err);
+        *ret_changed = false;
+        if (r || a == b || !strcmp(first->from, site))
+                return r;
+        for (int i = 0; i < first->n_sites; i++)
+                if (!strcmp(first->sites[i], site))
+                        return 0;
+        *ret_changed = first->n_sites < MFL_CONTRACT_SITES_MAX || !first->normalised;
+        first->normalised = true;
+        if (first->n_sites < MFL_CONTRACT_SITES_MAX)
+                mfl_strcpy(first->sites[first->n_sites++], sizeof first->sites[0], site);
+        return 0;
 }
 
 int mfl_contract_plain(const struct mfl_shape *shape, int vocabulary, struct mfl_contract **ret_contract,

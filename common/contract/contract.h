@@ -17,6 +17,7 @@
 
 struct mfl_contract {
         char data[MFL_NAME_BYTES]; /* the data set's name; empty: unknown */
+        char from[MFL_NAME_BYTES]; /* the site that this comes from; empty: unknown */
         struct mfl_shape shape;    /* of one sample */
         enum mfl_dtype dtype;      /* of its elements, before scaling */
         char unit[16]; /* what an element is: "pixel", "number", "character", "byte", "word", "token" */
@@ -45,9 +46,14 @@ struct mfl_contract {
         uint32_t *symbols;    /* vocabulary */
 };
 
-/* Of a data set. names: with the site's names. */
-int mfl_contract_of_dataset(const struct mfl_dataset *dataset, bool names, struct mfl_contract **ret_contract,
-        struct mfl_error *err);
+/* Of a data set, with the site's names if it shares them. private: of a job whose updates are noised; then what the site has
+ * measured of its samples (normalise) stays with it, unless it shares its names, and the contract says `normalised`. */
+int mfl_contract_of_dataset(const struct mfl_dataset *dataset, bool private,
+        struct mfl_contract **ret_contract, struct mfl_error *err);
+/* Compares another site's contract with the first. Where it scales differently the site is named, and the contract says
+ * `normalised` from then on. */
+int mfl_contract_compare(struct mfl_contract *first, const struct mfl_contract *other, const char *site,
+        bool *ret_changed, struct mfl_error *err);
 /* Of a model whose input's shape alone is known: normalised numbers, or with vocabulary > 0 tokens below it. */
 int mfl_contract_plain(const struct mfl_shape *shape, int vocabulary, struct mfl_contract **ret_contract,
         struct mfl_error *err);
@@ -65,7 +71,8 @@ bool mfl_contract_is_binary(const struct mfl_contract *contract);
 /* A digest of the scaling alone: sites with different ones feed the model differently. Never 0. */
 int mfl_contract_scaling(const struct mfl_contract *contract, uint64_t *ret_scaling, struct mfl_error *err);
 
-/* JSON on one line; the caller frees. Equal contracts give equal texts. */
+/* JSON on one line; the caller frees. Equal contracts give equal texts. Names that are no UTF-8, or too long for
+ * MFL_CONTRACT_TEXT_MAX, are left out. */
 int mfl_contract_text(const struct mfl_contract *contract, char **ret_text, struct mfl_error *err);
 /* The reverse. Text from a stranger: MFL_INVALID names the key and what it should be; `from` is for messages. */
 int mfl_contract_parse(

@@ -201,6 +201,8 @@ static int read_numbers(const struct reading *r, struct mfl_contract *c)
         bool there;
         int rc = read_text(r, "data", c->data, sizeof c->data);
         if (!rc)
+                rc = read_text(r, "from", c->from, sizeof c->from);
+        if (!rc)
                 rc = read_shape(r, &c->shape);
         if (!rc)
                 rc = read_name(r, "type", mfl_contract_types, &dtype, &there);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A contract as JSON on one line. Keys without a value are left out:
  *
- *   data                     name of the data set
+ *   data, from               name of the data set, and the site that says so
  *   shape, type, unit        of a sample; type u8, f32 or i32
  *   classes, targets         how many; labels_per_sample above 1: an answer per token or pixel
  *   vocabulary, tokens       of tokens
@@ -93,6 +93,7 @@ static json_t *shape_of(const struct mfl_shape *shape)
 static bool add_input(const struct mfl_contract *c, json_t *top)
 {
         bool ok = !*c->data || set(top, "data", json_string(c->data));
+        ok = ok && (!*c->from || set(top, "from", json_string(c->from)));
         ok = ok && set(top, "shape", shape_of(&c->shape));
         ok = ok && set(top, "type", json_string(mfl_contract_types[c->dtype]));
         ok = ok && set(top, "unit", json_string(c->unit));
@@ -145,13 +146,21 @@ static json_t *object_of(const struct mfl_contract *c, bool names)
         return NULL;
 }
 
-int mfl_contract_text(const struct mfl_contract *contract, char **ret_text, struct mfl_error *err)
+static char *text_of(const struct mfl_contract *contract, bool names)
 {
-        json_t *top = object_of(contract, true);
-        if (!top)
-                top = object_of(contract, false);
+        json_t *top = object_of(contract, names);
         char *text = top ? json_dumps(top, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
         json_decref(top);
+        return text;
+}
+
+int mfl_contract_text(const struct mfl_contract *contract, char **ret_text, struct mfl_error *err)
+{
+        char *text = text_of(contract, true);
+        if (!text || strlen(text) > MFL_CONTRACT_TEXT_MAX) {
+                free(text);
+                text = text_of(contract, false);
+        }
         if (!text)
                 return mfl_fail(err, -ENOMEM, "a contract's text: out of memory");
         *ret_text = text;

@@ -4,25 +4,9 @@
  * Happy path: model file -> backend -> device -> network -> params. Failures: those of mfl_model_file_open and
  * mfl_backend_open; a model that the backend does not support.
  */
-#include "kernels/infer/infer.h"
-
-#include "kernels/host.h"
+#include "kernels/infer/internal.h"
 
 #define BATCH_MAX 65536u
-
-struct mfl_infer {
-        struct mfl_model_file *own; /* NULL: the model is the caller's */
-        const struct mfl_model_file *model;
-        const struct mfl_backend_ops *ops;
-        struct mfl_device *device;
-        struct mfl_net *net;
-        uint32_t batch_max, outputs;
-        int64_t count;        /* elements of a sample */
-        struct mfl_rows rows; /* of a call */
-        float *columns;       /* normalise: columns: a batch of rows, scaled; otherwise NULL */
-        float *x, *y;         /* backends without infer: a whole batch */
-        float ones[MFL_CHANNELS_MAX], zeros[MFL_CHANNELS_MAX];
-};
 
 static int check_options(const struct mfl_infer_options *options, struct mfl_error *err)
 {
@@ -173,16 +157,13 @@ uint32_t mfl_infer_classes(const struct mfl_infer *infer)
         return infer->model->graph->classes ? (uint32_t)infer->model->graph->classes : infer->outputs;
 }
 
-/* As the daemons' reader does it (common/data/columns.c). */
-static const float *scale_columns(struct mfl_infer *v, uint32_t n, const float *x)
+void mfl_infer_scale_columns(const struct mfl_infer *infer, uint64_t n, const float *x, float *to)
 {
-        const struct mfl_contract *c = v->model->contract;
-        int64_t rows = (int64_t)n * v->count / c->n_features;
-        float *to = v->columns;
-        for (int64_t r = 0; r < rows; r++)
+        const struct mfl_contract *c = infer->model->contract;
+        uint64_t rows = n * (uint64_t)infer->count / (uint64_t)c->n_features;
+        for (uint64_t r = 0; r < rows; r++)
                 for (int f = 0; f < c->n_features; f++, x++)
                         *to++ = (float)((*x - c->feature_mean[f]) / c->feature_std[f]);
-        return v->columns;
 }
 
 /* A network without `infer` computes its whole batch, the missing rows as zeros. */
@@ -199,7 +180,9 @@ static int run_whole(struct mfl_infer *v, uint32_t n, float *y, struct mfl_error
 int mfl_infer_run(struct mfl_infer *infer, uint32_t n, const void *x, float *y, struct mfl_error *err)
 {
         mfl_assert(n >= 1 && n <= infer->batch_max);
-        infer->rows.samples = infer->columns ? scale_columns(infer, n, x) : x;
+        if (infer->columns)
+                mfl_infer_scale_columns(infer, n, x, infer->columns);
+        infer->rows.samples = infer->columns ? infer->columns : x;
         return infer->ops->infer ? infer->ops->infer(infer->net, &infer->rows, n, y, err)
                                  : run_whole(infer, n, y, err);
 }

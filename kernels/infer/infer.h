@@ -44,4 +44,10 @@ uint32_t mfl_infer_classes(const struct mfl_infer *infer);
  * mfl_infer_outputs. Not finite values in a row make that row's answer meaningless, and no other. */
 int mfl_infer_run(struct mfl_infer *infer, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
+/* evaluate.c: the loss and the right predictions of labelled samples, by the backend's `eval` in batches of the job's
+ * evaluation: what a daemon of this kind of device says. The samples are raw, with the contract's scale and shift in the data set.
+ * tally: what the caller's ret_score->tally adds up. MFL_INVALID: the model carries no job, or the data do not fit it. */
+int mfl_infer_evaluate(const struct mfl_infer *infer, const struct mfl_dataset *dataset, enum mfl_tally tally,
+        struct mfl_score *ret_score, struct mfl_error *err);
+
 #endif
