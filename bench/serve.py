@@ -42,7 +42,7 @@ class Serve:
     """A mfl-serve with one model, and what wrk sends it."""
 
     def __init__(self, folder, source, shape, *options):
-        self.folder, self.elements = folder, 1
+        self.folder, self.elements, source = folder, 1, str(source)
         for dim in shape:
             self.elements *= dim
         ready, write = os.pipe()
@@ -54,11 +54,12 @@ class Serve:
             self.url = "http://" + pipe.readline().strip()
         b.wait_until(self.is_ready, 30, "the model to be loaded")
         self.idle = b.memory(self.process.pid)[0]
-        dims = ",".join(map(str, (1, *shape)))
-        values = ",".join(f"{(i % 97) / 97:.4f}" for i in range(self.elements))
-        head = f'{{"inputs":[{{"name":"input","shape":[{dims}],"datatype":"FP32",'
+        self.bytes = 4 if source.startswith("identity") else 1  # the synthetic data sets have pixels
+        dims, kind = ",".join(map(str, (1, *shape))), "FP32" if self.bytes == 4 else "UINT8"
+        values = ",".join(f"{(i % 97) / 97:.4f}" if self.bytes == 4 else str(i % 256) for i in range(self.elements))
+        head = f'{{"inputs":[{{"name":"input","shape":[{dims}],"datatype":"{kind}",'
         self.json = head + f'"data":[{values}]}}]}}'
-        self.binary = head + f'"parameters":{{"binary_data_size":{4 * self.elements}}}}}],"parameters":{{"binary_data_output":true}}}}'
+        self.binary = head + f'"parameters":{{"binary_data_size":{self.bytes * self.elements}}}}}],"parameters":{{"binary_data_output":true}}}}'
 
     def __enter__(self):
         return self
@@ -80,7 +81,7 @@ class Serve:
     def script(self, binary):
         lines = ['wrk.method = "POST"', 'wrk.path = "/v2/models/m/infer"']
         if binary:
-            lines += [f'wrk.body = [[{self.binary}]] .. string.rep("\\0\\0\\0\\63", {self.elements})',
+            lines += [f'wrk.body = [[{self.binary}]] .. string.rep("{chr(92)}0{chr(92)}0{chr(92)}0{chr(92)}63", {self.elements * self.bytes // 4})',
                       f'wrk.headers["Inference-Header-Content-Length"] = "{len(self.binary)}"']
         else:
             lines += [f"wrk.body = [[{self.json}]]"]
@@ -105,16 +106,14 @@ class Serve:
 def make_model(folder, model):
     """Files of a model that was trained for one step: safetensors and ONNX."""
     shape = SHAPES[model]
-    job = folder / f"{model}.yaml"
-    job.write_text(f"name: bench\nrounds: 1\nmodel: {model}\ndata: {{name: x, partition: iid, clients: 1}}\ntraining: {{lr: 0.01, batch: 32}}\n")
-    out = folder / model
+    files = [folder / f"{model}.safetensors", folder / f"{model}.onnx"]
     data = "x=synthetic:" + ",".join(map(str, shape)) + ":10:64:32:1"
-    subprocess.run([b.program("cli/mfl"), "run", str(job), "--daemons", "1", "--data", data, "--out", str(out)], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
-    with b.Server("--state-dir", str(out / "state")) as server:
-        for name in ("m.safetensors", "m.onnx"):
-            server.mfl("pull", "last", "-o", str(folder / f"{model}-{name}"), *(["--format", "onnx"] if name.endswith("onnx") else []))
-    return folder / f"{model}-m.safetensors", folder / f"{model}-m.onnx"
+    with b.Server() as server, b.Daemons(server.address, 1, "solo", data):
+        job = server.submit(f"name: bench\nrounds: 1\nmodel: {model}\ndata: {{name: x, partition: iid, clients: 1}}\ntraining: {{lr: 0.01, batch: 32}}\n")
+        b.wait_until(lambda: server.mfl("show", job)["state"] == "done", 120, "the job's end")
+        for file in files:
+            server.mfl("pull", job, "-o", str(file), *(["--format", "onnx"] if file.suffix == ".onnx" else []))
+    return files
 
 
 def onnxruntime_seconds(path, shape, seconds):

@@ -34,13 +34,16 @@ def trained(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def rows():
-    return numpy.random.default_rng(7).normal(size=(ROWS, 1, 8, 8)).astype('float32')
+    return numpy.random.default_rng(7).integers(0, 256, size=(ROWS, 1, 8, 8), dtype='uint8')
 
 
 def forward(file, x):
-    """The network `mlp` by numpy: an independent answer, in double."""
+    """The network `mlp` by numpy, with the scale and shift of its contract: an independent answer, in double."""
     tensors = [numpy.frombuffer(data, '<f4').reshape(shape).astype('float64') for _, shape, data in h.read_safetensors(file).values()]
-    y = x.reshape(len(x), -1).astype('float64')
+    with open(file, 'rb') as f:
+        header = f.read(struct.unpack('<Q', f.read(8))[0])
+    contract = json.loads(json.loads(header)['__metadata__']['contract'])
+    y = x.reshape(len(x), -1) * contract['scale'][0] + contract['shift'][0]
     for i in range(0, len(tensors), 2):
         weight, bias = tensors[i], tensors[i + 1]
         y = y @ (weight.T if weight.shape[1] == y.shape[1] else weight) + bias
@@ -60,7 +63,7 @@ def ask_each(serve, rows, n_threads=1, **options):
     def work(first):
         connection = serve.connect()
         for i in range(first, len(rows), n_threads):
-            status, said = s.infer(connection, 'm', s.question(rows[i:i + 1].tolist()), **options)
+            status, said = s.infer(connection, 'm', s.question(rows[i:i + 1].tolist(), 'UINT8'), **options)
             assert status == 200, said
             bits[i] = said['bits']
         connection.close()
@@ -80,9 +83,9 @@ def test_an_answer_depends_on_model_and_row_alone(tmp_path, trained, rows):
         alone = ask_each(serve, rows)
         assert ask_each(serve, rows, 32) == alone
         connection = serve.connect()
-        together = s.infer(connection, 'm', s.question(rows[:150].tolist()))[1]['bits']
+        together = s.infer(connection, 'm', s.question(rows[:150].tolist(), 'UINT8'))[1]['bits']
         assert [together[i:i + 4] for i in range(0, 600, 4)] == alone[:150]
-        binary = json.dumps({'inputs': [{'name': 'input', 'shape': list(rows.shape), 'datatype': 'FP32', 'parameters': {'binary_data_size': rows.nbytes}}],
+        binary = json.dumps({'inputs': [{'name': 'input', 'shape': list(rows.shape), 'datatype': 'UINT8', 'parameters': {'binary_data_size': rows.nbytes}}],
                              'parameters': {'binary_data_output': True}}).encode()
         said = s.infer(connection, 'm', binary + rows.tobytes(), {'Inference-Header-Content-Length': str(len(binary))})[1]
         assert [said['bits'][i:i + 4] for i in range(0, 4 * ROWS, 4)] == alone
@@ -122,7 +125,7 @@ def test_swaps_lose_no_request(tmp_path, trained, rows):
         def load():
             connection = serve.connect()
             while not stop.is_set():
-                status, said = s.infer(connection, 'm', s.question(rows[:1].tolist()))
+                status, said = s.infer(connection, 'm', s.question(rows[:1].tolist(), 'UINT8'))
                 if status != 200 or expected[said['model_version']] != said['bits']:
                     wrong.append((status, said))
                 n[0] += 1
@@ -208,7 +211,7 @@ def test_503_until_there_is_a_model(tmp_path, trained, rows):
         for path in ('/v2/health/ready', '/v2/models/m/ready', '/v2/models/m'):
             status, headers, body = serve.get(path)
             assert (status, headers['Retry-After']) == (503, '1') and json.loads(body)['error']
-        status, said = s.infer(serve.connect(), 'm', s.question(rows[:1].tolist()))
+        status, said = s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'))
         assert status == 503 and 'no version' in said['error']
         replace(file, trained[3])
         serve.wait_ready()
@@ -474,7 +477,7 @@ def test_triton_client(tmp_path, trained, rows):
         assert client.get_server_metadata()['name'] == 'mfl-serve' and client.get_model_repository_index()[0]['state'] == 'READY'
         expected = ask_each(serve, rows[:8])
         for binary in (True, False):
-            given = client_of.InferInput('input', [8, 1, 8, 8], 'FP32')
+            given = client_of.InferInput('input', [8, 1, 8, 8], 'UINT8')
             given.set_data_from_numpy(rows[:8], binary_data=binary)
             wanted = [client_of.InferRequestedOutput('logits', binary_data=binary)]
             answer = client.infer('m', [given], outputs=wanted, request_id='x')
