@@ -110,7 +110,7 @@ def make_model(folder, model):
     data = "x=synthetic:" + ",".join(map(str, shape)) + ":10:64:32:1"
     with b.Server() as server, b.Daemons(server.address, 1, "solo", data):
         job = server.submit(f"name: bench\nrounds: 1\nmodel: {model}\ndata: {{name: x, partition: iid, clients: 1}}\ntraining: {{lr: 0.01, batch: 32}}\n")
-        b.wait_until(lambda: server.mfl("show", job)["state"] == "done", 120, "the job's end")
+        b.wait_until(lambda: server.rounds(job), 120, "the job's end")
         for file in files:
             server.mfl("pull", job, "-o", str(file), *(["--format", "onnx"] if file.suffix == ".onnx" else []))
     return files

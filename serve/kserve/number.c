@@ -35,6 +35,19 @@ static double round_wide(unsigned __int128 v, int exponent, bool sticky)
         return round_to_double((uint64_t)(top >> 64), exponent - lead + 64, sticky || (uint64_t)top);
 }
 
+/* Both are doubles without rounding, so that their product or quotient is rounded once. */
+static bool is_simple(uint64_t mantissa, int power)
+{
+        return mantissa <= 1ull << 53 && power >= -22 && power <= 22;
+}
+
+static double scale_simple(uint64_t mantissa, int power)
+{
+        static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12,
+                1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+        return power < 0 ? (double)mantissa / powers[-power] : (double)mantissa * powers[power];
+}
+
 /* mantissa * 10^power, |power| <= 19, mantissa not 0. */
 static double scale(uint64_t mantissa, int power)
 {
@@ -105,7 +118,9 @@ size_t mfl_number_read(const char *text, size_t n, double *ret_value)
         if (!end)
                 return 0;
         const size_t length = (size_t)(end - text);
-        if (!number.exact || abs(number.power) > DIGITS_MAX) {
+        if (number.exact && is_simple(number.mantissa, number.power)) {
+                value = scale_simple(number.mantissa, number.power);
+        } else if (!number.exact || abs(number.power) > DIGITS_MAX) {
                 char copy[TEXT_MAX + 1];
                 if (length > TEXT_MAX)
                         return 0;
