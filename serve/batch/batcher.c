@@ -3,6 +3,7 @@
 #include "serve/batch/batcher.h"
 
 #define PACE_WEIGHT 0.1 /* of a new batch in the moving mean */
+#define LOW_STEP 0.1
 
 void mfl_batcher_init(struct mfl_batcher *b, const struct mfl_batcher_config *config)
 {
@@ -120,4 +121,9 @@ void mfl_batcher_note(struct mfl_batcher *b, uint32_t rows, uint64_t us)
 {
         const double each = (double)us / rows;
         b->row_us = b->row_us > 0 ? b->row_us + PACE_WEIGHT * (each - b->row_us) : each;
+        /* A quantile by steps (Robbins and Monro, 1951), as factors. */
+        if (!(b->row_low_us > 0))
+                b->row_low_us = each;
+        else
+                b->row_low_us *= each > b->row_low_us ? 1 + 0.25 * LOW_STEP : 1 - 0.75 * LOW_STEP;
 }

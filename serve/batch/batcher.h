@@ -34,6 +34,7 @@ struct mfl_batcher {
         struct mfl_batch_item *first, *last;
         uint64_t deadline_min_us; /* none of the queue is earlier; UINT64_MAX: no deadlines */
         double row_us;            /* how long a row takes, a moving mean; 0: unknown */
+        double row_low_us; /* a quarter of the batches took less per row: stalls of the machine don't count */
 };
 
 struct mfl_batch_piece {

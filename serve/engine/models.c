@@ -62,13 +62,25 @@ struct mfl_model *mfl_models_find(struct mfl_models *models, const char *name)
 
 struct mfl_lane *mfl_model_lane(const struct mfl_model *model, const char *version)
 {
-        struct mfl_lane *const lanes[] = {model->current, model->previous};
+        struct mfl_lane *const lanes[] = {model->current, model->previous, model->candidate};
         if (!*version)
                 return model->current;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(lanes); i++)
                 if (lanes[i] && !strcmp(lanes[i]->version->model.version, version))
                         return lanes[i];
         return NULL;
+}
+
+struct mfl_lane *mfl_model_choose(const struct mfl_model *model, const void *key, size_t bytes)
+{
+        const bool takes = model->candidate && mfl_canary_takes(model->trial.config.share, key, bytes);
+        return takes ? model->candidate : model->current;
+}
+
+void mfl_model_note_answer(struct mfl_model *model, const struct mfl_lane *lane, bool failed)
+{
+        if (model->on_trial && lane == (model->candidate ? model->candidate : model->current))
+                mfl_canary_note(&model->trial, failed);
 }
 
 bool mfl_models_ready(const struct mfl_models *models)
@@ -127,25 +139,88 @@ void mfl_model_counts(const struct mfl_model *model, struct mfl_lane_counts *ret
                 add_counts(ret_counts, model->current);
         if (model->previous)
                 add_counts(ret_counts, model->previous);
+        if (model->candidate)
+                add_counts(ret_counts, model->candidate);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(model->retired); i++)
                 if (model->retired[i])
                         add_counts(ret_counts, model->retired[i]);
+}
+
+static void drop_candidate(struct mfl_model *model)
+{
+        struct mfl_lane *lane = model->candidate;
+        mfl_strcpy(model->refused, sizeof model->refused, lane->version->model.digest);
+        model->candidate = NULL;
+        model->on_trial = false;
+        mfl_model_retire(model, lane);
+        mfl_model_note(model);
 }
 
 int mfl_model_rollback(struct mfl_model *model, struct mfl_error *err)
 {
         if (model->load)
                 return mfl_fail(err, MFL_BUSY, "%s: a version is being loaded; try again", model->name);
-        if (!model->previous)
+        if (!model->previous && !model->candidate)
                 return mfl_fail(err, MFL_NOT_FOUND, "%s: there is no version before this one", model->name);
+        model->counts.rollbacks++;
+        if (model->candidate) {
+                mfl_log(MFL_LOG_INFO, "%s: version %s, which was on trial, is out until the file changes",
+                        model->name, model->candidate->version->model.version);
+                drop_candidate(model);
+                return 0;
+        }
         struct mfl_lane *from = model->current;
         mfl_strcpy(model->refused, sizeof model->refused, from->version->model.digest);
-        model->counts.rollbacks++;
         mfl_model_switch(model, model->previous, from);
         mfl_log(MFL_LOG_INFO, "%s: rolled back to version %s; %s stays out until the file changes",
                 model->name, model->current->version->model.version, from->version->model.version);
         mfl_model_note(model);
         return 0;
+}
+
+/* ---- trials ---- */
+
+static void end_badly(struct mfl_model *model)
+{
+        struct mfl_error err;
+        const struct mfl_lane *lane = model->candidate ? model->candidate : model->current;
+        mfl_log(MFL_LOG_ERROR, "%s: version %s has failed %llu of %llu requests, or is too slow", model->name,
+                lane->version->model.version, (unsigned long long)model->trial.n_failed,
+                (unsigned long long)model->trial.n);
+        model->counts.failed_trials++;
+        model->on_trial = false;
+        if (mfl_model_rollback(model, &err))
+                mfl_log(MFL_LOG_ERROR, "%s", err.text);
+}
+
+static void end_well(struct mfl_model *model)
+{
+        model->on_trial = false;
+        if (!model->candidate)
+                return;
+        struct mfl_lane *lane = model->candidate;
+        model->candidate = NULL;
+        mfl_model_switch(model, lane, model->current);
+        mfl_log(MFL_LOG_INFO, "%s: version %s has done well on trial and takes over", model->name,
+                lane->version->model.version);
+        mfl_model_note(model);
+}
+
+/* Paces are compared only side by side: at another time the machine may have had other work. */
+static void judge(struct mfl_model *model, uint64_t now_us, uint64_t *due_us)
+{
+        const struct mfl_lane *lane = model->candidate,
+                              *before = model->candidate ? model->current : model->previous;
+        if (!model->on_trial || !before || model->load)
+                return;
+        const enum mfl_canary_verdict verdict = mfl_canary_judge(&model->trial, now_us,
+                lane ? lane->batcher.row_low_us : 0, lane ? before->batcher.row_low_us : 0);
+        if (verdict == MFL_CANARY_BAD)
+                end_badly(model);
+        else if (verdict == MFL_CANARY_GOOD)
+                end_well(model);
+        else
+                *due_us = MFL_MIN(*due_us, model->trial.began_us + model->trial.config.for_us);
 }
 
 /* ---- pumping ---- */
@@ -164,6 +239,10 @@ static int pump_model(struct mfl_model *model, uint64_t now_us, uint64_t *due_us
         int r = pump_lane(model->current, now_us, due_us, err);
         if (!r)
                 r = pump_lane(model->previous, now_us, due_us, err);
+        if (!r)
+                r = pump_lane(model->candidate, now_us, due_us, err);
+        if (!r)
+                judge(model, now_us, due_us);
         for (size_t i = 0; !r && i < MFL_ARRAY_SIZE(model->retired); i++) {
                 struct mfl_lane *lane = model->retired[i];
                 r = pump_lane(lane, now_us, due_us, err);
@@ -172,7 +251,7 @@ static int pump_model(struct mfl_model *model, uint64_t now_us, uint64_t *due_us
                         let_go(model, lane);
                 }
         }
-        if (model->again && !model->load)
+        if (model->again && !model->load && !model->candidate)
                 mfl_model_load(model);
         return r;
 }
@@ -210,6 +289,7 @@ void mfl_models_hurry(struct mfl_models *models)
         for (uint32_t i = 0; i < models->n; i++) {
                 hurry(models->v[i].current);
                 hurry(models->v[i].previous);
+                hurry(models->v[i].candidate);
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(models->v[i].retired); k++)
                         hurry(models->v[i].retired[k]);
         }
@@ -228,6 +308,7 @@ void mfl_models_close(struct mfl_models *models)
                 struct mfl_model *model = &models->v[i];
                 close_lane(model, &model->current);
                 close_lane(model, &model->previous);
+                close_lane(model, &model->candidate);
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(model->retired); k++)
                         close_lane(model, &model->retired[k]);
                 if (model->polls)

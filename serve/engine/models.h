@@ -5,6 +5,9 @@
  *   present one -> switch: new requests go to the new version, those that the old one has taken are answered by it -> the cache
  *   notes the new one
  *
+ * With a canary share, a new version first answers that share of the keys, and takes over when it has done well. A version that fails
+ * too often, or is too slow, within that time goes out again, with a canary or without.
+ *
  * Two versions of a model are in memory at most. Whatever fails on the way is logged, and the present version stays. At the start,
  * a model whose source can't be read is served from its cache. A rollback lasts until the source changes.
  *
@@ -15,19 +18,21 @@
 
 #include <uv.h>
 
+#include "serve/batch/canary.h"
 #include "serve/engine/lane.h"
 
 #define MFL_MODELS_MAX 64
 #define MFL_ENGINE_THREADS_MAX 64
 
 struct mfl_model_counts {
-        uint64_t swaps, load_failures, rollbacks;
+        uint64_t swaps, load_failures, rollbacks, failed_trials;
 };
 
 struct mfl_model {
         char name[MFL_KSERVE_NAME_BYTES], source[1024];
         char cache[1200];                    /* "": none */
         struct mfl_lane *current, *previous; /* NULL: none */
+        struct mfl_lane *candidate;          /* on trial beside the current one */
         struct mfl_model_counts counts;
         struct mfl_lane_counts past; /* of versions that have left */
         char error[512];             /* why the last load failed; "" if it did not */
@@ -36,7 +41,9 @@ struct mfl_model {
         struct mfl_worker *worker;
         struct mfl_lane *retired[4]; /* that still have requests */
         struct mfl_load *load;       /* in progress */
-        char refused[65];            /* after a rollback: the digest that is not wanted */
+        struct mfl_canary trial;     /* of the candidate, or of the current version after a switch */
+        bool on_trial;
+        char refused[65]; /* after a rollback: the digest that is not wanted */
         char previous_digest[65];
         uv_fs_poll_t poll;
         bool again; /* the source has changed during the load */
@@ -47,6 +54,7 @@ struct mfl_model {
 struct mfl_models_config {
         const char *cache_dir; /* "": no copies */
         struct mfl_batcher_config batch;
+        struct mfl_canary_config canary;
         uint32_t threads;
         uint64_t poll_ms; /* how often sources are looked at */
 };
@@ -78,6 +86,10 @@ void mfl_models_reload(struct mfl_models *models);
 struct mfl_model *mfl_models_find(struct mfl_models *models, const char *name);
 /* The lane that answers for this version; "": the one in service. NULL: there is none. */
 struct mfl_lane *mfl_model_lane(const struct mfl_model *model, const char *version);
+/* The lane that answers a request with this key, if it names no version. NULL: there is none yet. */
+struct mfl_lane *mfl_model_choose(const struct mfl_model *model, const void *key, size_t bytes);
+/* A lane has answered a request of this model, or failed to. */
+void mfl_model_note_answer(struct mfl_model *model, const struct mfl_lane *lane, bool failed);
 /* Every model has a version. */
 bool mfl_models_ready(const struct mfl_models *models);
 /* Back to the version before. MFL_NOT_FOUND: there is none; MFL_BUSY: a load is in progress. */

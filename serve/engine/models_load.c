@@ -125,6 +125,12 @@ static void note(struct mfl_load *load, const char *current, const char *previou
         submit(load, run_note, on_noted);
 }
 
+static void begin_trial(struct mfl_model *model)
+{
+        mfl_canary_begin(&model->trial, &model->all->config.canary, mfl_now_ns() / 1000);
+        model->on_trial = true;
+}
+
 void mfl_model_switch(struct mfl_model *model, struct mfl_lane *lane, struct mfl_lane *before)
 {
         model->current = lane;
@@ -153,6 +159,16 @@ static void install(struct mfl_load *load)
                 return;
         }
         model->error[0] = '\0';
+        if (model->current)
+                begin_trial(model);
+        if (model->current && model->all->config.canary.share > 0) {
+                model->candidate = lane;
+                mfl_log(MFL_LOG_INFO, "%s: version %s is on trial with %g%% of the keys beside %s",
+                        model->name, lane->version->model.version, model->trial.config.share * 100,
+                        model->current->version->model.version);
+                end_load(load);
+                return;
+        }
         mfl_model_switch(model, lane, model->current);
         mfl_log(MFL_LOG_INFO, "%s: version %s is served, from %s%s%s", model->name,
                 lane->version->model.version, lane->version->source, model->previous ? "; before: " : "",
@@ -255,7 +271,7 @@ static struct mfl_load *new_load(struct mfl_model *model)
 void mfl_model_load(struct mfl_model *model)
 {
         model->again = true;
-        if (model->load || !has_room(model))
+        if (model->load || model->candidate || !has_room(model))
                 return;
         struct mfl_load *load = new_load(model);
         if (!load)

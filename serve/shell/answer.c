@@ -2,6 +2,7 @@
 /* What each path does: from a request to an answer, at once or after its rows were computed. */
 #include <stdio.h>
 
+#include "common/base/crc32c.h"
 #include "common/base/log.h"
 #include "serve/shell/serve.h"
 
@@ -54,7 +55,8 @@ static void free_asked(struct asked *a)
         free(a);
 }
 
-static void answer_numbers(struct asked *a)
+/* False: the answer is not finite. */
+static bool answer_numbers(struct asked *a)
 {
         struct mfl_serve *serve = a->serve;
         struct mfl_http_exchange *x = a->exchange;
@@ -65,27 +67,31 @@ static void answer_numbers(struct asked *a)
                     &a->query.lane->version->model, &a->request, a->query.y, &x->reply, &json_bytes, &err)) {
                 a->query.lane->counts.failed++;
                 refuse(serve, x, 500, NULL, err.text);
-                return;
+                return false;
         }
         snprintf(more, sizeof more, "Inference-Header-Content-Length: %zu\r\n", json_bytes);
         mfl_http_answer(&serve->http, x, 200, json_bytes ? "application/octet-stream" : JSON,
                 json_bytes ? more : NULL);
+        return true;
 }
 
 static void on_ended(struct mfl_query *query, enum mfl_query_end end)
 {
         struct asked *a = MFL_CONTAINER_OF(query, struct asked, query);
+        struct mfl_model *model = &a->serve->models.v[a->model];
         const uint64_t now_us = mfl_now_ns() / 1000;
         mfl_latency_add(&a->serve->latency[a->model], now_us - MFL_MIN(a->exchange->began_us, now_us));
         if (end == MFL_QUERY_ANSWERED)
-                answer_numbers(a);
+                mfl_model_note_answer(model, query->lane, !answer_numbers(a));
         else if (end == MFL_QUERY_EXPIRED)
                 refuse(a->serve, a->exchange, 504, NULL, "the request's deadline came before its turn");
         else if (a->serve->stopping)
                 refuse_for_now(a->serve, a->exchange, 503, 1, "the server is stopping");
-        else
+        else {
+                mfl_model_note_answer(model, query->lane, true);
                 refuse(a->serve, a->exchange, 500, NULL,
                         "the model could not compute this; the server's log says why");
+        }
         free_asked(a);
 }
 
@@ -140,12 +146,14 @@ static void infer(struct mfl_serve *serve, struct mfl_http_exchange *x,
 static void describe(struct mfl_serve *serve, struct mfl_http_exchange *x, const struct mfl_model *model,
         const struct mfl_lane *lane)
 {
-        const char *versions[2];
+        const char *versions[3];
         uint32_t n = 0;
         if (model->current)
                 versions[n++] = model->current->version->model.version;
         if (model->previous)
                 versions[n++] = model->previous->version->model.version;
+        if (model->candidate)
+                versions[n++] = model->candidate->version->model.version;
         mfl_kserve_describe(&lane->version->model, versions, n, &x->reply);
         mfl_http_answer(&serve->http, x, 200, JSON, NULL);
 }
@@ -162,11 +170,22 @@ static void roll_back(struct mfl_serve *serve, struct mfl_http_exchange *x, stru
                 describe(serve, x, model, model->current);
 }
 
+/* Without a key the body decides: equal questions have one answer. */
+static struct mfl_lane *choose(const struct mfl_model *model, const struct mfl_http_request *request,
+        const struct mfl_kserve_path *path)
+{
+        if (*path->version || path->what != MFL_KSERVE_INFER || !model->candidate)
+                return mfl_model_lane(model, path->version);
+        const uint32_t crc = mfl_crc32c(0, request->body, request->body_bytes);
+        return *request->key ? mfl_model_choose(model, request->key, strlen(request->key))
+                             : mfl_model_choose(model, &crc, sizeof crc);
+}
+
 static void answer_model(struct mfl_serve *serve, struct mfl_http_exchange *x,
         const struct mfl_http_request *request, const struct mfl_kserve_path *path)
 {
         struct mfl_model *model = mfl_models_find(&serve->models, path->model);
-        struct mfl_lane *lane = model ? mfl_model_lane(model, path->version) : NULL;
+        struct mfl_lane *lane = model ? choose(model, request, path) : NULL;
         char text[300];
         if (!model) {
                 snprintf(text, sizeof text, "no model '%s' is served here", path->model);

@@ -128,6 +128,17 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("threads", U32, threads), .min = 1, .max = 64}, .option = "threads", .argument = "N", .value = "1", .unit = "threads",
                 .help = "threads that compute; the models are divided among them, and each model has one"},
 
+        {.section = "New versions",
+                .field = {KEY("canary", F64, canary_share), .min = 0, .max = 1}, .option = "canary", .argument = "SHARE", .value = "0", .unit = "share",
+                .help = "the share of keys (the header Mfl-Key; without it, of questions) that a new version answers before it takes over. One key has one version. 0: it "
+                        "takes over at once"},
+        {.field = {KEY("canary_for", DURATION, canary_ms), .min = 0, .max = 604800000}, .value = "1m",
+                .help = "how long a new version is on trial, with `canary` or after it took over; while it is on trial beside another one, newer ones wait"},
+        {.field = {KEY("canary_failures", F64, canary_failures), .min = 0, .max = 1}, .value = "0.02", .unit = "share",
+                .help = "a version on trial is out, and the one before is back, when it fails more than this share of its requests, and at least three"},
+        {.field = {KEY("canary_slower", F64, canary_slower), .min = 1, .max = 1000}, .value = "5", .unit = "times",
+                .help = "with `canary`: the same when a row takes it so many times as long as the version beside it"},
+
         {.section = "Network",
                 .field = {KEY("listen", STRING, listen)}, .option = "listen", .argument = "HOST:PORT", .value = "127.0.0.1:8080",
                 .help = "the address to listen on; port 0: any free port. Sockets of the service manager replace it. An address other than "

@@ -32,6 +32,8 @@ struct mfl_serve_config {
         uint64_t poll_ms;
         uint32_t batch, queue, rows_max, threads;
         uint64_t deadline_ms, delay_ms;
+        double canary_share, canary_failures, canary_slower;
+        uint64_t canary_ms;
         uint32_t log_level;
         int ready_fd; /* -1: none; command line only */
         bool exit_with_stdin;

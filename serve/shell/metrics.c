@@ -62,6 +62,7 @@ enum value {
         SWAPS,
         LOAD_FAILURES,
         ROLLBACKS,
+        FAILED_TRIALS,
 };
 
 static uint64_t value_of(const struct mfl_model *model, enum value which)
@@ -89,8 +90,10 @@ static uint64_t value_of(const struct mfl_model *model, enum value which)
                 return model->counts.swaps;
         case LOAD_FAILURES:
                 return model->counts.load_failures;
-        default:
+        case ROLLBACKS:
                 return model->counts.rollbacks;
+        default:
+                return model->counts.failed_trials;
         }
 }
 
@@ -114,7 +117,9 @@ static void put_models(const struct mfl_models *models, struct mfl_reply *reply)
                 {SWAPS, "mfl_serve_swaps_total", "counter", "Versions taken into service."},
                 {LOAD_FAILURES, "mfl_serve_load_failures_total", "counter",
                         "Versions that could not be loaded."},
-                {ROLLBACKS, "mfl_serve_rollbacks_total", "counter", "Rollbacks."}};
+                {ROLLBACKS, "mfl_serve_rollbacks_total", "counter", "Rollbacks."},
+                {FAILED_TRIALS, "mfl_serve_failed_trials_total", "counter",
+                        "New versions that were taken out again."}};
         for (size_t k = 0; k < MFL_ARRAY_SIZE(families); k++) {
                 put_family(reply, families[k].name, families[k].type, families[k].help);
                 for (uint32_t i = 0; i < models->n; i++)

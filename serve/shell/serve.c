@@ -109,6 +109,10 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
         const struct mfl_serve_config *c = serve->config;
         const struct mfl_models_config config = {.cache_dir = c->cache_dir,
                 .batch = {.rows_max = c->batch, .delay_us = c->delay_ms * 1000, .queue_max = c->queue},
+                .canary = {.share = c->canary_share,
+                        .for_us = c->canary_ms * 1000,
+                        .failures_max = c->canary_failures,
+                        .slower_max = c->canary_slower},
                 .threads = c->threads,
                 .poll_ms = c->poll_ms};
         int r = mfl_models_open(&serve->models, &serve->loop, &config, err);

@@ -180,6 +180,64 @@ def test_a_file_that_is_no_model_changes_nothing(tmp_path, trained, rows):
         h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the swap')
 
 
+def test_a_new_version_on_trial(tmp_path, trained, rows):
+    """It answers its share of the keys, a key always the same, and takes over when it has done well; one that fails goes out by itself."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    options = {'poll': '50ms', 'canary': 0.5, 'canary_for': '3s'}
+    with s.Serve(tmp_path, {'m': file}, options) as serve:
+        def versions():
+            return json.loads(serve.get('/v2/models/m')[2])['versions']
+
+        def ask(key):
+            return s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'), {'Mfl-Key': key})
+
+        old, = versions()
+        replace(file, trained[1])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial')
+        given = {key: ask(key)[1]['model_version'] for key in map(str, range(30))}
+        if versions()[0] == old:  # the trial went on all the time
+            assert len(set(given.values())) == 2
+            assert {key: ask(key)[1]['model_version'] for key in given} == given or versions()[0] != old
+        h.wait_until(lambda: versions()[0] != old, 10, 'its end')
+        assert len({ask(key)[1]['model_version'] for key in given}) == 1
+        good = versions()[0]
+        # Its answers are no numbers.
+        with open(trained[3], 'rb') as f:
+            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+        (tmp_path / 'broken').write_bytes(broken)
+        replace(file, str(tmp_path / 'broken'))
+        failed = []
+
+        def is_out():
+            failed.extend(status for status, _ in map(ask, map(str, range(10))) if status != 200)
+            return b'mfl_serve_failed_trials_total{model="m"} 1\n' in serve.get('/metrics')[2]
+
+        h.wait_until(is_out, 10, 'the end of the broken version')
+        assert set(failed) == {500} and len(failed) <= 20
+        assert {ask(key)[1]['model_version'] for key in given} == {good}
+
+
+def test_a_version_that_fails_goes_back_by_itself(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms'}) as serve:
+        before = ask_each(serve, rows[:5])
+        with open(trained[3], 'rb') as f:
+            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+        (tmp_path / 'broken').write_bytes(broken)
+        replace(file, str(tmp_path / 'broken'))
+        connection, statuses = serve.connect(), []
+
+        def is_back():
+            statuses.append(s.infer(connection, 'm', s.question(rows[:1].tolist(), 'UINT8'))[0])
+            return statuses.count(500) and statuses[-1] == 200
+
+        h.wait_until(is_back, 10, 'the way back')
+        assert statuses.count(500) <= 20
+        assert ask_each(serve, rows[:5]) == before
+
+
 def test_a_restart_needs_the_cache_alone(tmp_path, trained, rows):
     file = os.path.join(str(tmp_path), 'm.safetensors')
     config = {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}
