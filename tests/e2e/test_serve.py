@@ -440,10 +440,19 @@ def test_many_connections_that_say_nothing_or_little(plain):
         sock.close()
 
 
+def resident(serve):
+    """KiB"""
+    with open('/proc/%d/status' % serve.pid, encoding='ascii') as f:
+        return next(int(line.split()[1]) for line in f if line.startswith('VmRSS'))
+
+
 def test_an_answer_that_nobody_reads_stops_the_reading(plain):
     """Questions without end on one connection, whose answers stay unread: the server reads no more of them, and keeps little."""
     big = s.question([[float(i), 0.1] for i in range(1000)])
     data = post(big, 'Content-Length: %d' % len(big))
+    for _ in range(50):
+        plain.ask('POST', '/v2/models/m/infer', big)
+    before = resident(plain)
     with plain.raw() as sock:
         sock.setblocking(False)
         sent, stalled = 0, 0
@@ -456,9 +465,9 @@ def test_an_answer_that_nobody_reads_stops_the_reading(plain):
                 threading.Event().wait(0.02)
             assert sent < 64 << 20
         assert plain.ask('POST', '/v2/models/m/infer', GOOD)[0] == 200
-    with open('/proc/%d/status' % plain.pid, encoding='ascii') as f:
-        resident = next(int(line.split()[1]) for line in f if line.startswith('VmRSS'))
-    assert resident < 64 << 10  # KiB; sanitizers aside, it is some ten MiB
+    with open('/proc/%d/maps' % plain.pid, encoding='ascii', errors='replace') as f:
+        sanitized = 'libasan' in f.read()  # which keeps what is freed for a while
+    assert sanitized or resident(plain) < before + (64 << 10)
 
 
 def test_keys_and_tls(tmp_path):
@@ -588,5 +597,6 @@ def test_follows_what_is_not_there(tmp_path):
         options = ('--server', c.address, '--follow', 'm=j-000042', '--model', 'other=identity:2')
         with s.Serve(tmp_path, config={'cache_dir': str(tmp_path / 'cache')}, options=options, ready=False) as serve:
             h.wait_until(lambda: 'job j-000042 of ' in serve.log(), 10, 'the complaint')
-            assert s.infer(serve.connect(), 'other', GOOD)[0] == 200 and serve.get('/v2/health/ready')[0] == 503
+            h.wait_until(lambda: s.infer(serve.connect(), 'other', GOOD)[0] == 200, 10, 'the other model')
+            assert serve.get('/v2/health/ready')[0] == 503
             assert serve.stop() == 0
