@@ -302,7 +302,7 @@ static int check_partition(const void *message, struct mfl_error *err)
         if (samples > m->samples)
                 return INVALID("Partition.samples: %" PRIu64 ", but the clients shown have %" PRIu64,
                         m->samples, samples);
-        if (mfl__partition__get_packed_size(m) > MFL_PARTITION_BYTES_MAX)
+        if (mfl__partition__get_packed_size(m) - strlen(m->contract) > MFL_PARTITION_BYTES_MAX)
                 return INVALID("Partition: more than %d bytes", MFL_PARTITION_BYTES_MAX);
         return 0;
 }
@@ -420,7 +420,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(partition, check_partition, {"job", JOB}, {"clients", 1, UINT32_MAX}, {"samples", ANY},
                 {"samples_min", ANY}, {"samples_max", ANY}, {"classes", 0, 1 << 24},
                 {"shown", 1, MFL_PARTITION_SHOWN_MAX}, {"first", ANY},
-                {"counts", 0, MFL_PARTITION_COUNTS_MAX}),
+                {"counts", 0, MFL_PARTITION_COUNTS_MAX}, {"contract", 0, CONTRACT_MAX, VERBATIM}),
         MESSAGE(client_samples, check_client_samples, {"client", ANY}, {"samples", ANY},
                 {"classes", 0, MFL_PARTITION_CLASSES_MAX}, {"daemon", NAME_OR_EMPTY, LINE}),
 };

@@ -13,7 +13,7 @@ import sys
 
 import rooms
 
-PARTS = ["common", "proto", "kernels", "server", "client", "cli", "bench", "tests"]
+PARTS = ["common", "proto", "kernels", "server", "client", "cli", "serve", "bench", "tests"]
 # Which parts the files of a part may include. A program's parts see each other only over the wire.
 MAY_USE = {
     "common": {"common"},
@@ -22,6 +22,7 @@ MAY_USE = {
     "server": {"server", "proto", "kernels", "common"},
     "client": {"client", "proto", "kernels", "common"},
     "cli": {"cli", "proto", "kernels", "common"},
+    "serve": {"serve", "proto", "kernels", "common"},
     "bench": set(PARTS) - {"tests"},
     "tests": set(PARTS),
 }
@@ -41,10 +42,12 @@ ROOMS = {
     "common/partition": ["common/base", "common/data", "common/job", "common/exact"],
     "common/cohort": ["common/base", "common/job", "common/method", "common/trace", "common/exact"],
     "common/privacy": ["common/base", "common/settings"],
+    "common/contract": ["common/base", "common/data", "common/job", "common/model"],
     "common/parallel": ["common/base"],
     "common/codec": ["common/base", "common/model"],
     "proto": ["common/base", "common/model"],
     "proto/json": ["common/base", "common/measure", "proto"],
+    "proto/pull": ["common/*", "proto", "proto/json"],
     "kernels": ["common/*"],
     "kernels/mesh": ["common/base"],
     "kernels/team": ["common/*", "kernels", "kernels/mesh"],
@@ -60,6 +63,7 @@ ROOMS = {
     "kernels/cuda/nccl": ["common/base", "kernels", "kernels/cuda/base"],
     "kernels/cuda/net": ["common/*", "kernels", "kernels/cuda/attention", "kernels/cuda/base", "kernels/cuda/conv", "kernels/cuda/ops"],
     "kernels/cuda": ["common/*", "kernels", "kernels/cuda/*"],
+    "kernels/infer": ["common/*", "kernels"],
     "kernels/conformance": ["common/*", "kernels", "kernels/mesh", "kernels/team"],
     "server/strategy": ["common/*"],
     "server/robust": ["common/*"],
@@ -102,8 +106,15 @@ ROOMS = {
     "cli/pull": ["cli/base", "cli/onnx/*", "cli/view", "common/*", "proto/*"],
     "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto/*"],
     "cli/many": ["cli/base", "cli/view", "common/*", "proto/*"],
+    "cli/predict": ["cli/base", "cli/pull", "cli/view", "common/*", "kernels", "kernels/infer", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
     "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],
+    "serve/http": ["common/base", "proto"],
+    "serve/kserve": ["common/base", "serve/http"],
+    "serve/batch": ["common/base"],
+    "serve/engine": ["common/*", "kernels", "kernels/infer", "serve/batch", "serve/kserve"],
+    "serve/follow": ["common/*", "proto", "proto/pull"],
+    "serve/shell": ["common/*", "proto", "serve/*"],
 }
 FILES_MAX = 30  # of C in a folder
 LINES_MAX = 600  # of a file
@@ -119,13 +130,14 @@ LIBRARIES = [
     (r"yaml\.h$", ["common/settings/yaml.c"], "libyaml"),
     (r"isa-l(\.h|/.*)$", ["common/base/crc32c.c"], "ISA-L"),
     (r"(dnnl|oneapi/).*", ["kernels/cpu/*"], "oneDNN"),
-    (r"jansson\.h$", ["common/model/safetensors.c", "cli/*", "proto/json/*"], "jansson"),
+    (r"jansson\.h$", ["common/contract/*", "common/model/safetensors.c", "cli/*", "proto/json/*"], "jansson"),
     (r"systemd/.*", ["common/base/systemd.c"], "libsystemd"),
     (r"microhttpd\.h$", ["server/web/http*.c"], "libmicrohttpd"),
+    (r"http_parser\.h$", ["serve/http/parse.*"], "http-parser"),
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
 CORES = ["server/relay/relay_core.[ch]", "server/relay/relay_fill.c", "server/relay/relay_group.c", "server/relay/relay_internal.h", "server/relay/relay_out.c",
-         "server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+         "serve/batch/*", "server/robust/*", "server/core/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

@@ -29,6 +29,9 @@ struct mfl_pulled {
         char path[4096];
 };
 
+/* The value of --round: a number, "best", or "last" and NULL for the newest. MFL_CLI_USAGE. */
+int mfl_pull_round(const char *text, int64_t *ret_round, struct mfl_error *err);
+
 /* Writes path atomically, as safetensors, npz or ONNX; NULL: "JOB-rROUND.safetensors", ".npz" or ".onnx" in
  * the current folder. For peft it is a folder, by default "JOB-rROUND-peft", and base is the model that the adapter
  * belongs to, or NULL. MFL_CLI_LOST also if the params do not have the digest that the server sent; then

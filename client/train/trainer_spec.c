@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job file means for local training, optimizers; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
+#include "common/contract/contract.h"
 #include "kernels/check.h"
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
@@ -9,6 +10,26 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
         if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
                 opt.prox_mu = (float)task->method[0];
         return opt;
+}
+
+/* What a model of this data expects. */
+static int tell_contract(const struct trainer_job *job, Mfl__Partition *population, struct mfl_error *err)
+{
+        struct mfl_contract *contract;
+        char *text = NULL;
+        int r = mfl_contract_of_dataset(
+                job->data->dataset, job->spec->privacy.kind != MFL_PRIVACY_NONE, &contract, err);
+        if (r)
+                return r;
+        contract->loss = job->spec->training.loss;
+        contract->has_loss = true;
+        r = mfl_contract_text(contract, &text, err);
+        mfl_contract_free(contract);
+        if (r)
+                mfl_population_free(population);
+        else
+                population->contract = text;
+        return r;
 }
 
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
@@ -20,6 +41,8 @@ int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_tr
         Mfl__Partition *population;
         int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
                 dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                r = tell_contract(job, population, err);
         if (!r)
                 mfl_population_free(atomic_exchange(request->population, population));
         return r;

@@ -344,6 +344,13 @@ int mfl_store_partition_list(struct mfl_store *store, const char *id,
         struct mfl_store_partitions *ret_partitions, struct mfl_error *err);
 void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions);
 
+/* ---- contracts ---- */
+/* What the input of a job's model is (common/contract/contract.h), as text that the store does not interpret. MFL_NOT_FOUND:
+ * there is no such job. */
+int mfl_store_contract_put(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err);
+/* *ret_text: on the heap; NULL: none was put. */
+int mfl_store_contract_get(struct mfl_store *store, const char *id, char **ret_text, struct mfl_error *err);
+
 /* ---- log lines ---- */
 struct mfl_store_line {
         uint64_t seq, time_ms; /* seq rises over all jobs; Unix time */
