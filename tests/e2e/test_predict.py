@@ -282,7 +282,7 @@ def test_regression(cluster, images):
     job = c.run_job(name='reg', model='logistic', rounds=3, data={'name': 'reg', 'partition': 'local', 'clients': None},
                     training={'loss': 'squared', 'lr': 0.05})[0]
     c.mfl('pull', job, '-o', 'reg.safetensors')
-    done = c.mfl_json('evaluate', 'reg.safetensors', '--data', 'reg.npz')
+    done = c.mfl_json('evaluate', 'reg.safetensors', '--data', 'reg.npz', '--backend', 'reference')
     last = c.mfl_json('show', job)['rounds'][-1]
     c.mfl('predict', 'reg.safetensors', '--data', 'reg.npz', '-o', 'values.npy')
     v = np.load(os.path.join(c.dir, 'values.npy')).astype(np.float64)
