@@ -47,6 +47,7 @@ struct client {
         struct mfl_dataset *data[MFL_DATA_SETS_MAX];
         uint64_t fingerprints[MFL_DATA_SETS_MAX];
         struct mfl_data_info infos[MFL_DATA_SETS_MAX];
+        const char *hidden[3]; /* from programs; ends with NULL */
         struct mfl_gpu_pin pin; /* the backend, its device, and the GPU that this is */
         struct mfl_gpu_sampler sampler;
         struct mfl_activity activity;
@@ -84,14 +85,35 @@ static int random_u64(uint64_t *ret_number, struct mfl_error *err)
         return 0;
 }
 
+/* The server learns of a program as it learns of a data set. */
+static int offer_programs(struct client *c, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < c->config.programs.n; i++) {
+                struct mfl_dataset *offer = mfl_malloc(sizeof(*offer));
+                if (!offer)
+                        return mfl_fail_memory(err, sizeof(*offer), "a program");
+                mfl_program_offer(&c->config.programs.v[i], offer);
+                struct mfl_data_info *info = &c->infos[c->n_data];
+                *info = (struct mfl_data_info){.shape = offer->shape,
+                        .classes = (uint32_t)offer->classes,
+                        .train_samples = offer->train.n,
+                        .test_samples = offer->test.n,
+                        .fingerprint = MFL_PROGRAM_FINGERPRINT};
+                mfl_strcpy(info->name, sizeof(info->name), offer->name);
+                c->fingerprints[c->n_data] = MFL_PROGRAM_FINGERPRINT;
+                c->data[c->n_data++] = offer;
+        }
+        return 0;
+}
+
 static int load_data(struct client *c, struct mfl_error *err)
 {
-        if (c->config.n_data_sets > MFL_DATA_SETS_MAX)
-                return mfl_fail(err, MFL_INVALID, "%u data sets, at most %u are possible",
-                        c->config.n_data_sets, MFL_DATA_SETS_MAX);
-        if (!c->config.n_data_sets)
+        if (c->config.n_data_sets + c->config.programs.n > MFL_DATA_SETS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible",
+                        c->config.n_data_sets + c->config.programs.n, MFL_DATA_SETS_MAX);
+        if (!c->config.n_data_sets && !c->config.programs.n)
                 return mfl_fail(err, MFL_INVALID,
-                        "no data set: use --data NAME=FORMAT:DIR, or data_sets in --config");
+                        "no data set: use --data NAME=FORMAT:DIR, or data_sets or programs in --config");
         for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
                 int r = mfl_dataset_load(&c->config.data_sets[i], &c->data[i], err);
                 if (!r) {
@@ -115,7 +137,7 @@ static int load_data(struct client *c, struct mfl_error *err)
                         .meaning = meaning};
                 mfl_strcpy(info->name, sizeof(info->name), d->name);
         }
-        return 0;
+        return offer_programs(c, err);
 }
 
 static int open_backend(struct client *c, struct mfl_error *err)
@@ -173,8 +195,19 @@ static int open_peers(struct client *c, struct mfl_error *err)
         return *c->config.peer_listen ? mfl_peer_port_open(&options, &c->peers, err) : 0;
 }
 
+/* What programs must not read: they run as the daemon's user. */
+static void hide_secrets(struct client *c)
+{
+        const char *const paths[] = {c->config.tls_key, c->config.policy.set ? c->config.policy.dir : ""};
+        uint32_t n = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(paths); i++)
+                if (*paths[i])
+                        c->hidden[n++] = paths[i];
+}
+
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
+        hide_secrets(c);
         uint64_t limit = c->config.memory_bytes;
         if (!limit) {
                 int r = mfl_memory_total(&limit, err);
@@ -200,7 +233,9 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .shm = c->node.shm,
                 .nccl = c->node.nccl,
                 .peers = c->peers,
-                .activity = &c->activity};
+                .activity = &c->activity,
+                .programs = &c->config.programs,
+                .hidden = c->hidden};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -241,7 +276,10 @@ static void log_start(const struct client *c)
         if (c->peers)
                 mfl_log(MFL_LOG_INFO, "peers: daemons of other nodes reach this one at %s",
                         mfl_peer_port_address(c->peers));
-        for (uint32_t i = 0; i < c->n_data; i++) {
+        for (uint32_t i = 0; i < c->config.programs.n; i++)
+                mfl_log(MFL_LOG_INFO, "program %s: %s", c->config.programs.v[i].name,
+                        c->config.programs.v[i].command[0]);
+        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
                         c->infos[i].name, c->infos[i].train_samples, c->infos[i].test_samples,
@@ -575,6 +613,9 @@ static int run(struct client *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+        int ran = mfl_program_child(argc, argv);
+        if (ran >= 0)
+                return ran;
         if (!mfl_fs_open_standard())
                 return 1;
         /* Before a module loads libgomp: its threads must not spin, and the job says how many threads a

@@ -48,6 +48,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         mfl_trainer_job_empty(trainer, job);
         mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_poison_free(trainer, job);
+        mfl_program_free(job->program);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -86,8 +87,7 @@ static struct trainer_memory *network_memory(struct mfl_trainer *trainer)
         return trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
 }
 
-/* Reserves memory for the current job; other jobs' networks make room, the least recently used first. */
-static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
+int mfl_trainer_job_reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
         const char *what, struct mfl_error *err)
 {
         struct trainer_memory *memory = device ? &trainer->device_memory : &trainer->memory;
@@ -118,22 +118,23 @@ static int reserve_population(struct mfl_trainer *trainer, struct trainer_job *j
         uint64_t bytes = (2 * clients + 1 + dataset->train.n + dataset->test.n) * sizeof(uint32_t);
         int r = mfl_partition_check(job->spec, dataset->train.n, err);
         if (!r)
-                r = reserve(trainer, job, false, bytes, "the clients of the population", err);
+                r = mfl_trainer_job_reserve(trainer, job, false, bytes, "the clients of the population", err);
         if (r)
                 return r;
         job->bytes -= bytes; /* it stays when networks make room */
-        job->population_bytes = bytes;
+        job->population_bytes += bytes;
         return 0;
 }
 
 static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
 {
-        int r = reserve_population(trainer, job, err);
-        if (!r)
+        bool own = mfl_job_owns_data(job->spec);
+        int r = own ? 0 : reserve_population(trainer, job, err);
+        if (!r && !own)
                 r = mfl_partition_dataset(job->spec, job->data->dataset, &job->partition, err);
         if (r)
                 return r;
-        for (uint32_t k = 0; k < job->partition->n_clients; k++) {
+        for (uint32_t k = 0; !own && k < job->partition->n_clients; k++) {
                 uint32_t n = job->partition->start[k + 1] - job->partition->start[k];
                 job->samples_max = MFL_MAX(job->samples_max, n);
         }
@@ -165,7 +166,13 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = find_data(trainer, job->spec, request->task, &job->data, err);
         if (r)
                 return r;
-        r = mfl_check_job(job->spec, job->data->dataset, &job->graph, err);
+        bool has_program = mfl_job_has_program(job->spec);
+        const struct mfl_dataset *dataset = job->data->dataset;
+        r = has_program ? mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err)
+                        : mfl_check_job(job->spec, dataset, &job->graph, err);
+        job->work = has_program ? &mfl_trainer_program : &mfl_trainer_networks;
+        if (!r && has_program)
+                r = mfl_trainer_program_new(trainer, job, err);
         if (r)
                 return r;
         if (mfl_job_tally(job->spec, job->graph) == MFL_TALLY_TARGETS && !strcmp(trainer->ops->name, "cuda"))
@@ -175,12 +182,12 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = make_partition(trainer, job, err);
         if (!r)
                 r = mfl_trainer_poison_new(trainer, job, err);
-        if (!r && request->population)
+        if (!r && request->population && job->partition)
                 r = mfl_trainer_tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);
-        job->n_slots = MFL_MAX(1u, trainer->workers / threads);
+        job->n_slots = has_program ? 1 : MFL_MAX(1u, trainer->workers / threads);
         job->slots = mfl_calloc(job->n_slots, sizeof(*job->slots));
         return job->slots ? 0 : mfl_fail_memory(err, job->n_slots * sizeof(*job->slots), "workers");
 }
@@ -282,13 +289,13 @@ static uint64_t after_bytes(const struct trainer_job *job)
         return job->sums || trainer_evaluates_own(job->spec) ? job->graph->n_moving * sizeof(float) : 0;
 }
 
-static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
+int mfl_trainer_job_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
         float **floats, struct mfl_error *err)
 {
         uint64_t bytes = job->graph->n_moving * sizeof **floats;
         if (!wanted || *floats)
                 return 0;
-        int r = reserve(trainer, job, false, bytes, what, err);
+        int r = mfl_trainer_job_reserve(trainer, job, false, bytes, what, err);
         if (!r && !(*floats = mfl_alloc_aligned(bytes)))
                 r = mfl_fail_memory(err, bytes, what);
         return r;
@@ -312,7 +319,7 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
-        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
+        int r = mfl_trainer_job_reserve(trainer, job, trainer->info.own_memory, bytes,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r == MFL_INVALID && options->training)
                 mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
@@ -417,7 +424,7 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
         slot->chunk_steps = 1;
         uint64_t bytes = scratch_bytes(job, slot);
-        int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
+        int r = mfl_trainer_job_reserve(trainer, job, false, bytes, "a worker's scratch", err);
         if (r)
                 return r;
         r = allocate_lanes(job, slot);
@@ -438,7 +445,7 @@ static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, st
         uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
         uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         uint64_t bytes = mfl_trainer_team_bytes(trainer, job, options, width, zero);
-        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
+        int r = mfl_trainer_job_reserve(trainer, job, trainer->info.own_memory, bytes,
                 options->lent ? "a worker's params, gradients and optimizer"
                               : "a worker's gradients and optimizer",
                 err);
@@ -461,7 +468,7 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
 {
         struct mfl_net_options options = net_options(trainer, job, true);
         uint32_t wanted = (clients->n + workers - 1) / workers;
-        int r = prepare_floats(trainer, job, job->sums, "a client's update", &slot->after, err);
+        int r = mfl_trainer_job_floats(trainer, job, job->sums, "a client's update", &slot->after, err);
         if (r || slot->train)
                 return r;
         r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
@@ -543,7 +550,7 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
                                            : prepare_eval(trainer, job, &job->slots[i], err);
                 bool own = kind == MFL_TASK_EVAL && trainer_evaluates_own(job->spec);
                 if (!r)
-                        r = prepare_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
+                        r = mfl_trainer_job_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
         }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;
@@ -556,10 +563,9 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
         return 0;
 }
 
-int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+static int prepare_networks(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
-        trainer->no_room = false;
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
                 outgrown(job, clients, n))
                 mfl_trainer_job_empty(trainer, job);
@@ -581,6 +587,17 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
                 mfl_trainer_job_empty(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }
+        return r;
+}
+
+const struct trainer_work mfl_trainer_networks = {
+        .train = mfl_trainer_train_worker, .eval = mfl_trainer_eval_worker, .prepare = prepare_networks};
+
+int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
+{
+        trainer->no_room = false;
+        int r = job->work->prepare(trainer, job, kind, n, clients, err);
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);
