@@ -400,6 +400,11 @@ static inline bool mfl_job_owns_data(const struct mfl_job *job)
 {
         return !strncmp(job->data.name, MFL_PROGRAM_DATA, sizeof MFL_PROGRAM_DATA - 1);
 }
+/* What the model is, in a word: its preset, or how it is given. */
+static inline const char *mfl_job_model_name(const struct mfl_job *job)
+{
+        return job->model.preset[0] ? job->model.preset : job->model.tensors ? "tensors" : "layers";
+}
 char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES]);
 
 /* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are

@@ -37,7 +37,9 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
         if (job->spec->simulation.attack && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
-        return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+        return r || !population || mfl_job_owns_data(job->spec)
+                       ? r
+                       : mfl_partition_check(job->spec, data->train_samples, err);
 }
 
 /* Who is bad belongs to what is known of a run. */
@@ -180,6 +182,10 @@ static void run_prepare(struct mfl_work *work)
                                 job->id, job->committed);
         if (!op->status)
                 op->status = list_versions(job, &resume, &options, &versions, &op->err);
+        if (!op->status && job->spec->model.tensors && !resume.round && !resume.initial_path[0])
+                op->status = mfl_fail(&op->err, MFL_INVALID,
+                        "model.tensors: the job came without its start values: write model.initial, and submit "
+                        "it with mfl");
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status)
@@ -240,11 +246,12 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.n_slots = mfl_runtime_slots(job->runtime);
         bool classes = mfl_loss_answers(job->spec->training.loss) == MFL_ANSWERS_LABELS;
         int heads = 1 + (int)job->spec->training.auxiliary.n;
+        bool known = !mfl_job_has_program(job->spec); /* only a program knows what it scores */
         op->event.job_ready.scored =
-                (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes);
+                known ? (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes) : 0;
         op->event.job_ready.scored_all =
-                !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
-                                    !job->spec->training.has_ignore_index);
+                known && (!classes || (!job->graph->vocabulary && job->graph->positions == heads &&
+                                              !job->spec->training.has_ignore_index));
         op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
