@@ -119,7 +119,7 @@ static bool enter_spaces(struct child *c)
         char uid[64], gid[64];
         snprintf(uid, sizeof(uid), "%u %u 1", geteuid(), geteuid());
         snprintf(gid, sizeof(gid), "%u %u 1", getegid(), getegid());
-        int flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC;
+        int flags = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWIPC;
         if (unshare(flags | (c->network ? 0 : CLONE_NEWNET))) {
                 say(SANDBOX_LINE "no namespaces: %s\n", strerror(errno));
                 return true;
@@ -129,11 +129,12 @@ static bool enter_spaces(struct child *c)
                write_file("/proc/self/gid_map", gid);
 }
 
-/* In the new mount namespace: its own processes alone in /proc, and nothing where the daemon's secrets are. */
+/* A mount namespace of its own, not the supervisor's, which looks at /proc: its own processes alone in /proc, and nothing where the daemon's
+ * secrets are. */
 static void change_mounts(const struct child *c)
 {
         struct stat st;
-        if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
+        if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
                 say(SANDBOX_LINE "mounts stay as they are: %s\n", strerror(errno));
                 return;
         }
@@ -221,7 +222,8 @@ static int run_first(const struct child *c)
         for (pid_t done; pid > 0 && (done = waitpid(-1, &status, 0)) != pid;)
                 if (done < 0 && errno != EINTR)
                         return STATUS_LIMITS;
-        kill_all();
+        if (!c->spaces) /* else the kernel does that when this process ends */
+                kill_all();
         return pid < 0 ? STATUS_LIMITS : status_of(status);
 }
 
@@ -236,7 +238,7 @@ static bool has_too_much(pid_t first, const struct child *c)
         walk(first, 0, add_memory, &used);
         if (used <= c->memory)
                 return false;
-        say("killed: the program and its children hold %s of memory, and its limit is %s\n",
+        say("too much memory: %s with its children, and its limit is %s\n",
                 mfl_format_bytes(used, have), mfl_format_bytes(c->memory, most));
         return true;
 }

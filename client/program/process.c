@@ -16,7 +16,9 @@
 #define ENDS_MS 3000      /* how long a supervisor may take to end */
 #define FD_FREE 16        /* descriptors from here on are not those that a child gets */
 #define ARGUMENTS_MAX 128 /* of the supervisor */
-#define REASON_BYTES 255  /* of a reason that is sent */
+#define LAST_LINES "; last lines: "
+#define TAIL_LEAST 60 /* bytes of them in a reason */
+#define REASON_BYTES 165  /* of a reason that people see: the server puts its own words before it */
 
 /* ---- start ---- */
 
@@ -188,13 +190,17 @@ int mfl_program_fail(struct program_process *process, struct mfl_error *err, con
         va_end(ap);
         take_output(process);
         show_tail(process, tail);
+        if (*tail)
+                mfl_log_job(
+                        MFL_LOG_WARN, process->job, "%s: %s; last lines: %s", process->job, why, tail);
         /* A reason is short, and the end of the last line says most. */
-        size_t n = strlen(tail), room = MFL_MAX(strlen(why) + 80, (size_t)REASON_BYTES) - strlen(why) - 20;
+        size_t n = strlen(tail), used = strlen(why) + sizeof(LAST_LINES);
+        size_t room = used + TAIL_LEAST < REASON_BYTES ? REASON_BYTES - used : TAIL_LEAST;
         if (n > room)
                 end += n - room;
         while (((unsigned char)*end & 0xc0) == 0x80)
                 end++; /* a cut character */
-        return mfl_fail(err, MFL_PROGRAM_FAILED, "%s%s%s", why, *end ? "; its last lines: " : "", end);
+        return mfl_fail(err, MFL_PROGRAM_FAILED, "%s%s%s", why, *end ? LAST_LINES : "", end);
 }
 
 /* ---- frames ---- */
@@ -217,7 +223,7 @@ static int wait_for(struct program_process *process, short events, const struct 
                 if (wait->stopped && wait->stopped(wait->user))
                         return mfl_fail(err, MFL_PROGRAM_STOPPED, "stopped");
                 if (mfl_now_ms() >= wait->until_ms)
-                        return mfl_fail(err, MFL_PROGRAM_FAILED, "it does not answer in time");
+                        return mfl_fail(err, MFL_PROGRAM_FAILED, "does not answer in time");
         }
 }
 
@@ -253,7 +259,7 @@ static int send_all(struct program_process *process, const void *data, size_t n,
                 if (done < 0 && (errno == EAGAIN || errno == EINTR))
                         continue;
                 if (done <= 0)
-                        return mfl_fail(err, MFL_PROGRAM_FAILED, "it has ended");
+                        return mfl_fail(err, MFL_PROGRAM_FAILED, "has ended");
                 at += done;
                 n -= (size_t)done;
                 n_fds = 0;
@@ -281,7 +287,7 @@ static int read_all(struct program_process *process, void *data, size_t n, const
                 if (done < 0 && (errno == EAGAIN || errno == EINTR))
                         continue;
                 if (done <= 0)
-                        return mfl_fail(err, MFL_PROGRAM_FAILED, "it has ended");
+                        return mfl_fail(err, MFL_PROGRAM_FAILED, "has ended");
                 at += done;
                 n -= (size_t)done;
         }
@@ -337,10 +343,9 @@ void mfl_program_kill(struct program_process *process, char *ret_text, size_t te
         bool over = poll(&fd, 1, 0) > 0 && fd.revents & (POLLHUP | POLLERR);
         bool ended = wait_end(process->pid, over ? ENDS_MS : 0, &status);
         if (ended && WIFEXITED(status) && WEXITSTATUS(status) >= 128)
-                mfl_snprintf(ret_text, text_bytes, "it was killed by signal %d (%s)",
-                        WEXITSTATUS(status) - 128, strsignal(WEXITSTATUS(status) - 128));
+                mfl_snprintf(ret_text, text_bytes, "killed by signal %d", WEXITSTATUS(status) - 128);
         else if (ended && WIFEXITED(status))
-                mfl_snprintf(ret_text, text_bytes, "it ended with status %d", WEXITSTATUS(status));
+                mfl_snprintf(ret_text, text_bytes, "ended with status %d", WEXITSTATUS(status));
         else if (ended)
                 mfl_snprintf(ret_text, text_bytes, "its supervisor was killed");
         close_fd(&process->life);

@@ -375,13 +375,14 @@ int mfl_program_call(struct mfl_program *program, const struct mfl_program_call 
         }
         if (r != MFL_PROGRAM_FAILED)
                 return mfl_fail(err, r, "%s", why.text);
-        return mfl_program_fail(&program->process, err, "the program %s: %.300s", config->name,
+        return mfl_program_fail(&program->process, err, "program %s: %.200s", config->name,
                 *how ? how : why.text);
 }
 
 void mfl_program_blame(struct mfl_program *program, const char *why, struct mfl_error *ret_text)
 {
-        mfl_program_fail(&program->process, ret_text, "the program %s: %.180s", program->options.config->name, why);
+        mfl_program_fail(
+                &program->process, ret_text, "program %s: %.120s", program->options.config->name, why);
 }
 
 int mfl_program_new(

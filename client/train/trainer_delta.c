@@ -54,6 +54,12 @@ static int check_delta(
         int t = 0;
         while (t + 1 < graph->n_params && graph->params[t + 1].offset <= graph->n_frozen + i)
                 t++;
+        if (run->job->program) /* short, since its words come behind */
+                return mfl_trainer_reject(item,
+                        mfl_asprintf("%s changes by %g, and aggregation.%s is %g", graph->params[t].name,
+                                (double)params[i], statistics ? "statistics_max" : "delta_max",
+                                (double)(statistics ? fixed->statistics_max : fixed->delta_max)),
+                        err);
         return mfl_trainer_reject(item,
                 mfl_asprintf("%llu %s not within +-%g (%s); the first is %g in %s",
                         (unsigned long long)n_bad[statistics],
@@ -61,8 +67,7 @@ static int check_delta(
                                    : "elements of the update are",
                         (double)(statistics ? fixed->statistics_max : fixed->delta_max),
                         statistics ? "aggregation.statistics_max, or scale the data"
-                        : run->job->program ? "aggregation.delta_max; a smaller learning rate may help"
-                                            : "aggregation.delta_max; a smaller training.lr may help",
+                                   : "aggregation.delta_max; a smaller training.lr may help",
                         (double)params[i], graph->params[t].name),
                 err);
 }

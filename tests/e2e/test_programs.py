@@ -34,7 +34,7 @@ def softmax(x, params):
 
 def own_data(client):
     rng = numpy.random.default_rng(client)
-    y = rng.integers(0, 4, 40 + client)
+    y = rng.integers(0, 4, 40 + client %% 100)
     return rng.normal(size=(len(y), 64)).astype(numpy.float32) + y[:, None].astype(numpy.float32) / 4, y
 
 
@@ -103,7 +103,7 @@ programs:
   - name: pets
     command: [%(python)s, %(script)s]
     timeout: %(timeout)s
-    memory: 2GiB
+    memory: 1GiB
 '''
 
 
@@ -163,3 +163,291 @@ def test_one_daemon_and_two_give_one_model(tmp_path):
         lab.cluster.mfl('pull', job, '-o', 'model.safetensors')
         assert h.params_digest(lab.path('model.safetensors')) == one[-1]
         assert list(h.read_safetensors(lab.path('model.safetensors'))) == ['out.weight', 'out.bias']
+
+
+def test_data_of_its_own(tmp_path):
+    """A population that only the program knows, and sites."""
+    with Lab(tmp_path) as lab:
+        lab.daemon('d1')
+        lab.daemon('d2')
+        lab.cluster.wait_daemons(2)
+        job, two = lab.run({'partition': 'iid', 'clients': 6})
+        assert [r['samples'] for r in lab.cluster.rounds(job)] == [6 * 40 + 15] * 2, 'the program says how many it has'
+        lab.cluster.daemons['d2'].stop()
+        _, one = lab.run({'partition': 'iid', 'clients': 6})
+        assert one == two
+        _, at_a_site = lab.run({'partition': 'local'})
+        assert len(set(at_a_site)) == 2
+
+
+def wait_marks(lab, n):
+    def marks():
+        if not os.path.exists(lab.path('waits')):
+            return None
+        with open(lab.path('waits'), encoding='utf-8') as f:
+            pids = f.read().split()
+        return pids if len(pids) >= n else None
+    return h.wait_until(marks, 30, '%d programs that wait' % n)
+
+
+@pytest.mark.parametrize('victim', ['program', 'daemon', 'server'])
+def test_kill_in_the_middle_of_a_round(tmp_path, victim):
+    with Lab(tmp_path) as lab:
+        daemon = lab.daemon('d1')
+        # The first client of round 2 waits until it is killed, or what it works for is.
+        config = {'behaviour': 'wait', 'client': 3, 'round': 2}
+        job = lab.submit(config=config, rounds=3)
+        wait_marks(lab, 1)
+        if victim == 'program':
+            # Its number is one of its own namespace; outside it is the only process that has its socket.
+            os.kill(pid_of(lab.script), signal.SIGKILL)
+            wait_marks(lab, 2)
+        elif victim == 'daemon':
+            supervised = descendants(daemon.pid)
+            daemon.kill()
+            h.wait_until(lambda: not any(map(alive, supervised)), 10, 'the end of what a killed daemon had started')
+            lab.daemon('d1')
+            wait_marks(lab, 2)
+        else:
+            lab.cluster.server.kill()
+            lab.cluster.start_server()
+        with open(lab.path('go'), 'w', encoding='utf-8'):
+            pass
+        lab.cluster.wait_job(job, 60)
+        _, expected = lab.run(config=config, rounds=3)
+        assert lab.cluster.digests(job) == expected
+
+
+def alive(pid):
+    try:
+        with open('/proc/%d/stat' % pid, encoding='utf-8') as f:
+            return f.read().rsplit(')', 1)[1].split()[0] != 'Z'
+    except OSError:
+        return False
+
+
+def descendants(pid):
+    found = []
+    for task in os.listdir('/proc/%d/task' % pid):
+        with open('/proc/%d/task/%s/children' % (pid, task), encoding='utf-8') as f:
+            for child in map(int, f.read().split()):
+                found += [child] + descendants(child)
+    return found
+
+
+def pid_of(script):
+    """The process that runs the script, and not its supervisor."""
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open('/proc/%s/cmdline' % pid, 'rb') as f:
+                argv = f.read().split(b'\0')
+        except OSError:
+            continue
+        if argv[0] == sys.executable.encode() and script.encode() in argv:
+            return int(pid)
+    raise AssertionError('nobody runs ' + script)
+
+
+@pytest.mark.parametrize('behaviour, words', [
+    ('crash', ['killed by signal 6', 'the answer is 42']),
+    ('raise', ['ValueError: no such pet']),
+    ('nan', ['out.bias changes by nan', 'dividing by zero']),
+    ('lie', ['samples, and was given']),
+    ('long', ['2147483647 bytes', 'writing a novel']),
+    ('short', ['no message of program.proto']),
+])
+def test_a_client_that_fails_is_left_out(tmp_path, behaviour, words):
+    with Lab(tmp_path) as lab:
+        lab.daemon('d1')
+        job, digests = lab.run(config={'behaviour': behaviour, 'client': 1}, limits={'quorum': 0.5})
+        assert len(set(digests)) == 2
+        text = lab.logs(job)
+        for word in words:
+            assert word in text, text
+        assert all(r['clients'] == 5 and r['clients_rejected'] == 1 for r in lab.cluster.rounds(job))
+
+
+def test_a_program_that_hangs(tmp_path):
+    with Lab(tmp_path, timeout='500ms') as lab:
+        lab.daemon('d1')
+        # Its start takes part of the time: others may need a second try on a slow machine.
+        reason = lab.run(config={'behaviour': 'hang'}, rounds=1, limits={'retries': 0}, state='failed')[1]
+        assert 'pets' in reason, reason
+        text = lab.logs('last')
+        assert 'not answer in time' in text, text
+
+
+def test_an_evaluation_that_fails(tmp_path):
+    with Lab(tmp_path) as lab:
+        lab.daemon('d1')
+        _, reason = lab.run(config={'behaviour': 'crash-evaluation'}, state='failed')
+        assert 'no test data' in reason and 'killed by signal 6' in reason, reason
+        _, digests = lab.run(config={'behaviour': 'crash-evaluation'}, evaluation={'every': 0})
+        assert len(digests) == 2
+
+
+HOSTILE = r"""
+import ctypes, os, socket, struct, sys, time
+sys.path.insert(0, %r)
+from mfl import train as mfl_train
+
+report = open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'report'), 'a')
+
+
+def attempt(name, fn):
+    try:
+        print(name, 'done', fn(), file=report, flush=True)
+    except Exception as e:
+        print(name, 'refused', type(e).__name__, e, file=report, flush=True)
+
+
+def read(path):
+    with open(path, 'rb') as f:
+        return len(f.read(100))
+
+
+def fork():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv('/bin/sleep', ['sleep', '3600.125'])
+        time.sleep(3600)
+
+
+def train(params, client, round, config):
+    attempt('socket', lambda: socket.create_connection(('127.0.0.1', config['port']), 2))
+    attempt('ptrace', lambda: os.stat('/') if ctypes.CDLL(None, use_errno=True).ptrace(16, os.getppid(), 0, 0) == 0 else 1 / 0)
+    attempt('unshare', lambda: 1 / int(ctypes.CDLL(None).unshare(0x10000000) == 0))
+    attempt('key', lambda: 1 / read(config['secret']))
+    attempt('shrink', lambda: os.ftruncate(program.kept[1], 16))
+    attempt('grow', lambda: os.ftruncate(program.kept[1], 1 << 30))
+    attempt('write', lambda: os.pwrite(program.kept[0], b'x' * 64, 0))
+    fork()
+    attempt('memory', lambda: len(bytearray(4 << 30)))
+    if config['then'] == 'swell':
+        held = []
+        for i in range(8):
+            if os.fork() == 0:
+                held = bytearray(os.urandom(1 << 20) * 200)
+                time.sleep(3600)
+        time.sleep(3600)
+    return params, config['samples'], {}
+
+
+class Program(mfl_train._Program):
+    def describe(self, told):
+        self.kept = [os.dup(fd) for fd in self.fds]
+        super().describe(told)
+
+
+program = Program(train, None, 'hostile')
+program.serve()
+"""
+
+
+def sleepers():
+    """Processes that the hostile program has left."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            with open('/proc/%s/cmdline' % pid, 'rb') as f:
+                if b'3600.125' in f.read():
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def test_a_hostile_program_is_held(tmp_path):
+    with Lab(tmp_path, HOSTILE, more='policy:\n  dir: %s\n' % (tmp_path / 'policy')) as lab:
+        lab.daemon('d1')
+        secret = lab.path('policy/d1.audit.jsonl')
+        port = int(lab.cluster.address.rsplit(':', 1)[1])
+        config = {'port': port, 'secret': secret, 'then': '', 'samples': 10}
+        job, _ = lab.run({'partition': 'local'}, config, rounds=1, evaluation={'every': 0})
+        with open(lab.path('report'), encoding='utf-8') as f:
+            report = dict(line.split(' ', 1) for line in f.read().splitlines())
+        assert os.path.exists(secret)
+        for name in ('socket', 'ptrace', 'unshare', 'key', 'shrink', 'grow', 'write', 'memory'):
+            assert report[name].startswith('refused'), (name, report[name])
+        h.wait_until(lambda: not sleepers(), 10, 'the end of what the program had started')
+        # More samples than it may claim, and more memory than it may hold, by children.
+        job = lab.run({'partition': 'local'}, dict(config, samples=2000000), rounds=1, evaluation={'every': 0},
+                      limits={'retries': 0}, state='failed')[0]
+        assert 'counts 2000000 samples, and 1 to 1000000 are allowed' in lab.logs(job), lab.logs(job)
+        job = lab.run({'partition': 'local'}, dict(config, then='swell'), rounds=1, evaluation={'every': 0},
+                      limits={'retries': 0}, state='failed')[0]
+        assert 'its limit is 1.0 GiB' in lab.logs(job), lab.logs(job)
+        h.wait_until(lambda: not sleepers(), 10, 'the end of what the program had started')
+        lab.cluster.check_alive()
+        assert lab.cluster.daemons['d1'].alive()
+
+
+def test_a_stopped_job_kills_its_program(tmp_path):
+    with Lab(tmp_path) as lab:
+        daemon = lab.daemon('d1')
+        job = lab.submit(config={'behaviour': 'wait'})
+        wait_marks(lab, 1)
+        assert descendants(daemon.pid)
+        lab.cluster.mfl('stop', job)
+        h.wait_until(lambda: not descendants(daemon.pid), 10, 'the end of the program')
+
+
+def test_a_site_that_wants_no_programs(tmp_path):
+    with Lab(tmp_path, more='policy:\n  programs: false\n  dir: %s\n' % (tmp_path / 'policy')) as lab:
+        lab.daemon('d1')
+        _, reason = lab.run(state='failed')
+        assert "this site's policy refuses jobs that are trained by a program, as pets" in reason, reason
+
+
+def test_nobody_has_the_program(tmp_path):
+    with Lab(tmp_path) as lab:
+        lab.cluster.start_daemon('d1')
+        job = lab.submit()
+        info = lab.cluster.wait_info(job, lambda i: i['reason'], 20, 'the reason why the job waits')
+        assert 'no daemon that has the program pets' in info['reason'], info
+        assert 'no daemon that has the program pets' in lab.cluster.mfl('show', job).stdout
+        lab.daemon('d2')
+        lab.cluster.wait_job(job, 60)
+
+
+def test_server_optimizers_and_privacy(tmp_path):
+    """What the server does with updates does not depend on who has made them."""
+    with Lab(tmp_path) as lab:
+        lab.daemon('d1')
+        plain = lab.run()[1]
+        for aggregation in ({'strategy': 'fedadam', 'server_lr': 0.05}, {'strategy': 'median'}, {'update_clip': 0.01}):
+            digests = lab.run(aggregation=aggregation)[1]
+            assert len(set(digests)) == 2 and digests[0] != plain[0], aggregation
+
+
+@pytest.mark.parametrize('changes, words', [
+    ({'aggregation': {'strategy': 'scaffold'}}, "aggregation.strategy: needs local training of mfl's own"),
+    ({'aggregation': {'strategy': 'fedprox'}}, "aggregation.strategy: needs local training of mfl's own"),
+    ({'training': {'program': 'pets', 'lr': 0.1}}, 'training.lr: the program pets does not read it'),
+    ({'training': {'program': '/bin/sh -c true'}}, "a job can't say what is run"),
+    ({'training': {'lr': 0.1, 'config': {'a': 1}}, 'model': 'mlp'}, 'training.config: is only used with program'),
+    ({'model': 'mlp'}, 'trains a model that only it knows'),
+    ({'model': {'initial': 'none.safetensors'}}, 'no file none.safetensors'),
+    ({'model': {'initial': 'initial.safetensors', 'freeze': ['out']}}, 'model.freeze: needs layers'),
+    ({'model': {'initial': 'initial.safetensors', 'lora': {'rank': 2}}}, 'model.lora: needs layers'),
+    ({'parallel': {'grain': 8}}, 'parallel: shares out steps'),
+    ({'personal': {'layers': ['out']}, 'evaluation': {'every': 0}}, 'personal: is done by mfl'),
+    ({'data': {'partition': 'dirichlet', 'alpha': 1, 'clients': 4}}, 'data.partition: needs samples'),
+])
+def test_what_a_program_cannot_do_is_refused_by_name(tmp_path, changes, words):
+    cluster = h.Cluster(tmp_path)
+    mfl_train.save(os.path.join(cluster.dir, 'initial.safetensors'), {'out.weight': numpy.zeros((4, 64))})
+    doc = {'name': 'pets', 'rounds': 2, 'model': {'initial': 'initial.safetensors'}, 'data': {'partition': 'local'},
+           'training': {'program': 'pets'}}
+    doc.update(changes)
+    path = cluster.write('job.yaml', h.yaml_of(doc))
+    done = h.mfl('check', path, cwd=cluster.dir, status=None)
+    assert done.returncode and words in done.stderr, done.stderr
+
+
+def test_check_shows_the_program(tmp_path):
+    with Lab(tmp_path) as lab:
+        text = lab.cluster.mfl('check', lab.job({'partition': 'local'})).stdout
+        assert 'program   pets' in text and '"lr": 0.1' in text and "the program's own" in text, text
+        assert '260 parameters' in text, text

@@ -11,6 +11,7 @@ import pytest
 PACKAGES = {
     'Fashion-MNIST': 'dataset-fashion-mnist',
     'chromium': 'chromium',
+    'google.protobuf': 'python3-protobuf',
     'groff': 'groff-base',
     'ip': 'iproute2',
     'openssl': 'openssl',
