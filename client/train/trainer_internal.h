@@ -127,9 +127,6 @@ struct trainer_job;
 struct trainer_work {
         void (*train)(void *arg, uint32_t worker); /* arg: struct trainer_run; on n workers at once */
         void (*eval)(void *arg, uint32_t worker);
-        /* mfl_trainer_job_prepare, without what is the same for both. */
-        int (*prepare)(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind, uint32_t n,
-                const struct trainer_clients *clients, struct mfl_error *err);
 };
 extern const struct trainer_work mfl_trainer_networks; /* trainer_job.c */
 extern const struct trainer_work mfl_trainer_program;  /* trainer_program.c */
@@ -236,6 +233,9 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 struct trainer_run;
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
+/* trainer_spec.c: the daemon's data set that a job names. MFL_INVALID. */
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
+        struct trainer_data **ret_data, struct mfl_error *err);
 /* trainer_spec.c: the request's population becomes that of the job. */
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err);
@@ -245,12 +245,6 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
 /* Makes the first n slots ready for the kind of task. Training: `clients` are the task's. */
 int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
-/* Reserves memory for the current job; other jobs' networks make room, the least recently used first. MFL_INVALID. */
-int mfl_trainer_job_reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
-        const char *what, struct mfl_error *err);
-/* As many floats as move, if wanted and not there yet. */
-int mfl_trainer_job_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted,
-        const char *what, float **floats, struct mfl_error *err);
 /* trainer_program.c: starts nothing yet. MFL_INVALID: this daemon does not have the program. */
 int mfl_trainer_program_new(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
 /* Afterwards the slots are as new, and the memory is released. */

@@ -59,35 +59,14 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         free(job);
 }
 
-static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
-        struct trainer_data **ret_data, struct mfl_error *err)
-{
-        for (uint32_t i = 0; i < trainer->n_data; i++) {
-                struct trainer_data *data = &trainer->data[i];
-                if (strcmp(data->dataset->name, spec->data.name))
-                        continue;
-                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
-                 * own. */
-                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
-                        task->fingerprint != data->fingerprint)
-                        return mfl_fail(err, MFL_INVALID,
-                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
-                                spec->data.name, (unsigned long long)data->fingerprint,
-                                (unsigned long long)task->fingerprint);
-                *ret_data = data;
-                return 0;
-        }
-        return mfl_fail(
-                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
-}
-
 /* The budget that networks are charged to. */
 static struct trainer_memory *network_memory(struct mfl_trainer *trainer)
 {
         return trainer->info.own_memory ? &trainer->device_memory : &trainer->memory;
 }
 
-int mfl_trainer_job_reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
+/* Reserves memory for the current job; other jobs' networks make room, the least recently used first. */
+static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool device, uint64_t bytes,
         const char *what, struct mfl_error *err)
 {
         struct trainer_memory *memory = device ? &trainer->device_memory : &trainer->memory;
@@ -118,7 +97,7 @@ static int reserve_population(struct mfl_trainer *trainer, struct trainer_job *j
         uint64_t bytes = (2 * clients + 1 + dataset->train.n + dataset->test.n) * sizeof(uint32_t);
         int r = mfl_partition_check(job->spec, dataset->train.n, err);
         if (!r)
-                r = mfl_trainer_job_reserve(trainer, job, false, bytes, "the clients of the population", err);
+                r = reserve(trainer, job, false, bytes, "the clients of the population", err);
         if (r)
                 return r;
         job->bytes -= bytes; /* it stays when networks make room */
@@ -147,6 +126,19 @@ static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, 
         return 0;
 }
 
+/* Its memory stays as long as the job. */
+static int make_program(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *data = mfl_job_owns_data(job->spec) ? NULL : job->data->dataset;
+        uint64_t bytes = mfl_program_bytes(job->graph, data);
+        int r = reserve(trainer, job, false, bytes, "the memory that a program shares", err);
+        if (r)
+                return r;
+        job->bytes -= bytes;
+        job->population_bytes += bytes;
+        return mfl_trainer_program_new(trainer, job, err);
+}
+
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err)
 {
@@ -163,7 +155,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
                 return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
                         trainer->ops->name);
-        r = find_data(trainer, job->spec, request->task, &job->data, err);
+        r = mfl_trainer_find_data(trainer, job->spec, request->task, &job->data, err);
         if (r)
                 return r;
         bool has_program = mfl_job_has_program(job->spec);
@@ -172,7 +164,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
                         : mfl_check_job(job->spec, dataset, &job->graph, err);
         job->work = has_program ? &mfl_trainer_program : &mfl_trainer_networks;
         if (!r && has_program)
-                r = mfl_trainer_program_new(trainer, job, err);
+                r = make_program(trainer, job, err);
         if (r)
                 return r;
         if (mfl_job_tally(job->spec, job->graph) == MFL_TALLY_TARGETS && !strcmp(trainer->ops->name, "cuda"))
@@ -289,13 +281,13 @@ static uint64_t after_bytes(const struct trainer_job *job)
         return job->sums || trainer_evaluates_own(job->spec) ? job->graph->n_moving * sizeof(float) : 0;
 }
 
-int mfl_trainer_job_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
+static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
         float **floats, struct mfl_error *err)
 {
         uint64_t bytes = job->graph->n_moving * sizeof **floats;
         if (!wanted || *floats)
                 return 0;
-        int r = mfl_trainer_job_reserve(trainer, job, false, bytes, what, err);
+        int r = reserve(trainer, job, false, bytes, what, err);
         if (!r && !(*floats = mfl_alloc_aligned(bytes)))
                 r = mfl_fail_memory(err, bytes, what);
         return r;
@@ -319,7 +311,7 @@ static int make_net(struct mfl_trainer *trainer, struct trainer_job *job,
         const struct mfl_net_options *options, struct mfl_net **ret_net, struct mfl_error *err)
 {
         uint64_t bytes = trainer->ops->net_bytes(job->graph, options);
-        int r = mfl_trainer_job_reserve(trainer, job, trainer->info.own_memory, bytes,
+        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
                 options->training ? "a training network" : "an evaluation network", err);
         if (r == MFL_INVALID && options->training)
                 mfl_trainer_advise(trainer, job, options, room_of(trainer, job, bytes), err);
@@ -424,7 +416,7 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         slot->steps_max = (uint32_t)MFL_MAX(1u, MFL_MIN(INDEX_BYTES_MAX / step_bytes, MFL_STEPS_MAX));
         slot->chunk_steps = 1;
         uint64_t bytes = scratch_bytes(job, slot);
-        int r = mfl_trainer_job_reserve(trainer, job, false, bytes, "a worker's scratch", err);
+        int r = reserve(trainer, job, false, bytes, "a worker's scratch", err);
         if (r)
                 return r;
         r = allocate_lanes(job, slot);
@@ -445,7 +437,7 @@ static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, st
         uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
         uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         uint64_t bytes = mfl_trainer_team_bytes(trainer, job, options, width, zero);
-        int r = mfl_trainer_job_reserve(trainer, job, trainer->info.own_memory, bytes,
+        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
                 options->lent ? "a worker's params, gradients and optimizer"
                               : "a worker's gradients and optimizer",
                 err);
@@ -468,7 +460,7 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
 {
         struct mfl_net_options options = net_options(trainer, job, true);
         uint32_t wanted = (clients->n + workers - 1) / workers;
-        int r = mfl_trainer_job_floats(trainer, job, job->sums, "a client's update", &slot->after, err);
+        int r = prepare_floats(trainer, job, job->sums, "a client's update", &slot->after, err);
         if (r || slot->train)
                 return r;
         r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
@@ -550,7 +542,7 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
                                            : prepare_eval(trainer, job, &job->slots[i], err);
                 bool own = kind == MFL_TASK_EVAL && trainer_evaluates_own(job->spec);
                 if (!r)
-                        r = mfl_trainer_job_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
+                        r = prepare_floats(trainer, job, own, "a client's model", &job->slots[i].after, err);
         }
         if (r || kind != MFL_TASK_TRAIN)
                 return r;
@@ -591,13 +583,15 @@ static int prepare_networks(struct mfl_trainer *trainer, struct trainer_job *job
 }
 
 const struct trainer_work mfl_trainer_networks = {
-        .train = mfl_trainer_train_worker, .eval = mfl_trainer_eval_worker, .prepare = prepare_networks};
+        .train = mfl_trainer_train_worker, .eval = mfl_trainer_eval_worker};
 
 int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
         trainer->no_room = false;
-        int r = job->work->prepare(trainer, job, kind, n, clients, err);
+        bool after = kind == MFL_TASK_TRAIN && job->sums;
+        int r = job->program ? prepare_floats(trainer, job, after, "a client's update", &job->slots[0].after, err)
+                             : prepare_networks(trainer, job, kind, n, clients, err);
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

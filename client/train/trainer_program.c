@@ -152,35 +152,19 @@ static void eval_worker(void *arg, uint32_t worker)
 
 /* ---- the job ---- */
 
-static int prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind, uint32_t n,
-        const struct trainer_clients *clients, struct mfl_error *err)
-{
-        return mfl_trainer_job_floats(trainer, job, kind == MFL_TASK_TRAIN && job->sums, "a client's update",
-                &job->slots[0].after, err);
-}
-
-const struct trainer_work mfl_trainer_program = {
-        .train = train_worker, .eval = eval_worker, .prepare = prepare};
+const struct trainer_work mfl_trainer_program = {.train = train_worker, .eval = eval_worker};
 
 int mfl_trainer_program_new(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
 {
         const char *name = job->spec->training.program;
-        const struct mfl_dataset *data = mfl_job_owns_data(job->spec) ? NULL : job->data->dataset;
         struct mfl_program_options options = {.config = mfl_programs_find(trainer->programs, name),
                 .job = job->id,
                 .spec = job->spec,
                 .graph = job->graph,
-                .data = data,
+                .data = mfl_job_owns_data(job->spec) ? NULL : job->data->dataset,
                 .hidden = trainer->hidden};
         if (!options.config)
                 return mfl_fail(err, MFL_INVALID,
                         "this daemon has no program %s: programs in its client.yaml has the names", name);
-        uint64_t bytes = mfl_program_bytes(job->graph, data);
-        int r = mfl_trainer_job_reserve(
-                trainer, job, false, bytes, "the memory that a program shares", err);
-        if (r)
-                return r;
-        job->bytes -= bytes; /* it stays as long as the job */
-        job->population_bytes += bytes;
         return mfl_program_new(&options, &job->program, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job file means for local training, optimizers; and what the server is told of the job's population. */
+/* What a job file means for local training: its optimizer, its data set; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
 #include "kernels/check.h"
 
@@ -9,6 +9,28 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
         if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
                 opt.prox_mu = (float)task->method[0];
         return opt;
+}
+
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
+        struct trainer_data **ret_data, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                struct trainer_data *data = &trainer->data[i];
+                if (strcmp(data->dataset->name, spec->data.name))
+                        continue;
+                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
+                 * own. */
+                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
+                        task->fingerprint != data->fingerprint)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
+                                spec->data.name, (unsigned long long)data->fingerprint,
+                                (unsigned long long)task->fingerprint);
+                *ret_data = data;
+                return 0;
+        }
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
 }
 
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,

@@ -100,6 +100,10 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         struct mfl_store *store = job->jobs->store;
         uint32_t n = MFL_MIN(mfl_job_versions(job->spec), resume->round);
         struct mfl_store_job row;
+        if (job->spec->model.tensors && !resume->round && !resume->initial_path[0])
+                return mfl_fail(err, MFL_INVALID,
+                        "model.tensors: the job came without its start values: write model.initial, and submit "
+                        "it with mfl");
         if (!n)
                 return 0;
         struct mfl_runtime_version *v = mfl_calloc(n, sizeof *v);
@@ -182,10 +186,6 @@ static void run_prepare(struct mfl_work *work)
                                 job->id, job->committed);
         if (!op->status)
                 op->status = list_versions(job, &resume, &options, &versions, &op->err);
-        if (!op->status && job->spec->model.tensors && !resume.round && !resume.initial_path[0])
-                op->status = mfl_fail(&op->err, MFL_INVALID,
-                        "model.tensors: the job came without its start values: write model.initial, and submit "
-                        "it with mfl");
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status)
