@@ -166,6 +166,8 @@ def test_one_daemon_and_two_give_one_model(tmp_path):
         lab.cluster.mfl('pull', job, '-o', 'model.safetensors')
         assert h.params_digest(lab.path('model.safetensors')) == one[-1]
         assert list(h.read_safetensors(lab.path('model.safetensors'))) == ['out.weight', 'out.bias']
+        refused = lab.cluster.mfl('pull', job, '--format', 'onnx', '-o', 'model.onnx', status=None)
+        assert refused.returncode and 'only the program pets knows the layers' in refused.stderr
 
 
 def test_data_of_its_own(tmp_path):
