@@ -83,7 +83,7 @@ def run_program(options, python, folder, empty):
     config = folder / "client.yaml"
     config.write_text(f"programs: [{{name: bench, command: [{python}, {script}]}}]\n")
     train_samples = options.samples * options.clients
-    with bench.Server() as server, bench.Daemons(server.address, 1, "solo", f"images=synthetic:1,28,28:10:{train_samples}:50:1",
+    with bench.Server() as server, bench.Daemons(server.address, 1, "solo", f"images=synthetic:1,28,28:10:{train_samples}:50:1", "reference",
                                                  more=["--config", str(config)]) as daemons:
         rounds = options.rounds * (10 if empty else 1)
         data = "{partition: iid, clients: %d}" if empty else "{name: images, partition: iid, clients: %d}"

@@ -96,7 +96,8 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
         if (mfl_job_has_program(j))
                 printf("  program   %s, which the daemons' administrators provide, with %s\n",
                         j->training.program, j->training.config ? j->training.config : "no config");
-        printf("  data      %s, %s", mfl_job_owns_data(j) ? "the program's own" : j->data.name, mfl_partition_name(j->data.partition));
+        printf("  data      %s, %s", mfl_job_owns_data(j) ? "the program's own" : j->data.name,
+                mfl_partition_name(j->data.partition));
         if (j->data.clients)
                 printf(", %u clients", j->data.clients);
         putchar('\n');

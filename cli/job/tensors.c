@@ -81,7 +81,8 @@ static int add_tensors(const char *text, const char *file, const char *path,
         int r = mfl_st_open(path, &st, err);
         if (r == MFL_NOT_FOUND)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: model.initial: no file %.300s; it is looked for from where mfl runs", file, path);
+                        "%s: model.initial: no file %.300s; it is looked for from where mfl runs", file,
+                        path);
         if (r)
                 return r > 0 ? MFL_INVALID : r;
         r = list_tensors(st, path, unused, &list, err);
@@ -89,8 +90,7 @@ static int add_tensors(const char *text, const char *file, const char *path,
         return r ? r : mfl_yaml_set(text, file, "model.tensors", list, ret_text, err);
 }
 
-int mfl_tensors_job_read(
-        const char *text, size_t n, const char *file, char **ret_text, struct mfl_error *err)
+int mfl_tensors_job_read(const char *text, size_t n, const char *file, char **ret_text, struct mfl_error *err)
 {
         const struct mfl_yaml_limits limits = {.bytes_max = 256 * 1024, .depth_max = 16, .nodes_max = 65536};
         struct mfl_yaml_doc *doc;
@@ -101,11 +101,10 @@ int mfl_tensors_job_read(
         const struct mfl_yaml_node *initial = find(model, "initial"), *path = initial;
         if (initial && initial->type == MFL_YAML_MAPPING)
                 path = find(initial, "file");
-        bool wanted = find(find(root, "training"), "program") &&
-                      !find(model, "tensors") && !find(model, "layers") &&
-                      !find(model, "preset") && path && path->type == MFL_YAML_SCALAR;
-        int r = wanted ? add_tensors(text, file, path->text, find(initial, "unused"), ret_text, err)
-                       : 0;
+        bool wanted = find(find(root, "training"), "program") && !find(model, "tensors") &&
+                      !find(model, "layers") && !find(model, "preset") && path &&
+                      path->type == MFL_YAML_SCALAR;
+        int r = wanted ? add_tensors(text, file, path->text, find(initial, "unused"), ret_text, err) : 0;
         mfl_yaml_free(doc);
         return r;
 }

@@ -119,7 +119,8 @@ static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegi
                 return mfl_npz_write(p->path, graph, client->params, err);
         if (format == MFL_PULL_ONNX && spec->model.tensors)
                 return mfl_fail(err, MFL_INVALID,
-                        "--format onnx: only the program %s knows the layers of this model; pull safetensors or "
+                        "--format onnx: only the program %s knows the layers of this model; pull safetensors "
+                        "or "
                         "npz",
                         spec->training.program);
         if (format == MFL_PULL_ONNX)

@@ -146,7 +146,8 @@ static const char *check_owner(const struct mfl_policy *policy, const char *owne
 
 static const char *check_program(const struct mfl_policy *policy, const char *program, char *reason)
 {
-        if (!*program || (!policy->no_programs && !policy->programs.n) || contains(&policy->programs, program))
+        if (!*program || (!policy->no_programs && !policy->programs.n) ||
+                contains(&policy->programs, program))
                 return NULL;
         if (policy->no_programs)
                 mfl_snprintf(reason, MFL_REASON_BYTES,

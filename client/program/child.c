@@ -238,8 +238,8 @@ static bool has_too_much(pid_t first, const struct child *c)
         walk(first, 0, add_memory, &used);
         if (used <= c->memory)
                 return false;
-        say("too much memory: %s with its children, and its limit is %s\n",
-                mfl_format_bytes(used, have), mfl_format_bytes(c->memory, most));
+        say("too much memory: %s with its children, and its limit is %s\n", mfl_format_bytes(used, have),
+                mfl_format_bytes(c->memory, most));
         return true;
 }
 

@@ -58,9 +58,8 @@ static int read_one(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *
         if (r)
                 return r;
         const struct mfl_yaml_node *name = mfl_yaml_find(node, "name"), *dir = mfl_yaml_find(node, "dir");
-        if (!config->name[0] ||
-                config->name[strspn(config->name,
-                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")])
+        if (!config->name[0] || config->name[strspn(config->name,
+                                        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")])
                 return mfl_yaml_fail(doc, name, err, "expected letters, digits, '.', '_' and '-'");
         if (mfl_programs_find(programs, config->name) != config)
                 return mfl_yaml_fail(doc, name, err, "appears twice");

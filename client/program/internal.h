@@ -31,8 +31,8 @@ struct program_wait {
         void *user;
 };
 /* MFL_PROGRAM_FAILED, or negative. */
-int mfl_program_start(struct program_process *process, const struct mfl_program_options *options,
-        struct mfl_error *err);
+int mfl_program_start(
+        struct program_process *process, const struct mfl_program_options *options, struct mfl_error *err);
 /* Sends a message, with descriptors beside its first byte. MFL_PROGRAM_FAILED, MFL_PROGRAM_STOPPED. */
 int mfl_program_send(struct program_process *process, const void *message, size_t n, const int *fds,
         int n_fds, const struct program_wait *wait, struct mfl_error *err);

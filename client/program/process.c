@@ -17,8 +17,8 @@
 #define FD_FREE 16        /* descriptors from here on are not those that a child gets */
 #define ARGUMENTS_MAX 128 /* of the supervisor */
 #define LAST_LINES "; last lines: "
-#define TAIL_LEAST 60 /* bytes of them in a reason */
-#define REASON_BYTES 165  /* of a reason that people see: the server puts its own words before it */
+#define TAIL_LEAST 60    /* bytes of them in a reason */
+#define REASON_BYTES 165 /* of a reason that people see: the server puts its own words before it */
 
 /* ---- start ---- */
 
@@ -93,8 +93,8 @@ static void make_arguments(
         argv[n] = NULL;
 }
 
-int mfl_program_start(struct program_process *process, const struct mfl_program_options *options,
-        struct mfl_error *err)
+int mfl_program_start(
+        struct program_process *process, const struct mfl_program_options *options, struct mfl_error *err)
 {
         struct ends e = {{-1, -1}, {-1, -1}, {-1, -1}};
         char numbers[2][24], *argv[ARGUMENTS_MAX];
@@ -191,8 +191,7 @@ int mfl_program_fail(struct program_process *process, struct mfl_error *err, con
         take_output(process);
         show_tail(process, tail);
         if (*tail)
-                mfl_log_job(
-                        MFL_LOG_WARN, process->job, "%s: %s; last lines: %s", process->job, why, tail);
+                mfl_log_job(MFL_LOG_WARN, process->job, "%s: %s; last lines: %s", process->job, why, tail);
         /* A reason is short, and the end of the last line says most. */
         size_t n = strlen(tail), used = strlen(why) + sizeof(LAST_LINES);
         size_t room = used + TAIL_LEAST < REASON_BYTES ? REASON_BYTES - used : TAIL_LEAST;
@@ -206,12 +205,12 @@ int mfl_program_fail(struct program_process *process, struct mfl_error *err, con
 /* ---- frames ---- */
 
 /* Waits until the socket is ready for `events`. */
-static int wait_for(struct program_process *process, short events, const struct program_wait *wait,
-        struct mfl_error *err)
+static int wait_for(
+        struct program_process *process, short events, const struct program_wait *wait, struct mfl_error *err)
 {
         for (;;) {
-                struct pollfd fds[2] = {{.fd = process->socket, .events = events},
-                        {.fd = process->output, .events = POLLIN}};
+                struct pollfd fds[2] = {
+                        {.fd = process->socket, .events = events}, {.fd = process->output, .events = POLLIN}};
                 if (poll(fds, 2, LOOK_MS) < 0 && errno != EINTR)
                         return mfl_fail_errno(err, "wait for a program");
                 if (fds[1].revents & POLLIN)

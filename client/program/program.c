@@ -16,8 +16,9 @@ struct mfl_program {
         struct mfl_program_options options;
         struct program_process process;
         struct program_memory params, result, data; /* none before the first call */
-        bool described; /* this process knows the job */
+        bool described;                             /* this process knows the job */
         bool evaluates;
+        bool filled; /* params have been set */
 };
 
 /* ---- the data set ---- */
@@ -160,8 +161,8 @@ static int send_message(struct mfl_program *p, const Mfl__Program__ToProgram *me
 {
         size_t n = mfl__program__to_program__get_packed_size(message);
         if (n > PROGRAM_MESSAGE_MAX)
-                return mfl_fail(err, MFL_PROGRAM_FAILED, "the message for it has %zu bytes, and at most %u go",
-                        n, PROGRAM_MESSAGE_MAX);
+                return mfl_fail(err, MFL_PROGRAM_FAILED,
+                        "the message for it has %zu bytes, and at most %u go", n, PROGRAM_MESSAGE_MAX);
         MFL_CLEANUP_FREE uint8_t *bytes = mfl_malloc(n);
         if (!bytes)
                 return mfl_fail_memory(err, n, "a message for a program");
@@ -182,9 +183,9 @@ static int receive_message(struct mfl_program *p, const struct program_wait *wai
                 return r;
         *ret_message = mfl__program__from_program__unpack(&allocator, n, bytes);
         if (!*ret_message)
-                return bound.out_of_memory
-                               ? mfl_fail_memory(err, n, "a program's answer")
-                               : mfl_fail(err, MFL_PROGRAM_FAILED, "its answer is no message of program.proto");
+                return bound.out_of_memory ? mfl_fail_memory(err, n, "a program's answer")
+                                           : mfl_fail(err, MFL_PROGRAM_FAILED,
+                                                     "its answer is no message of program.proto");
         return 0;
 }
 
@@ -267,7 +268,9 @@ static int ask(struct mfl_program *p, const struct mfl_program_call *call, const
                 train.samples = (uint32_t *)(uintptr_t)call->samples;
                 train.n_samples = call->samples ? call->n_samples : 0;
         }
-        memcpy(p->params.at, call->params, p->params.bytes);
+        if (!call->same_params || !p->filled)
+                memcpy(p->params.at, call->params, p->params.bytes);
+        p->filled = true;
         return send_message(p, &envelope, NULL, 0, wait, err);
 }
 
@@ -355,9 +358,8 @@ int mfl_program_call(struct mfl_program *program, const struct mfl_program_call 
         struct mfl_program_answer *ret_answer, struct mfl_error *err)
 {
         const struct mfl_program_config *config = program->options.config;
-        struct program_wait wait = {.until_ms = mfl_now_ms() + config->timeout_ms,
-                .stopped = call->stopped,
-                .user = call->user};
+        struct program_wait wait = {
+                .until_ms = mfl_now_ms() + config->timeout_ms, .stopped = call->stopped, .user = call->user};
         struct mfl_error why = {{0}};
         char how[96] = "";
         bool own = false;
@@ -375,8 +377,8 @@ int mfl_program_call(struct mfl_program *program, const struct mfl_program_call 
         }
         if (r != MFL_PROGRAM_FAILED)
                 return mfl_fail(err, r, "%s", why.text);
-        return mfl_program_fail(&program->process, err, "program %s: %.200s", config->name,
-                *how ? how : why.text);
+        return mfl_program_fail(
+                &program->process, err, "program %s: %.200s", config->name, *how ? how : why.text);
 }
 
 void mfl_program_blame(struct mfl_program *program, const char *why, struct mfl_error *ret_text)

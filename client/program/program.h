@@ -55,7 +55,7 @@ struct mfl_program_options {
         const struct mfl_job *spec;
         const struct mfl_graph *graph;
         const struct mfl_dataset *data; /* NULL: the program's own */
-        const char *const *hidden;      /* paths that the program must not read; ends with NULL; may be NULL */
+        const char *const *hidden; /* paths that the program must not read; ends with NULL; may be NULL */
 };
 struct mfl_program;
 /* What it takes of the daemon's memory, and shares with the program. */
@@ -73,14 +73,16 @@ struct mfl_program_call {
         const uint32_t *samples; /* NULL: the data are its own */
         uint32_t n_samples;
         const float *params; /* graph->n */
+        bool same_params;    /* as in the call before, which needs no copy then */
         bool (*stopped)(void *user);
         void *user;
 };
 struct mfl_program_answer {
         uint64_t samples, correct;
-        double loss;         /* finite, not negative */
-        bool delta;          /* what `result` has */
-        const float *result; /* training: graph->n floats that the program may still change: copy them, then check them */
+        double loss; /* finite, not negative */
+        bool delta;  /* what `result` has */
+        const float *
+                result; /* training: graph->n floats that the program may still change: copy them, then check them */
 };
 /* Negative: this process can't go on. */
 int mfl_program_call(struct mfl_program *program, const struct mfl_program_call *call,

@@ -22,8 +22,8 @@ static const int refused[] = {SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP
 /* They are said to be missing, and their callers use older calls, which the filter can look into. */
 static const int missing[] = {
         SCMP_SYS(io_uring_setup), SCMP_SYS(io_uring_enter), SCMP_SYS(io_uring_register), SCMP_SYS(clone3)};
-static const int spaces[] = {CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWIPC,
-        CLONE_NEWUTS, CLONE_NEWCGROUP};
+static const int spaces[] = {
+        CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNS, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP};
 
 static int add_rules(scmp_filter_ctx filter, bool network)
 {
@@ -38,8 +38,8 @@ static int add_rules(scmp_filter_ctx filter, bool network)
                         SCMP_A0(SCMP_CMP_MASKED_EQ, bit, bit));
         }
         if (!r && !network)
-                r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1,
-                        SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+                r = seccomp_rule_add(
+                        filter, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(socket), 1, SCMP_A0(SCMP_CMP_NE, AF_UNIX));
         return r;
 }
 

@@ -5,7 +5,8 @@
 #include "common/base/log.h"
 
 /* The server learns of a program as it learns of a data set. */
-static int offer_programs(struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
+static int offer_programs(
+        struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
 {
         for (uint32_t i = 0; i < config->programs.n; i++) {
                 struct mfl_dataset *offer = mfl_malloc(sizeof(*offer));
@@ -25,7 +26,8 @@ static int offer_programs(struct mfl_client_data *data, const struct mfl_client_
         return 0;
 }
 
-int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
+int mfl_client_data_load(
+        struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
 {
         if (config->n_data_sets + config->programs.n > MFL_DATA_SETS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible",

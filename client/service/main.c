@@ -44,7 +44,7 @@
 struct client {
         struct mfl_client_config config;
         struct mfl_client_data data;
-        const char *hidden[3]; /* from programs; ends with NULL */
+        const char *hidden[3];  /* from programs; ends with NULL */
         struct mfl_gpu_pin pin; /* the backend, its device, and the GPU that this is */
         struct mfl_gpu_sampler sampler;
         struct mfl_activity activity;
@@ -225,7 +225,8 @@ static void log_start(const struct client *c)
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
                         c->data.infos[i].name, c->data.infos[i].train_samples, c->data.infos[i].test_samples,
-                        mfl_shape_text(&c->data.infos[i].shape, shape, sizeof(shape)), c->data.infos[i].classes);
+                        mfl_shape_text(&c->data.infos[i].shape, shape, sizeof(shape)),
+                        c->data.infos[i].classes);
         }
 }
 

@@ -30,8 +30,8 @@ int mfl_trainer_weight(struct trainer_run *run, struct trainer_item *item, uint6
 }
 
 /* An element that can't be added rejects the client. */
-static int check_delta(
-        struct trainer_run *run, float *params, bool is_delta, struct trainer_item *item, struct mfl_error *err)
+static int check_delta(struct trainer_run *run, float *params, bool is_delta, struct trainer_item *item,
+        struct mfl_error *err)
 {
         const float *before = run->request->params;
         const struct mfl_graph *graph = run->job->graph;

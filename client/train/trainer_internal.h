@@ -183,10 +183,10 @@ struct trainer_job {
         bool in_place;        /* the current task's update is made where its team's leader had the params */
         bool sums; /* the current task makes deltas beside the place where they are uploaded from */
         struct trainer_poison
-                *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
+                *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         const struct trainer_work *work;
         struct mfl_program *program; /* NULL: mfl trains */
-        struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
+        struct trainer_kept *kept;   /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
 };
@@ -201,15 +201,15 @@ struct mfl_trainer {
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */
         struct trainer_pool pool;
-        struct mfl_share *share;           /* NULL: none */
-        struct mfl_collective *shm, *nccl; /* NULL: none */
-        struct mfl_peer_port *peers;       /* NULL: none */
-        struct mfl_activity *activity;     /* NULL: none */
+        struct mfl_share *share;             /* NULL: none */
+        struct mfl_collective *shm, *nccl;   /* NULL: none */
+        struct mfl_peer_port *peers;         /* NULL: none */
+        struct mfl_activity *activity;       /* NULL: none */
         const struct mfl_programs *programs; /* NULL: none */
         const char *const *hidden;           /* from programs */
-        _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
-        struct trainer_job *jobs;          /* last used first */
-        bool no_room;                      /* why the last mfl_trainer_job_prepare failed, if it did */
+        _Atomic uint64_t staged_bytes;       /* of the device's memory, beside its budget */
+        struct trainer_job *jobs;            /* last used first */
+        bool no_room;                        /* why the last mfl_trainer_job_prepare failed, if it did */
 };
 
 /* Whether evaluations read training samples, those that clients keep. */
@@ -234,8 +234,8 @@ struct trainer_run;
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
 /* trainer_spec.c: the daemon's data set that a job names. MFL_INVALID. */
-int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
-        struct trainer_data **ret_data, struct mfl_error *err);
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
+        const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err);
 /* trainer_spec.c: the request's population becomes that of the job. */
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err);
@@ -391,8 +391,9 @@ static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         bool rounds = run->job->spec->compression.bits > 0;
         bool clips = run->job->spec->aggregation.robust.update_clip > 0;
-        return run->sum && !run->job->program && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
-               !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;
+        return run->sum && !run->job->program && run->trainer->ops->sum_add &&
+               !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
+               !clips;
 }
 
 /* Whether a job's clients start from the same params. */

@@ -84,8 +84,7 @@ static int client_samples(const struct mfl_trainer *trainer, const struct traine
         }
         if (!partition || k >= partition->n_clients)
                 return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
-                        (unsigned long long)item,
-                        partition ? partition->n_clients : job->spec->data.clients);
+                        (unsigned long long)item, partition ? partition->n_clients : job->spec->data.clients);
         *ret_samples = partition->index + partition->start[k];
         *ret_n = partition->start[k + 1] - partition->start[k];
         return 0;

@@ -590,8 +590,9 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
 {
         trainer->no_room = false;
         bool after = kind == MFL_TASK_TRAIN && job->sums;
-        int r = job->program ? prepare_floats(trainer, job, after, "a client's update", &job->slots[0].after, err)
-                             : prepare_networks(trainer, job, kind, n, clients, err);
+        int r = job->program
+                        ? prepare_floats(trainer, job, after, "a client's update", &job->slots[0].after, err)
+                        : prepare_networks(trainer, job, kind, n, clients, err);
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

@@ -13,8 +13,8 @@ static int call(struct trainer_run *run, struct mfl_program_call *call, uint64_t
         struct mfl_program_answer *ret_answer, struct mfl_error *err)
 {
         const struct mfl_task *task = run->request->task;
-        struct mfl_rng rng = mfl_rng_new(
-                run->job->spec->seed, MFL_RNG_SHUFFLE, item, (uint64_t)task->round << 16);
+        struct mfl_rng rng =
+                mfl_rng_new(run->job->spec->seed, MFL_RNG_SHUFFLE, item, (uint64_t)task->round << 16);
         call->item = item;
         call->round = task->round;
         call->seed = mfl_rng_u64(&rng);
@@ -30,7 +30,8 @@ static int call(struct trainer_run *run, struct mfl_program_call *call, uint64_t
 static int64_t loss_sum(const struct mfl_program_answer *answer)
 {
         int64_t sum;
-        bool over = __builtin_mul_overflow(mfl_fixed_loss((float)answer->loss), (int64_t)answer->samples, &sum);
+        bool over =
+                __builtin_mul_overflow(mfl_fixed_loss((float)answer->loss), (int64_t)answer->samples, &sum);
         return over ? INT64_MAX : sum;
 }
 
@@ -51,8 +52,8 @@ static int count(struct trainer_run *run, uint32_t worker, struct trainer_item *
         const struct mfl_program_answer *answer, struct mfl_error *err)
 {
         uint64_t n = run->job->graph->n_moving;
-        float *delta = run->sum ? run->job->slots[worker].after
-                                : run->result->data[(uint32_t)(item - run->items)];
+        float *delta =
+                run->sum ? run->job->slots[worker].after : run->result->data[(uint32_t)(item - run->items)];
         struct trainer_trained trained = {
                 .client = client, .samples = (uint32_t)answer->samples, .is_delta = answer->delta};
         int r = mfl_trainer_weight(run, item, answer->samples, &trained.weight, err);
@@ -68,16 +69,16 @@ static int count(struct trainer_run *run, uint32_t worker, struct trainer_item *
         return r;
 }
 
-static int train_one(struct trainer_run *run, uint32_t worker, uint32_t i, struct mfl_error *err)
+/* same: another client of this run was before it. */
+static int train_one(struct trainer_run *run, uint32_t worker, uint32_t i, bool same, struct mfl_error *err)
 {
         struct trainer_item *item = &run->items[i];
         struct mfl_train_control *control = run->request->control;
-        struct mfl_program_call asked = {0};
+        struct mfl_program_call asked = {.same_params = same};
         struct mfl_program_answer answer;
         struct mfl_error why;
         uint64_t client = run->request->task->items[i], start_ns = mfl_now_ns();
-        int r = mfl_trainer_job_client(
-                run->trainer, run->job, client, &asked.samples, &asked.n_samples, err);
+        int r = mfl_trainer_job_client(run->trainer, run->job, client, &asked.samples, &asked.n_samples, err);
         if (r)
                 return r;
         if (!asked.n_samples && !mfl_job_owns_data(run->job->spec))
@@ -110,8 +111,9 @@ static void train_worker(void *arg, uint32_t worker)
         uint32_t item;
         int r = 0;
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        while (!r && !mfl_trainer_run_stopped(run) && mfl_trainer_item_begin(run, &item))
-                r = train_one(run, worker, item, &err);
+        for (bool same = false; !r && !mfl_trainer_run_stopped(run) && mfl_trainer_item_begin(run, &item);
+                same = true)
+                r = train_one(run, worker, item, same, &err);
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);
@@ -122,7 +124,7 @@ static void train_worker(void *arg, uint32_t worker)
 static int evaluate_one(struct trainer_run *run, uint32_t i, struct mfl_error *err)
 {
         struct mfl_eval_item *item = &run->result->eval[i];
-        struct mfl_program_call asked = {.evaluates = true};
+        struct mfl_program_call asked = {.evaluates = true, .same_params = i > 0};
         struct mfl_program_answer answer;
         int r = mfl_trainer_eval_samples(run, item->item, &asked.samples, &asked.n_samples, err);
         if (!r)

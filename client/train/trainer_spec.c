@@ -11,8 +11,8 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
         return opt;
 }
 
-int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
-        struct trainer_data **ret_data, struct mfl_error *err)
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
+        const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err)
 {
         for (uint32_t i = 0; i < trainer->n_data; i++) {
                 struct trainer_data *data = &trainer->data[i];

@@ -143,8 +143,8 @@ static int read_strategy(
 static const struct mfl_yaml_field augment_fields[] = {
         {.key = "crop", AT(U32, data.augment.crop), .min = 0, .max = 1024},
         {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
-static const struct mfl_yaml_field data_fields[] = {
-        {.key = "name", CALL_AT(data.name, read_name)}, {.key = "partition", AT(ENUM, data.partition), .names = mfl_job_partition_names},
+static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data.name, read_name)},
+        {.key = "partition", AT(ENUM, data.partition), .names = mfl_job_partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
         {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
         {.key = "shards", AT(U32, data.shards), .min = 1, .max = 65536},

@@ -468,7 +468,8 @@ static const struct rule rules[] = {
                  "have no layers that mfl can train; name the program that does: training: {program: NAME}"},
                 ANY, tensors_alone, "model", "tensors"},
         {{"program", "strategies that change local training",
-                 "needs local training of mfl's own: a program would have to add its terms or tell its steps; "
+                 "needs local training of mfl's own: a program would have to add its terms or tell its "
+                 "steps; "
                  "write "
                  "fedavg, one of its server optimizers, or a robust rule"},
                 TRAINS_APART, has_program, "aggregation", "strategy"},
@@ -490,7 +491,8 @@ static const struct rule rules[] = {
                  "program "
                  "tells apart by their numbers, or name a data set of the daemons"},
                 ANY, program_cut, "data", "partition"},
-        {{"program", "evaluation on", "is not supported with a program yet, which has test samples; remove it"},
+        {{"program", "evaluation on",
+                 "is not supported with a program yet, which has test samples; remove it"},
                 ANY, has_program, "evaluation", "on"},
         {{"program", "evaluation detailed", "counts predictions that only the program sees; remove it"}, ANY,
                 has_program, "evaluation", "detailed"},

@@ -136,8 +136,8 @@ const struct mfl_yaml_field mfl_job_schedule_fields[] = {
         {.key = "factor", AT(F64, schedule.factor), .min = 0, .max = 1, .min_open = true, .max_open = true},
         {.key = "over", AT(U32, schedule.over), .min = 1, .max = 10000000},
         {.key = "min", AT(F64, schedule.min), .min = 0, .max = 1, .max_open = true}, {0}};
-const struct mfl_yaml_field mfl_job_training_fields[] = {
-        {.key = "program", AT(STRING, program)}, {.key = "config", CALL_AT(config, read_config)},
+const struct mfl_yaml_field mfl_job_training_fields[] = {{.key = "program", AT(STRING, program)},
+        {.key = "config", CALL_AT(config, read_config)},
         {.key = "optimizer", AT(ENUM, optimizer), .names = optimizer_names},
         {.key = "lr", AT(F32, lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, momentum), .min = 0, .max = 1, .max_open = true},

@@ -102,7 +102,8 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         struct mfl_store_job row;
         if (job->spec->model.tensors && !resume->round && !resume->initial_path[0])
                 return mfl_fail(err, MFL_INVALID,
-                        "model.tensors: the job came without its start values: write model.initial, and submit "
+                        "model.tensors: the job came without its start values: write model.initial, and "
+                        "submit "
                         "it with mfl");
         if (!n)
                 return 0;
