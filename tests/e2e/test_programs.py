@@ -127,8 +127,8 @@ class Lab:
     def __exit__(self, *_):
         self.cluster.close()
 
-    def daemon(self, name, **options):
-        return self.cluster.start_daemon(name, more=['--config', self.config], node=name, **options)
+    def daemon(self, name, node=None, **options):
+        return self.cluster.start_daemon(name, more=['--config', self.config], node=node or name, **options)
 
     def path(self, name):
         return os.path.join(self.cluster.dir, name)
@@ -183,6 +183,20 @@ def test_data_of_its_own(tmp_path):
         assert one == two
         _, at_a_site = lab.run({'partition': 'local'})
         assert len(set(at_a_site)) == 2
+
+
+def test_daemons_of_one_node_add_their_updates(tmp_path):
+    with Lab(tmp_path) as lab:
+        lab.cluster.share()
+        for name in ('d1', 'd2'):
+            lab.daemon(name, node='n1', collective='shm')
+        lab.cluster.wait_daemons(2)
+        job, together = lab.run(selection={'daemons': {'min': 2}, 'assign': 'modulo'}, evaluation={'every': 0})
+        for r in lab.cluster.rounds(job):
+            assert 0 < r['bytes_up'] < r['bytes_up_alone'], r
+        lab.cluster.daemons['d2'].stop()
+        _, alone = lab.run(evaluation={'every': 0})
+        assert together == alone
 
 
 def wait_marks(lab, n):
