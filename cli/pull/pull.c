@@ -55,6 +55,12 @@ static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegi
                 return r;
         if (format == MFL_PULL_NPZ)
                 return mfl_npz_write(p->path, graph, client->params, begin->contract, err);
+        if (format == MFL_PULL_ONNX && spec->model.tensors)
+                return mfl_fail(err, MFL_INVALID,
+                        "--format onnx: only the program %s knows the layers of this model; pull safetensors "
+                        "or "
+                        "npz",
+                        spec->training.program);
         if (format == MFL_PULL_ONNX)
                 return write_onnx(begin, graph, client->params, with_input, p, err);
         if (format == MFL_PULL_PEFT)

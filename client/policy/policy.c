@@ -51,6 +51,21 @@ static int read_strategies(
         return r;
 }
 
+/* A list, or false. value: the whole policy. */
+static int read_programs(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_policy *policy = value;
+        bool any = false;
+        if (node->type == MFL_YAML_SEQUENCE)
+                return read_names(doc, node, &policy->programs, err);
+        const struct mfl_yaml_field field = {.kind = MFL_YAML_BOOL, .size = sizeof(any)};
+        if (node->type != MFL_YAML_SCALAR || !mfl_yaml_parse_value(node->text, &field, &any))
+                return mfl_yaml_fail(doc, node, err, "expected false, or a list of names: [NAME, ...]");
+        policy->no_programs = !any;
+        return 0;
+}
+
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_policy, member_)
 #define NAMES(key_, member_, read_)                                                                          \
         {                                                                                                    \
@@ -62,6 +77,7 @@ static const struct mfl_yaml_field fields[] = {
         NAMES("data", data, read_names),
         NAMES("strategies", strategies, read_strategies),
         NAMES("strategies_refused", strategies_refused, read_strategies),
+        {.key = "programs", .kind = MFL_YAML_CALL, .read = read_programs},
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
         {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
         {.key = "epochs_max", AT(U32, epochs_max), .min = 1, .max = UINT32_MAX},
@@ -128,6 +144,19 @@ static const char *check_owner(const struct mfl_policy *policy, const char *owne
         return "owners";
 }
 
+static const char *check_program(const struct mfl_policy *policy, const char *program, char *reason)
+{
+        if (!*program || (!policy->no_programs && !policy->programs.n) ||
+                contains(&policy->programs, program))
+                return NULL;
+        if (policy->no_programs)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "this site's policy refuses jobs that are trained by a program, as %s", program);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy refuses the program %s", program);
+        return "programs";
+}
+
 static const char *check_strategy(const struct mfl_policy *policy, const char *name, char *reason)
 {
         bool listed = !policy->strategies.n || contains(&policy->strategies, name);
@@ -180,7 +209,9 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
         char ret_reason[MFL_REASON_BYTES])
 {
         const char *rule = check_owner(policy, owner, ret_reason);
-        if (!rule && policy->data.n && !contains(&policy->data, job->data.name)) {
+        if (!rule)
+                rule = check_program(policy, job->training.program, ret_reason);
+        if (!rule && policy->data.n && !mfl_job_owns_data(job) && !contains(&policy->data, job->data.name)) {
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES,
                         "this site's policy does not give data set %s to jobs", job->data.name);
                 rule = "data";

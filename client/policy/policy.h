@@ -21,7 +21,8 @@ struct mfl_policy_names {
 
 struct mfl_policy {
         bool set; /* the file has a policy */
-        struct mfl_policy_names owners, data, strategies, strategies_refused;
+        struct mfl_policy_names owners, data, strategies, strategies_refused, programs;
+        bool no_programs;                                  /* programs: false */
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
         char dir[MFL_POLICY_DIR_BYTES];

@@ -31,6 +31,8 @@ static int fill_trainer(
         trainer->nccl = options->nccl;
         trainer->peers = options->peers;
         trainer->activity = options->activity;
+        trainer->programs = options->programs;
+        trainer->hidden = options->hidden;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)
@@ -336,7 +338,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
                 run->sum_begun = true;
         }
         if (!r)
-                r = run_threads(run, n, mfl_trainer_train_worker, err);
+                r = run_threads(run, n, run->job->work->train, err);
         if (!r)
                 drop_returned(run, owned);
         if (!r)
@@ -349,7 +351,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
 static int run_eval(struct trainer_run *run, struct mfl_error *err)
 {
         int r = mfl_trainer_eval_units(run, err);
-        return r ? r : run_threads(run, run->n_units, mfl_trainer_eval_worker, err);
+        return r ? r : run_threads(run, run->n_units, run->job->work->eval, err);
 }
 
 /* Before and after its threads, a task takes one worker, which reads until the job is there. */

@@ -10,6 +10,36 @@
  */
 #include "client/train/trainer_internal.h"
 
+/* ---- a client's own model: what its state says, or the round's params and that on top of them ---- */
+
+/* Nobody has a state before the first round is over: its training has number 1, and so has its evaluation, which comes after. */
+static bool has_states(const struct mfl_task *task)
+{
+        return task->round > 1 || task->kind != MFL_TASK_TRAIN;
+}
+
+int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err)
+{
+        const struct mfl_train_request *request = run->request;
+        uint64_t n = run->job->graph->n_moving;
+        uint32_t width = trainer_width(run);
+        if (!has_states(request->task)) {
+                memcpy(ret_own, request->params, n * sizeof *ret_own);
+                return 0;
+        }
+        if (!request->correct)
+                return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        int r = request->correct(request->correct_user, client, ret_own, err);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        bool adds = mfl_method_get(run->job->spec)->starts;
+        for (uint64_t i = 0; !r && adds && i < n; i++)
+                ret_own[i] += request->params[i];
+        return r;
+}
+
+/* ---- phases ---- */
+
 static float *delta_place(const struct trainer_run *run, const struct trainer_lane *lane)
 {
         return run->result->data[lane->item];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job file means for local training, optimizers; and what the server is told of the job's population. */
+/* What a job file means for local training: its optimizer, its data set; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
 #include "common/contract/contract.h"
 #include "kernels/check.h"
@@ -30,6 +30,28 @@ static int tell_contract(const struct trainer_job *job, Mfl__Partition *populati
         else
                 population->contract = text;
         return r;
+}
+
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
+        const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                struct trainer_data *data = &trainer->data[i];
+                if (strcmp(data->dataset->name, spec->data.name))
+                        continue;
+                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
+                 * own. */
+                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
+                        task->fingerprint != data->fingerprint)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
+                                spec->data.name, (unsigned long long)data->fingerprint,
+                                (unsigned long long)task->fingerprint);
+                *ret_data = data;
+                return 0;
+        }
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
 }
 
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,

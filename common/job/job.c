@@ -143,8 +143,7 @@ static int read_strategy(
 static const struct mfl_yaml_field augment_fields[] = {
         {.key = "crop", AT(U32, data.augment.crop), .min = 0, .max = 1024},
         {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
-static const struct mfl_yaml_field data_fields[] = {
-        {.key = "name", CALL_AT(data.name, read_name), .required = true},
+static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data.name, read_name)},
         {.key = "partition", AT(ENUM, data.partition), .names = mfl_job_partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
         {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
@@ -358,6 +357,10 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
 {
         const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
         const char *kind = mfl_partition_name(job->data.partition);
+        if (!job->data.name[0] && !mfl_job_has_program(job))
+                return mfl_yaml_fail(doc, data, err, "key 'name' is missing");
+        if (!job->data.name[0])
+                mfl_job_program_offer(job->training.program, job->data.name);
         int r = mfl_job_check_usage(
                 doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
         if (r)
@@ -535,9 +538,9 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
         if (!r)
                 r = mfl_yaml_read(doc, mfl_yaml_root(doc), job_fields, job, err);
         if (!r)
-                r = check_data(doc, job, err);
-        if (!r)
                 r = mfl_job_check_training(doc, job, err);
+        if (!r)
+                r = check_data(doc, job, err);
         if (!r)
                 r = mfl_job_check_parallel(doc, job, err);
         if (!r)
@@ -580,6 +583,8 @@ void mfl_job_free(struct mfl_job *job)
         for (int i = 0; i < job->model.n_layers; i++)
                 free((void *)job->model.layers[i].map.index);
         free(job->model.layers);
+        free(job->model.tensors);
+        free(job->training.config);
         free(job->model.initial);
         free(job->model.from.prefix);
         free(job->model.from.missing.v);

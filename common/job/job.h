@@ -161,6 +161,12 @@ struct mfl_job_globs {
         uint32_t n;
 };
 
+/* A tensor of a model that only its program knows (training.program). */
+struct mfl_job_tensor {
+        char name[MFL_NAME_BYTES + 16];
+        struct mfl_shape shape; /* rank 0: one number */
+};
+
 struct mfl_job_floats {
         float *v; /* on the heap; NULL: none */
         uint32_t n;
@@ -194,6 +200,8 @@ struct mfl_job {
                 char preset[MFL_NAME_BYTES]; /* empty when layers were given */
                 struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
                 int n_layers;
+                struct mfl_job_tensor *tensors; /* of a program, in place of layers; NULL: none */
+                int n_tensors;
                 int init;                    /* enum mfl_init, or -1: the operator's or preset's own */
                 struct mfl_shape input;      /* rank 0: the data set's */
                 int classes;                 /* 0: the data set's */
@@ -215,7 +223,8 @@ struct mfl_job {
                 } from; /* how the names of `initial` become the model's (cli/job/pretrained.h) */
         } model;
         struct {
-                char name[MFL_NAME_BYTES]; /* of a data set in the daemons' configuration */
+                /* Of a data set in the daemons' configuration; MFL_PROGRAM_DATA NAME: the program has its own data. */
+                char name[MFL_NAME_BYTES];
                 enum mfl_partition_kind partition;
                 uint32_t clients;     /* population; 0 for local */
                 double alpha;         /* dirichlet */
@@ -241,6 +250,10 @@ struct mfl_job {
                 } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
         } data;
         struct {
+                /* The training code of the daemons' administrators that trains in place of mfl (docs/programs.md); "": none. The other
+                 * fields are then unused. */
+                char program[MFL_NAME_BYTES];
+                char *config;  /* what it is given with each job, as JSON; NULL: nothing */
                 int optimizer; /* as enum mfl_optimizer_kind (kernels/backend.h), which has the formulas */
                 float lr, momentum, weight_decay; /* weight_decay: default 0, adamw 0.01 */
                 float beta1, beta2, eps;          /* adam, adamw: 0.9, 0.999, 1e-8; adagrad: eps 1e-10 */
@@ -377,6 +390,25 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
 /* How many of its n samples a client keeps for evaluations and never trains on: round(split * n), but not all of them.
  * It never falls when n rises, and neither does what is left. */
 uint32_t mfl_job_held(const struct mfl_job *job, uint32_t n);
+
+/* Own training code. Daemons offer a program as they offer a data set, under the name mfl_job_program_offer, which no data set
+ * has; its number of samples is the most that one of its clients may have. mfl_job_owns_data: the job's data are the program's. */
+#define MFL_PROGRAM_DATA "program:"
+#define MFL_PROGRAM_BYTES (MFL_NAME_BYTES - 8) /* of a program's name */
+static inline bool mfl_job_has_program(const struct mfl_job *job)
+{
+        return job->training.program[0];
+}
+static inline bool mfl_job_owns_data(const struct mfl_job *job)
+{
+        return !strncmp(job->data.name, MFL_PROGRAM_DATA, sizeof MFL_PROGRAM_DATA - 1);
+}
+/* What the model is, in a word: its preset, or how it is given. */
+static inline const char *mfl_job_model_name(const struct mfl_job *job)
+{
+        return job->model.preset[0] ? job->model.preset : job->model.tensors ? "tensors" : "layers";
+}
+char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES]);
 
 /* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are
  * being submitted: mfl_job_parse accepts such a job, because old stored jobs must remain readable. */

@@ -33,6 +33,12 @@ const char *mfl_selection_name(enum mfl_selection kind)
         return mfl_job_selection_names[kind];
 }
 
+char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES])
+{
+        mfl_snprintf(offer, MFL_NAME_BYTES, MFL_PROGRAM_DATA "%.*s", MFL_PROGRAM_BYTES - 1, program);
+        return offer;
+}
+
 bool mfl_job_is_async(const struct mfl_job *job)
 {
         return (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC)) & BIT(job->aggregation.strategy);

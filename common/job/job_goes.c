@@ -16,6 +16,8 @@ struct rule {
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
 #define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
 #define MODELS (ONLY(DITTO) | ONLY(PFEDME))
+#define TRAINS_APART                                                                                         \
+        (STATEFUL | MODELS | ASYNC | ONLY(FEDPROX) | ONLY(FEDNOVA) | ONLY(QFEDAVG) | ONLY(FLTRUST))
 #define AVERAGES                                                                                             \
         (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
@@ -207,6 +209,36 @@ static bool backdoor_on_clients(const struct mfl_job *job)
 static bool backdoor_detailed(const struct mfl_job *job)
 {
         return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.detailed;
+}
+
+static bool has_program(const struct mfl_job *job)
+{
+        return mfl_job_has_program(job);
+}
+
+static bool program_layers(const struct mfl_job *job)
+{
+        return has_program(job) && !job->model.tensors;
+}
+
+static bool tensors_alone(const struct mfl_job *job)
+{
+        return !has_program(job);
+}
+
+static bool program_virtual(const struct mfl_job *job)
+{
+        return has_program(job) && job->time == MFL_TIME_VIRTUAL;
+}
+
+static bool program_by_samples(const struct mfl_job *job)
+{
+        return has_program(job) && job->selection.kind >= MFL_SELECT_WEIGHTED;
+}
+
+static bool program_cut(const struct mfl_job *job)
+{
+        return mfl_job_owns_data(job) && job->data.partition > MFL_PARTITION_IID;
 }
 
 static bool rounds(const struct mfl_job *job)
@@ -428,6 +460,44 @@ static const struct rule rules[] = {
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},
                 ANY, personal_attacks, "", "simulation"},
+        {{"program", "model: layers, preset or onnx",
+                 "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
+                 "are its params"},
+                ANY, program_layers, "training", "program"},
+        {{"model: tensors", "training without program",
+                 "have no layers that mfl can train; name the program that does: training: {program: NAME}"},
+                ANY, tensors_alone, "model", "tensors"},
+        {{"program", "strategies that change local training",
+                 "needs local training of mfl's own: a program would have to add its terms or tell its "
+                 "steps; "
+                 "write "
+                 "fedavg, one of its server optimizers, or a robust rule"},
+                TRAINS_APART, has_program, "aggregation", "strategy"},
+        {{"program", "parallel", "shares out steps of mfl's own training, and a program has none; remove it"},
+                ANY, has_program, "", "parallel"},
+        {{"program", "personal", "is done by mfl's own training; keep such tensors in the program"}, ANY,
+                has_program, "", "personal"},
+        {{"program", "augment", "is done by mfl's own training; do it in the program"}, ANY, has_program,
+                "data", "augment"},
+        {{"program", "time: virtual",
+                 "needs the number of each client's steps, and only its program knows them; write real"},
+                ANY, program_virtual, "", "time"},
+        {{"program", "selection by samples or loss",
+                 "needs figures of each client that a program does not tell; write uniform, separated or "
+                 "poisson"},
+                ANY, program_by_samples, "selection", "kind"},
+        {{"program with its own data", "partitions other than local and iid",
+                 "needs samples, and here only the program has them: write local, or iid, whose clients the "
+                 "program "
+                 "tells apart by their numbers, or name a data set of the daemons"},
+                ANY, program_cut, "data", "partition"},
+        {{"program", "evaluation on",
+                 "is not supported with a program yet, which has test samples; remove it"},
+                ANY, has_program, "evaluation", "on"},
+        {{"program", "evaluation detailed", "counts predictions that only the program sees; remove it"}, ANY,
+                has_program, "evaluation", "detailed"},
+        {{"program", "simulation", "changes mfl's own training; remove it, or let the program do it"}, ANY,
+                has_program, "", "simulation"},
         {{"privacy", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi "

@@ -112,6 +112,18 @@ static int read_auxiliary(
         return read_floats(doc, node, AUXILIARY_MAX, false, value, err);
 }
 
+/* What a program is told: a mapping, kept as JSON. */
+static int read_config(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        char **config = value;
+        if (node->type != MFL_YAML_MAPPING)
+                return mfl_yaml_fail(doc, node, err, "expected a mapping, such as {lr: 0.01, epochs: 1}");
+        free(*config);
+        *config = mfl_yaml_json(node);
+        return *config ? 0 : mfl_fail_memory(err, MFL_JOB_TEXT_MAX, "a program's config");
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, training.member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, training.member), .read = read_
@@ -124,9 +136,10 @@ const struct mfl_yaml_field mfl_job_schedule_fields[] = {
         {.key = "factor", AT(F64, schedule.factor), .min = 0, .max = 1, .min_open = true, .max_open = true},
         {.key = "over", AT(U32, schedule.over), .min = 1, .max = 10000000},
         {.key = "min", AT(F64, schedule.min), .min = 0, .max = 1, .max_open = true}, {0}};
-const struct mfl_yaml_field mfl_job_training_fields[] = {
+const struct mfl_yaml_field mfl_job_training_fields[] = {{.key = "program", AT(STRING, program)},
+        {.key = "config", CALL_AT(config, read_config)},
         {.key = "optimizer", AT(ENUM, optimizer), .names = optimizer_names},
-        {.key = "lr", AT(F32, lr), .required = true, .min = 0, .max = 1000, .min_open = true},
+        {.key = "lr", AT(F32, lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, momentum), .min = 0, .max = 1, .max_open = true},
         {.key = "nesterov", AT(BOOL, nesterov)},
         {.key = "beta1", AT(F32, beta1), .min = 0, .max = 1, .max_open = true},
@@ -257,9 +270,41 @@ static int check_loss(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         return r;
 }
 
+/* A program trains by its own config alone, so that nothing else says what it does. */
+static int check_program(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *training,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        const char *name = job->training.program;
+        const struct mfl_yaml_node *config = mfl_job_find_key(training, "config");
+        if (config && !*name)
+                return mfl_yaml_fail(
+                        doc, config, err, "is only used with program; add it, or write optimizer, lr, ...");
+        if (!mfl_job_find_key(training, "program"))
+                return mfl_job_find_key(training, "lr")
+                               ? 0
+                               : mfl_yaml_fail(doc, training, err, "key 'lr' is missing");
+        if (!*name || strlen(name) >= MFL_PROGRAM_BYTES ||
+                strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
+                        strlen(name))
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "program"), err,
+                        "expected the name of a program in the daemons' configuration: 1 to %d letters, "
+                        "digits, '.', '_' and '-'; a job can't say what is run",
+                        MFL_PROGRAM_BYTES - 1);
+        for (const struct mfl_yaml_node *n = training->first; n; n = n->next)
+                if (strcmp(n->key, "program") && n != config)
+                        return mfl_yaml_fail(doc, n, err,
+                                "the program %s does not read it; write it under training.config if the "
+                                "program knows it, or remove it",
+                                name);
+        return 0;
+}
+
 int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *training = mfl_job_find_key(mfl_yaml_root(doc), "training");
+        int r = check_program(doc, training, job, err);
+        if (r)
+                return r;
         if (job->training.epochs && job->training.steps)
                 return mfl_yaml_fail(
                         doc, mfl_job_find_key(training, "steps"), err, "epochs is given too; keep one");
@@ -275,7 +320,7 @@ int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
                 return mfl_yaml_fail(doc, mfl_job_find_key(training, "accumulate"), err,
                         "%u batches of %u samples are more than %u samples per step",
                         job->training.accumulate, job->training.batch, ROWS_MAX);
-        int r = check_optimizer(doc, training, job, err);
+        r = check_optimizer(doc, training, job, err);
         if (!r)
                 r = check_schedule(doc, mfl_job_find_key(training, "schedule"), job, err);
         return r ? r : check_loss(doc, training, job, err);

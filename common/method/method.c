@@ -49,7 +49,7 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         uint64_t weight_max = 1;
         if (spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
                 weight_max = local ? (uint64_t)1 << 20 : MFL_MAX(mfl_job_cohort_size(spec, population), 1u);
-        else if (local)
+        else if (local || mfl_job_owns_data(spec))
                 weight_max = (uint64_t)1 << 36;
         else
                 while (weight_max < train_samples)

@@ -38,7 +38,9 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
         if (job->spec->simulation.attack && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         int r = mfl_job_check_cohort(job->spec, err);
-        return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+        return r || !population || mfl_job_owns_data(job->spec)
+                       ? r
+                       : mfl_partition_check(job->spec, data->train_samples, err);
 }
 
 /* A job waits for a plug-in that an earlier start of the server had, and says so. */
@@ -112,6 +114,11 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         struct mfl_store *store = job->jobs->store;
         uint32_t n = MFL_MIN(mfl_job_versions(job->spec), resume->round);
         struct mfl_store_job row;
+        if (job->spec->model.tensors && !resume->round && !resume->initial_path[0])
+                return mfl_fail(err, MFL_INVALID,
+                        "model.tensors: the job came without its start values: write model.initial, and "
+                        "submit "
+                        "it with mfl");
         if (!n)
                 return 0;
         struct mfl_runtime_version *v = mfl_calloc(n, sizeof *v);
@@ -257,11 +264,12 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.n_slots = mfl_runtime_slots(job->runtime);
         bool classes = mfl_loss_answers(job->spec->training.loss) == MFL_ANSWERS_LABELS;
         int heads = 1 + (int)job->spec->training.auxiliary.n;
+        bool known = !mfl_job_has_program(job->spec); /* only a program knows what it scores */
         op->event.job_ready.scored =
-                (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes);
+                known ? (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes) : 0;
         op->event.job_ready.scored_all =
-                !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
-                                    !job->spec->training.has_ignore_index);
+                known && (!classes || (!job->graph->vocabulary && job->graph->positions == heads &&
+                                              !job->spec->training.has_ignore_index));
         op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);

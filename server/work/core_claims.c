@@ -38,6 +38,8 @@ static struct bounds owned_of(const struct core_job *job, const struct mfl_data_
 {
         uint32_t n;
         const struct core_cut *cut = job->cut;
+        if (mfl_job_owns_data(job->spec)) /* only the program knows, and this is its limit */
+                return (struct bounds){1, job->data.train_samples};
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
                 return (struct bounds){data->train_samples, data->train_samples};
         if (mfl_partition_client(job->spec, job->data.train_samples, client, &n))
@@ -178,7 +180,7 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
                 accepted.min += one.min;
                 accepted.max += one.max;
         }
-        if (!local)
+        if (!local && !mfl_job_owns_data(job->spec))
                 accepted.max = MFL_MIN(accepted.max, (uint64_t)job->data.train_samples);
         const char *lie = check_weight(job, accepted, a->item_count - a->n_rejected, a->weight, text);
         if (!lie && job->scored && a->samples > scored) {

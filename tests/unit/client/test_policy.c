@@ -17,6 +17,10 @@
         "name: t\nseed: 1\nrounds: 5\nmodel: mlp\ndata: {name: scans, partition: local}\n"                   \
         "training: {lr: 0.1, steps: 4, batch: 10}\n"
 
+#define PROGRAM_JOB                                                                                          \
+        "name: t\nseed: 1\nrounds: 5\nmodel: {tensors: [[w, 3]], initial: f}\ndata: {partition: local}\n"    \
+        "training: {program: pets}\n"
+
 /* 0, or MFL_INVALID with the text. */
 static int read_policy(const char *text, struct mfl_policy *ret_policy, struct mfl_error *err)
 {
@@ -102,6 +106,11 @@ static void keys(void **state)
                 {"epochs_max: 2", JOB, "", "", NULL, ""},
                 {"epochs_max: 1", JOB, "", "", "epochs_max", "2 epochs"},
                 {"epochs_max: 9", LOCAL_JOB, "", "", "epochs_max", "write training.epochs"},
+                {"data: [scan]", PROGRAM_JOB, "", "", NULL, ""}, /* its data are not the daemon's */
+                {"programs: [cars, pets]", PROGRAM_JOB, "", "", NULL, ""},
+                {"programs: [cars]", PROGRAM_JOB, "", "", "programs", "refuses the program pets"},
+                {"programs: false", PROGRAM_JOB, "", "", "programs", "trained by a program, as pets"},
+                {"programs: true", PROGRAM_JOB, "", "", NULL, ""}, {"programs: false", JOB, "", "", NULL, ""},
                 {"min_participants: 10", JOB, "", "", NULL, ""},
                 {"min_participants: 11", JOB, "", "", "min_participants", "only 10 of its 10"},
                 {"min_participants: 3", JOB, "selection: {clients: 3}\n", "", NULL, ""},
