@@ -27,6 +27,7 @@ PURPOSE = {
     "common/trace": "durations and availability of clients, as data of a job",
     "common/cohort": "which clients a round has",
     "common/privacy": "what differential privacy costs",
+    "common/secure": "secure sums: masks, shares, who shares with whom",
     "common/parallel": "what a team of workers takes",
     "common/codec": "how updates are rounded and packed for their way to the server",
     "common/partition": "which client has which samples",

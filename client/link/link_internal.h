@@ -9,6 +9,7 @@
  *   link_combine.c   sums of groups
  *   link_upload.c    chunks on their way to the server
  *   link_wants.c     what clients' states add to gradients
+ *   link_secure.c    secure sums
  *   link_work.c      jobs and running tasks
  *   link_gate.c      the site's policy
  *   link.c           the connection, the timer, and the agent's orders */
@@ -18,6 +19,7 @@
 #include <pthread.h>
 
 #include "client/link/link.h"
+#include "client/secure/member.h"
 #include "common/base/digest.h"
 #include "proto/stream.h"
 
@@ -25,6 +27,7 @@ struct link_job {
         char id[MFL_JOB_ID_BYTES];
         char *text;
         char owner[MFL_NAME_BYTES]; /* "": not told */
+        struct mfl_secure_spec secure; /* of its file; bits 0: it has no secure sums */
         Mfl__Partition *population; /* NULL: not made yet */
         bool known;                 /* its JobSpec came on this connection */
         uint32_t population_next;   /* clients before this one were sent on this connection */
@@ -91,8 +94,13 @@ struct link_work {
 struct link_result {
         uint64_t task;
         struct mfl_train_result *result;
-        uint32_t refs; /* uploads and combines that read it */
+        uint32_t refs; /* uploads, combines and masks that read it */
         bool dead;     /* RESULT_FREE came */
+        /* A secure sum: the update itself is never sent. */
+        bool secure;
+        uint8_t params[MFL_DIGEST_BYTES];     /* that it starts from */
+        uint64_t figures[MFL_SECURE_FIGURES]; /* enum mfl_secure_figure, not under the mask */
+        uint64_t *masked;                     /* what is sent instead; NULL: not yet */
         struct link_result *next;
 };
 
@@ -192,6 +200,8 @@ struct mfl_link {
         struct link_work *works;
         struct link_result *results;
         struct link_combine *combines;
+        struct link_secure *secures;
+        struct mfl_secure_book *book;
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
         struct link_wants wants;

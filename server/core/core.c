@@ -4,6 +4,7 @@
 #include "server/round/round.h"
 #include "server/round/round_job.h"
 #include "server/round/round_phase.h"
+#include "server/round/round_secure.h"
 #include "server/round/round_store.h"
 #include "server/round/scheduler.h"
 #include "server/work/core_presence.h"
@@ -204,6 +205,10 @@ static void job_event(struct mfl_core *core, const struct mfl_core_event *event)
         case MFL_EV_SLOT_BUSY:
         case MFL_EV_ADDED:
                 mfl_core_slot_event(core, job, event);
+                break;
+        case MFL_EV_SECURE_NOTED:
+        case MFL_EV_UNMASKED:
+                mfl_round_secure_event(core, job, event);
                 break;
         case MFL_EV_APPLIED:
                 mfl_round_applied(core, job, event);

@@ -169,6 +169,8 @@ static void measure_staleness(struct core_job *job, const struct mfl_cohort *coh
 
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
 {
+        if (job->skip_round == job->round)
+                return set_items(job, 0);
         if (mfl_core_job_is_local(job))
                 return pick_local(job, job->spec->selection.clients, job->spec->selection.kind);
         struct mfl_cohort cohort;
