@@ -28,6 +28,8 @@ PURPOSE = {
     "common/cohort": "which clients a round has",
     "common/privacy": "what differential privacy costs",
     "common/secure": "secure sums: masks, shares, who shares with whom",
+    "client/secure": "a daemon's side of a secure sum",
+    "server/secure": "the server's side of a secure sum",
     "common/parallel": "what a team of workers takes",
     "common/codec": "how updates are rounded and packed for their way to the server",
     "common/partition": "which client has which samples",

@@ -82,13 +82,6 @@ static int make_keys(struct mfl_secure_member *m, struct mfl_error *err)
         return m->n_own ? 0 : mfl_fail(err, MFL_INVALID, "this daemon's certificates are too long for a secure sum");
 }
 
-/* What makes the update what it is. */
-static int name_update(const struct mfl_secure_member_options *options, uint8_t ret_name[MFL_SHA256_BYTES],
-        struct mfl_error *err)
-{
-        return mfl_secure_context("", options->round, options->params, options->text, ret_name, err);
-}
-
 int mfl_secure_member_new(const struct mfl_secure_member_options *options,
         struct mfl_secure_member **ret_member, struct mfl_error *err)
 {
@@ -101,8 +94,6 @@ int mfl_secure_member_new(const struct mfl_secure_member_options *options,
         m->book = options->book;
         int r = mfl_secure_context(
                 options->job, options->round, options->params, options->text, m->context, err);
-        if (!r)
-                r = name_update(options, m->update, err);
         if (!r)
                 r = make_keys(m, err);
         if (r)
@@ -337,7 +328,9 @@ int mfl_secure_member_mask(struct mfl_secure_member *m, uint64_t *v, uint64_t n,
 {
         struct mfl_secure_key key;
         mfl_assert(m->stage == MASKING);
-        int r = mfl_secure_self_mask(&m->seed, m->transcript, m->self, &key, err);
+        int r = mfl_sha256(v, n * sizeof *v, m->update, err);
+        if (!r)
+                r = mfl_secure_self_mask(&m->seed, m->transcript, m->self, &key, err);
         if (!r)
                 r = add_mask(&key, false, v, n, figures, err);
         for (uint32_t i = 0; i < m->n && !r; i++) {

@@ -12,7 +12,7 @@
  *   - one answer: for a member that counts it opens a share of the self mask, for one that is gone a share of the mask key, and it
  *     does so once;
  *   - rounds: the same update in a sum with other survivors would be known from the difference, so a book remembers with whom an
- *     update was summed. An update is known by its round, job file and params, not by the job's number: the server gives those.
+ *     update was summed. An update is known by its elements, since the server gives jobs their numbers and files.
  *
  * Pure, but for randomness and signatures (trust). One thread at a time. MFL_INVALID: refused, the text says what the server did;
  * negative: the process can't go on. */

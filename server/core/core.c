@@ -38,6 +38,7 @@ void mfl_core_free(struct mfl_core *core)
         while (core->jobs) {
                 struct core_job *job = core->jobs;
                 core->jobs = job->next;
+                mfl_round_secure_free(job);
                 mfl_round_free(core, job);
         }
         for (uint32_t i = 0; i < core->n_daemons; i++) {
@@ -125,6 +126,7 @@ static void release_jobs(struct mfl_core *core)
                 if (!*at)
                         core->jobs_end = at;
                 mfl_core_act(core, MFL_ACT_JOB_RELEASE, job)->teams = job->team_totals;
+                mfl_round_secure_free(job);
                 mfl_round_free(core, job);
         }
 }

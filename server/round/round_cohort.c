@@ -209,6 +209,13 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         return r;
 }
 
+uint32_t mfl_round_quorum(const struct core_job *job)
+{
+        double need = ceil(job->spec->limits.quorum * job->n_wanted);
+        /* A Poisson sample may be empty: the params stay what they are. */
+        return need < 1 && job->n_items ? 1 : (uint32_t)need;
+}
+
 int mfl_round_items_census(struct core_job *job)
 {
         return set_items(job, 1);

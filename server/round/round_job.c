@@ -3,7 +3,6 @@
 #include "server/round/round_job.h"
 
 #include "server/round/round_scores.h"
-#include "server/round/round_secure.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
 #include "server/work/core_team.h"
@@ -181,7 +180,6 @@ void mfl_round_job_add(struct mfl_core *core, const struct mfl_core_event *event
 
 void mfl_round_free(struct mfl_core *core, struct core_job *job)
 {
-        mfl_round_secure_free(job);
         mfl_core_groups_free(job);
         mfl_core_teams_free(job);
         while (job->tasks) {

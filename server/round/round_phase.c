@@ -157,13 +157,6 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
         job->stamp = ++core->stamp; /* resting daemons may work again */
 }
 
-uint32_t mfl_round_quorum(const struct core_job *job)
-{
-        double need = ceil(job->spec->limits.quorum * job->n_wanted);
-        /* A Poisson sample may be empty: the params stay what they are. */
-        return need < 1 && job->n_items ? 1 : (uint32_t)need;
-}
-
 /* The round is decided. What is still outstanding is refused from here on; sums under way end first. */
 void mfl_round_close_train(struct mfl_core *core, struct core_job *job, const char *why)
 {

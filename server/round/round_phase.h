@@ -18,8 +18,6 @@ void mfl_round_begin(struct mfl_core *core, struct core_job *job);
 void mfl_round_watch_clock(struct mfl_core *core, struct core_job *job);
 /* The round is decided: updates that are not here are refused from now on; sums under way end first. */
 void mfl_round_close_train(struct mfl_core *core, struct core_job *job, const char *why);
-/* How many clients of the round must count. */
-uint32_t mfl_round_quorum(const struct core_job *job);
 /* CLOSING, and no sum is under way any longer. */
 void mfl_round_finish_train(struct mfl_core *core, struct core_job *job);
 void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct mfl_core_event *event);

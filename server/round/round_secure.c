@@ -2,8 +2,8 @@
 /* Participants, stages, and the end of a round's secure sum. */
 #include "server/round/round_secure.h"
 
+#include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
-#include "server/round/round_phase.h"
 #include "server/secure/leader.h"
 #include "server/work/core_task.h"
 #include "server/work/core_update.h"
@@ -392,8 +392,10 @@ enum round_secure mfl_round_secure_end(struct mfl_core *core, struct core_job *j
         if (how == ROUND_SECURE_WHOLE) {
                 take_figures(job, secure->figures);
                 job->n_skipped = 0;
-        } else if (*why) {
-                mfl_strcpy(job->last_failure, sizeof job->last_failure, why);
+        } else if (*why) { /* and what a daemon has said */
+                char said[MFL_REASON_BYTES];
+                mfl_strcpy(said, sizeof said, job->last_failure);
+                mfl_snprintf(job->last_failure, sizeof job->last_failure, "%.100s%s%.150s", why, *said ? "; " : "", said);
         }
         if (how == ROUND_SECURE_SKIP) {
                 job->n_skipped++;

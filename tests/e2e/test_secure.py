@@ -52,6 +52,10 @@ def comparable(c, job):
     return [{k: r[k] for k in keys} for r in c.rounds(job)]
 
 
+def wait_step(c, job, step):
+    h.wait_until(lambda: any(STEPS[step] in line for line in lines(c, job)), 30, STEPS[step])
+
+
 # ---- the sum ----
 
 @pytest.mark.parametrize('aggregation', [{'strategy': 'fedavg'}, {'strategy': 'fedadam'}, {'strategy': 'fednova'}, {'strategy': 'qfedavg'}],
@@ -86,10 +90,10 @@ def test_a_daemon_is_killed_at_each_step(tmp_path, step):
     survivors."""
     with Sites(tmp_path, 5) as c:
         c.start_server()
-        proxy = h.Proxy(c.address, delay=0.4)
+        proxy = h.Proxy(c.address, delay=0.2)
         c.start(proxy.address)
         job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5}, rounds=2, evaluation={'every': 0})
-        h.wait_until(lambda: 'round 1: ' in c.server.log() and STEPS[step] in c.server.log(), 30, STEPS[step])
+        wait_step(c, job, step)
         c.daemons['d2'].kill()
         c.wait_job(job, 60)
         rounds = c.rounds(job)
@@ -112,12 +116,12 @@ def test_the_server_is_killed_at_each_step(tmp_path, step):
     with Sites(tmp_path, 3) as c:
         c.start_server()
         c.start()
-        proxy = h.Proxy(c.address, delay=0.4)
+        proxy = h.Proxy(c.address, delay=0.2)
         c.daemons['d3'].kill()
         c.start_daemon('d3', data=data(2), server=proxy.address)
         c.wait_daemons(3, 20)
         job = c.submit(data=LOCAL, secure_sum=SUM, rounds=2, evaluation={'every': 0})
-        h.wait_until(lambda: STEPS[step] in c.server.log(), 30, STEPS[step])
+        wait_step(c, job, step)
         c.server.kill()
         c.start_server()
         c.wait_job(job, 60)
@@ -152,7 +156,7 @@ def test_an_update_is_not_summed_with_others(sites):
     assert 'was summed with other participants before' in info['reason'], info['reason']
     for name in ('d1', 'd2', 'd3', 'd4'):
         assert 'this daemon refuses a secure sum: this update was summed with other participants' in sites.daemons[name].log()
-    sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1, seed=8)
+    sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1, seed=8)  # other updates
 
 
 # ---- the site's say ----
@@ -216,4 +220,4 @@ def test_without_tls(tmp_path):
         path = c.write('job.yaml', h.job_text(secure_sum=SUM))
         done = c.mfl('submit', path, status=None)
         assert done.returncode != 0 and 'secure_sum: needs TLS' in done.stderr, done.stderr
-        assert json.loads(c.mfl('jobs', '--json').stdout)['jobs'] == []
+        assert json.loads(c.mfl('list', '--json').stdout)['jobs'] == []
