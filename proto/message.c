@@ -250,8 +250,8 @@ const char *mfl_msg_text(const struct mfl_msg *m, char *buf, size_t n)
                 params_text(m, buf, n);
                 break;
         case MFL_MSG_SECURE:
-                snprintf(buf, n, "task %" PRIu64 ": step %d of a secure sum, %u parts", m->secure.task, (int)m->secure.step,
-                        m->secure.n_parts);
+                snprintf(buf, n, "task %" PRIu64 ": step %d of a secure sum, %u parts", m->secure.task,
+                        (int)m->secure.step, m->secure.n_parts);
                 break;
         case MFL_MSG_COMBINE:
         case MFL_MSG_COMBINE_FAILED:

@@ -99,7 +99,8 @@ int mfl_tls_sign(struct mfl_tls_signer *signer, const void *data, size_t n, uint
         size_t bytes = n_max;
         EVP_PKEY_CTX *key = NULL;
         EVP_MD_CTX *ctx = EVP_MD_CTX_new();
-        bool ok = ctx && EVP_DigestSignInit(ctx, &key, hash_of(signer->own.key), NULL, signer->own.key) == 1 &&
+        bool ok = ctx &&
+                  EVP_DigestSignInit(ctx, &key, hash_of(signer->own.key), NULL, signer->own.key) == 1 &&
                   pad(key, signer->own.key) && EVP_DigestSign(ctx, ret_signature, &bytes, data, n) == 1;
         EVP_MD_CTX_free(ctx);
         if (!ok)
@@ -145,7 +146,8 @@ static int check_chain(struct mfl_tls_signer *signer, STACK_OF(X509) * chain, st
         ERR_clear_error();
         return fine ? 0
                     : mfl_fail(err, MFL_INVALID, "the certificate of %s is refused: %s",
-                              mfl_tls_subject(cert, subject, sizeof subject), X509_verify_cert_error_string(why));
+                              mfl_tls_subject(cert, subject, sizeof subject),
+                              X509_verify_cert_error_string(why));
 }
 
 static int check_signature(X509 *cert, const void *data, size_t n, const uint8_t *signature,
@@ -177,7 +179,8 @@ int mfl_tls_verify(struct mfl_tls_signer *signer, const uint8_t *chain, uint32_t
         if (!r)
                 r = mfl_tls_identity_of(sk_X509_value(certs, 0), ret_identity, err);
         if (!r && !(ret_identity->roles & MFL_TLS_ROLE_DAEMON))
-                r = mfl_fail(err, MFL_INVALID, "the certificate of '%s' is not a daemon's", ret_identity->name);
+                r = mfl_fail(
+                        err, MFL_INVALID, "the certificate of '%s' is not a daemon's", ret_identity->name);
         sk_X509_pop_free(certs, X509_free);
         return r;
 }

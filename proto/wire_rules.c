@@ -181,7 +181,8 @@ static int check_announce(const void *message, struct mfl_error *err)
                         m->n_rejected, m->item_count);
         if (m->data.len && m->data.len != m->bytes)
                 return INVALID("Announce.data: %zu of %" PRIu64 " bytes", m->data.len, m->bytes);
-        if (m->masked && (m->weight || m->samples || m->loss_sum || m->correct || m->clamped || m->n_scalars || m->n_losses))
+        if (m->masked && (m->weight || m->samples || m->loss_sum || m->correct || m->clamped ||
+                                 m->n_scalars || m->n_losses))
                 return INVALID("Announce.masked: its figures must be 0");
         if (!m->masked && (m->weight == 0) != (m->bytes == 0))
                 return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);

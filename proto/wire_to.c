@@ -304,7 +304,8 @@ static int pack_secure(
         secure.n_parts = m->n_parts;
         secure.parts = (Mfl__SecurePart **)parts;
         bool has_set = m->step == MFL_SECURE_MASK || m->step == MFL_SECURE_SURVIVORS;
-        secure.set = (ProtobufCBinaryData){has_set ? sizeof m->set.bits : 0, (uint8_t *)(uintptr_t)m->set.bits};
+        secure.set =
+                (ProtobufCBinaryData){has_set ? sizeof m->set.bits : 0, (uint8_t *)(uintptr_t)m->set.bits};
         secure.n_figures = m->has_figures ? MFL_SECURE_FIGURES : 0;
         secure.figures = (uint64_t *)(uintptr_t)m->figures;
         e.body_case = MFL__ENVELOPE__BODY_SECURE;

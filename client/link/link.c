@@ -27,7 +27,7 @@ static void free_link(struct mfl_link *link)
         void *user = link->options.user;
         free(link->deferred);
         free(link->server);
-        free(link->book);
+        mfl_link_book_close(link);
         free(link);
         if (closed)
                 closed(user);
@@ -498,9 +498,11 @@ static int fill_link(struct mfl_link *link, const struct mfl_link_options *optio
         link->options.chunks_max = options->chunks_max ? options->chunks_max : 4;
         mfl_assert(link->options.chunk_bytes % 8 == 0 && link->options.chunk_bytes <= MFL_PAYLOAD_MAX);
         link->server = mfl_strdup(options->server);
-        link->book = mfl_calloc(1, sizeof *link->book);
-        if (!link->server || !link->book)
-                return mfl_fail_memory(err, sizeof *link->book, "an address");
+        if (!link->server)
+                return mfl_fail_memory(err, strlen(options->server), "an address");
+        r = mfl_link_book_open(link, err);
+        if (r)
+                return r;
         return mfl_agent_new(&options->agent, &link->agent, err);
 }
 
@@ -515,7 +517,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         int r = fill_link(link, options, err);
         if (r) {
                 free(link->server);
-                free(link->book);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
@@ -523,7 +525,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         if (r) {
                 mfl_agent_free(link->agent);
                 free(link->server);
-                free(link->book);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }

@@ -9,6 +9,7 @@
  *   link_combine.c   sums of groups
  *   link_upload.c    chunks on their way to the server
  *   link_wants.c     what clients' states add to gradients
+ *   link_book.c      with whom updates were summed
  *   link_secure.c    secure sums
  *   link_work.c      jobs and running tasks
  *   link_gate.c      the site's policy
@@ -26,11 +27,11 @@
 struct link_job {
         char id[MFL_JOB_ID_BYTES];
         char *text;
-        char owner[MFL_NAME_BYTES]; /* "": not told */
+        char owner[MFL_NAME_BYTES];    /* "": not told */
         struct mfl_secure_spec secure; /* of its file; bits 0: it has no secure sums */
-        Mfl__Partition *population; /* NULL: not made yet */
-        bool known;                 /* its JobSpec came on this connection */
-        uint32_t population_next;   /* clients before this one were sent on this connection */
+        Mfl__Partition *population;    /* NULL: not made yet */
+        bool known;                    /* its JobSpec came on this connection */
+        uint32_t population_next;      /* clients before this one were sent on this connection */
         struct link_job *next;
 };
 
@@ -202,6 +203,7 @@ struct mfl_link {
         struct link_combine *combines;
         struct link_secure *secures;
         struct mfl_secure_book *book;
+        int book_file;               /* -1: none */
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
         struct link_wants wants;

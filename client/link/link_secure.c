@@ -48,18 +48,27 @@ static int sign(void *user, const void *data, size_t n, uint8_t ret_signature[MF
         return mfl_tls_sign(secure->signer, data, n, ret_signature, MFL_SECURE_SIGNATURE_MAX, ret_n, err);
 }
 
+static int keep(void *user, const uint8_t update[MFL_SHA256_BYTES], const uint8_t with[MFL_SHA256_BYTES],
+        struct mfl_error *err)
+{
+        struct link_secure *secure = user;
+        return mfl_link_book_keep(secure->link, update, with, err);
+}
+
 static int check(void *user, const uint8_t *chain, uint32_t n_chain, const void *data, size_t n,
         const uint8_t *signature, uint32_t n_signature, struct mfl_secure_identity *ret_identity,
         struct mfl_error *err)
 {
         struct link_secure *secure = user;
         struct mfl_tls_identity identity;
-        int r = mfl_tls_verify(secure->signer, chain, n_chain, data, n, signature, n_signature, &identity, err);
+        int r = mfl_tls_verify(
+                secure->signer, chain, n_chain, data, n, signature, n_signature, &identity, err);
         if (r)
                 return r;
         const struct mfl_policy *policy = mfl_gate_policy(secure->link->options.gate);
         if (policy && !mfl_policy_peer(policy, identity.fingerprint))
-                return mfl_fail(err, MFL_INVALID, "the certificate of '%s', sha256 %s, is not among this site's policy.peers",
+                return mfl_fail(err, MFL_INVALID,
+                        "the certificate of '%s', sha256 %s, is not among this site's policy.peers",
                         identity.name, identity.fingerprint);
         mfl_strcpy(ret_identity->name, sizeof ret_identity->name, identity.name);
         mfl_strcpy(ret_identity->fingerprint, sizeof ret_identity->fingerprint, identity.fingerprint);
@@ -126,8 +135,8 @@ static void note(struct mfl_link *link, const char *id, const char *reason)
         const struct link_job *job = job_of(link, id);
         struct mfl_error err;
         mfl_log(MFL_LOG_WARN, "job %s: this daemon refuses a secure sum: %s", id, reason);
-        if (link->options.gate && mfl_gate_note(link->options.gate, id, job ? job->owner : "", job ? job->text : "",
-                                          "secure_sum", reason, &err))
+        if (link->options.gate && mfl_gate_note(link->options.gate, id, job ? job->owner : "",
+                                          job ? job->text : "", "secure_sum", reason, &err))
                 mfl_log(MFL_LOG_ERROR, "%s", err.text);
 }
 
@@ -146,8 +155,8 @@ static void refuse(struct link_secure *secure, int status, const struct mfl_erro
 
 /* ---- results ---- */
 
-void mfl_link_secure_hide(struct mfl_link *link, const char *id, struct mfl_train_result *result,
-        struct link_result *entry)
+void mfl_link_secure_hide(
+        struct mfl_link *link, const char *id, struct mfl_train_result *result, struct link_result *entry)
 {
         const struct link_job *job = job_of(link, id);
         if (!job || !job->secure.bits)
@@ -156,7 +165,8 @@ void mfl_link_secure_hide(struct mfl_link *link, const char *id, struct mfl_trai
         result->packed = false;
         for (uint32_t i = 0; i < result->n_updates; i++) {
                 struct mfl_announce *a = &result->updates[i];
-                uint64_t figures[MFL_SECURE_FIGURES] = {a->weight, a->samples, (uint64_t)a->loss_sum, a->correct, a->clamped};
+                uint64_t figures[MFL_SECURE_FIGURES] = {
+                        a->weight, a->samples, (uint64_t)a->loss_sum, a->correct, a->clamped};
                 for (uint32_t s = 0; s < a->n_scalars; s++)
                         figures[MFL_FIGURE_SCALAR + s] = (uint64_t)a->scalars[s];
                 memcpy(entry->figures, figures, sizeof figures);
@@ -184,7 +194,8 @@ static int new_member(struct link_secure *secure, const struct link_job *job, co
                 .spec = job->secure,
                 .least = policy ? policy->min_participants : 0,
                 .trust = &secure->trust,
-                .book = secure->link->book};
+                .book = secure->link->book,
+                .keep = keep};
         return mfl_secure_member_new(&options, &secure->member, err);
 }
 

@@ -139,8 +139,8 @@ static int audit(
         return mfl_policy_audit(&gate->record, &line, err);
 }
 
-int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text, const char *rule,
-        const char *reason, struct mfl_error *err)
+int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
+        const char *rule, const char *reason, struct mfl_error *err)
 {
         uint8_t digest[MFL_SHA256_BYTES];
         const struct mfl_audit_line line = {.daemon = gate->daemon,

@@ -31,8 +31,8 @@ int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question
         enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
 
 /* Writes a refusal down that is not about a task: `rule` says what it is about. Negative: it could not be written. */
-int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text, const char *rule,
-        const char *reason, struct mfl_error *err);
+int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
+        const char *rule, const char *reason, struct mfl_error *err);
 /* NULL: the gate is NULL. */
 const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate);
 

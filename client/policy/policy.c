@@ -43,9 +43,11 @@ static int read_peers(
         struct mfl_policy_prints *prints = value;
         const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_POLICY_PRINT_BYTES};
         if (node->type != MFL_YAML_SEQUENCE || !node->first)
-                return mfl_yaml_fail(doc, node, err, "expected a list of fingerprints, at least one: [SHA256, ...]");
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of fingerprints, at least one: [SHA256, ...]");
         if (node->n_children > MFL_POLICY_PEERS_MAX)
-                return mfl_yaml_fail(doc, node, err, "expected at most %d fingerprints", MFL_POLICY_PEERS_MAX);
+                return mfl_yaml_fail(
+                        doc, node, err, "expected at most %d fingerprints", MFL_POLICY_PEERS_MAX);
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 char *print = prints->v[prints->n];
                 int r = mfl_yaml_read_value(doc, n, &field, print, err);
@@ -53,7 +55,8 @@ static int read_peers(
                         return r;
                 if (strlen(print) != 64 || strspn(print, "0123456789abcdef") != 64)
                         return mfl_yaml_fail(doc, n, err,
-                                "expected the SHA-256 of a certificate, 64 digits of 0-9a-f, as `mfl pki show` prints it");
+                                "expected the SHA-256 of a certificate, 64 digits of 0-9a-f, as `mfl pki "
+                                "show` prints it");
                 prints->n++;
         }
         return 0;
@@ -63,7 +66,8 @@ static int read_required(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         if (node->type != MFL_YAML_SCALAR || strcmp(node->text, "required") != 0)
-                return mfl_yaml_fail(doc, node, err, "expected required; without the key, updates may travel unmasked");
+                return mfl_yaml_fail(
+                        doc, node, err, "expected required; without the key, updates may travel unmasked");
         *(bool *)value = true;
         return 0;
 }

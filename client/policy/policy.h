@@ -33,7 +33,7 @@ struct mfl_policy {
         struct mfl_policy_names owners, data, strategies, strategies_refused;
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
-        bool secure_sum; /* jobs without it are refused */
+        bool secure_sum;                /* jobs without it are refused */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
         char dir[MFL_POLICY_DIR_BYTES];
 };

@@ -39,6 +39,7 @@ struct mfl_secure_member {
         uint32_t least, self, n;
         const struct mfl_secure_trust *trust;
         struct mfl_secure_book *book;
+        int (*keep)(void *user, const uint8_t *update, const uint8_t *with, struct mfl_error *err);
         struct mfl_secure_key channel, mask, seed, channel_public, mask_public;
         uint8_t own[MFL_SECURE_KEYS_MAX];
         uint32_t n_own;
@@ -79,7 +80,9 @@ static int make_keys(struct mfl_secure_member *m, struct mfl_error *err)
         keys.mask = m->mask_public;
         keys.signature = signature;
         m->n_own = mfl_secure_keys_write(&keys, m->own);
-        return m->n_own ? 0 : mfl_fail(err, MFL_INVALID, "this daemon's certificates are too long for a secure sum");
+        return m->n_own ? 0
+                        : mfl_fail(err, MFL_INVALID,
+                                  "this daemon's certificates are too long for a secure sum");
 }
 
 int mfl_secure_member_new(const struct mfl_secure_member_options *options,
@@ -92,6 +95,7 @@ int mfl_secure_member_new(const struct mfl_secure_member_options *options,
         m->least = MFL_MAX(options->least, MFL_SECURE_LEAST);
         m->trust = options->trust;
         m->book = options->book;
+        m->keep = options->keep;
         int r = mfl_secure_context(
                 options->job, options->round, options->params, options->text, m->context, err);
         if (!r)
@@ -142,8 +146,8 @@ bool mfl_secure_member_masks(const struct mfl_secure_member *m)
 static int copy_peers(struct mfl_secure_member *m, const struct mfl_secure_msg *msg, struct mfl_error *err)
 {
         for (uint32_t i = 0; i < msg->n_parts; i++)
-                if (mfl_secure_msg_add(&m->peers, msg->parts[i].member, msg->bytes + msg->parts[i].at,
-                            msg->parts[i].n))
+                if (mfl_secure_msg_add(
+                            &m->peers, msg->parts[i].member, msg->bytes + msg->parts[i].at, msg->parts[i].n))
                         return mfl_fail_memory(err, msg->n_bytes, "keys");
         m->n = msg->n_parts;
         m->peer = mfl_calloc(MFL_MAX(m->n, 1u), sizeof *m->peer);
@@ -269,23 +273,26 @@ static int check_set(const struct mfl_secure_member *m, const struct mfl_secure_
                 if (!mfl_secure_has(set, i))
                         continue;
                 if (i >= m->n || (within && !mfl_secure_has(within, i)))
-                        return mfl_fail(err, MFL_INVALID, "a set with participant %u, who was not there before", i);
+                        return mfl_fail(
+                                err, MFL_INVALID, "a set with participant %u, who was not there before", i);
                 n++;
         }
         if (!mfl_secure_has(set, m->self))
                 return mfl_fail(err, MFL_INVALID, "a set without this daemon");
         if (n < m->least)
-                return mfl_fail(err, MFL_INVALID, "a set of %u participants, and at least %u are wanted", n, m->least);
+                return mfl_fail(err, MFL_INVALID, "a set of %u participants, and at least %u are wanted", n,
+                        m->least);
         if (holders < m->graph.t)
-                return mfl_fail(err, MFL_INVALID, "a set with %u holders of this daemon's shares; at least %u are needed",
-                        holders, m->graph.t);
+                return mfl_fail(err, MFL_INVALID,
+                        "a set with %u holders of this daemon's shares; at least %u are needed", holders,
+                        m->graph.t);
         return 0;
 }
 
 /* ---- MASK ---- */
 
-static int unseal_shares(struct mfl_secure_member *m, const struct mfl_secure_msg *msg, uint32_t from,
-        struct mfl_error *err)
+static int unseal_shares(
+        struct mfl_secure_member *m, const struct mfl_secure_msg *msg, uint32_t from, struct mfl_error *err)
 {
         const struct mfl_secure_part *part = mfl_secure_msg_find(msg, from);
         struct mfl_secure_key key;
@@ -297,7 +304,8 @@ static int unseal_shares(struct mfl_secure_member *m, const struct mfl_secure_ms
                 r = mfl_secure_unseal(&key, msg->bytes + part->at, part->n, &m->peer[from].shares, err);
         mfl_secure_wipe(&key, sizeof key);
         if (r > 0)
-                return mfl_fail(err, MFL_INVALID, "the shares of '%s' are not what it has sealed for this daemon",
+                return mfl_fail(err, MFL_INVALID,
+                        "the shares of '%s' are not what it has sealed for this daemon",
                         m->peer[from].identity.name);
         return r;
 }
@@ -371,37 +379,47 @@ static int name_survivors(const struct mfl_secure_member *m, const struct mfl_se
         return r;
 }
 
-/* The update may be summed with these, and is from here on. */
-static int enter(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
-        const uint8_t with[MFL_SHA256_BYTES], struct mfl_error *err)
+void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
+        const uint8_t with[MFL_SHA256_BYTES])
 {
-        uint32_t n = MFL_MIN(book->n, (uint32_t)MFL_SECURE_BOOK_ROUNDS);
-        for (uint32_t i = 0; i < n; i++) {
-                if (memcmp(book->v[i].update, update, MFL_SHA256_BYTES))
-                        continue;
-                if (!memcmp(book->v[i].with, with, MFL_SHA256_BYTES))
-                        return 0;
-                return mfl_fail(err, MFL_INVALID,
-                        "this update was summed with other participants before: the difference of the two sums "
-                        "would show it. A new job needs another seed");
-        }
         uint32_t at = book->n % MFL_SECURE_BOOK_ROUNDS;
         memcpy(book->v[at].update, update, MFL_SHA256_BYTES);
         memcpy(book->v[at].with, with, MFL_SHA256_BYTES);
         book->n = book->n + 1 < 2 * MFL_SECURE_BOOK_ROUNDS ? book->n + 1 : MFL_SECURE_BOOK_ROUNDS;
-        return 0;
+}
+
+/* The update may be summed with these, and is from here on. */
+static int enter(struct mfl_secure_member *m, const uint8_t with[MFL_SHA256_BYTES], struct mfl_error *err)
+{
+        const struct mfl_secure_book *book = m->book;
+        uint32_t n = MFL_MIN(book->n, (uint32_t)MFL_SECURE_BOOK_ROUNDS);
+        for (uint32_t i = 0; i < n; i++) {
+                if (memcmp(book->v[i].update, m->update, MFL_SHA256_BYTES))
+                        continue;
+                if (!memcmp(book->v[i].with, with, MFL_SHA256_BYTES))
+                        return 0;
+                return mfl_fail(err, MFL_INVALID,
+                        "this update was summed with other participants before: the difference of the two "
+                        "sums "
+                        "would show it. A new job needs another seed");
+        }
+        int r = m->keep ? m->keep(m->trust->user, m->update, with, err) : 0;
+        if (!r)
+                mfl_secure_book_put(m->book, m->update, with);
+        return r;
 }
 
 static int on_survivors(struct mfl_secure_member *m, const struct mfl_secure_msg *msg,
         struct mfl_secure_msg *answer, struct mfl_error *err)
 {
-        uint8_t statement[MFL_SECURE_SET_STATEMENT], signature[MFL_SECURE_SIGNATURE_MAX], with[MFL_SHA256_BYTES];
+        uint8_t statement[MFL_SECURE_SET_STATEMENT], signature[MFL_SECURE_SIGNATURE_MAX],
+                with[MFL_SHA256_BYTES];
         uint32_t n_signature = 0;
         int r = check_set(m, &msg->set, &m->set, err);
         if (!r)
                 r = name_survivors(m, &msg->set, with, err);
         if (!r)
-                r = enter(m->book, m->update, with, err);
+                r = enter(m, with, err);
         if (r)
                 return r;
         uint32_t n = mfl_secure_set_statement(m->transcript, &msg->set, m->n, statement);
@@ -427,7 +445,8 @@ static int check_signature(const struct mfl_secure_member *m, const struct mfl_s
         uint32_t n = mfl_secure_set_statement(m->transcript, &m->set, m->n, statement);
         int r = m->trust->check(m->trust->user, peer->keys.chain, peer->keys.n_chain, statement, n,
                 msg->bytes + part->at, part->n, &identity, err);
-        return r > 0 ? mfl_fail(err, MFL_INVALID, "'%s' has not signed the survivors that this daemon was told",
+        return r > 0 ? mfl_fail(err, MFL_INVALID,
+                               "'%s' has not signed the survivors that this daemon was told",
                                peer->identity.name)
                      : r;
 }
@@ -450,8 +469,8 @@ static int check_signatures(
                 n++;
         }
         if (n < m->graph.t)
-                return mfl_fail(err, MFL_INVALID, "%u signatures on the survivors, and at least %u are needed", n,
-                        m->graph.t);
+                return mfl_fail(err, MFL_INVALID,
+                        "%u signatures on the survivors, and at least %u are needed", n, m->graph.t);
         return 0;
 }
 
@@ -482,8 +501,8 @@ static int take(struct mfl_secure_member *m, const struct mfl_secure_msg *msg, s
                 [MASKED] = MFL_SECURE_SURVIVORS,
                 [SIGNED] = MFL_SECURE_OPEN};
         if (msg->step != expected[m->stage])
-                return mfl_fail(err, MFL_INVALID, "step %d of a secure sum comes when it is %s", (int)msg->step,
-                        stages.v[m->stage].name);
+                return mfl_fail(err, MFL_INVALID, "step %d of a secure sum comes when it is %s",
+                        (int)msg->step, stages.v[m->stage].name);
         switch (m->stage) {
         case KEYED:
                 return on_peers(m, msg, answer, err);

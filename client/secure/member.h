@@ -52,14 +52,21 @@ struct mfl_secure_book {
         } v[MFL_SECURE_BOOK_ROUNDS];
 };
 
+void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
+        const uint8_t with[MFL_SHA256_BYTES]);
+
 struct mfl_secure_member_options {
         const char *job, *text; /* number and job file */
         uint32_t round;
         const uint8_t *params; /* digest */
         struct mfl_secure_spec spec;
-        uint32_t least;                       /* participants that this site wants; at least MFL_SECURE_LEAST */
+        uint32_t least; /* participants that this site wants; at least MFL_SECURE_LEAST */
         const struct mfl_secure_trust *trust; /* outlives the member */
         struct mfl_secure_book *book;         /* outlives the member */
+        /* Writes a row of the book down, durably, before the survivors are signed; with the user of trust. NULL: nobody does.
+         * MFL_INVALID: it can't be written. */
+        int (*keep)(void *user, const uint8_t update[MFL_SHA256_BYTES], const uint8_t with[MFL_SHA256_BYTES],
+                struct mfl_error *err);
 };
 
 struct mfl_secure_member;
@@ -75,7 +82,8 @@ int mfl_secure_member_keys(
 /* A message of the server, and the answer, which the caller frees; its step is 0 after MASK: then the vector is masked next. */
 int mfl_secure_member_take(struct mfl_secure_member *member, const struct mfl_secure_msg *msg,
         struct mfl_secure_msg *ret_answer, struct mfl_error *err);
-bool mfl_secure_member_masks(const struct mfl_secure_member *member); /* MASK came, and nothing was masked since */
+bool mfl_secure_member_masks(
+        const struct mfl_secure_member *member); /* MASK came, and nothing was masked since */
 /* Masks the update, once; may run on another thread while nobody else touches the member. */
 int mfl_secure_member_mask(struct mfl_secure_member *member, uint64_t *v, uint64_t n,
         uint64_t figures[MFL_SECURE_FIGURES], struct mfl_error *err);

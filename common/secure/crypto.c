@@ -33,9 +33,9 @@ int mfl_secure_public(
         const struct mfl_secure_key *private, struct mfl_secure_key *ret_public, struct mfl_error *err)
 {
         size_t n = sizeof ret_public->v;
-        EVP_PKEY *key =
-                EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, NULL, private->v, sizeof private->v);
-        bool ok = key && EVP_PKEY_get_raw_public_key(key, ret_public->v, &n) == 1 && n == sizeof ret_public->v;
+        EVP_PKEY *key = EVP_PKEY_new_raw_private_key(EVP_PKEY_X25519, NULL, private->v, sizeof private->v);
+        bool ok =
+                key && EVP_PKEY_get_raw_public_key(key, ret_public->v, &n) == 1 && n == sizeof ret_public->v;
         EVP_PKEY_free(key);
         return ok ? 0 : broken(err, "X25519");
 }

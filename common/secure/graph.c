@@ -80,11 +80,12 @@ int mfl_secure_degree(const struct mfl_secure_spec *spec, uint32_t n, uint32_t *
         struct mfl_error *err)
 {
         if (n < MFL_SECURE_LEAST)
-                return mfl_fail(err, MFL_INVALID, "a secure sum needs at least %u participants, and there are %u",
-                        MFL_SECURE_LEAST, n);
+                return mfl_fail(err, MFL_INVALID,
+                        "a secure sum needs at least %u participants, and there are %u", MFL_SECURE_LEAST, n);
         if (n > MFL_SECURE_MEMBERS_MAX)
-                return mfl_fail(err, MFL_INVALID, "a secure sum has at most %u participants, and there are %u",
-                        MFL_SECURE_MEMBERS_MAX, n);
+                return mfl_fail(err, MFL_INVALID,
+                        "a secure sum has at most %u participants, and there are %u", MFL_SECURE_MEMBERS_MAX,
+                        n);
         if (n <= MFL_SECURE_COMPLETE) {
                 *ret_k = n - 1;
                 *ret_t = 2 * n / 3 + 1;
@@ -102,7 +103,8 @@ int mfl_secure_degree(const struct mfl_secure_spec *spec, uint32_t n, uint32_t *
                 return 0;
         }
         return mfl_fail(err, MFL_INVALID,
-                "no graph of %u participants stands %g%% of bad and %g%% of lost ones: lower secure_sum.bad or "
+                "no graph of %u participants stands %g%% of bad and %g%% of lost ones: lower secure_sum.bad "
+                "or "
                 "secure_sum.lost",
                 n, spec->bad * 100, spec->lost * 100);
 }

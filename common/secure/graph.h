@@ -18,7 +18,8 @@
 #define MFL_SECURE_COMPLETE 20u
 
 #define MFL_SECURE_NEEDS_TLS                                                                                 \
-        "needs TLS: daemons sign their keys with their certificates; give the server and the daemons certificates " \
+        "needs TLS: daemons sign their keys with their certificates; give the server and the daemons "       \
+        "certificates "                                                                                      \
         "(docs/admin.md)"
 
 /* The job's key `secure_sum`. */
@@ -28,8 +29,8 @@ struct mfl_secure_spec {
 };
 
 struct mfl_secure_graph {
-        uint32_t n, k, t;                             /* k: neighbours of each */
-        uint16_t order[MFL_SECURE_MEMBERS_MAX];       /* the ring; place[order[p]] = p */
+        uint32_t n, k, t;                       /* k: neighbours of each */
+        uint16_t order[MFL_SECURE_MEMBERS_MAX]; /* the ring; place[order[p]] = p */
         uint16_t place[MFL_SECURE_MEMBERS_MAX];
 };
 

@@ -70,8 +70,8 @@ void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const st
         mfl_assert(at == ret_statement + MFL_SECURE_KEYS_STATEMENT);
 }
 
-uint32_t mfl_secure_set_statement(const uint8_t transcript[MFL_SHA256_BYTES], const struct mfl_secure_set *set,
-        uint32_t n, uint8_t ret_statement[MFL_SECURE_SET_STATEMENT])
+uint32_t mfl_secure_set_statement(const uint8_t transcript[MFL_SHA256_BYTES],
+        const struct mfl_secure_set *set, uint32_t n, uint8_t ret_statement[MFL_SECURE_SET_STATEMENT])
 {
         uint8_t *at = LABEL(ret_statement, "mfl secure set");
         at = put(at, transcript, MFL_SHA256_BYTES);
@@ -143,8 +143,8 @@ static int derive_agreed(const struct mfl_secure_key *own, const struct mfl_secu
 }
 
 int mfl_secure_share_key(const struct mfl_secure_key *own, const struct mfl_secure_key *peer,
-        const uint8_t transcript[MFL_SHA256_BYTES], uint32_t from, uint32_t to, struct mfl_secure_key *ret_key,
-        struct mfl_error *err)
+        const uint8_t transcript[MFL_SHA256_BYTES], uint32_t from, uint32_t to,
+        struct mfl_secure_key *ret_key, struct mfl_error *err)
 {
         return derive_agreed(own, peer, transcript, "share", from, to, ret_key, err);
 }

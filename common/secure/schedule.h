@@ -42,16 +42,16 @@ void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const st
 
 #define MFL_SECURE_SET_STATEMENT (47u + MFL_SECURE_MEMBERS_MAX / 8)
 /* Returns its length. */
-uint32_t mfl_secure_set_statement(const uint8_t transcript[MFL_SHA256_BYTES], const struct mfl_secure_set *set,
-        uint32_t n, uint8_t ret_statement[MFL_SECURE_SET_STATEMENT]);
+uint32_t mfl_secure_set_statement(const uint8_t transcript[MFL_SHA256_BYTES],
+        const struct mfl_secure_set *set, uint32_t n, uint8_t ret_statement[MFL_SECURE_SET_STATEMENT]);
 
 /* peers: a part for each member, 0 to n - 1 in order. Also makes the graph. MFL_INVALID: their order is wrong, or their number. */
 int mfl_secure_transcript(const struct mfl_secure_spec *spec, const struct mfl_secure_msg *peers,
         struct mfl_secure_graph *ret_graph, uint8_t ret_transcript[MFL_SHA256_BYTES], struct mfl_error *err);
 
 int mfl_secure_share_key(const struct mfl_secure_key *own, const struct mfl_secure_key *peer,
-        const uint8_t transcript[MFL_SHA256_BYTES], uint32_t from, uint32_t to, struct mfl_secure_key *ret_key,
-        struct mfl_error *err);
+        const uint8_t transcript[MFL_SHA256_BYTES], uint32_t from, uint32_t to,
+        struct mfl_secure_key *ret_key, struct mfl_error *err);
 int mfl_secure_pair_mask(const struct mfl_secure_key *own, const struct mfl_secure_key *peer,
         const uint8_t transcript[MFL_SHA256_BYTES], uint32_t a, uint32_t b, struct mfl_secure_key *ret_key,
         struct mfl_error *err);

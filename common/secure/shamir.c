@@ -36,8 +36,8 @@ void mfl_shamir_share(const struct mfl_secure_key *secret, uint32_t t, const uin
 }
 
 /* Lagrange's formula at 0. */
-void mfl_shamir_join(uint32_t t, const uint8_t *x, const struct mfl_secure_key *shares,
-        struct mfl_secure_key *ret_secret)
+void mfl_shamir_join(
+        uint32_t t, const uint8_t *x, const struct mfl_secure_key *shares, struct mfl_secure_key *ret_secret)
 {
         struct mfl_secure_key secret = {{0}};
         for (uint32_t i = 0; i < t; i++) {

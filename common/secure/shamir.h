@@ -13,7 +13,7 @@
 void mfl_shamir_share(const struct mfl_secure_key *secret, uint32_t t, const uint8_t *random, uint8_t x,
         struct mfl_secure_key *ret_share);
 /* From t shares; their numbers differ and are not 0. */
-void mfl_shamir_join(uint32_t t, const uint8_t *x, const struct mfl_secure_key *shares,
-        struct mfl_secure_key *ret_secret);
+void mfl_shamir_join(
+        uint32_t t, const uint8_t *x, const struct mfl_secure_key *shares, struct mfl_secure_key *ret_secret);
 
 #endif

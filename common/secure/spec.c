@@ -22,8 +22,8 @@ const struct mfl_yaml_field mfl_secure_fields[] = {{.key = "bits",
                                                            .offset = offsetof(struct mfl_secure_spec, bits),
                                                            .read = read_bits,
                                                            .required = true},
-        {.key = "bad", AT(F64, bad), .min = 0, .max = 0.5}, {.key = "lost", AT(F64, lost), .min = 0, .max = 0.5},
-        {0}};
+        {.key = "bad", AT(F64, bad), .min = 0, .max = 0.5},
+        {.key = "lost", AT(F64, lost), .min = 0, .max = 0.5}, {0}};
 
 int mfl_secure_read(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)

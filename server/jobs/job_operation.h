@@ -46,8 +46,8 @@ struct job_operation {
                         struct job_private private;
                         bool opened; /* a secure sum */
                 } prepare;
-                uint32_t slot;                  /* add, ahead */
-                struct mfl_round_totals totals; /* apply */
+                uint32_t slot;                   /* add, ahead */
+                struct mfl_round_totals totals;  /* apply */
                 const struct mfl_leader *leader; /* note, unmask */
                 struct {
                         const int64_t *memory;

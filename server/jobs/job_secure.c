@@ -20,7 +20,8 @@ static void run_note(struct mfl_work *work)
                 job->jobs->store, job->id, op->round, mfl_leader_name(op->leader), UINT64_MAX, &n, &op->err);
         if (op->status != MFL_STORE_FULL && op->status != MFL_STORE_AGAIN)
                 return;
-        mfl_log_job(MFL_LOG_WARN, job->id, "%s: an opening can't be written down, retried: %s", job->id, op->err.text);
+        mfl_log_job(MFL_LOG_WARN, job->id, "%s: an opening can't be written down, retried: %s", job->id,
+                op->err.text);
         usleep(DISK_WAIT_US);
 }
 

@@ -52,7 +52,8 @@ static uint32_t fails_of(const struct core_daemon *daemon, const struct core_job
 /* A daemon is one participant of a secure sum, with one update. */
 static bool has_part(const struct core_job *job, const struct core_daemon *daemon)
 {
-        for (const struct core_task *task = daemon->tasks; task && job->spec->secure.bits; task = task->daemon_next)
+        for (const struct core_task *task = daemon->tasks; task && job->spec->secure.bits;
+                task = task->daemon_next)
                 if (task->job == job && task->kind == MFL_TASK_TRAIN)
                         return true;
         return false;
@@ -193,7 +194,8 @@ static void deal_evenly(struct mfl_core *core, struct core_job *job, struct core
         const uint32_t *open, uint32_t n_open)
 {
         for (uint32_t i = 0; i < n; i++) {
-                uint32_t from = (uint32_t)((uint64_t)n_open * i / n), to = (uint32_t)((uint64_t)n_open * (i + 1) / n);
+                uint32_t from = (uint32_t)((uint64_t)n_open * i / n),
+                         to = (uint32_t)((uint64_t)n_open * (i + 1) / n);
                 give(core, job, v[i], open + from, to - from);
         }
 }
@@ -301,7 +303,9 @@ static void send_new(struct mfl_core *core, struct core_job *job, const struct c
 
 void mfl_round_deal(struct mfl_core *core, struct core_job *job)
 {
-        if (core->error || job->secure)
+        if (core->error)
+                return;
+        if (job->secure) /* its participants are settled */
                 return;
         const struct core_task *old = job->tasks;
         bool moving = job->moving;

@@ -233,7 +233,8 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
 {
         enum round_secure secure = mfl_round_secure_end(core, job);
         bool none = secure == ROUND_SECURE_RETRY || secure == ROUND_SECURE_SKIP;
-        uint32_t counted = none ? 0 : job->count[ITEM_COUNTED], n = job->n_items, need = mfl_round_quorum(job);
+        uint32_t counted = none ? 0 : job->count[ITEM_COUNTED], n = job->n_items,
+                 need = mfl_round_quorum(job);
         struct mfl_round_record *record = &job->record;
         record->clients = counted;
         record->clients_rejected = job->count[ITEM_REJECTED];
@@ -245,7 +246,7 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
                 return;
         }
         drop_work(core, job, "the round is over");
-        if (job->spoilt) {
+        if (job->spoilt && (secure == ROUND_SECURE_NONE || secure == ROUND_SECURE_RETRY)) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);
                 core->sched_dirty = true;
                 mfl_core_trace(core, job, "round %u begins again, %s", job->round,

@@ -56,8 +56,8 @@ static void end(struct core_secure *secure, enum round_secure how, const char *w
 /* ---- members ---- */
 
 /* The update of member i, in whatever state; NULL: it was dropped. */
-static struct core_update *update_of(
-        const struct mfl_core *core, const struct core_secure *secure, uint32_t i, struct core_task **ret_task)
+static struct core_update *update_of(const struct mfl_core *core, const struct core_secure *secure,
+        uint32_t i, struct core_task **ret_task)
 {
         struct core_task *task =
                 mfl_core_map_get(&core->tasks, secure->v[mfl_leader_caller(secure->leader, i)].task);
@@ -90,7 +90,8 @@ static void watch_members(struct mfl_core *core, struct core_job *job)
                 bool here = task && task->daemon && task->daemon->conn == conn;
                 if (mfl_leader_masked(secure->leader, i) && update && update->state == UPDATE_COUNTED)
                         mfl_leader_added(secure->leader, i);
-                if (mfl_leader_takes(secure->leader, i) && (!here || !update || update->state == UPDATE_REFUSED))
+                if (mfl_leader_takes(secure->leader, i) &&
+                        (!here || !update || update->state == UPDATE_REFUSED))
                         drop_member(core, secure, i, "it has left the secure sum");
         }
 }
@@ -150,7 +151,8 @@ static int list_members(struct core_job *job, struct core_secure *secure, struct
         secure->v = mfl_calloc(MFL_MAX(n, 1u), sizeof *secure->v);
         if (!secure->v)
                 return -ENOMEM;
-        for (const struct core_task *task = job->tasks; task && n <= MFL_SECURE_MEMBERS_MAX; task = task->job_next) {
+        for (const struct core_task *task = job->tasks; task && n <= MFL_SECURE_MEMBERS_MAX;
+                task = task->job_next) {
                 const struct core_update *update = held_of(task);
                 if (!is_ready(task))
                         continue;
@@ -181,7 +183,8 @@ static void begin(struct mfl_core *core, struct core_job *job)
         } else if (r) {
                 end(secure, ROUND_SECURE_RETRY, err.text);
         } else {
-                mfl_core_trace(core, job, "round %u: the secure sum of %u daemons begins", job->round, secure->n);
+                mfl_core_trace(
+                        core, job, "round %u: the secure sum of %u daemons begins", job->round, secure->n);
                 send_stage(core, job);
         }
 }
@@ -304,7 +307,8 @@ void mfl_round_secure_message(
         struct mfl_core *core, struct core_daemon *daemon, const struct mfl_secure_msg *msg)
 {
         struct core_task *task = mfl_core_map_get(&core->tasks, msg->task), *own;
-        if (!task || task->daemon != daemon || task->job->phase != PHASE_TRAIN || !task->job->spec->secure.bits)
+        if (!task || task->daemon != daemon || task->job->phase != PHASE_TRAIN ||
+                !task->job->spec->secure.bits)
                 return;
         struct core_job *job = task->job;
         struct core_secure *secure = job->secure;
@@ -326,7 +330,8 @@ void mfl_round_secure_message(
                 core->error = -ENOMEM;
         else if (r)
                 mfl_round_secure_left(core, task, err.text);
-        else if (!masked && mfl_leader_masked(secure->leader, i) && update_of(core, secure, i, &own)->state == UPDATE_HELD)
+        else if (!masked && mfl_leader_masked(secure->leader, i) &&
+                 update_of(core, secure, i, &own)->state == UPDATE_HELD)
                 mfl_core_update_enqueue(core, held_of(own));
 }
 
@@ -363,7 +368,8 @@ void mfl_round_secure_event(struct mfl_core *core, struct core_job *job, const s
                 return;
         }
         memcpy(secure->figures, event->figures, sizeof secure->figures);
-        end(secure, event->ok ? ROUND_SECURE_WHOLE : ROUND_SECURE_SKIP, event->ok ? "the masks are off" : event->reason);
+        end(secure, event->ok ? ROUND_SECURE_WHOLE : ROUND_SECURE_SKIP,
+                event->ok ? "the masks are off" : event->reason);
 }
 
 /* ---- the end ---- */
@@ -387,20 +393,25 @@ enum round_secure mfl_round_secure_end(struct mfl_core *core, struct core_job *j
         bool died = job->skip_round == job->round;
         enum round_secure how = died ? ROUND_SECURE_SKIP : secure ? secure->end : ROUND_SECURE_RETRY;
         if (!how) /* closed from outside: what was told of clients proved false */
-                how = secure->leader && mfl_leader_opens(secure->leader) ? ROUND_SECURE_SKIP : ROUND_SECURE_RETRY;
-        const char *why = died ? "its secure sum was being opened when the server died" : secure ? secure->why : "";
+                how = secure->leader && mfl_leader_opens(secure->leader) ? ROUND_SECURE_SKIP
+                                                                         : ROUND_SECURE_RETRY;
+        const char *why = died     ? "its secure sum was being opened when the server died"
+                          : secure ? secure->why
+                                   : "";
         if (how == ROUND_SECURE_WHOLE) {
                 take_figures(job, secure->figures);
                 job->n_skipped = 0;
         } else if (*why) { /* and what a daemon has said */
                 char said[MFL_REASON_BYTES];
                 mfl_strcpy(said, sizeof said, job->last_failure);
-                mfl_snprintf(job->last_failure, sizeof job->last_failure, "%.100s%s%.150s", why, *said ? "; " : "", said);
+                mfl_snprintf(job->last_failure, sizeof job->last_failure, "%.100s%s%.150s", why,
+                        *said ? "; " : "", said);
         }
         if (how == ROUND_SECURE_SKIP) {
                 job->n_skipped++;
                 mfl_core_trace(core, job,
-                        "round %u is skipped, and its params stay: %.180s; its updates are never summed again",
+                        "round %u is skipped, and its params stay: %.180s; its updates are never summed "
+                        "again",
                         job->round, why);
         }
         mfl_round_secure_free(job);

@@ -12,7 +12,8 @@ static int check_figures(const struct mfl_runtime *rt, const uint64_t *figures, 
         for (int i = MFL_FIGURE_SAMPLES; i < MFL_SECURE_FIGURES; i++)
                 wrong |= figures[i] > (uint64_t)INT64_MAX;
         return wrong ? mfl_fail(err, MFL_INVALID,
-                               "the secure sum is not one of valid updates: its weight is %llu of at most %llu, or another "
+                               "the secure sum is not one of valid updates: its weight is %llu of at most "
+                               "%llu, or another "
                                "figure is impossible",
                                (unsigned long long)weight, (unsigned long long)rt->fixed.weight_max)
                      : 0;
@@ -26,7 +27,9 @@ static int check_range(struct mfl_runtime *rt, uint64_t from, uint64_t n, uint64
         memset(zeros, 0, n * sizeof *zeros);
         int r = mfl_fixed_parts_add_i64(
                 &rt->fixed, &rt->graph->statistics, from, weight, rt->sums + from, (size_t)n, zeros, &why);
-        return r > 0 ? mfl_fail(err, MFL_INVALID, "the secure sum is not one of valid updates: %.300s", why.text) : r;
+        return r > 0 ? mfl_fail(err, MFL_INVALID, "the secure sum is not one of valid updates: %.300s",
+                               why.text)
+                     : r;
 }
 
 int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err)

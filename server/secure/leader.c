@@ -110,7 +110,8 @@ bool mfl_leader_opens(const struct mfl_leader *leader)
 
 bool mfl_leader_survives(const struct mfl_leader *leader, uint32_t i)
 {
-        return leader->stage == MFL_LEADER_UPLOAD ? leader->v[i].added : mfl_secure_has(&leader->survivors, i);
+        return leader->stage == MFL_LEADER_UPLOAD ? leader->v[i].added
+                                                  : mfl_secure_has(&leader->survivors, i);
 }
 
 /* ---- messages ---- */
@@ -180,7 +181,8 @@ static int copy(const struct mfl_secure_msg *msg, struct mfl_secure_msg *ret_cop
 {
         struct mfl_secure_msg own = {.step = msg->step};
         for (uint32_t i = 0; i < msg->n_parts; i++)
-                if (mfl_secure_msg_add(&own, msg->parts[i].member, msg->bytes + msg->parts[i].at, msg->parts[i].n)) {
+                if (mfl_secure_msg_add(
+                            &own, msg->parts[i].member, msg->bytes + msg->parts[i].at, msg->parts[i].n)) {
                         mfl_secure_msg_deinit(&own);
                         return mfl_fail_memory(err, msg->n_bytes, "an answer");
                 }
@@ -197,31 +199,33 @@ static int check_parts(const struct mfl_leader *leader, uint32_t i, const struct
                 uint32_t member = msg->parts[p].member;
                 if (member >= leader->n || (p && member <= last) || msg->parts[p].n != n_bytes ||
                         !mfl_secure_share_number(&leader->graph, i, member))
-                        return mfl_fail(err, MFL_INVALID, "shares for participants that are not its neighbours");
+                        return mfl_fail(
+                                err, MFL_INVALID, "shares for participants that are not its neighbours");
                 last = member;
         }
         return 0;
 }
 
-static int take_shares(struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg,
-        struct mfl_error *err)
+static int take_shares(
+        struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg, struct mfl_error *err)
 {
         int r = check_parts(leader, i, msg, 2 * MFL_SECURE_KEY_BYTES + MFL_SECURE_SEAL_BYTES, err);
         if (!r && msg->n_parts != leader->graph.k)
-                r = mfl_fail(err, MFL_INVALID, "shares for %u of its %u neighbours", msg->n_parts, leader->graph.k);
+                r = mfl_fail(err, MFL_INVALID, "shares for %u of its %u neighbours", msg->n_parts,
+                        leader->graph.k);
         return r ? r : copy(msg, &leader->v[i].shares, err);
 }
 
-static int take_signature(struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg,
-        struct mfl_error *err)
+static int take_signature(
+        struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg, struct mfl_error *err)
 {
         if (msg->n_parts != 1 || msg->parts[0].member != i || msg->n_bytes > MFL_SECURE_SIGNATURE_MAX)
                 return mfl_fail(err, MFL_INVALID, "a signature that is not its own");
         return copy(msg, &leader->v[i].signature, err);
 }
 
-static int take_opened(struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg,
-        struct mfl_error *err)
+static int take_opened(
+        struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg, struct mfl_error *err)
 {
         int r = check_parts(leader, i, msg, MFL_SECURE_KEY_BYTES, err);
         return r ? r : copy(msg, &leader->v[i].opened, err);
@@ -230,7 +234,8 @@ static int take_opened(struct mfl_leader *leader, uint32_t i, const struct mfl_s
 int mfl_leader_take(
         struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg, struct mfl_error *err)
 {
-        static const enum mfl_secure_step steps[MFL_LEADER_STAGES_] = {[MFL_LEADER_SHARES] = MFL_SECURE_SHARES,
+        static const enum mfl_secure_step steps[MFL_LEADER_STAGES_] = {
+                [MFL_LEADER_SHARES] = MFL_SECURE_SHARES,
                 [MFL_LEADER_UPLOAD] = MFL_SECURE_MASKED,
                 [MFL_LEADER_SIGN] = MFL_SECURE_SIGNED,
                 [MFL_LEADER_OPEN] = MFL_SECURE_OPENED};
@@ -304,7 +309,7 @@ static bool enough(const struct mfl_leader *leader, const struct mfl_secure_set 
                 return false;
         for (uint32_t i = 0; i < leader->n; i++)
                 if ((leader->stage == MFL_LEADER_SHARES ? mfl_secure_has(answered, i)
-                                                       : mfl_secure_has(&leader->shared, i)) &&
+                                                        : mfl_secure_has(&leader->shared, i)) &&
                         holders_in(leader, i, answered) < leader->graph.t)
                         return false;
         return true;
@@ -312,15 +317,17 @@ static bool enough(const struct mfl_leader *leader, const struct mfl_secure_set 
 
 void mfl_leader_advance(struct mfl_leader *leader, char *ret_why, size_t n_why)
 {
-        static const char *const what[] = {"sent shares", "sent updates", "signed the survivors", "opened shares"};
+        static const char *const what[] = {
+                "sent shares", "sent updates", "signed the survivors", "opened shares"};
         struct mfl_secure_set answered = {{0}};
         mfl_assert(leader->stage < MFL_LEADER_WHOLE);
         for (uint32_t i = 0; i < leader->n; i++)
                 if (done(leader, i))
                         mfl_secure_put(&answered, i);
         if (!enough(leader, &answered)) {
-                mfl_snprintf(ret_why, n_why, "%u of %u participants %s, and %u are needed", mfl_secure_count(&answered),
-                        leader->n, what[leader->stage], MFL_MAX(leader->graph.t, MFL_SECURE_LEAST));
+                mfl_snprintf(ret_why, n_why, "%u of %u participants %s, and %u are needed",
+                        mfl_secure_count(&answered), leader->n, what[leader->stage],
+                        MFL_MAX(leader->graph.t, MFL_SECURE_LEAST));
                 leader->stage = mfl_states_move(&stages, leader->stage, MFL_LEADER_FAILED);
                 return;
         }

@@ -35,10 +35,11 @@ int mfl_leader_new(const struct mfl_secure_spec *spec, const struct mfl_secure_m
 void mfl_leader_free(struct mfl_leader *leader); /* NULL is fine */
 
 enum mfl_leader_stage mfl_leader_stage(const struct mfl_leader *leader);
-const uint8_t *mfl_leader_name(const struct mfl_leader *leader);         /* MFL_SHA256_BYTES, of this sum alone */
-uint32_t mfl_leader_count(const struct mfl_leader *leader);             /* members */
+const uint8_t *mfl_leader_name(const struct mfl_leader *leader); /* MFL_SHA256_BYTES, of this sum alone */
+uint32_t mfl_leader_count(const struct mfl_leader *leader);      /* members */
 uint32_t mfl_leader_caller(const struct mfl_leader *leader, uint32_t i); /* the caller's number of member i */
-bool mfl_leader_takes(const struct mfl_leader *leader, uint32_t i); /* it is still in the stage: it gets the stage's message */
+bool mfl_leader_takes(const struct mfl_leader *leader,
+        uint32_t i); /* it is still in the stage: it gets the stage's message */
 
 /* The stage's message for member i: PEERS, MASK, SURVIVORS or OPEN. -ENOMEM. */
 int mfl_leader_message(const struct mfl_leader *leader, uint32_t i, struct mfl_secure_msg *ret_msg);

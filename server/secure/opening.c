@@ -36,7 +36,8 @@ static int join(const struct mfl_leader *leader, uint32_t owner, struct mfl_secu
                 memcpy(share[n++].v, opened->bytes + part->at, MFL_SECURE_KEY_BYTES);
         }
         if (n < t)
-                return mfl_fail(err, MFL_INVALID, "%u shares of a participant's secret, and %u are needed", n, t);
+                return mfl_fail(
+                        err, MFL_INVALID, "%u shares of a participant's secret, and %u are needed", n, t);
         mfl_shamir_join(t, number, share, ret_secret);
         mfl_secure_wipe(share, sizeof share);
         return 0;
@@ -69,7 +70,8 @@ static int open_lost(const struct mfl_leader *leader, uint32_t lost, struct mfl_
         if (!r && memcmp(public.v, leader->v[lost].mask.v, sizeof public.v))
                 r = mfl_fail(err, MFL_INVALID, "the shares of a lost participant's key don't give that key");
         for (uint32_t i = 0; i < leader->n && !r; i++) {
-                if (!mfl_secure_has(&leader->survivors, i) || !mfl_secure_are_neighbours(&leader->graph, lost, i))
+                if (!mfl_secure_has(&leader->survivors, i) ||
+                        !mfl_secure_are_neighbours(&leader->graph, lost, i))
                         continue;
                 r = mfl_secure_pair_mask(&secret, &leader->v[i].mask, leader->transcript, lost, i, &key, err);
                 if (!r)

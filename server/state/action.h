@@ -77,7 +77,8 @@ struct mfl_core_action {
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */
-                const struct mfl_leader *leader; /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
+                const struct mfl_leader
+                        *leader; /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
                 struct {
                         const int64_t *
                                 v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */

@@ -30,7 +30,7 @@ struct core_task;
 /* A slot has no state of its own: it is free, or its update is FILLING or ADDING. */
 enum update_state {
         UPDATE_NEW,     /* announced, and nothing is decided; only within a step */
-        UPDATE_HELD, /* of a secure sum: its daemon keeps it until all are there, and masks it then */
+        UPDATE_HELD,    /* of a secure sum: its daemon keeps it until all are there, and masks it then */
         UPDATE_GROUPED, /* waits for its group; another member's update has the slot, or will have it */
         UPDATE_QUEUED,  /* waits for a slot */
         UPDATE_FILLING, /* has a slot; its bytes are asked for, or arrive */

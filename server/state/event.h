@@ -107,7 +107,7 @@ struct mfl_core_event {
                         uint64_t select_seed; /* privacy: of the draws, in place of the job's seed */
                         uint32_t last_round;  /* privacy: that the budget allows; 0: no limit */
                         bool opened; /* secure_sum: the round after `committed` was being opened when the server died */
-                        uint64_t virtual_us;  /* when that round ended in virtual time */
+                        uint64_t virtual_us; /* when that round ended in virtual time */
                         const int64_t *
                                 memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
                         /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
@@ -119,9 +119,9 @@ struct mfl_core_event {
                 struct mfl_population population; /* POPULATION; count is borrowed */
                 struct {
                         uint32_t slot;
-                        uint64_t grant;           /* as in GRANT */
-                } upload;                         /* UPLOAD_COMPLETE, SLOT_BUSY, ADDED */
-                uint8_t digest[MFL_DIGEST_BYTES]; /* APPLIED */
+                        uint64_t grant;               /* as in GRANT */
+                } upload;                             /* UPLOAD_COMPLETE, SLOT_BUSY, ADDED */
+                uint8_t digest[MFL_DIGEST_BYTES];     /* APPLIED */
                 uint64_t figures[MFL_SECURE_FIGURES]; /* UNMASKED */
                 struct {
                         char name[MFL_NAME_BYTES];

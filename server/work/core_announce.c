@@ -83,8 +83,9 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
         if (mfl_job_needs_single_updates(job->spec) && a->encoding != MFL_ENCODING_F32)
                 return "this job wants float32";
         if (a->masked)
-                return a->weight ? "a masked update with its weight"
-                       : a->encoding == MFL_ENCODING_I64 ? NULL : "this job wants int64";
+                return a->weight                         ? "a masked update with its weight"
+                       : a->encoding == MFL_ENCODING_I64 ? NULL
+                                                         : "this job wants int64";
         if (!a->weight || a->weight / n_clients >= MFL_WEIGHT_MAX)
                 return "impossible weight";
         if (a->weight > job->fixed.weight_max - job->weight_claimed)

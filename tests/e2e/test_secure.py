@@ -3,6 +3,8 @@
 that is killed at any step costs a retry or a skipped round, never another sum of the same updates; what can't be done is refused.
 tests/unit/server/test_secure_sum.c has the protocol with every loss and lie."""
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -17,6 +19,11 @@ STEPS = ('the secure sum of', 'shares are exchanged', 'masked updates are added'
 
 def data(i):
     return ('tiny=synthetic:1,8,8:4:%d:8:%d' % (30 + 5 * i, i),)
+
+
+def fingerprint(cert):
+    out = subprocess.run(['openssl', 'x509', '-in', cert, '-noout', '-fingerprint', '-sha256'], stdout=subprocess.PIPE, text=True, check=True)
+    return out.stdout.strip().rpartition('=')[2].replace(':', '').lower()
 
 
 class Sites(TlsCluster):
@@ -159,12 +166,34 @@ def test_an_update_is_not_summed_with_others(sites):
     sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1, seed=8)  # other updates
 
 
+def test_a_daemon_remembers_after_a_restart(tmp_path):
+    """With a policy it writes down with whom its update was summed. The others have none, and would go on."""
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        site = Site(c, 'd1', sets=data(0), min_participants=3).start()
+        for i in (1, 2, 3):
+            c.start_daemon('d%d' % (i + 1), data=data(i))
+        c.wait_daemons(4, 20)
+        once = {'data': LOCAL, 'secure_sum': SUM, 'rounds': 1, 'limits': {'quorum': 0.7, 'retries': 0}}
+        c.run_job(**once)
+        c.daemons.pop('d4').kill()
+        for i, name in enumerate(('d1', 'd2', 'd3')):
+            c.daemons[name].kill()
+            site.start() if name == 'd1' else c.start_daemon(name, data=data(i))
+        c.wait_daemons(3, 20)
+        info = c.wait_job(c.submit(**once), state='failed')
+        assert 'signed the survivors' in info['reason'], info['reason']
+        assert os.path.getsize(os.path.join(site.dir, 'd1.sums')) == 64
+        assert 'was summed with other participants before' in site.audit()[-1]['reason']
+        c.check_alive()
+
+
 # ---- the site's say ----
 
 def test_sites_require_secure_sums_and_pin_their_peers(tmp_path):
     with Sites(tmp_path, 4) as c:
         c.start_server()
-        pins = [h_print(c.ca.pairs[name][0]) for name in ('d1', 'd2', 'd3')]
+        pins = [fingerprint(c.ca.pairs[name][0]) for name in ('d1', 'd2', 'd3')]
         site = Site(c, 'd1', sets=data(0), secure_sum='required', min_participants=3, peers=pins).start()
         for i in (1, 2):
             c.start_daemon('d%d' % (i + 1), data=data(i))
@@ -183,12 +212,6 @@ def test_sites_require_secure_sums_and_pin_their_peers(tmp_path):
         notes = [line for line in site.audit() if line['job'] == bad and line['decision'] == 'refuses']
         assert notes and notes[0]['rule'] == 'secure_sum' and "is not among this site's policy.peers" in notes[0]['reason']
         c.check_alive()
-
-
-def h_print(cert):
-    import subprocess
-    out = subprocess.run(['openssl', 'x509', '-in', cert, '-noout', '-fingerprint', '-sha256'], stdout=subprocess.PIPE, text=True, check=True)
-    return out.stdout.strip().rpartition('=')[2].replace(':', '').lower()
 
 
 # ---- refusals ----

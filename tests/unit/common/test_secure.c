@@ -91,9 +91,10 @@ static void test_degrees(void **state)
                 uint32_t n;
                 double bad, lost;
                 uint32_t k, t;
-        } rows[] = {{3, .1, .1, 2, 3}, {5, .1, .1, 4, 4}, {20, .1, .1, 19, 14}, {50, .1, .1, 12, 7}, {100, .1, .1, 22, 12},
-                {200, .1, .1, 34, 19}, {500, .1, .1, 42, 24}, {1000, .1, .1, 48, 27}, {100, .33, .05, 34, 29},
-                {1000, .33, .05, 78, 60}, {100, .2, .2, 40, 21}, {1000, .2, .2, 98, 54}};
+        } rows[] = {{3, .1, .1, 2, 3}, {5, .1, .1, 4, 4}, {20, .1, .1, 19, 14}, {50, .1, .1, 12, 7},
+                {100, .1, .1, 22, 12}, {200, .1, .1, 34, 19}, {500, .1, .1, 42, 24}, {1000, .1, .1, 48, 27},
+                {100, .33, .05, 34, 29}, {1000, .33, .05, 78, 60}, {100, .2, .2, 40, 21},
+                {1000, .2, .2, 98, 54}};
         struct mfl_secure_graph graph;
         struct mfl_error err;
         uint32_t k, t;
@@ -108,7 +109,8 @@ static void test_degrees(void **state)
         assert_int_equal(mfl_secure_degree(&spec, 2, &k, &t, &err), MFL_INVALID);
         assert_non_null(strstr(err.text, "at least 3 participants"));
         assert_int_equal(mfl_secure_degree(&hopeless, 100, &k, &t, &err), MFL_INVALID);
-        for (uint32_t n = 3; n < 60; n++) { /* each has k neighbours, who hold shares with different numbers */
+        for (uint32_t n = 3; n < 60;
+                n++) { /* each has k neighbours, who hold shares with different numbers */
                 uint8_t transcript[32] = {(uint8_t)n};
                 assert_int_equal(mfl_secure_graph_make(&spec, n, transcript, &graph, NULL), 0);
                 for (uint32_t a = 0; a < n; a++) {
@@ -158,8 +160,10 @@ static void make_vector(struct vector *v)
         assert_int_equal(mfl_secure_context("j-000001", 7, params, "a job", v->context, NULL), 0);
         for (int i = 1; i <= 3; i++) {
                 const char chain[] = {'c', 'h', 'a', 'i', 'n', (char)('0' + i)};
-                struct mfl_secure_keys keys = {
-                        .signature = signature, .n_signature = 60 + (uint32_t)i, .chain = (const uint8_t *)chain, .n_chain = 6};
+                struct mfl_secure_keys keys = {.signature = signature,
+                        .n_signature = 60 + (uint32_t)i,
+                        .chain = (const uint8_t *)chain,
+                        .n_chain = 6};
                 memset(signature, 0xa0 + i, sizeof signature);
                 memset(&v->channel[i], i, sizeof v->channel[i]);
                 memset(&v->mask[i], 16 + i, sizeof v->mask[i]);
@@ -196,7 +200,8 @@ static void test_schedule(void **state)
                 assert_int_equal(mfl_sha256(statement, MFL_SECURE_KEYS_STATEMENT, digest, NULL), 0);
                 expect_hex(digest, 32, "9387671da77470c9c621a0923a042e92cf2e6ed944e80c82a59a8979621bf327");
         }
-        assert_int_equal(mfl_secure_share_key(&v.channel[v.order[0]], &public[1], v.transcript, 0, 1, &key, NULL), 0);
+        assert_int_equal(
+                mfl_secure_share_key(&v.channel[v.order[0]], &public[1], v.transcript, 0, 1, &key, NULL), 0);
         expect_hex(key.v, 32, "e9cb16984422f823fa70858199b114081d6082e649cf63eed7a81256becfbcc5");
         uint8_t sealed[26];
         char plain[11] = "";
@@ -208,11 +213,14 @@ static void test_schedule(void **state)
         assert_int_equal(mfl_secure_unseal(&key, sealed, sizeof sealed, plain, NULL), MFL_INVALID);
         struct mfl_secure_key mask_0;
         assert_int_equal(mfl_secure_public(&v.mask[v.order[0]], &mask_0, NULL), 0);
-        assert_int_equal(mfl_secure_pair_mask(&v.mask[v.order[2]], &mask_0, v.transcript, 2, 0, &key, NULL), 0);
+        assert_int_equal(
+                mfl_secure_pair_mask(&v.mask[v.order[2]], &mask_0, v.transcript, 2, 0, &key, NULL), 0);
         expect_hex(key.v, 32, "dccd0a60ecc82a1d623169aa41557686075899d71618f5733e2631591bf2c34f");
         assert_int_equal(mfl_secure_mask(&key, false, 0, words, 5001, NULL), 0);
-        assert_true(words[0] == 0x9558cc9d2a86681a && words[1] == 0xebd7b2d31b0d6afb && words[5000] == 0xdedea4ba68c89cbc);
-        assert_int_equal(mfl_secure_mask(&key, true, 0, words, 3000, NULL), 0); /* in pieces, an odd one among them */
+        assert_true(words[0] == 0x9558cc9d2a86681a && words[1] == 0xebd7b2d31b0d6afb &&
+                    words[5000] == 0xdedea4ba68c89cbc);
+        assert_int_equal(
+                mfl_secure_mask(&key, true, 0, words, 3000, NULL), 0); /* in pieces, an odd one among them */
         assert_int_equal(mfl_secure_mask(&key, true, 3000, words + 3000, 1, NULL), 0);
         assert_int_equal(mfl_secure_mask(&key, true, 3001, words + 3001, 2000, NULL), 0);
         for (int i = 0; i < 5001; i++)

@@ -147,7 +147,8 @@ static int serve(struct bed *bed, uint32_t i, lie_fn lie, struct mfl_error *err)
         if (r)
                 return r;
         if (mfl_secure_member_masks(party->member)) {
-                assert_int_equal(mfl_secure_member_mask(party->member, party->v, WORDS, party->told, NULL), 0);
+                assert_int_equal(
+                        mfl_secure_member_mask(party->member, party->v, WORDS, party->told, NULL), 0);
                 answer.step = MFL_SECURE_MASKED;
                 answer.has_figures = true;
                 memcpy(answer.figures, party->told, sizeof answer.figures);
@@ -203,7 +204,8 @@ static void expect_sum(struct bed *bed, bool plain_of_all)
         int r = mfl_leader_open(bed->leader, &opening, &err);
         if (r)
                 fail_msg("%s", err.text);
-        assert_int_equal(mfl_leader_unmask(&opening, 0, sum, 100, NULL), 0); /* in pieces, as the server does */
+        assert_int_equal(
+                mfl_leader_unmask(&opening, 0, sum, 100, NULL), 0); /* in pieces, as the server does */
         assert_int_equal(mfl_leader_unmask(&opening, 100, sum + 100, 101, NULL), 0);
         assert_int_equal(mfl_leader_unmask(&opening, 201, sum + 201, WORDS - 201, NULL), 0);
         assert_int_equal(mfl_leader_unmask(&opening, WORDS, opening.figures, MFL_SECURE_FIGURES, NULL), 0);
@@ -239,7 +241,8 @@ static void test_losses(void **state)
                                         close_bed(&bed);
                                         continue;
                                 }
-                                for (int stage = 1; mfl_leader_stage(bed.leader) < MFL_LEADER_WHOLE; stage++) {
+                                for (int stage = 1; mfl_leader_stage(bed.leader) < MFL_LEADER_WHOLE;
+                                        stage++) {
                                         if (stage == step)
                                                 lose(&bed, gone, f);
                                         run_stage(&bed, why, sizeof why);
@@ -269,7 +272,7 @@ static void two_sets(struct bed *bed, uint32_t member, struct mfl_secure_msg *ms
 {
         (void)bed;
         if (msg->step == MFL_SECURE_SURVIVORS && member % 2)
-                msg->set.bits[lied_to / 8] &= (uint8_t)~(1u << lied_to % 8);
+                msg->set.bits[lied_to / 8] &= (uint8_t) ~(1u << lied_to % 8);
 }
 
 static void swap_shares(struct bed *bed, uint32_t member, struct mfl_secure_msg *msg)
@@ -293,7 +296,7 @@ static void swap_key(struct bed *bed, uint32_t member, struct mfl_secure_msg *ms
 static void without_self(struct bed *bed, uint32_t member, struct mfl_secure_msg *msg)
 {
         (void)bed;
-        msg->set.bits[member / 8] &= (uint8_t)~(1u << member % 8);
+        msg->set.bits[member / 8] &= (uint8_t) ~(1u << member % 8);
 }
 
 static void twice_the_same(struct bed *bed, uint32_t member, struct mfl_secure_msg *msg)
@@ -447,7 +450,8 @@ static void test_uniform(void **state)
         for (int b = 0; b < 256; b++)
                 chi += (count[b] - n / 256) * (count[b] - n / 256) / (n / 256);
         print_message("# chi-square of %g bytes: %.1f (255 degrees of freedom)\n", n, chi);
-        assert_true(chi > 130 && chi < 420); /* beyond 5 deviations of 22.6 on either side: once in a million runs */
+        assert_true(chi > 130 &&
+                    chi < 420); /* beyond 5 deviations of 22.6 on either side: once in a million runs */
         assert_true(same > n / 2 / 256 * 0.5 && same < n / 2 / 256 * 1.5);
 }
 
