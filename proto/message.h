@@ -11,6 +11,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/model/graph.h"
+#include "common/secure/packet.h"
 
 #define MFL_JOB_ID_BYTES 24
 #define MFL_REASON_BYTES 256
@@ -251,6 +252,7 @@ struct mfl_announce {
         uint64_t clamped;  /* elements beyond the grid */
         uint32_t n_losses; /* 0, or item_count */
         struct mfl_client_loss *losses;
+        bool masked; /* a secure sum: its figures are 0 here */
 };
 
 struct mfl_range {
@@ -289,6 +291,7 @@ enum mfl_msg_kind {
         MFL_MSG_LEAVING,         /* D->S cancel: reason only */
         MFL_MSG_RECALL,          /* S->D recall: how many items to keep */
         MFL_MSG_RETURNED,        /* D->S recall: how many were kept */
+        MFL_MSG_SECURE,          /* both secure: a step of a secure sum */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
@@ -360,6 +363,7 @@ struct mfl_msg {
                         uint64_t group, ranks;
                         uint32_t leader, deadline_ms;
                 } combine;
+                struct mfl_secure_msg secure;
                 struct {
                         uint64_t communicator;
                         bool made; /* false: reason */

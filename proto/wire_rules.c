@@ -181,13 +181,27 @@ static int check_announce(const void *message, struct mfl_error *err)
                         m->n_rejected, m->item_count);
         if (m->data.len && m->data.len != m->bytes)
                 return INVALID("Announce.data: %zu of %" PRIu64 " bytes", m->data.len, m->bytes);
-        if ((m->weight == 0) != (m->bytes == 0))
+        if (m->masked && (m->weight || m->samples || m->loss_sum || m->correct || m->clamped ||
+                                 m->n_scalars || m->n_losses))
+                return INVALID("Announce.masked: its figures must be 0");
+        if (!m->masked && (m->weight == 0) != (m->bytes == 0))
                 return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);
         for (size_t i = 0; i < m->n_scalars; i++)
                 if (m->scalars[i] < 0)
                         return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
         if (m->n_losses && m->n_losses != m->item_count)
                 return INVALID("Announce.losses: %zu of %u items", m->n_losses, m->item_count);
+        return 0;
+}
+
+static int check_secure(const void *message, struct mfl_error *err)
+{
+        const Mfl__Secure *m = message;
+        if (m->n_figures && m->n_figures != MFL_SECURE_FIGURES)
+                return INVALID("Secure.figures: %zu, expected %d", m->n_figures, (int)MFL_SECURE_FIGURES);
+        for (size_t i = 1; i < m->n_parts; i++)
+                if (m->parts[i]->member <= m->parts[i - 1]->member)
+                        return INVALID("Secure.parts: not in the order of members");
         return 0;
 }
 
@@ -388,8 +402,12 @@ static const struct mfl_wire_message messages[] = {
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
+                {"masked", BOOL}, {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
                 {"losses", 0, MFL_LOSSES_MAX}),
+        MESSAGE(secure, check_secure, {"task", ANY}, {"step", ENUM}, {"parts", 0, MFL_SECURE_MEMBERS_MAX},
+                {"set", 0, MFL_SECURE_MEMBERS_MAX / 8, VERBATIM}, {"figures", 0, MFL_SECURE_FIGURES}),
+        MESSAGE(secure_part, NULL, {"member", 0, MFL_SECURE_MEMBERS_MAX - 1},
+                {"data", 1, MFL_SECURE_KEYS_MAX, VERBATIM}),
         MESSAGE(client_loss, NULL, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
                 {"square_sum", NOT_NEGATIVE}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},

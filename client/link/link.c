@@ -4,6 +4,7 @@
 
 #include "client/link/link_inside.h"
 #include "client/link/link_internal.h"
+#include "client/link/link_secure.h"
 #include "common/base/log.h"
 #include "proto/version.h"
 
@@ -26,6 +27,7 @@ static void free_link(struct mfl_link *link)
         void *user = link->options.user;
         free(link->deferred);
         free(link->server);
+        mfl_link_book_close(link);
         free(link);
         if (closed)
                 closed(user);
@@ -87,8 +89,11 @@ static void send_msg(struct mfl_link *link, const struct mfl_agent_action *actio
                 return;
         }
         struct mfl_error err;
-        if (mfl_stream_send_msg(&link->stream, msg, &extra, &err) < 0)
+        int r = mfl_stream_send_msg(&link->stream, msg, &extra, &err);
+        if (r < 0)
                 mfl_link_fatal(link, &err);
+        else if (!r && msg->kind == MFL_MSG_ANNOUNCE)
+                mfl_link_secure_announced(link, action);
 }
 
 /* The agent's reason says more than the stream's. */
@@ -354,6 +359,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_state = LINK_STREAM_NONE;
         mfl_link_params_cut(link);
         mfl_link_upload_cut(link);
+        mfl_link_secure_cut(link);
         mfl_link_wants_cut(link);
         mfl_link_work_cut(link);
         if (*link->close_reason)
@@ -405,7 +411,15 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 link->stream.payload_max = MFL_PAYLOAD_MAX;
                 link->inline_max = envelope->welcome->inline_max;
         }
-        if (msg.kind == MFL_MSG_TASK && !mfl_link_gate_lets(link, &msg.task)) {
+        if (msg.kind == MFL_MSG_SECURE) {
+                struct mfl_agent_event heard = {.kind = MFL_AGENT_EV_HEARD};
+                mfl_link_secure_message(link, &msg.secure);
+                mfl_msg_deinit(&msg);
+                mfl_link_post(link, &heard);
+                return 0;
+        }
+        if (msg.kind == MFL_MSG_TASK &&
+                (!mfl_link_gate_lets(link, &msg.task) || !mfl_link_secure_lets(link, &msg.task))) {
                 mfl_msg_deinit(&msg);
                 return 0;
         }
@@ -486,6 +500,9 @@ static int fill_link(struct mfl_link *link, const struct mfl_link_options *optio
         link->server = mfl_strdup(options->server);
         if (!link->server)
                 return mfl_fail_memory(err, strlen(options->server), "an address");
+        r = mfl_link_book_open(link, err);
+        if (r)
+                return r;
         return mfl_agent_new(&options->agent, &link->agent, err);
 }
 
@@ -500,6 +517,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         int r = fill_link(link, options, err);
         if (r) {
                 free(link->server);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
@@ -507,6 +525,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         if (r) {
                 mfl_agent_free(link->agent);
                 free(link->server);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
@@ -562,6 +581,7 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
         mfl_link_gate_close(link);
         if (link->options.ops->listen)
                 link->options.ops->listen(link->options.compute, NULL);
+        mfl_link_secure_cut(link);
         if (link->stream_state)
                 mfl_stream_close(&link->stream, NULL, false);
         mfl_link_wants_close(link);

@@ -142,7 +142,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
         int r = mfl_trainer_group_place(run, owned, err);
-        bool weighs = mfl_method_get(run->job->spec)->weighs;
+        bool weighs = mfl_method_get(run->job->spec)->weighs || run->job->spec->secure.bits;
         bool alone =
                 !result->grouped && !weighs && !task->sum && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
@@ -287,9 +287,9 @@ static int leave_sum(struct trainer_run *run, struct trainer_result *owned, stru
                         memset(run->sum, 0, result->n * sizeof(*run->sum));
                 return 0;
         }
-        /* A small sum travels inside its Announce, so it has to be there by then. */
+        /* A small sum travels inside its Announce, so it has to be there by then; one of a secure sum is masked as a whole. */
         bool is_small = result->n * sizeof(*run->sum) <= MFL_INLINE_MAX;
-        if (owned->shared || is_small || !run->request->advanced)
+        if (owned->shared || is_small || run->job->spec->secure.bits || !run->request->advanced)
                 return land(run->trainer, owned, err);
         result->late = true;
         result->control.advanced = run->request->advanced;

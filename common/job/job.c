@@ -261,6 +261,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
         {.key = "personal", FIELDS(mfl_job_personal_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "privacy", CALL_AT(privacy, mfl_privacy_read), .fields = mfl_privacy_fields},
+        {.key = "secure_sum", CALL_AT(secure, mfl_secure_read), .fields = mfl_secure_fields},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
@@ -269,8 +270,8 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields,
-        selection_fields, oort_fields, daemons_fields, mfl_privacy_fields, mfl_job_trace_fields,
+        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields, selection_fields, oort_fields,
+        daemons_fields, mfl_privacy_fields, mfl_secure_fields, mfl_job_trace_fields,
         mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT

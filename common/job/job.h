@@ -19,6 +19,7 @@
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/privacy/spec.h"
+#include "common/secure/spec.h"
 #include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
@@ -337,6 +338,7 @@ struct mfl_job {
                         epochs; /* on them alone, before `training` moves the others alone; 0: all are trained together */
         } personal;
         struct mfl_privacy_spec privacy;
+        struct mfl_secure_spec secure;    /* bits 0: the server sees each update */
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;

@@ -302,6 +302,48 @@ static bool private_limited(const struct mfl_job *job)
         return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
 }
 
+static bool is_secure(const struct mfl_job *job)
+{
+        return job->secure.bits;
+}
+
+static bool secure_personal(const struct mfl_job *job)
+{
+        return is_secure(job) && is_personal(job);
+}
+
+static bool secure_private(const struct mfl_job *job)
+{
+        return is_secure(job) && is_private(job);
+}
+
+static bool secure_virtual(const struct mfl_job *job)
+{
+        return is_secure(job) && !real(job);
+}
+
+static bool secure_attacked(const struct mfl_job *job)
+{
+        return is_secure(job) && attacks_rows(job);
+}
+
+static bool secure_chosen(const struct mfl_job *job)
+{
+        return is_secure(job) && (by_loss(job) || job->selection.kind == MFL_SELECT_POISSON);
+}
+
+static bool secure_clipped(const struct mfl_job *job)
+{
+        return is_secure(job) && job->aggregation.robust.has_update_clip;
+}
+
+static bool secure_few(const struct mfl_job *job)
+{
+        uint32_t n = job->selection.clients;
+        return is_secure(job) &&
+               ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
+}
+
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
 static const struct rule rules[] = {
@@ -538,6 +580,38 @@ static const struct rule rules[] = {
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},
                 ANY, private_limited, "aggregation", "delta_max"},
+        {{"secure_sum", "strategies that look at single updates, or keep something of each client",
+                 "the server sees the sum of all updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi, "
+                 "fedprox, fednova or qfedavg"},
+                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), is_secure, "", "secure_sum"},
+        {{"secure_sum", "fewer than 3 clients in a round",
+                 "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
+                ANY, secure_few, "", "secure_sum"},
+        {{"secure_sum", "privacy", "is not supported with secure_sum yet; remove one of the two"}, ANY,
+                secure_private, "", "privacy"},
+        {{"secure_sum", "personal",
+                 "the server takes updates of clients with personal layers one by one; remove one of the "
+                 "two"},
+                ANY, secure_personal, "", "personal"},
+        {{"secure_sum", "compression", "masked updates look like noise, and can't be packed; remove it"}, ANY,
+                is_secure, "", "compression"},
+        {{"secure_sum", "parallel",
+                 "clients that are trained by several workers together are not supported with secure_sum "
+                 "yet; "
+                 "remove it"},
+                ANY, is_secure, "", "parallel"},
+        {{"secure_sum", "time: virtual", "virtual is not supported with secure_sum yet; write real"}, ANY,
+                secure_virtual, "", "time"},
+        {{"secure_sum", "simulation: an attack on updates",
+                 "bad clients change single updates, which the server does not see; remove it"},
+                ANY, secure_attacked, "", "simulation"},
+        {{"secure_sum", "selection: power-of-choice, oort or poisson",
+                 "the first two need each client's losses, and poisson may draw fewer than 3 clients; write "
+                 "uniform"},
+                ANY, secure_chosen, "selection", "kind"},
+        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, secure_clipped,
+                "aggregation", "update_clip"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},

@@ -127,6 +127,9 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         if (!r && spec->simulation.attack && !mfl_admin_of(session)->jobs->allow_simulation) {
                 r = mfl_fail(&err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
                 mfl_job_free(spec);
+        } else if (!r && spec->secure.bits && !mfl_admin_of(session)->jobs->tls) {
+                r = mfl_fail(&err, MFL_INVALID, "%s: secure_sum: " MFL_SECURE_NEEDS_TLS, file);
+                mfl_job_free(spec);
         }
         if (!r && (r = mfl_plugins_resolve(mfl_admin_of(session)->jobs->plugins, spec, &err)))
                 mfl_job_free(spec);

@@ -37,6 +37,8 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
 {
         if (job->spec->simulation.attack && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
+        if (job->spec->secure.bits && !job->jobs->tls)
+                return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
         int r = mfl_job_check_cohort(job->spec, err);
         return r || !population || mfl_job_owns_data(job->spec)
                        ? r
@@ -228,6 +230,8 @@ static void run_prepare(struct mfl_work *work)
         op->status = mfl_job_private_prepare(
                 job, &options.fixed, op->prepare.graph->n_moving, &op->prepare.private, &op->err);
         if (!op->status)
+                op->status = mfl_job_secure_prepare(job, &op->prepare.opened, &op->err);
+        if (!op->status)
                 store_prepared(op);
 }
 
@@ -278,6 +282,7 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
         op->event.job_ready.select_seed = op->prepare.private.select_seed;
         op->event.job_ready.last_round = op->prepare.private.last_round;
+        op->event.job_ready.opened = op->prepare.opened;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);

@@ -169,6 +169,8 @@ static void measure_staleness(struct core_job *job, const struct mfl_cohort *coh
 
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
 {
+        if (job->skip_round == job->round)
+                return set_items(job, 0);
         if (mfl_core_job_is_local(job))
                 return pick_local(job, job->spec->selection.clients, job->spec->selection.kind);
         struct mfl_cohort cohort;
@@ -205,6 +207,13 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         job->record.virtual_start_us = cohort.start_us;
         job->record.virtual_end_us = cohort.end_us;
         return r;
+}
+
+uint32_t mfl_round_quorum(const struct core_job *job)
+{
+        double need = ceil(job->spec->limits.quorum * job->n_wanted);
+        /* A Poisson sample may be empty: the params stay what they are. */
+        return need < 1 && job->n_items ? 1 : (uint32_t)need;
 }
 
 int mfl_round_items_census(struct core_job *job)

@@ -38,6 +38,7 @@
 #include "common/method/method.h"
 #include "common/privacy/secret.h"
 #include "proto/message.h"
+#include "server/secure/leader.h"
 #include "server/runtime/states.h"
 #include "server/store/checkpoint.h"
 #include "server/store/store.h"
@@ -214,6 +215,9 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt);
 int mfl_runtime_sum_digest(
         struct mfl_runtime *rt, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
 void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secret);
+/* Worker. A secure sum: takes the masks off the sums and the opening's figures. MFL_INVALID: the sum is not one of valid updates; the
+ * sums are then worth nothing. */
+int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err);
 /* The digests of an asynchronous job's versions, number v at v % (mfl_job_versions + 1); NULL: it is none. Borrowed: valid on
  * the loop thread until the next APPLY or close. */
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];

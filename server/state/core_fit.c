@@ -64,6 +64,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->privacy.kind)
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
+        if (job->spec->secure.bits)
+                return (struct core_demand){MFL_PROTOCOL_SECURE, "secure_sum", ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)

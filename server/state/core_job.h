@@ -16,6 +16,7 @@ struct core_cut;
 struct core_daemon;
 struct core_group;
 struct core_task;
+struct core_secure;
 struct core_slot;
 struct core_team;
 struct core_update;
@@ -177,6 +178,9 @@ struct core_job {
         uint32_t n_pending; /* orders that the worker has not answered, n_adding included */
         char last_failure[MFL_REASON_BYTES];
 
+        struct core_secure *secure; /* the secure sum of the round at hand; NULL: it has not begun */
+        uint32_t skip_round;        /* its sum was being opened when an earlier server died; 0: none */
+        uint32_t n_skipped;         /* rounds in a row */
         struct mfl_round_record record;
         core_sum train_loss, eval_loss;
         core_sum scalars

@@ -30,7 +30,7 @@ bool mfl_core_claims_known(const struct core_job *job)
 {
         enum mfl_partition_kind kind = job->spec->data.partition;
         return job->cut || kind == MFL_PARTITION_LOCAL || kind == MFL_PARTITION_IID ||
-               job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM;
+               job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM || job->spec->secure.bits;
 }
 
 /* The number of samples that one client has, with those that it keeps for evaluations. */

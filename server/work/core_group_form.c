@@ -217,7 +217,8 @@ static void choose_fetcher(struct core_task *task)
 
 void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n)
 {
-        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec);
+        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec) &&
+                    !job->spec->secure.bits;
         if (job->base) /* a daemon has a task for each version, and a group takes one task of each */
                 return;
         mark(core, tasks, n);

@@ -98,6 +98,24 @@ static void random_activity(struct mfl_rng *r, struct mfl_activity_figures *ret)
         }
 }
 
+static void random_secure(struct mfl_rng *r, struct mfl_secure_msg *m)
+{
+        uint8_t data[64];
+        m->task = mfl_rng_u64(r);
+        m->step = MFL_SECURE_KEYS + mfl_rng_below(r, MFL_SECURE_OPENED);
+        for (uint32_t i = 0, member = 0; i < mfl_rng_below(r, 20); i++) {
+                member += 1 + mfl_rng_below(r, 50);
+                for (size_t k = 0; k < sizeof data; k++)
+                        data[k] = (uint8_t)mfl_rng_u32(r);
+                assert_int_equal(mfl_secure_msg_add(m, member, data, 1 + mfl_rng_below(r, sizeof data)), 0);
+        }
+        for (uint32_t i = 0; i < 200 && (m->step == MFL_SECURE_MASK || m->step == MFL_SECURE_SURVIVORS); i++)
+                mfl_secure_put(&m->set, mfl_rng_below(r, MFL_SECURE_MEMBERS_MAX));
+        m->has_figures = m->step == MFL_SECURE_MASKED;
+        for (int i = 0; m->has_figures && i < MFL_SECURE_FIGURES; i++)
+                m->figures[i] = mfl_rng_u64(r);
+}
+
 static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg *m)
 {
         memset(m, 0, sizeof *m);
@@ -179,6 +197,9 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                         m->task.group.members[i] = mfl_rng_u64(r);
                 m->task.group.workers = 1 + mfl_rng_below(r, 100);
                 m->task.group.communicator = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_SECURE:
+                random_secure(r, &m->secure);
                 break;
         case MFL_MSG_COMBINE:
                 m->combine.group = 1 + mfl_rng_u32(r);
