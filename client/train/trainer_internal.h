@@ -171,7 +171,7 @@ struct trainer_job {
         uint32_t apart_ranks; /* of all its daemons */
         bool apart_peers;     /* they may be on several nodes */
         bool in_place;        /* the current task's update is made where its team's leader had the params */
-        bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        bool sums; /* the current task needs a place for floats beside those where updates are uploaded from */
         struct trainer_poison
                 *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
@@ -376,21 +376,23 @@ static inline bool trainer_adds_on_device(const struct trainer_run *run)
                !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;
 }
 
-/* Whether a job's clients start from the same params. */
+/* Whether a job's clients start from the same params, and nothing else is ever put in their place. */
 static inline bool trainer_shares_start(const struct mfl_job *spec)
 {
-        return !mfl_method_get(spec)->starts && !mfl_method_get(spec)->models;
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        return !method->starts && !method->models && !method->anchors;
 }
 
-/* Whether gradients are corrected: by clients' states, or by phases that pull to elsewhere than their start. */
+/* Whether gradients are corrected: by what the server sends, or by phases that pull to elsewhere than their start. */
 static inline bool trainer_corrects(const struct mfl_job *spec)
 {
         struct mfl_phase phases[MFL_PHASES_MAX];
-        int n = mfl_method_phases(spec, phases);
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        int n = mfl_method_phases(spec, 1, phases);
         bool pulls = false;
         for (int i = 0; i < n; i++)
                 pulls |= phases[i].pull != 0;
-        return pulls || (mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts);
+        return pulls || method->guide || (method->correct && !method->starts);
 }
 
 /* Whether evaluations are of clients' own models. */
@@ -413,6 +415,11 @@ static inline bool trainer_keeps_start(const struct trainer_run *run)
                trainer_shares_start(run->job->spec);
 }
 
+static inline float *mfl_trainer_scales(const struct trainer_slot *slot, uint32_t i_lane)
+{
+        return slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
+}
+
 /* trainer_own.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
 int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err);
 
@@ -426,6 +433,17 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
         struct mfl_error *err);
 struct mfl_optimizer mfl_trainer_phase_optimizer(const struct trainer_run *run, uint32_t phase);
 
+/* trainer_gradient.c. A phase that takes the gradient over all samples begins; after each of its steps. */
+struct mfl_optimizer mfl_trainer_gradient_optimizer(const struct trainer_run *run);
+void mfl_trainer_gradient_begin(struct trainer_run *run, const struct trainer_lane *lane);
+int mfl_trainer_gradient_stepped(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err);
+/* Before a step of a phase that needs the batch's gradient elsewhere, too; otherwise nothing. */
+int mfl_trainer_probe(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t phase, struct mfl_error *err);
+/* trainer_own.c: mix * v + (1 - mix) * w, n_moving floats. */
+void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to);
+
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
 /* True if the thread should return: a thread failed, or the task is cancelled. */
@@ -433,8 +451,8 @@ bool mfl_trainer_run_stopped(struct trainer_run *run);
 /* Adds to the figures of progress. Any worker. */
 void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
 /* trainer_local.c: a client's local training begins. */
-void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
-        const uint32_t *samples, uint32_t n);
+void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint32_t round,
+        uint64_t client, const uint32_t *samples, uint32_t n);
 /* Its next phase begins. */
 void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
         const struct mfl_phase *phases, uint32_t phase);

@@ -75,12 +75,11 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 n_active += is_stepped(&slot->lanes[i], phase);
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
-        int r = 0;
-        if (n && slot->team)
-                r = mfl_trainer_team_step(run, slot, n, &opt, err);
-        else if (n)
-                r = run->trainer->ops->step(
-                        slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
+        int r = n && !slot->team ? mfl_trainer_probe(run, slot, phase, err) : 0;
+        if (n && !r)
+                r = slot->team ? mfl_trainer_team_step(run, slot, n, &opt, err)
+                               : run->trainer->ops->step(slot->train, mfl_trainer_train_data(run),
+                                         slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
@@ -258,7 +257,7 @@ static int start_lane(
                                 spec->training.batch),
                         err);
         }
-        mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
+        mfl_trainer_local_begin(&lane->local, spec, task->round, task->items[item], samples, n);
         mfl_trainer_local_phase(&lane->local, spec, run->phases, 0);
         lane->item = item;
         r = mfl_trainer_phase_begin(run, slot, i, err);
@@ -308,7 +307,8 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
                 return 0;
         if (run->job->in_place)
                 r = mfl_trainer_team_take(run, slot, &delta, err);
-        else if (!trainer_phase(run, lane)->inner) /* else it lies there */
+        else if (!trainer_phase(run, lane)->inner &&
+                 !trainer_phase(run, lane)->gradient) /* else it lies there */
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);
@@ -354,8 +354,10 @@ static int next_phase(
         int r = item->rejected ? 0 : mfl_trainer_phase_own(run, slot, i, &finite, err);
         if (!r && !finite)
                 r = reject(item,
-                        mfl_asprintf("its own model is not finite: its training diverges; a smaller "
-                                     "training.lr or aggregation.lambda may help"),
+                        mfl_asprintf("its %s is not finite: its training diverges; a smaller training.lr%s "
+                                     "may help",
+                                trainer_phase(run, lane)->gradient ? "gradient" : "own model",
+                                trainer_phase(run, lane)->pull != 0 ? " or aggregation.lambda" : ""),
                         err);
         *ret_over = r || item->rejected || lane->local.phase + 1 == run->n_phases;
         if (*ret_over)

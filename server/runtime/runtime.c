@@ -37,6 +37,7 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
+        sums += mfl_told_bytes(spec, n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -110,6 +111,9 @@ static int alloc_memory(
         }
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
+        r = mfl_told_open(rt, err);
+        if (r)
+                return r;
         r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
         return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
@@ -230,6 +234,8 @@ void mfl_runtime_close(struct mfl_runtime *rt)
                 free(rt->state[i]);
         free(rt->slots);
         free(rt->sums);
+        free(rt->told);
+        free(rt->told_mean);
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
@@ -260,6 +266,7 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
         mfl_ahead_forget(rt);
         if (rt->sums)
                 memset(rt->sums, 0, rt->n * sizeof *rt->sums);
+        mfl_told_clear(rt);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
         if (rt->states)
@@ -310,7 +317,7 @@ static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *par
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
-        const struct mfl_strategy_round round = {.number = rt->round,
+        struct mfl_strategy_round round = {.number = rt->round,
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
@@ -328,6 +335,7 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 mfl_runtime_rebase(rt, totals, begin, count);
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
+                round.told = mfl_told_mean(rt, begin, count, totals->weight);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
                 if (!r)
