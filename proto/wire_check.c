@@ -217,6 +217,12 @@ int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, 
                 return INVALID("Chunk.bytes: %u, packed in %zu bytes: expected fewer", envelope->chunk->bytes,
                         payload_bytes);
         }
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS && envelope->params->bytes) {
+                if (payload_bytes < envelope->params->bytes)
+                        return 0;
+                return INVALID("Params.bytes: %u, packed in %zu bytes: expected fewer",
+                        envelope->params->bytes, payload_bytes);
+        }
         if (payload_bytes % 4 && envelope->body_case != MFL__ENVELOPE__BODY_PEER_PIECE)
                 return INVALID("frame: a payload of %zu bytes, expected a multiple of 4", payload_bytes);
         uint64_t floats = payload_bytes / 4;

@@ -159,6 +159,11 @@ static int check_params(const void *message, struct mfl_error *err)
         const Mfl__Params *m = message;
         if (m->offset > m->total)
                 return INVALID("Params.offset: %" PRIu64 " is beyond total %" PRIu64, m->offset, m->total);
+        if (m->bytes % 4 || m->bytes / 4 > m->total - m->offset)
+                return INVALID(
+                        "Params.bytes: %u, for at most %" PRIu64 " floats", m->bytes, m->total - m->offset);
+        if (m->bytes && m->of_client)
+                return INVALID("Params.bytes: what belongs to a client is not packed");
         return 0;
 }
 
@@ -379,7 +384,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
                 {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
-                {"total", PARAMS}, {"of_client", BOOL}, {"client", ANY}),
+                {"total", PARAMS}, {"bytes", 0, MFL_PAYLOAD_MAX}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params_gone, NULL, {"job", JOB}, {"digest", DIGEST}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},

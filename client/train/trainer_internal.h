@@ -370,7 +370,7 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
  * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        bool rounds = run->job->spec->compression.bits > 0;
+        bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
         bool clips = run->job->spec->aggregation.robust.update_clip > 0;
         return run->sum && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
                !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "client/train/trainer_poison.h"
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/cohort/memory.h"
 
@@ -66,7 +67,6 @@ static bool is_stepped(const struct trainer_lane *lane, uint32_t phase)
 
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
-        struct mfl_train_control *control = run->request->control;
         uint32_t phase, n_active = 0, n = mfl_trainer_chunk(run, slot, &phase);
         struct mfl_optimizer opt = mfl_trainer_phase_optimizer(run, phase);
         uint64_t start_ns = mfl_now_ns();
@@ -92,7 +92,7 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
                 if (!run->phases[phase].unsent) { /* the server knows how many there are at most */
-                        atomic_fetch_add(&control->samples_done, group->n_samples);
+                        atomic_fetch_add(&run->request->control->samples_done, group->n_samples);
                         mfl_trainer_add_loss(run, group->score.loss_sum);
                 }
                 r = mfl_trainer_phase_stepped(run, slot, i, err);
@@ -162,7 +162,9 @@ static void round_delta(struct trainer_run *run, uint64_t client, float *delta, 
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_job *spec = run->job->spec;
-        if (task->grid)
+        if (spec->compression.up_half)
+                mfl_bf16_round(run->job->graph, spec->seed, client, task->round, delta);
+        else if (task->grid)
                 item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
                         spec->seed, client, task->round, delta);
 }
@@ -299,16 +301,16 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct mfl_error *err)
 {
         struct trainer_lane *lane = &slot->lanes[i];
+        const struct mfl_phase *phase = trainer_phase(run, lane);
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
         int r = 0;
-        if (trainer_phase(run, lane)->unsent)
+        if (phase->unsent)
                 return 0;
         if (run->job->in_place)
                 r = mfl_trainer_team_take(run, slot, &delta, err);
-        else if (!trainer_phase(run, lane)->inner &&
-                 !trainer_phase(run, lane)->gradient) /* else it lies there */
+        else if (!phase->inner && !phase->gradient) /* else it lies there */
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         if (!r)
                 r = take_delta(run, delta, item, err);

@@ -287,7 +287,9 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
-                bool up; /* packed (common/codec/pack.h), without loss */
+                bool up;        /* packed (common/codec/pack.h), without loss */
+                bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
+                bool down_half; /* so are params, whose rest the server keeps; they travel packed */
                 uint32_t
                         bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
         } compression;

@@ -2,6 +2,8 @@
 /* The table of combinations, and its readers. */
 #include "common/job/job_goes.h"
 
+#include "common/job/job_compression.h"
+#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 
 struct rule {
@@ -49,16 +51,6 @@ static bool skips_steps(const struct mfl_job *job)
 static bool decays_apart(const struct mfl_job *job)
 {
         return job->training.optimizer == ADAMW;
-}
-
-static bool odd_rounds(const struct mfl_job *job)
-{
-        return job->rounds % 2;
-}
-
-static bool beyond_one(const struct mfl_job *job)
-{
-        return job->aggregation.alpha > 1;
 }
 
 static bool kept_by_daemons(const struct mfl_job *job)
@@ -129,16 +121,6 @@ static bool local_virtual(const struct mfl_job *job)
 static bool real(const struct mfl_job *job)
 {
         return job->time == MFL_TIME_REAL;
-}
-
-static bool virtual_time(const struct mfl_job *job)
-{
-        return job->time == MFL_TIME_VIRTUAL;
-}
-
-static bool draws_anew(const struct mfl_job *job)
-{
-        return job->selection.kind == MFL_SELECT_POISSON || job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
 }
 
 static bool real_oort(const struct mfl_job *job)
@@ -287,6 +269,21 @@ static bool private_limited(const struct mfl_job *job)
         return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
 }
 
+static bool odd_rounds(const struct mfl_job *job)
+{
+        return job->rounds % 2;
+}
+
+static bool beyond_one(const struct mfl_job *job)
+{
+        return job->aggregation.alpha > 1;
+}
+
+static bool draws_anew(const struct mfl_job *job)
+{
+        return job->selection.kind == MFL_SELECT_POISSON || job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
+}
+
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
 static const struct rule rules[] = {
@@ -349,7 +346,7 @@ static const struct rule rules[] = {
         {{"strategy: mime", "time: virtual",
                  "two rounds have the same clients, and in virtual time some may be late in one of them; "
                  "write real"},
-                ONLY(MIME), virtual_time, "", "time"},
+                ONLY(MIME), mfl_job_is_virtual, "", "time"},
         {{"strategy: apfl", "alpha above 1",
                  "is the share of the client's own part in its model; write a number up to 1"},
                 ONLY(APFL), beyond_one, "aggregation", "alpha"},
@@ -430,6 +427,13 @@ static const struct rule rules[] = {
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, rounds, "compression", "up"},
+        {{"compression", "neither up nor down", "must say what: up: lossless, or down: bf16"}, ANY,
+                mfl_job_compresses_nothing, "", "compression"},
+        {{"strategy: fedbuff or fedasync", "compression: down",
+                 "what rounding leaves is added to the next round's params, and here clients start from "
+                 "several "
+                 "versions; remove down"},
+                ASYNC, mfl_job_sends_halves, "compression", "down"},
         {{"personal", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi or fedprox; write one of them"},

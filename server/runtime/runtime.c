@@ -16,6 +16,7 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
@@ -37,7 +38,7 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
-        sums += mfl_told_bytes(spec, n);
+        sums += mfl_told_bytes(spec, n) + (spec->compression.down_half ? n * sizeof(float) : 0);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -112,6 +113,8 @@ static int alloc_memory(
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
         r = mfl_told_open(rt, err);
+        if (!r && rt->spec->compression.down_half && !(rt->rest = alloc_touched(rt->n * sizeof *rt->rest)))
+                r = mfl_fail_memory(err, rt->n * sizeof *rt->rest, "the rest of rounded parameters");
         if (r)
                 return r;
         r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
@@ -236,6 +239,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->sums);
         free(rt->told);
         free(rt->told_mean);
+        free(rt->rest);
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
@@ -338,6 +342,8 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 round.told = mfl_told_mean(rt, begin, count, totals->weight);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
+                if (!r && rt->rest)
+                        mfl_bf16_feed(count, out + begin, rt->rest + begin);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
@@ -401,7 +407,7 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt)
         return rt->numbers;
 }
 
-_Static_assert(MFL_CHECKPOINT_STATES_MAX >= MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
+_Static_assert(MFL_CHECKPOINT_STATES_MAX > MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
 _Static_assert(MFL_CHECKPOINT_NUMBERS_MAX >= MFL_METHOD_STATES_MAX, "and every number");
 
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint)
@@ -423,6 +429,10 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
         for (int i = 0; i < rt->strategy->n_state; i++) {
                 checkpoint.state_name[i] = rt->strategy->state_name[i];
                 checkpoint.state[i] = rt->state[i];
+        }
+        if (rt->rest) {
+                checkpoint.state_name[checkpoint.n_state] = MFL_RUNTIME_REST;
+                checkpoint.state[checkpoint.n_state++] = rt->rest;
         }
         *ret_checkpoint = checkpoint;
 }

@@ -99,6 +99,7 @@ struct mfl_runtime {
         int64_t *
                 told; /* the sum of clients' second vectors in units of 1 / told_unit; NULL: there is none (runtime_told.c) */
         double told_unit, *told_mean; /* RANGE_ELEMENTS */
+        float *rest; /* compression.down: what rounding has taken away from the params; NULL: they are not rounded */
         /* Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
          * the digests of all of them, number v at v % (n_older + 1). */
         struct mfl_params **older;
@@ -191,6 +192,8 @@ int mfl_runtime_open_states(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 int mfl_runtime_advance_states(
         struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err);
+
+#define MFL_RUNTIME_REST "rest" /* its name in checkpoints */
 
 /* runtime_load.c. frozen: graph->n_frozen floats; NULL: none. fill: also the state. version, first: of one version, or before the
  * first round, the params alone. */
