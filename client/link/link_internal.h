@@ -243,7 +243,7 @@ int mfl_link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
 /* A piece is whole. MFL_INVALID: what came is not as a packer writes it. */
 int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error *err);
-void mfl_link_params_cut(struct mfl_link *link);                 /* the connection is lost */
+void mfl_link_params_cut(struct mfl_link *link); /* the connection is lost */
 
 /* link_result.c */
 struct link_result *mfl_link_result_add(
