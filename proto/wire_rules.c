@@ -159,11 +159,6 @@ static int check_params(const void *message, struct mfl_error *err)
         const Mfl__Params *m = message;
         if (m->offset > m->total)
                 return INVALID("Params.offset: %" PRIu64 " is beyond total %" PRIu64, m->offset, m->total);
-        if (m->bytes % 4 || m->bytes / 4 > m->total - m->offset)
-                return INVALID(
-                        "Params.bytes: %u, for at most %" PRIu64 " floats", m->bytes, m->total - m->offset);
-        if (m->bytes && m->of_client)
-                return INVALID("Params.bytes: what belongs to a client is not packed");
         return 0;
 }
 
