@@ -269,11 +269,6 @@ static bool private_limited(const struct mfl_job *job)
         return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
 }
 
-static bool odd_rounds(const struct mfl_job *job)
-{
-        return job->rounds % 2;
-}
-
 static bool beyond_one(const struct mfl_job *job)
 {
         return job->aggregation.alpha > 1;
@@ -335,11 +330,6 @@ static const struct rule rules[] = {
         {{"strategy: mimelite or mime", "update_clip",
                  "would shorten the change and not the gradient beside it; remove it"},
                 GUIDED, always, "aggregation", "update_clip"},
-        {{"strategy: mime", "an odd number of rounds",
-                 "mime takes two rounds for each of its own, one for gradients and one for training; write "
-                 "an "
-                 "even number"},
-                ONLY(MIME), odd_rounds, "", "rounds"},
         {{"strategy: mime", "selection: poisson, power-of-choice or oort",
                  "two rounds have the same clients, which these draw anew in each; write uniform"},
                 ONLY(MIME), draws_anew, "selection", "kind"},

@@ -257,7 +257,6 @@ def test_sites(cluster, kind):
 
 MIME, LITE, APFL = ({'aggregation': {'strategy': s}} for s in ('mime', 'mimelite', 'apfl'))
 REFUSED = [
-    ({**MIME, 'rounds': 3}, 'rounds: mime takes two rounds for each of its own'),
     ({**MIME, 'selection': {'kind': 'poisson', 'rate': 0.5}}, 'selection.kind: two rounds have the same clients'),
     ({**MIME, 'time': 'virtual', 'trace': {'sigma': 1}}, 'time: two rounds have the same clients'),
     ({**LITE, 'compression': {'up': 'lossless'}}, 'compression.up: is for sums of updates'),

@@ -14,7 +14,7 @@ static struct mfl_job *job_of(const char *training, const char *aggregation)
         struct mfl_job *job;
         struct mfl_error err = {""};
         snprintf(text, sizeof text,
-                "name: t\nrounds: 6\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\n"
+                "name: t\nrounds: 5\ndata: {name: d, partition: iid, clients: 4}\nmodel: mlp\n"
                 "training: {lr: 0.5%s}\naggregation: {%s}\n",
                 training, aggregation);
         if (mfl_job_parse(text, strlen(text), "j.yaml", &job, &err))
