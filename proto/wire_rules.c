@@ -395,7 +395,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
                 {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
-                {"total", PARAMS}, {"of_client", BOOL}, {"client", ANY}),
+                {"total", PARAMS}, {"bytes", 0, MFL_PAYLOAD_MAX}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params_gone, NULL, {"job", JOB}, {"digest", DIGEST}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},

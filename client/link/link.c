@@ -68,7 +68,7 @@ static bool take_inside(struct mfl_link *link, const struct mfl_msg *get)
         params.total = inside->bytes / sizeof(float);
         if (!mfl_link_params_payload(link, &params, inside->bytes, &dst, NULL) && dst) {
                 memcpy(dst, inside->data, inside->bytes);
-                mfl_link_params_frame(link, inside->bytes);
+                mfl_link_params_frame(link, inside->bytes, NULL);
         }
         free(inside);
         link->inside = NULL;
@@ -442,10 +442,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
 {
         struct mfl_link *link = stream->owner;
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
-                if (envelope->params->of_client)
-                        mfl_link_wants_frame(link, payload_bytes);
-                else
-                        mfl_link_params_frame(link, payload_bytes);
+                if (!envelope->params->of_client)
+                        return mfl_link_params_frame(link, payload_bytes, err);
+                mfl_link_wants_frame(link, payload_bytes);
                 return 0;
         }
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS_GONE && envelope->params_gone->of_client) {

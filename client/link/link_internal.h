@@ -195,6 +195,8 @@ struct mfl_link {
         struct link_params *params;
         struct link_params *receiving; /* the params that the payload at hand belongs to */
         uint64_t receiving_at;         /* floats */
+        uint64_t receiving_bytes;      /* that the payload stands for */
+        bool receiving_packed;         /* it lies at their end */
         struct link_inside
                 *inside;     /* params that came in a Task, until the agent asks for them; NULL: none */
         uint32_t inline_max; /* the most bytes of an update that the server takes in its Announce */
@@ -251,8 +253,9 @@ const struct mfl_stage *mfl_link_params_stage(const struct link_params *params);
 /* *ret_dst stays NULL for a piece that is no longer wanted. */
 int mfl_link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
-void mfl_link_params_frame(struct mfl_link *link, size_t bytes); /* a piece is whole */
-void mfl_link_params_cut(struct mfl_link *link);                 /* the connection is lost */
+/* A piece is whole. MFL_INVALID: what came is not as a packer writes it. */
+int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error *err);
+void mfl_link_params_cut(struct mfl_link *link); /* the connection is lost */
 
 /* link_result.c */
 struct link_result *mfl_link_result_add(

@@ -178,7 +178,7 @@ static void init_run(struct trainer_run *run)
         const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         run->fixed = run->request->task->fixed;
         run->fixed.share_bits = method->share_bits ? method->share_bits(run->job->spec) : 0;
-        run->n_phases = (uint32_t)mfl_method_phases(run->job->spec, run->phases);
+        run->n_phases = (uint32_t)mfl_method_phases(run->job->spec, run->request->task->round, run->phases);
         run->stripe = MFL_MAX(1u, (run->job->graph->n_moving + STRIPES - 1) / STRIPES);
 }
 
@@ -205,7 +205,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
         run->job->apart_peers = task->team.team && task->team.peers;
-        run->job->sums = run->sum || trainer_corrects(run->job->spec);
+        run->job->sums = run->sum || trainer_corrects(run->job->spec) || run->phases[0].mix != 0;
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
                 run->job->apart_ranks += task->team.widths[i];
         int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);
@@ -240,7 +240,8 @@ static int order_clients(struct trainer_run *run, struct mfl_error *err)
                 int r = mfl_trainer_job_client(run->trainer, run->job, task->items[i], &samples, &n, err);
                 if (r)
                         return r;
-                run->clients.v[i] = (struct trainer_client){mfl_method_all_steps(run->job->spec, n), i};
+                run->clients.v[i] =
+                        (struct trainer_client){mfl_method_all_steps(run->job->spec, task->round, n), i};
         }
         /* If each client has its own network, the task's order leaves the most to be given back. */
         if (run->trainer->ops->fuse || run->job->spec->training.fuse > 1)

@@ -5,6 +5,7 @@
 
 #include <math.h>
 
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 
 int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
@@ -87,7 +88,9 @@ static void round_delta(struct trainer_run *run, uint64_t client, float *delta, 
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_job *spec = run->job->spec;
-        if (task->grid)
+        if (spec->compression.up_half)
+                mfl_bf16_round(run->job->graph, spec->seed, client, task->round, delta);
+        else if (task->grid)
                 item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
                         spec->seed, client, task->round, delta);
 }

@@ -184,7 +184,7 @@ struct trainer_job {
         struct mfl_parallel_took took; /* by the widest team of threads; ranks 0: none yet */
         uint32_t took_tasks;           /* begun since then */
         bool in_place; /* the current task's update is made where its team's leader had the params */
-        bool sums;     /* the current task makes deltas beside the place where they are uploaded from */
+        bool sums;     /* the current task needs a place for floats beside those where updates are uploaded from */
         struct trainer_poison
                 *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         const struct trainer_work *work;
@@ -396,28 +396,30 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
  * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        bool rounds = run->job->spec->compression.bits > 0;
+        bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
         bool clips = run->job->spec->aggregation.robust.update_clip > 0;
         return run->sum && !run->job->program && run->trainer->ops->sum_add &&
                !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
                !clips;
 }
 
-/* Whether a job's clients start from the same params. */
+/* Whether a job's clients start from the same params, and nothing else is ever put in their place. */
 static inline bool trainer_shares_start(const struct mfl_job *spec)
 {
-        return !mfl_method_get(spec)->starts && !mfl_method_get(spec)->models;
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        return !method->starts && !method->models && !method->anchors;
 }
 
-/* Whether gradients are corrected: by clients' states, or by phases that pull to elsewhere than their start. */
+/* Whether gradients are corrected: by what the server sends, or by phases that pull to elsewhere than their start. */
 static inline bool trainer_corrects(const struct mfl_job *spec)
 {
         struct mfl_phase phases[MFL_PHASES_MAX];
-        int n = mfl_method_phases(spec, phases);
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        int n = mfl_method_phases(spec, 1, phases);
         bool pulls = false;
         for (int i = 0; i < n; i++)
                 pulls |= phases[i].pull != 0;
-        return pulls || (mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts);
+        return pulls || method->guide || (method->correct && !method->starts);
 }
 
 /* Whether evaluations are of clients' own models. */
@@ -440,6 +442,11 @@ static inline bool trainer_keeps_start(const struct trainer_run *run)
                trainer_shares_start(run->job->spec);
 }
 
+static inline float *mfl_trainer_scales(const struct trainer_slot *slot, uint32_t i_lane)
+{
+        return slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
+}
+
 /* trainer_phase.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
 int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err);
 
@@ -453,6 +460,17 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
         struct mfl_error *err);
 struct mfl_optimizer mfl_trainer_phase_optimizer(const struct trainer_run *run, uint32_t phase);
 
+/* trainer_gradient.c. A phase that takes the gradient over all samples begins; after each of its steps. */
+struct mfl_optimizer mfl_trainer_gradient_optimizer(const struct trainer_run *run);
+void mfl_trainer_gradient_begin(struct trainer_run *run, const struct trainer_lane *lane);
+int mfl_trainer_gradient_stepped(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err);
+/* Before a step of a phase that needs the batch's gradient elsewhere, too; otherwise nothing. */
+int mfl_trainer_probe(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t phase, struct mfl_error *err);
+/* trainer_own.c: mix * v + (1 - mix) * w, n_moving floats. */
+void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to);
+
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
 /* True if the thread should return: a thread failed, or the task is cancelled. */
@@ -460,8 +478,8 @@ bool mfl_trainer_run_stopped(struct trainer_run *run);
 /* Adds to the figures of progress. Any worker. */
 void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
 /* trainer_local.c: a client's local training begins. */
-void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
-        const uint32_t *samples, uint32_t n);
+void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint32_t round,
+        uint64_t client, const uint32_t *samples, uint32_t n);
 /* Its next phase begins. */
 void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
         const struct mfl_phase *phases, uint32_t phase);

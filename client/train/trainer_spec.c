@@ -9,6 +9,8 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
         struct mfl_optimizer opt = mfl_optimizer_of_job(spec);
         if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
                 opt.prox_mu = (float)task->method[0];
+        if (mfl_method_get(spec)->rate)
+                opt.lr = (float)((double)opt.lr * mfl_method_get(spec)->rate(spec));
         return opt;
 }
 

@@ -63,7 +63,6 @@ static bool is_stepped(const struct trainer_lane *lane, uint32_t phase)
 
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
-        struct mfl_train_control *control = run->request->control;
         uint32_t phase, n_active = 0, n = mfl_trainer_chunk(run, slot, &phase);
         struct mfl_optimizer opt = mfl_trainer_phase_optimizer(run, phase);
         uint64_t start_ns = mfl_now_ns();
@@ -72,12 +71,11 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 n_active += is_stepped(&slot->lanes[i], phase);
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
-        int r = 0;
-        if (n && slot->team)
-                r = mfl_trainer_team_step(run, slot, n, &opt, err);
-        else if (n)
-                r = run->trainer->ops->step(
-                        slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
+        int r = n && !slot->team ? mfl_trainer_probe(run, slot, phase, err) : 0;
+        if (n && !r)
+                r = slot->team ? mfl_trainer_team_step(run, slot, n, &opt, err)
+                               : run->trainer->ops->step(slot->train, mfl_trainer_train_data(run),
+                                         slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
@@ -90,7 +88,7 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
                 if (!run->phases[phase].unsent) { /* the server knows how many there are at most */
-                        atomic_fetch_add(&control->samples_done, group->n_samples);
+                        atomic_fetch_add(&run->request->control->samples_done, group->n_samples);
                         mfl_trainer_add_loss(run, group->score.loss_sum);
                 }
                 r = mfl_trainer_phase_stepped(run, slot, i, err);
@@ -140,7 +138,7 @@ static int start_lane(
                                 spec->training.batch),
                         err);
         }
-        mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
+        mfl_trainer_local_begin(&lane->local, spec, task->round, task->items[item], samples, n);
         mfl_trainer_local_phase(&lane->local, spec, run->phases, 0);
         lane->item = item;
         r = mfl_trainer_phase_begin(run, slot, i, err);
@@ -182,15 +180,16 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct mfl_error *err)
 {
         struct trainer_lane *lane = &slot->lanes[i];
+        const struct mfl_phase *phase = trainer_phase(run, lane);
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
         int r = 0;
-        if (trainer_phase(run, lane)->unsent)
+        if (phase->unsent)
                 return 0;
         if (run->job->in_place)
                 r = mfl_trainer_team_take(run, slot, &delta, err);
-        else if (!trainer_phase(run, lane)->inner) /* else it lies there */
+        else if (!phase->inner && !phase->gradient) /* else it lies there */
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
         const struct trainer_trained trained = {.client = lane->local.client,
                 .weight = lane->weight,
@@ -226,8 +225,10 @@ static int next_phase(
         int r = item->rejected ? 0 : mfl_trainer_phase_own(run, slot, i, &finite, err);
         if (!r && !finite)
                 r = mfl_trainer_reject(item,
-                        mfl_asprintf("its own model is not finite: its training diverges; a smaller "
-                                     "training.lr or aggregation.lambda may help"),
+                        mfl_asprintf("its %s is not finite: its training diverges; a smaller training.lr%s "
+                                     "may help",
+                                trainer_phase(run, lane)->gradient ? "gradient" : "own model",
+                                trainer_phase(run, lane)->pull != 0 ? " or aggregation.lambda" : ""),
                         err);
         *ret_over = r || item->rejected || lane->local.phase + 1 == run->n_phases;
         if (*ret_over)

@@ -15,12 +15,6 @@
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
-/* Strategies of the literature that are not there yet, and what to write. */
-#define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
-#define OWN_TOO "ditto and pfedme give each client a model of its own, too"
-static const struct {
-        const char *name, *instead;
-} strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
 static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -123,18 +117,6 @@ static int read_mu(
                        : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
 }
 
-static int read_strategy(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = mfl_job_strategy_names};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
-                if (!strcmp(node->text, strategies_later[i].name))
-                        return mfl_yaml_fail(doc, node, err, "%s is not supported yet; %s",
-                                strategies_later[i].name, strategies_later[i].instead);
-        return mfl_yaml_read_value(doc, node, &field, value, err);
-}
-
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -160,7 +142,7 @@ static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
         {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
-        {.key = "strategy", CALL_AT(aggregation.strategy, read_strategy)},
+        {.key = "strategy", AT(ENUM, aggregation.strategy), .names = mfl_job_strategy_names},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
         {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
@@ -295,11 +277,12 @@ static const struct mfl_job_usage data_usage[] = {
 
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define ASYNC (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC))
+#define GUIDED (BIT(MFL_STRATEGY_MIMELITE) | BIT(MFL_STRATEGY_MIME))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
         {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | BIT(MFL_STRATEGY_FEDASYNC) | STATEFUL)},
-        {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
+        {"momentum", BIT(MFL_STRATEGY_FEDAVGM) | GUIDED},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
         {"beta2", BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI)},
@@ -309,7 +292,7 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
-        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC) | BIT(MFL_STRATEGY_APFL)},
         {"buffer", BIT(MFL_STRATEGY_FEDBUFF)},
         {"staleness_max", ASYNC},
         {"a", ASYNC},
@@ -406,6 +389,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
         if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
                 job->aggregation.alpha = 0.6;
+        if (kind == MFL_STRATEGY_APFL && !mfl_job_find_key(aggregation, "alpha"))
+                job->aggregation.alpha = 0.5;
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},

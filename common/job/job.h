@@ -88,8 +88,11 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_FOOLSGOLD,
         MFL_STRATEGY_FLTRUST,
         MFL_STRATEGY_PLUGIN, /* aggregation.plugin says which (include/mfl/strategy.h) */
+        MFL_STRATEGY_MIMELITE,
+        MFL_STRATEGY_MIME,
+        MFL_STRATEGY_APFL,
 };
-#define MFL_STRATEGIES ((int)MFL_STRATEGY_PLUGIN + 1)
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_APFL + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -300,7 +303,9 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
-                bool up; /* packed (common/codec/pack.h), without loss */
+                bool up;        /* packed (common/codec/pack.h), without loss */
+                bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
+                bool down_half; /* so are params, whose rest the server keeps; they travel packed */
                 uint32_t
                         bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
         } compression;
@@ -308,7 +313,7 @@ struct mfl_job {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
                 float server_lr;         /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
-                float momentum;          /* fedavgm, default 0.9 */
+                float momentum;          /* fedavgm, mimelite, mime: 0.9 */
                 bool nesterov;           /* fedavgm, default false */
                 float beta1, beta2, tau; /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
                 float mu;                /* fedprox proximal term, default 0.01; */
@@ -316,7 +321,7 @@ struct mfl_job {
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
                 double q;               /* qfedavg: 0.2 */
-                double alpha;           /* feddyn: 0.1; fedasync: 0.6 */
+                double alpha;           /* feddyn: 0.1; fedasync: 0.6; apfl: 0.5 */
                 uint32_t buffer;        /* fedbuff: updates of a version, 10 */
                 uint32_t staleness_max; /* fedbuff, fedasync: 20 */
                 double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
@@ -455,6 +460,8 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
 const char *mfl_job_losses(enum mfl_loss_answers answers);
 /* Whether clients have a model of their own, the whole of it or some layers, which evaluations on clients use. */
 bool mfl_job_has_own_models(const struct mfl_job *job);
+/* Whether clients are steered by gradients that they tell the server: mimelite, mime. */
+bool mfl_job_tells_gradients(const struct mfl_job *job);
 /* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* Whether the server keeps something of each client that the client never sees: the sum of its updates (foolsgold), or its
@@ -463,7 +470,7 @@ bool mfl_job_keeps_history(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
- * clients keep something that follows from their own update. */
+ * clients keep something that follows from their own update, or tell more than a delta. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
  * machine. */

@@ -2,6 +2,8 @@
 /* The table of combinations, and its readers. */
 #include "common/job/job_goes.h"
 
+#include "common/job/job_compression.h"
+#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 
 struct rule {
@@ -15,9 +17,11 @@ struct rule {
 #define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
 #define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
-#define MODELS (ONLY(DITTO) | ONLY(PFEDME))
+#define MODELS (ONLY(DITTO) | ONLY(PFEDME) | ONLY(APFL))
+#define GUIDED (ONLY(MIMELITE) | ONLY(MIME))
+#define PROBES (GUIDED | ONLY(APFL))
 #define TRAINS_APART                                                                                         \
-        (STATEFUL | MODELS | ASYNC | ONLY(FEDPROX) | ONLY(FEDNOVA) | ONLY(QFEDAVG) | ONLY(FLTRUST))
+        (STATEFUL | MODELS | GUIDED | ASYNC | ONLY(FEDPROX) | ONLY(FEDNOVA) | ONLY(QFEDAVG) | ONLY(FLTRUST))
 #define AVERAGES                                                                                             \
         (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
@@ -49,11 +53,6 @@ static bool skips_steps(const struct mfl_job *job)
 static bool decays_apart(const struct mfl_job *job)
 {
         return job->training.optimizer == ADAMW;
-}
-
-static bool first_option(const struct mfl_job *job)
-{
-        return job->aggregation.option == MFL_SCAFFOLD_I;
 }
 
 static bool kept_by_daemons(const struct mfl_job *job)
@@ -344,6 +343,16 @@ static bool secure_few(const struct mfl_job *job)
                ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
 }
 
+static bool beyond_one(const struct mfl_job *job)
+{
+        return job->aggregation.alpha > 1;
+}
+
+static bool draws_anew(const struct mfl_job *job)
+{
+        return job->selection.kind == MFL_SELECT_POISSON || job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
+}
+
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
 static const struct rule rules[] = {
@@ -366,8 +375,45 @@ static const struct rule rules[] = {
         {{"strategy: scaffold", "precision: fp16",
                  "fp16 may skip steps, which scaffold divides by; write bf16 or fp32"},
                 ONLY(SCAFFOLD), skips_steps, "training", "precision"},
-        {{"strategy: scaffold", "option: I", "I is not supported yet; write II"}, ONLY(SCAFFOLD),
-                first_option, "aggregation", "option"},
+        {{"strategy: mimelite, mime or apfl", "optimizer other than sgd",
+                 "is defined for sgd's steps alone, in which gradients of the same batch are compared; write "
+                 "sgd, or another strategy"},
+                PROBES, adapts, "training", "optimizer"},
+        {{"strategy: mimelite, mime or apfl", "training.momentum",
+                 "mimelite and mime have a momentum of the server's, aggregation.momentum, and apfl's models "
+                 "have none; remove it"},
+                PROBES, has_momentum, "training", "momentum"},
+        {{"strategy: mimelite, mime or apfl", "clip_norm",
+                 "is not supported where gradients are taken at several params; remove it"},
+                PROBES, clips, "training", "clip_norm"},
+        {{"strategy: mimelite, mime or apfl", "precision: fp16",
+                 "fp16 may skip steps, and with them gradients that are needed; write bf16 or fp32"},
+                PROBES, skips_steps, "training", "precision"},
+        {{"strategy: mimelite or mime", "parallel",
+                 "clients that tell gradients can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                GUIDED, always, "", "parallel"},
+        {{"strategy: mimelite or mime", "compression",
+                 "is for sums of updates, and the server takes those of clients that tell gradients one by "
+                 "one; remove compression"},
+                GUIDED, compresses, "compression", "up"},
+        {{"strategy: mimelite or mime", "simulation: an attack on updates",
+                 "changes rows of updates, and clients that tell gradients have none; write another "
+                 "strategy"},
+                GUIDED, attacks_rows, "", "simulation"},
+        {{"strategy: mimelite or mime", "update_clip",
+                 "would shorten the change and not the gradient beside it; remove it"},
+                GUIDED, always, "aggregation", "update_clip"},
+        {{"strategy: mime", "selection: poisson, power-of-choice or oort",
+                 "two rounds have the same clients, which these draw anew in each; write uniform"},
+                ONLY(MIME), draws_anew, "selection", "kind"},
+        {{"strategy: mime", "time: virtual",
+                 "two rounds have the same clients, and in virtual time some may be late in one of them; "
+                 "write real"},
+                ONLY(MIME), mfl_job_is_virtual, "", "time"},
+        {{"strategy: apfl", "alpha above 1",
+                 "is the share of the client's own part in its model; write a number up to 1"},
+                ONLY(APFL), beyond_one, "aggregation", "alpha"},
         {{"strategy: feddyn", "optimizer: adamw",
                  "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
                  "adam"},
@@ -399,26 +445,27 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "client_state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
-                 "and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "client_state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
+                 "foolsgold and personal"},
                 ANY, stateless, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "limits.state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
-                 "and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "limits.state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
+                 "foolsgold and personal"},
                 ANY, stateless, "limits", "state"},
-        {{"strategy: ditto or pfedme", "parallel",
+        {{"strategy: ditto, pfedme or apfl", "parallel",
                  "clients with a model of their own can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 MODELS, always, "", "parallel"},
-        {{"strategy: ditto or pfedme", "client_state: daemon", "daemon is not supported yet; write server"},
+        {{"strategy: ditto, pfedme or apfl", "client_state: daemon",
+                 "daemon is not supported yet; write server"},
                 MODELS, kept_by_daemons, "", "client_state"},
-        {{"strategy: ditto or pfedme", "compression",
+        {{"strategy: ditto, pfedme or apfl", "compression",
                  "is for sums of updates, and the server takes those of clients with a model of their own "
                  "one "
                  "by one; remove compression"},
                 MODELS, compresses, "compression", "up"},
-        {{"strategy: ditto or pfedme", "simulation: an attack on updates",
+        {{"strategy: ditto, pfedme or apfl", "simulation: an attack on updates",
                  "changes rows of updates, and clients with a model of their own have none; write another "
                  "strategy"},
                 MODELS, attacks_rows, "", "simulation"},
@@ -444,6 +491,13 @@ static const struct rule rules[] = {
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, rounds, "compression", "up"},
+        {{"compression", "neither up nor down", "must say what: up: lossless, or down: bf16"}, ANY,
+                mfl_job_compresses_nothing, "", "compression"},
+        {{"strategy: fedbuff or fedasync", "compression: down",
+                 "what rounding leaves is added to the next round's params, and here clients start from "
+                 "several "
+                 "versions; remove down"},
+                ASYNC, mfl_job_sends_halves, "compression", "down"},
         {{"personal", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi or fedprox; write one of them"},
@@ -484,7 +538,7 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "update_clip",
                  "a client's state follows from how far it went, which clipping changes; remove it"},
                 STATEFUL, always, "aggregation", "update_clip"},
-        {{"strategy: ditto or pfedme", "update_clip",
+        {{"strategy: ditto, pfedme or apfl", "update_clip",
                  "is not supported where clients have a model of their own; remove it"},
                 MODELS, always, "aggregation", "update_clip"},
         {{"privacy", "update_clip", "privacy.clip shortens each client's change already; remove it"}, ANY,

@@ -112,7 +112,7 @@ static void serve_correction(struct mfl_session *session, const Mfl__ParamsGet *
 {
         struct mfl_daemons *daemons = daemons_of(session);
         struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, get->job);
-        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_states(job->runtime);
+        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_corrects(job->runtime);
         struct mfl_correction_ask ask = {.conn = session->conn, .client = get->client, .offset = get->offset};
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         if (!ready || peer->correcting ||

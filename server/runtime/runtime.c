@@ -16,6 +16,7 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
@@ -38,6 +39,7 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
+        sums += mfl_told_bytes(spec, n) + (spec->compression.down_half ? n * sizeof(float) : 0);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -111,6 +113,11 @@ static int alloc_memory(
         }
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
+        r = mfl_told_open(rt, err);
+        if (!r && rt->spec->compression.down_half && !(rt->rest = alloc_touched(rt->n * sizeof *rt->rest)))
+                r = mfl_fail_memory(err, rt->n * sizeof *rt->rest, "the rest of rounded parameters");
+        if (r)
+                return r;
         r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
         return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
@@ -232,6 +239,9 @@ void mfl_runtime_close(struct mfl_runtime *rt)
                 free(rt->state[i]);
         free(rt->slots);
         free(rt->sums);
+        free(rt->told);
+        free(rt->told_mean);
+        free(rt->rest);
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
@@ -262,6 +272,7 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
         mfl_ahead_forget(rt);
         if (rt->sums)
                 memset(rt->sums, 0, rt->n * sizeof *rt->sums);
+        mfl_told_clear(rt);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
         if (rt->states)
@@ -312,7 +323,7 @@ static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *par
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
-        const struct mfl_strategy_round round = {.number = rt->round,
+        struct mfl_strategy_round round = {.number = rt->round,
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
@@ -330,8 +341,11 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 mfl_runtime_rebase(rt, totals, begin, count);
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
+                round.told = mfl_told_mean(rt, begin, count, totals->weight);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
+                if (!r && rt->rest)
+                        mfl_bf16_feed(count, out + begin, rt->rest + begin);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
@@ -400,7 +414,7 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt)
         return rt->numbers;
 }
 
-_Static_assert(MFL_CHECKPOINT_STATES_MAX >= MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
+_Static_assert(MFL_CHECKPOINT_STATES_MAX > MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
 _Static_assert(MFL_CHECKPOINT_NUMBERS_MAX >= MFL_METHOD_STATES_MAX, "and every number");
 
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint)
@@ -422,6 +436,10 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
         for (int i = 0; i < rt->strategy->n_state; i++) {
                 checkpoint.state_name[i] = rt->strategy->state_name[i];
                 checkpoint.state[i] = rt->state[i];
+        }
+        if (rt->rest) {
+                checkpoint.state_name[checkpoint.n_state] = MFL_RUNTIME_REST;
+                checkpoint.state[checkpoint.n_state++] = rt->rest;
         }
         *ret_checkpoint = checkpoint;
 }

@@ -9,7 +9,7 @@
  *
  * MEMORY. 4 bytes for each frozen param. Uniform blocks, one for the current params and one per slot, 4n
  * bytes each when only f32 updates can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for
- * single updates, which go to a spill file), 8n for the sum of clients' states (states.h), and 4n per state vector of the strategy. So the median with 2
+ * single updates, which go to a spill file), 8n for the sum of clients' states (states.h) or of their gradients (runtime_told.c), and 4n per state vector of the strategy. So the median with 2
  * slots takes 3 copies of the model, fedavg with 1 slot 6, of which 5 are in memory: the part of a block that
  * params leave over is given back to the system while they hold it. A `local` job has one client a daemon,
  * but a node's daemons add theirs, so its slots take sums as well. APPLY needs a free block for the new
@@ -229,6 +229,8 @@ const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
  * in the budget while somebody has them. MFL_NOT_FOUND: this is not the job's current digest. */
 int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
         struct mfl_params **ret_correction, struct mfl_error *err);
+/* Whether there are such corrections. */
+bool mfl_runtime_corrects(const struct mfl_runtime *rt);
 /* NULL: clients keep nothing. */
 struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
 /* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less

@@ -66,7 +66,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
         if (job->spec->secure.bits)
                 return (struct core_demand){MFL_PROTOCOL_SECURE, "secure_sum", ""};
-        if (job->spec->compression.up)
+        if (job->spec->compression.up || job->spec->compression.down_half)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
                 return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};

@@ -25,6 +25,8 @@
 struct mfl_strategy_round {
         uint32_t number; /* from 1 on */
         double step; /* factor of d that follows from the round's scalars (common/method/method.h); 1 with most strategies */
+        const double *
+                told; /* of the range: the weighted mean of what clients tell beside their deltas; NULL: they don't */
 };
 
 struct mfl_strategy_ops {
@@ -65,6 +67,6 @@ extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, 
         mfl_strategy_krum, mfl_strategy_multi_krum, mfl_strategy_bulyan, mfl_strategy_rfa,
         mfl_strategy_centered_clip, mfl_strategy_norm_filter, mfl_strategy_dnc, mfl_strategy_signguard,
         mfl_strategy_flame, mfl_strategy_foolsgold, mfl_strategy_fltrust, mfl_strategy_fedbuff,
-        mfl_strategy_fedasync;
+        mfl_strategy_fedasync, mfl_strategy_mimelite, mfl_strategy_mime, mfl_strategy_apfl;
 
 #endif

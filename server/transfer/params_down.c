@@ -2,6 +2,7 @@
 /* Sends params down. */
 #include "server/transfer/params_down.h"
 
+#include "common/codec/pack.h"
 #include "server/loop/states.h"
 
 #define FRAME_FLOATS (MFL_PARAMS_CHUNK_BYTES / sizeof(float))
@@ -63,6 +64,56 @@ static void on_sent(struct mfl_stream *stream, int status, void *arg)
                 pump(t);
 }
 
+/* A packed frame, until it is sent. */
+struct packed {
+        struct mfl_transfer *transfer;
+        uint8_t bytes[];
+};
+
+static void on_packed_sent(struct mfl_stream *stream, int status, void *arg)
+{
+        struct packed *packed = arg;
+        struct mfl_transfer *t = packed->transfer;
+        free(packed);
+        on_sent(stream, status, t);
+}
+
+/* n floats in fewer bytes. NULL: they go as they are. Whoever pulls a model gets plain floats. */
+static struct packed *pack_frame(struct mfl_transfer *t, uint64_t n, uint64_t *ret_bytes)
+{
+        bool wanted = t->job->spec->compression.down_half && !t->request && !t->of_client;
+        struct packed *packed = wanted ? mfl_malloc(sizeof *packed + mfl_pack_room(n * sizeof(float))) : NULL;
+        if (!packed)
+                return NULL;
+        packed->transfer = t;
+        *ret_bytes = mfl_pack(true, t->params->v + t->offset, n * sizeof(float), packed->bytes);
+        if (*ret_bytes)
+                return packed;
+        free(packed);
+        return NULL;
+}
+
+/* The payload, packed or as it is. */
+static int send_payload(struct mfl_transfer *t, Mfl__Envelope *envelope, uint64_t n, uint64_t *ret_bytes,
+        struct mfl_error *err)
+{
+        bool whole = t->offset % FRAME_FLOATS == 0;
+        struct packed *packed = pack_frame(t, n, ret_bytes);
+        int r;
+        if (packed) {
+                envelope->params->bytes = (uint32_t)(n * sizeof(float));
+                r = mfl_stream_send(&t->session->stream, envelope, packed->bytes, *ret_bytes, NULL,
+                        on_packed_sent, packed, err);
+                if (r)
+                        free(packed);
+                return r;
+        }
+        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
+        *ret_bytes = n * sizeof(float);
+        return mfl_stream_send(&t->session->stream, envelope, t->params->v + t->offset, *ret_bytes,
+                whole ? &crc : NULL, on_sent, t, err);
+}
+
 /* Sends one frame; false when the stream takes no more. */
 static bool send_frame(struct mfl_transfer *t)
 {
@@ -82,17 +133,15 @@ static bool send_frame(struct mfl_transfer *t)
         envelope.request = t->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &body;
-        bool whole = t->offset % FRAME_FLOATS == 0;
-        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
-        int r = mfl_stream_send(&session->stream, &envelope, t->params->v + t->offset, n * sizeof(float),
-                whole ? &crc : NULL, on_sent, t, &err);
+        uint64_t bytes;
+        int r = send_payload(t, &envelope, n, &bytes, &err);
         if (r) {
                 if (r < 0)
                         mfl_loop_fatal(session->all->loop, r, &err);
                 return false;
         }
         if (t->job && !t->request) /* a model that somebody pulls is no part of the round */
-                mfl_server_job_cost_bytes(t->job, session->conn, 0, n * sizeof(float));
+                mfl_server_job_cost_bytes(t->job, session->conn, 0, bytes);
         t->offset += n;
         t->in_flight++;
         return true;

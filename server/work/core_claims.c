@@ -75,7 +75,9 @@ static uint64_t trained_of(const struct core_job *job, uint64_t samples)
         if (spec->training.steps)
                 n = multiply(spec->training.steps, MFL_MIN(rows, samples));
         struct mfl_phase phases[MFL_PHASES_MAX];
-        mfl_method_phases(spec, phases);
+        mfl_method_phases(spec, job->round, phases);
+        if (phases[0].gradient)
+                n = samples;
         return multiply(multiply(n, MFL_MAX(phases[0].inner, 1u)), job->scored);
 }
 

@@ -622,6 +622,31 @@ static void a_header_has_the_documented_bytes(void **state)
         assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, MFL_PAYLOAD_MAX, &back, NULL), MFL_INVALID);
 }
 
+/* What packed params stand for is more than what comes, and no more than there is room for. */
+static void packed_params_fit(void **state)
+{
+        static const struct {
+                size_t payload;
+                uint64_t offset;
+                uint32_t bytes;
+                bool of_client, ok;
+        } cases[] = {{17, 0, 400, false, true}, {17, 50, 200, false, true}, {17, 51, 200, false, false},
+                {400, 0, 400, false, false}, {17, 0, 399, false, false}, {17, 0, 400, true, false},
+                {17, 0, 0, false, false}, {400, 0, 0, false, true}, {0, 0, 400, false, true}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                Mfl__Params params = MFL__PARAMS__INIT;
+                Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+                params.total = 100;
+                params.offset = cases[i].offset;
+                params.bytes = cases[i].bytes;
+                params.of_client = cases[i].of_client;
+                envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
+                envelope.params = &params;
+                assert_int_equal(mfl_wire_check_payload(&envelope, cases[i].payload, NULL),
+                        cases[i].ok ? 0 : MFL_INVALID);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -632,6 +657,7 @@ int main(void)
                 cmocka_unit_test(a_long_job_comes_through),
                 cmocka_unit_test(want_of_memory_leaks_nothing),
                 cmocka_unit_test(a_header_has_the_documented_bytes),
+                cmocka_unit_test(packed_params_fit),
         };
         return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }
