@@ -12,7 +12,7 @@
 #include "common/base/log.h"
 #include "common/base/plain.h"
 
-#define LOOK_MS 20        /* how often a call looks whether it is stopped */
+#define LOOK_MS 50        /* how often a call looks whether it is stopped */
 #define ENDS_MS 3000      /* how long a supervisor may take to end */
 #define FD_FREE 16        /* descriptors from here on are not those that a child gets */
 #define ARGUMENTS_MAX 128 /* of the supervisor */

@@ -394,7 +394,8 @@ def test_a_hostile_program_is_held(tmp_path):
         with open(lab.path('report'), encoding='utf-8') as f:
             report = dict(line.split(' ', 1) for line in f.read().splitlines())
         assert os.path.exists(secret)
-        for name in ('socket', 'ptrace', 'unshare', 'key', 'shrink', 'grow', 'write', 'memory'):
+        hidden = [] if 'no namespaces' in lab.cluster.daemons['d1'].log() else ['key']  # the system may not let users make them
+        for name in ['socket', 'ptrace', 'unshare', 'shrink', 'grow', 'write', 'memory'] + hidden:
             assert report[name].startswith('refused'), (name, report[name])
         h.wait_until(lambda: not sleepers(), 10, 'the end of what the program had started')
         # More samples than it may claim, and more memory than it may hold, by children.
