@@ -57,6 +57,8 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
                         model && format != MFL_PULL_PEFT ? "file" : "folder");
         if (o->base && format != MFL_PULL_PEFT)
                 return mfl_fail(err, MFL_CLI_USAGE, "--base goes only with --format peft");
+        if (o->with_input && format != MFL_PULL_ONNX)
+                return mfl_fail(err, MFL_CLI_USAGE, "--with-input goes only with --format onnx");
         if (o->follow && table && !to_stdout)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--follow with --format %s writes to standard output: add '-o -'", name);
@@ -99,7 +101,8 @@ static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct m
         if (!r)
                 r = mfl_client_resolve(&client, cli->argument[0], job, err);
         if (!r)
-                r = mfl_pull(&client, job, round, cli->options.out, format, cli->options.base, &pulled, err);
+                r = mfl_pull(&client, job, round, cli->options.out, format, cli->options.base,
+                        cli->options.with_input, &pulled, err);
         return r ? r : print_pulled(cli, job, &pulled, err);
 }
 

@@ -166,12 +166,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl models last\n"},
         {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
-                "format base round output follow timeout",
+                "format base with-input round output follow timeout",
                 "Checks a model's params against the SHA-256 digest that the server stored when it\n"
                 "committed the round. The safetensors file has the job, the round, the digest and,\n"
                 "where measured, accuracy and loss as metadata; npz has one array per parameter, for\n"
                 "numpy.load. The names are PyTorch's. onnx is the whole network for inference, opset\n"
-                "17.\n"
+                "17; with --with-input, it takes samples as the sites have them.\n"
+                "\n"
+                "A safetensors file also has the job file, the input's shape and the contract as metadata\n"
+                "(onnx: the contract, npz: the contract as the archive's comment), so 'mfl predict' needs\n"
+                "no server. Whoever gets the file can read the job file.\n"
                 "\n"
                 "peft writes the adapter of a LoRA job (model.lora) into a folder that Hugging Face's\n"
                 "peft loads: PeftModel.from_pretrained(model, FOLDER). --base names the model for peft's\n"

@@ -111,6 +111,8 @@ static const struct mfl_cli_option options[] = {
         {"delta", 0, KIND_TEXT, AT(delta), "D", "such as 1e-5", 0, 0},
         {"calibrate", 0, KIND_TEXT, AT(calibrate), "EPSILON", "find the noise that costs at most EPSILON", 0,
                 0},
+        {"with-input", 0, KIND_FLAG, AT(with_input), NULL,
+                "onnx: take raw samples, and scale them as the sites do", 0, 0},
         {"top", 0, KIND_NUMBER, AT(top), "K", "predict: the K most probable classes (default 1)", 1, 65536},
         {"probabilities", 0, KIND_FLAG, AT(probabilities), NULL, "predict: those of all classes, too", 0, 0},
         {"logits", 0, KIND_FLAG, AT(logits), NULL, "predict: what the model gives, too (npy: instead)", 0, 0},

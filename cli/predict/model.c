@@ -23,7 +23,7 @@ static int pull(struct mfl_cli *cli, int64_t round, const char *path, struct mfl
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
         if (!r)
                 r = mfl_client_resolve(&client, cli->argument[0], job, err);
-        return r ? r : mfl_pull(&client, job, round, path, MFL_PULL_SAFETENSORS, NULL, &pulled, err);
+        return r ? r : mfl_pull(&client, job, round, path, MFL_PULL_SAFETENSORS, NULL, false, &pulled, err);
 }
 
 static int open_job(struct mfl_cli *cli, struct mfl_model_file **ret_model, struct mfl_error *err)

@@ -68,10 +68,10 @@ static int find_format(const char *text, struct source *s, struct mfl_error *err
                 return mfl_fail_memory(err, n, "a path");
         memcpy(s->path, s->path_text, n);
         s->path[n] = '\0';
+        if (access(s->path, F_OK))
+                return mfl_fail(err, MFL_NOT_FOUND, "--data: %.200s: no such file or folder", s->path);
         if (!s->format)
                 s->format = guess(s->path);
-        if (!s->format && access(s->path, F_OK))
-                return mfl_fail(err, MFL_NOT_FOUND, "--data: %.200s: no such file or folder", s->path);
         if (!s->format || !strcmp(s->format, "synthetic"))
                 return mfl_fail(err, MFL_INVALID,
                         "--data: %.200s: what format is it? Write FORMAT:PATH; FORMAT is csv, npy, npz, idx, "

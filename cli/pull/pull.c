@@ -11,6 +11,7 @@
 
 #include "cli/pull/export.h"
 #include "cli/onnx/onnx.h"
+#include "common/contract/contract.h"
 #include "common/job/job.h"
 #include "proto/pull/pulled.h"
 
@@ -26,9 +27,25 @@ static int receive(struct mfl_client *client, struct mfl_error *err)
         return mfl_fail(err, MFL_CLI_LOST, "the server sent a message that is not params");
 }
 
+static int write_onnx(const Mfl__PullBegin *begin, const struct mfl_graph *graph, const float *params,
+        bool with_input, const struct mfl_pulled *p, struct mfl_error *err)
+{
+        struct mfl_contract *contract = NULL;
+        if (with_input && !*begin->contract)
+                return mfl_fail(err, MFL_INVALID,
+                        "--with-input: the server does not know what this model's input is: no daemon has "
+                        "told it");
+        int r = with_input ? mfl_contract_parse(begin->contract, "the server's answer", &contract, err) : 0;
+        const struct mfl_onnx_contract with = {begin->contract, contract};
+        if (!r)
+                r = mfl_onnx_write_with(p->path, graph, params, &with, err);
+        mfl_contract_free(contract);
+        return r;
+}
+
 static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegin *begin,
         const struct mfl_job *spec, const struct mfl_graph *graph, enum mfl_pull_format format,
-        const char *base, struct mfl_pulled *p, struct mfl_error *err)
+        const char *base, bool with_input, struct mfl_pulled *p, struct mfl_error *err)
 {
         int r = receive(client, err);
         if (!r)
@@ -38,16 +55,17 @@ static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegi
         if (r)
                 return r;
         if (format == MFL_PULL_NPZ)
-                return mfl_npz_write(p->path, graph, client->params, err);
+                return mfl_npz_write(p->path, graph, client->params, begin->contract, err);
         if (format == MFL_PULL_ONNX)
-                return mfl_onnx_write(p->path, graph, client->params, err);
+                return write_onnx(begin, graph, client->params, with_input, p, err);
         if (format == MFL_PULL_PEFT)
                 return mfl_peft_write(p->path, base, spec, graph, client->params, err);
         return mfl_pulled_write(begin, graph, client->params, job, p->digest, p->path, err);
 }
 
 int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
-        enum mfl_pull_format format, const char *base, struct mfl_pulled *ret_pulled, struct mfl_error *err)
+        enum mfl_pull_format format, const char *base, bool with_input, struct mfl_pulled *ret_pulled,
+        struct mfl_error *err)
 {
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
@@ -79,7 +97,7 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         r = mfl_pulled_graph(begin, &spec, &graph, err);
         if (r)
                 return r;
-        r = fetch(client, job, begin, spec, graph, format, base, &p, err);
+        r = fetch(client, job, begin, spec, graph, format, base, with_input, &p, err);
         mfl_job_free(spec);
         mfl_graph_free(graph);
         if (!r)

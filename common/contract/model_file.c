@@ -88,7 +88,8 @@ static int check_contract(
         const struct mfl_model_file *model, const struct mfl_shape *input, struct mfl_error *err)
 {
         const struct mfl_contract *c = model->contract;
-        if (!mfl_shape_equal(&c->shape, input) || (c->vocabulary > 0) != (model->graph->vocabulary > 0) ||
+        if (mfl_shape_count(&c->shape) != mfl_shape_count(input) ||
+                (c->vocabulary > 0) != (model->graph->vocabulary > 0) ||
                 c->vocabulary > model->graph->vocabulary)
                 return mfl_fail(
                         err, MFL_INVALID, "%.200s: its contract is of another model's input", model->path);
