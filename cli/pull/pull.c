@@ -11,6 +11,7 @@
 
 #include "cli/pull/export.h"
 #include "cli/onnx/onnx.h"
+#include "common/contract/contract.h"
 #include "common/job/job.h"
 #include "proto/pull/pulled.h"
 

@@ -6,6 +6,7 @@
  *   - a model that can't be loaded does not end it: the cache's version, or 503, until its file is there;
  *   - SIGTERM, SIGINT or (with --exit-with-stdin) the end of stdin stop it after the answers that it owes.
  */
+#include <malloc.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -60,6 +61,8 @@ int main(int argc, char **argv)
                 fprintf(stderr, "mfl-serve: %s\n", err.text);
                 return usage ? EXIT_USAGE : EXIT_CONFIG;
         }
+        /* A version that leaves gives its memory back: glibc would raise this by itself, and keep holes in its heaps. */
+        mallopt(M_MMAP_THRESHOLD, 256 << 10);
         mfl_signals_init();
         mfl_log_init("mfl-serve", (enum mfl_log_level)config.log_level);
         raise_descriptor_limit(config.connections_max);

@@ -12,8 +12,9 @@ import mfl_harness as h
 import mfl_needs
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
-PROGRAMS = ('mfl-server', 'mfl-client')
-PAGES = [('mfl-server', '--help=man'), ('mfl-server', '--help=man5'), ('mfl-client', '--help=man'), ('mfl-client', '--help=man5'),
+SERVES = os.path.exists(h.program('mfl-serve'))  # http-parser was there
+PROGRAMS = ('mfl-server', 'mfl-client', *(['mfl-serve'] if SERVES else []))
+PAGES = [*([('mfl-serve', '--help=man'), ('mfl-serve', '--help=man5')] if SERVES else []), ('mfl-server', '--help=man'), ('mfl-server', '--help=man5'), ('mfl-client', '--help=man'), ('mfl-client', '--help=man5'),
          ('mfl', 'help', 'man'), ('mfl', 'help', 'man-job')]
 
 

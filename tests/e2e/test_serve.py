@@ -517,6 +517,23 @@ def test_keys_and_tls(tmp_path):
         assert serve.stop() == 0
 
 
+def test_clients_with_certificates(tmp_path):
+    """With tls_ca, those that the CA has issued."""
+    mfl_needs.program('openssl')
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    cert, key = ca.server()
+    with s.Serve(tmp_path, {'m': 'identity:2'}, options=('--tls-cert', cert, '--tls-key', key), config={'tls_ca': ca.ca}, ready=False) as serve:
+        def ask(pair):
+            connection = s.http.client.HTTPSConnection(*serve.place, timeout=30, context=ca.python(pair))
+            connection.request('GET', '/v2/health/live')
+            return connection.getresponse().status
+
+        assert ask(ca.issue('ann', roles=['viewer'])) == 200
+        with pytest.raises(OSError):
+            ask(None)
+        assert ask(ca.issue('ben', roles=['viewer'])) == 200
+
+
 @pytest.mark.parametrize('options, why', [
     (('--listen', '0.0.0.0:0'), 'is not a loopback address'),
     (('--listen', 'x y'), 'listen'),
