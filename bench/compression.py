@@ -3,7 +3,8 @@
 """Bytes of an update with `compression`, for each preset: compression.py [--models NAME ...] [--clients 4].
 
 One daemon trains so many clients of made-up data for three rounds. The bytes are the server's count of the second and third round's
-uploads, per parameter that moves; the ratios are to the column `plain`. Clients count alike (`weighting: uniform`) with 16 and 8
+uploads, per parameter that moves; the ratios are to the column `plain`. The second table has one client, whose update travels alone, and what goes
+down. In the first, clients count alike (`weighting: uniform`) with 16 and 8
 bits, and by their samples with `8 bits, weighed`. The table below has the time to pack and unpack, from build/bench/bench_pack."""
 
 import argparse
@@ -18,7 +19,9 @@ TEXTS = ["char-lstm", "char-gpt"]
 KINDS = [("plain", "", ""), ("lossless", "compression: {up: lossless}\n", ""),
          ("16 bits", "compression: {up: {bits: 16}}\n", "aggregation: {weighting: uniform}\n"),
          ("8 bits", "compression: {up: {bits: 8}}\n", "aggregation: {weighting: uniform}\n"),
-         ("8 bits, weighed", "compression: {up: {bits: 8}}\n", "")]
+         ("8 bits, weighed", "compression: {up: {bits: 8}}\n", ""), ("bf16", "compression: {up: bf16}\n", "")]
+ALONE = [("plain", ""), ("8 bits", "compression: {up: {bits: 8}}\n"), ("bf16", "compression: {up: bf16}\n"),
+         ("down bf16", "compression: {down: bf16}\n"), ("both bf16", "compression: {up: bf16, down: bf16}\n")]
 
 
 def job_text(model, name, clients, more):
@@ -32,11 +35,11 @@ evaluation: {{every: 0}}
 {more}"""
 
 
-def measure(server, model, name, clients, more):
+def measure(server, model, name, clients, more, way="bytes_up"):
     job = server.submit(job_text(model, name, clients, more))
     server.mfl("wait", job)
     info = server.mfl("show", job)
-    return bench.median(r["bytes_up"] for r in info["rounds"] if r["round"] > 1) / info["job"]["moving"]
+    return bench.median(r[way] for r in info["rounds"] if r["round"] > 1) / info["job"]["moving"]
 
 
 def main():
@@ -44,16 +47,21 @@ def main():
     parser.add_argument("--models", nargs="*", default=[*IMAGES, *TEXTS])
     parser.add_argument("--clients", type=int, default=4)
     options = parser.parse_args()
-    rows = []
+    rows, alone = [], []
     for model in options.models:
         with bench.Server() as server:
             data = lora.write_text(server.folder) if model in TEXTS else f"{model}=synthetic:{IMAGES[model]}:10:400:10:1"
             with bench.Daemons(server.address, 1, "solo", data) as daemons:
                 bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 60, "the daemon")
-                found = [measure(server, model, data.split("=")[0], options.clients, a + b) for _, a, b in KINDS]
+                name = data.split("=")[0]
+                found = [measure(server, model, name, options.clients, a + b) for _, a, b in KINDS]
+                alone.append([model, *(f"{measure(server, model, name, 1, text, way):.2f}" for way in ("bytes_up", "bytes_down")
+                                       for _, text in ALONE)])
         rows.append([model, *(f"{x:.2f}" for x in found), *(f"{x / found[0]:.3f}" for x in found[1:])])
     names = [k for k, _, _ in KINDS]
     bench.table(["bytes a parameter:", *names, *(f"{n}, ratio" for n in names[1:])], rows)
+    print()
+    bench.table(["one client, bytes a parameter:", *(f"{way} {n}" for way in ("up", "down") for n, _ in ALONE)], alone)
     print()
     subprocess.run([bench.program("bench/bench_pack")], check=True)
 

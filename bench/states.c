@@ -41,7 +41,8 @@ static void commit(struct mfl_states *states, uint32_t round, struct mfl_store_s
 static void measure(const char *path, uint32_t clients, uint32_t n, uint32_t cohort)
 {
         struct mfl_error err;
-        struct mfl_job job = {.aggregation.strategy = MFL_STRATEGY_SCAFFOLD, .training.lr = 0.1f};
+        struct mfl_job job = {.aggregation = {.strategy = MFL_STRATEGY_SCAFFOLD, .option = MFL_SCAFFOLD_II},
+                .training.lr = 0.1f};
         const struct mfl_fixed_parts none = {0};
         struct mfl_store_states rows = {.v = mfl_calloc(clients, sizeof *rows.v)};
         struct mfl_states_options options = {.path = path,

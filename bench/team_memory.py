@@ -28,7 +28,7 @@ model:
     - dense: {{units: 10}}
 data: {{name: images, partition: iid, clients: 1}}
 training: {{optimizer: adamw, lr: 0.0001, batch: 4, steps: {options.steps}, backend: cpu}}
-parallel: {{grain: 1, within: node}}
+parallel: {{grain: 1, members: 4, within: node}}
 evaluation: {{every: 0}}
 limits: {{deadline: 20m}}
 """

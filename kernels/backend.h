@@ -145,6 +145,8 @@ struct mfl_net_options {
         bool fast;
         bool shared_start; /* see params_base; ignored where that is NULL */
         bool streamed;     /* has room for data that is not resident; see data_new */
+        /* Not training, one group, where the backend has `infer`: a network for that alone. */
+        bool infer;
         struct mfl_augment augment;
         struct mfl_loss loss;
         enum mfl_tally tally; /* what evaluations can add up beside the score */
@@ -279,6 +281,14 @@ struct mfl_group_steps {
 
 #define MFL_STEPS_MAX 1024u /* in one call of step */
 #define MFL_SELFTEST_NAME 96
+
+/* Samples as they are stored: n * n_planes * plane elements, and what the model sees of them (common/data/dataset.h). */
+struct mfl_rows {
+        const void *samples;
+        enum mfl_dtype dtype;
+        int64_t n_planes, plane;
+        const float *scale, *shift; /* n_planes; ignored for MFL_I32 */
+};
 
 /* What `time` measures. */
 enum mfl_timed {
@@ -456,6 +466,13 @@ struct mfl_backend_ops {
          * batches are always the same. */
         int (*eval)(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
                 uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
+
+        /* Outputs of n <= batch samples under group 0's params, without dropout: y is n * outputs floats, NCHW. A sample's
+         * output has the same bits for every n and whatever the other samples are; n samples cost about as much as a
+         * network of that batch. Only with options.infer. NULL: this backend has none; forward of a whole batch
+         * replaces it. */
+        int (*infer)(
+                struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err);
 
         /* Nanoseconds of the device itself, launch after launch, without waiting for the host. It measures a
          * forward, a forward and backward (of the data that lies there, with buffers that are not in its

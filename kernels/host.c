@@ -78,6 +78,24 @@ void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, 
         }
 }
 
+void mfl_host_read_rows(const struct mfl_rows *rows, uint32_t n, float *x)
+{
+        int64_t plane = rows->plane, from = 0;
+        if (rows->dtype == MFL_I32) {
+                gather_i32(rows->samples, (int64_t)n * rows->n_planes * plane, x);
+                return;
+        }
+        for (uint32_t r = 0; r < n; r++)
+                for (int64_t c = 0; c < rows->n_planes; c++, from += plane, x += plane) {
+                        if (rows->dtype == MFL_U8)
+                                gather_u8((const uint8_t *)rows->samples + from, plane, rows->scale[c],
+                                        rows->shift[c], x);
+                        else
+                                gather_f32((const float *)rows->samples + from, plane, rows->scale[c],
+                                        rows->shift[c], x);
+                }
+}
+
 int mfl_host_image_shape(const struct mfl_graph *graph, const struct mfl_device_data *data,
         struct mfl_shape *ret_image, struct mfl_error *err)
 {
@@ -223,6 +241,9 @@ int mfl_host_check_options(const struct mfl_net_options *options, struct mfl_err
                         options->precision == MFL_PRECISION_BF16
                                 ? ", or cpu on a processor with avx512_bf16 or amx_bf16"
                                 : "");
+        if (options->infer && (options->training || options->groups != 1))
+                return mfl_fail(
+                        err, MFL_INVALID, "a network for inference does not train, and has one group");
         if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%d segments: must be 0 to %d", options->segments,
                         MFL_SEGMENTS_MAX);

@@ -24,6 +24,9 @@ void mfl_host_data_free(struct mfl_device_data *data);
 /* x[r] = sample index[r] * scale + shift for r in [0, rows), NCHW floats. */
 void mfl_host_gather(const struct mfl_device_data *data, const uint32_t *index, uint32_t rows, float *x);
 
+/* The same of the first n rows in order. */
+void mfl_host_read_rows(const struct mfl_rows *rows, uint32_t n, float *x);
+
 /* The same for images of that shape. Each row is shifted and mirrored as mfl_augment_pick says for the step's
  * key (mfl_rng_augment_key); index[0] is row first_row of the step. */
 void mfl_host_gather_augmented(const struct mfl_device_data *data, const struct mfl_shape *image,

@@ -32,6 +32,7 @@ static const char *const names[MFL_MSG_COUNT_] = {
         [MFL_MSG_LEAVING] = "Leaving",
         [MFL_MSG_RECALL] = "Recall",
         [MFL_MSG_RETURNED] = "Returned",
+        [MFL_MSG_SECURE] = "Secure",
 };
 
 const char *mfl_activity_state_name(enum mfl_activity_state state)
@@ -75,6 +76,10 @@ static unsigned arrays_of(struct mfl_msg *msg, struct array ret_arrays[ARRAYS_MA
         case MFL_MSG_EVAL_RESULT:
                 ret_arrays[0] = ARRAY(msg->eval.items, msg->eval.n_items);
                 ret_arrays[1] = ARRAY(msg->eval.tally, msg->eval.n_tally);
+                return 2;
+        case MFL_MSG_SECURE:
+                ret_arrays[0] = ARRAY(msg->secure.parts, msg->secure.n_parts);
+                ret_arrays[1] = ARRAY(msg->secure.bytes, msg->secure.n_bytes);
                 return 2;
         default:
                 return 0;
@@ -243,6 +248,10 @@ const char *mfl_msg_text(const struct mfl_msg *m, char *buf, size_t n)
         case MFL_MSG_PARAMS_GET:
         case MFL_MSG_PARAMS_GONE:
                 params_text(m, buf, n);
+                break;
+        case MFL_MSG_SECURE:
+                snprintf(buf, n, "task %" PRIu64 ": step %d of a secure sum, %u parts", m->secure.task,
+                        (int)m->secure.step, m->secure.n_parts);
                 break;
         case MFL_MSG_COMBINE:
         case MFL_MSG_COMBINE_FAILED:

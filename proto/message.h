@@ -11,6 +11,7 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/model/graph.h"
+#include "common/secure/packet.h"
 
 #define MFL_JOB_ID_BYTES 24
 #define MFL_REASON_BYTES 256
@@ -41,6 +42,8 @@
 #define MFL_COMMUNICATOR_ID_BYTES 128
 #define MFL_PEER_BYTES 128 /* "host:port" of a daemon that others reach */
 #define MFL_PEER_NONCE_BYTES 16
+#define MFL_BELOW_MAX 64    /* relays that a relay says are below it */
+#define MFL_RELAY_BYTES 256 /* the names of the relays on the way to a daemon */
 #define MFL_TEAM_KEY_BYTES 32
 /* What has happened to a team's member: as enum mfl_mesh_loss (kernels/mesh/mesh.h). */
 #define MFL_TEAM_GONE 0u
@@ -71,6 +74,7 @@ struct mfl_daemon_info {
         char device[MFL_DEVICE_BYTES];
         char software[MFL_NAME_BYTES];
         char site[MFL_NAME_BYTES];         /* "": it is one by itself */
+        char relay[MFL_RELAY_BYTES];       /* "eu/paris": relays on the way to it; "": none */
         char tags[MFL_TAGS_BYTES];         /* "gpu=h100,region=eu", or "" */
         bool alone;                        /* it never trains a client together with others */
         char peer[MFL_PEER_BYTES];         /* where daemons of other nodes reach it; "": they don't */
@@ -143,6 +147,7 @@ enum mfl_collective_kind {
         MFL_COLLECTIVE_SOLO = 1,
         MFL_COLLECTIVE_SHM = 2,
         MFL_COLLECTIVE_NCCL = 3,
+        MFL_COLLECTIVE_RELAY = 4,
 };
 
 /* The daemons of one node that train the same round together. */
@@ -195,6 +200,7 @@ struct mfl_task {
         struct mfl_fixed fixed;
         uint32_t arithmetic; /* 0: of a server before version 5 */
         bool single_updates;
+        bool sum; /* int64, of a single client, too */
         uint64_t fingerprint;
         uint64_t
                 params_from; /* instance of the daemon that fetches the params for the node; 0: the receiver, for
@@ -246,6 +252,7 @@ struct mfl_announce {
         uint64_t clamped;  /* elements beyond the grid */
         uint32_t n_losses; /* 0, or item_count */
         struct mfl_client_loss *losses;
+        bool masked; /* a secure sum: its figures are 0 here */
 };
 
 struct mfl_range {
@@ -284,6 +291,7 @@ enum mfl_msg_kind {
         MFL_MSG_LEAVING,         /* D->S cancel: reason only */
         MFL_MSG_RECALL,          /* S->D recall: how many items to keep */
         MFL_MSG_RETURNED,        /* D->S recall: how many were kept */
+        MFL_MSG_SECURE,          /* both secure: a step of a secure sum */
         MFL_MSG_COUNT_
 };
 const char *mfl_msg_name(enum mfl_msg_kind kind);
@@ -355,6 +363,7 @@ struct mfl_msg {
                         uint64_t group, ranks;
                         uint32_t leader, deadline_ms;
                 } combine;
+                struct mfl_secure_msg secure;
                 struct {
                         uint64_t communicator;
                         bool made; /* false: reason */

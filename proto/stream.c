@@ -178,6 +178,11 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
         const void *payload, size_t payload_bytes, const uint32_t *payload_crc, mfl_stream_sent_cb sent,
         void *arg, struct mfl_error *err)
 {
+        if (s->carrier) {
+                if (mfl_wire_mark(s->via, &envelope, &envelope_bytes, err))
+                        return -ENOMEM;
+                s = s->carrier;
+        }
         struct mfl_stream_send *send = mfl_malloc(sizeof *send);
         if (!send) {
                 free(envelope);
@@ -219,6 +224,8 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
 
 static int check_sendable(struct mfl_stream *s, struct mfl_error *err)
 {
+        if (s->carrier && !s->closing)
+                s = s->carrier;
         if (s->closing || !s->connected)
                 return mfl_fail(
                         err, MFL_BUSY, "the connection is %s", s->closing ? "closing" : "not made yet");
@@ -316,7 +323,9 @@ void mfl_stream_close(struct mfl_stream *s, const char *bye, bool retry)
 {
         if (!stop(s, bye ? bye : "closed"))
                 return;
-        if (!bye || !s->connected || queue_bye(s, bye, retry, false)) {
+        if (s->carrier && !s->carrier->closing)
+                queue_bye(s, bye ? bye : "closed", !bye || retry, false);
+        if (s->carrier || !bye || !s->connected || queue_bye(s, bye, retry, false)) {
                 close_handles(s);
                 return;
         }
@@ -336,7 +345,7 @@ void mfl_stream_fail(struct mfl_stream *s, const char *reason, bool plain_bye)
         mfl_stream_linger(s);
 }
 
-static void fail_protocol(struct mfl_stream *s, int r, const struct mfl_error *err)
+void mfl_stream_refuse(struct mfl_stream *s, int r, const struct mfl_error *err)
 {
         s->broken = r > 0;
         if (r < 0)
@@ -345,24 +354,30 @@ static void fail_protocol(struct mfl_stream *s, int r, const struct mfl_error *e
                 mfl_stream_close(s, err->text, false);
 }
 
-static void deliver(struct mfl_stream *s)
+void mfl_stream_dispatch(
+        struct mfl_stream *s, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes)
 {
         struct mfl_error err = {"refused"};
-        Mfl__Envelope *envelope = s->in.envelope;
-        void *payload = s->in.payload;
-        size_t payload_bytes = s->in.frame.payload_bytes;
         char text[MFL_REASON_BYTES];
-        /* Resets the state first, so that the owner's callback finds the stream between two frames. */
-        s->in.envelope = NULL;
-        reset_in(s);
         int r = s->ops->on_frame(s, envelope, payload, payload_bytes, &err);
         if (r)
-                fail_protocol(s, r, &err);
+                mfl_stream_refuse(s, r, &err);
         if (envelope->body_case == MFL__ENVELOPE__BODY_BYE && !s->closing) {
                 snprintf(text, sizeof text, "the peer says: %.200s", envelope->bye->reason);
                 mfl_stream_close(s, NULL, false);
                 memcpy(s->reason, text, sizeof text);
         }
+}
+
+static void deliver(struct mfl_stream *s)
+{
+        Mfl__Envelope *envelope = s->in.envelope;
+        void *payload = s->in.payload;
+        size_t payload_bytes = s->in.frame.payload_bytes;
+        /* Resets the state first, so that the owner's callback finds the stream between two frames. */
+        s->in.envelope = NULL;
+        reset_in(s);
+        mfl_stream_dispatch(s, envelope, payload, payload_bytes);
         mfl_wire_free(envelope);
 }
 
@@ -473,7 +488,7 @@ static void feed(struct mfl_stream *s, const uint8_t *data, size_t n)
                 n -= used;
         }
         if (r)
-                fail_protocol(s, r, &err);
+                mfl_stream_refuse(s, r, &err);
 }
 
 uint8_t *mfl_stream_next(struct mfl_stream *s, size_t *ret_room)

@@ -86,6 +86,8 @@ struct mfl_stream {
         uv_shutdown_t shutdown;     /* after the Bye */
         struct mfl_dial *dial;      /* until TCP is connected */
         struct mfl_stream_tls *tls; /* NULL: plain */
+        struct mfl_stream *carrier; /* carry.h; NULL: it has a socket of its own */
+        uint32_t via;               /* on the carrier */
 };
 
 /* After success a stream ends only with on_closed, so a stream that is no longer needed must be closed, too. */

@@ -30,6 +30,11 @@ void mfl_stream_read_end(struct mfl_stream *stream, int status);
 
 /* Closes at once, without a Bye. The first reason is kept. */
 void mfl_stream_abort(struct mfl_stream *stream, const char *reason);
+/* Gives a whole frame to the owner, and ends the stream if the owner refuses it, or if it is a Bye. */
+void mfl_stream_dispatch(
+        struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes);
+/* Closes, because the peer (r > 0) or this process (r < 0) failed. */
+void mfl_stream_refuse(struct mfl_stream *stream, int r, const struct mfl_error *err);
 /* One of the two handles is closed. */
 void mfl_stream_handle_closed(struct mfl_stream *stream);
 /* The connection is established: sets options, starts reading. Returns a libuv status. */

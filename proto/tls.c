@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "proto/tls_internal.h"
+#include "proto/tls_web.h"
 
 #define OUT_FIRST_BYTES 4096u
 #define VERIFY_DEPTH 8
@@ -24,6 +25,7 @@ struct mfl_tls_context {
         SSL_CTX *ctx;
         BIO_METHOD *method;
         bool server, among_peers;
+        bool anonymous; /* peers need no certificate */
         _Atomic uint32_t refs;
         uint32_t rekey_records;
         struct mfl_tls_identity own;
@@ -184,10 +186,12 @@ static int fill_context(struct mfl_tls_context *c, const struct mfl_tls_files *f
         mfl_tls_own_deinit(&own);
         if (!r && c->among_peers && !SSL_CTX_set_purpose(c->ctx, X509_PURPOSE_SSL_CLIENT))
                 r = mfl_tls_fail(err, "TLS");
-        return r ? r : mfl_tls_trust_read(files, SSL_CTX_get_cert_store(c->ctx), err);
+        if (!r && c->anonymous)
+                SSL_CTX_set_verify(c->ctx, SSL_VERIFY_NONE, NULL);
+        return r || c->anonymous ? r : mfl_tls_trust_read(files, SSL_CTX_get_cert_store(c->ctx), err);
 }
 
-static int new_context(const struct mfl_tls_files *files, bool server, bool among_peers,
+static int new_context(const struct mfl_tls_files *files, bool server, bool among_peers, bool anonymous,
         struct mfl_tls_context **ret_context, struct mfl_error *err)
 {
         struct mfl_tls_context *c = mfl_calloc(1, sizeof *c);
@@ -195,6 +199,7 @@ static int new_context(const struct mfl_tls_files *files, bool server, bool amon
                 return mfl_fail_memory(err, sizeof *c, "a TLS context");
         c->server = server;
         c->among_peers = among_peers;
+        c->anonymous = anonymous;
         c->refs = 1;
         c->rekey_records = MFL_TLS_REKEY_RECORDS;
         int r = fill_context(c, files, err);
@@ -208,13 +213,19 @@ static int new_context(const struct mfl_tls_files *files, bool server, bool amon
 int mfl_tls_context_new(const struct mfl_tls_files *files, bool server, struct mfl_tls_context **ret_context,
         struct mfl_error *err)
 {
-        return new_context(files, server, false, ret_context, err);
+        return new_context(files, server, false, false, ret_context, err);
 }
 
 int mfl_tls_context_new_peer(const struct mfl_tls_files *files, bool server,
         struct mfl_tls_context **ret_context, struct mfl_error *err)
 {
-        return new_context(files, server, true, ret_context, err);
+        return new_context(files, server, true, false, ret_context, err);
+}
+
+int mfl_tls_context_new_web(
+        const struct mfl_tls_files *files, struct mfl_tls_context **ret_context, struct mfl_error *err)
+{
+        return new_context(files, true, false, !files->ca || !*files->ca, ret_context, err);
 }
 
 struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *c)
@@ -403,6 +414,8 @@ static int check_first(const struct mfl_tls *tls, struct mfl_error *err)
 static int note_peer(struct mfl_tls *tls, struct mfl_error *err)
 {
         X509 *cert = SSL_get1_peer_certificate(tls->ssl);
+        if (!cert && tls->context->anonymous)
+                return 0;
         if (!cert)
                 return mfl_fail(err, MFL_INVALID, "TLS: the peer showed no certificate");
         int r = mfl_tls_identity_of(cert, &tls->peer, err);

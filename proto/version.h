@@ -22,9 +22,11 @@
 #define MFL_PROTOCOL_STATES 8  /* the first for jobs whose clients keep a state */
 #define MFL_PROTOCOL_PACKED 8  /* the first with Task.grid and Chunk.bytes */
 #define MFL_PROTOCOL_PRIVACY 8 /* the first whose daemons clip for jobs with noise */
+#define MFL_PROTOCOL_SECURE 8  /* the first with Secure and Announce.masked */
 #define MFL_PROTOCOL_COHORTS                                                                                 \
         8 /* the first for jobs in virtual time or with losses of clients: Announce.losses */
 #define MFL_PROTOCOL_PEERS 8      /* the first for teams over several nodes */
+#define MFL_PROTOCOL_RELAYS 8     /* the first with relays */
 #define MFL_PROTOCOL_EVALUATION 8 /* the first for evaluations on clients */
 #define MFL_PROTOCOL_LAST_CELL 8  /* the first for jobs with lstm layers with last_cell */
 #define MFL_PROTOCOL_ROBUST                                                                                  \

@@ -10,10 +10,12 @@
 #define BUDGET_FACTOR 8
 #define BUDGET_BASE (64 * 1024)
 #define BUDGET_MAX (16 * 1024 * 1024)
+#define VIA_FIELD 180u /* Envelope.via */
+#define WIRE_FIXED32 5u
 
 int mfl_wire_unpack(const void *bytes, size_t n, Mfl__Envelope **ret_envelope, struct mfl_error *err)
 {
-        if (n > MFL_ENVELOPE_MAX)
+        if (n > MFL_ENVELOPE_MAX + MFL_VIA_BYTES)
                 return mfl_fail(
                         err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
         struct mfl_bounded bounded = {.left = MFL_MIN(n * BUDGET_FACTOR + BUDGET_BASE, (size_t)BUDGET_MAX)};
@@ -55,6 +57,25 @@ int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *re
                 return mfl_fail_memory(err, n, "an envelope");
         *ret_n = mfl__envelope__pack(envelope, bytes);
         *ret_bytes = bytes;
+        return 0;
+}
+
+/* Fields may stand in any order. */
+int mfl_wire_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err)
+{
+        const uint32_t key = VIA_FIELD << 3 | WIRE_FIXED32;
+        uint8_t *bytes = mfl_realloc(*envelope, *envelope_bytes + MFL_VIA_BYTES);
+        if (!bytes) {
+                free(*envelope);
+                return mfl_fail_memory(err, *envelope_bytes + MFL_VIA_BYTES, "an envelope");
+        }
+        uint8_t *p = bytes + *envelope_bytes;
+        *p++ = (uint8_t)(key | 0x80);
+        *p++ = (uint8_t)(key >> 7);
+        for (unsigned i = 0; i < 4; i++)
+                *p++ = (uint8_t)(via >> 8 * i);
+        *envelope = bytes;
+        *envelope_bytes += MFL_VIA_BYTES;
         return 0;
 }
 

@@ -13,6 +13,7 @@
 #include "proto/mfl.pb-c.h"
 
 #define MFL_ENVELOPE_MAX (1024 * 1024)
+#define MFL_VIA_BYTES 6 /* what a carried stream's number adds to an envelope (carry.h) */
 #define MFL_ENVELOPE_MAX_EARLY (64 * 1024)
 #define MFL_PAYLOAD_MAX (4 * 1024 * 1024)
 
@@ -22,6 +23,9 @@ void mfl_wire_free(Mfl__Envelope *envelope);
 /* The bytes of an envelope, malloc'ed. Outgoing messages obey the same rules as incoming ones: MFL_INVALID names the
  * field, so that a mistake appears at its origin and not at the peer. Also when over MFL_ENVELOPE_MAX. */
 int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err);
+
+/* Appends Envelope.via to a packed envelope, which is freed if it fails. -ENOMEM. */
+int mfl_wire_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err);
 
 /* MFL_NOT_FOUND when the envelope is not of the daemon plane. The message owns copies. */
 int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, struct mfl_error *err);

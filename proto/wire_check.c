@@ -205,6 +205,19 @@ int mfl_wire_check(const Mfl__Envelope *envelope, bool unpacked, struct mfl_erro
                 f->descriptor, (void *const *)((const char *)envelope + f->offset), 1, unpacked, err);
 }
 
+static int check_packed_params(const Mfl__Params *m, size_t payload_bytes, struct mfl_error *err)
+{
+        if (payload_bytes >= m->bytes)
+                return INVALID(
+                        "Params.bytes: %u, packed in %zu bytes: expected fewer", m->bytes, payload_bytes);
+        if (m->bytes % 4 || m->bytes / 4 > m->total - m->offset)
+                return INVALID(
+                        "Params.bytes: %u, for at most %" PRIu64 " floats", m->bytes, m->total - m->offset);
+        if (m->of_client)
+                return INVALID("Params.bytes: what belongs to a client is not packed");
+        return 0;
+}
+
 int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
 {
         if (!payload_bytes)
@@ -217,6 +230,8 @@ int mfl_wire_check_payload(const Mfl__Envelope *envelope, size_t payload_bytes, 
                 return INVALID("Chunk.bytes: %u, packed in %zu bytes: expected fewer", envelope->chunk->bytes,
                         payload_bytes);
         }
+        if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS && envelope->params->bytes)
+                return check_packed_params(envelope->params, payload_bytes, err);
         if (payload_bytes % 4 && envelope->body_case != MFL__ENVELOPE__BODY_PEER_PIECE)
                 return INVALID("frame: a payload of %zu bytes, expected a multiple of 4", payload_bytes);
         uint64_t floats = payload_bytes / 4;

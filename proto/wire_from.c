@@ -43,6 +43,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.numerics, h->numerics);
         COPY(m->hello.site, h->site);
         COPY(m->hello.tags, h->tags);
+        COPY(m->hello.relay, h->relay);
         m->hello.alone = h->alone;
         COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;
@@ -114,6 +115,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                         .statistics_max = t->statistics_max},
                 .arithmetic = t->arithmetic,
                 .single_updates = t->single_updates,
+                .sum = t->sum,
                 .fingerprint = t->fingerprint,
                 .params_from = t->params_from,
         };
@@ -186,6 +188,7 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .repeats = a->team->repeats,
                         .kept = a->team->kept};
         m->announce.clamped = a->clamped;
+        m->announce.masked = a->masked;
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
                 memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);
@@ -430,6 +433,25 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
         }
 }
 
+/* The check has bounded all of them. */
+static int secure_to_msg(const Mfl__Secure *s, struct mfl_msg *m)
+{
+        m->secure.task = s->task;
+        m->secure.step = (enum mfl_secure_step)s->step;
+        memcpy(m->secure.set.bits, s->set.data, s->set.len);
+        m->secure.has_figures = s->n_figures > 0;
+        if (s->n_figures)
+                memcpy(m->secure.figures, s->figures, sizeof m->secure.figures);
+        for (size_t i = 0; i < s->n_parts; i++) {
+                const Mfl__SecurePart *part = s->parts[i];
+                if (!mfl_secure_msg_add(&m->secure, part->member, part->data.data, (uint32_t)part->data.len))
+                        continue;
+                mfl_secure_msg_deinit(&m->secure);
+                return -ENOMEM;
+        }
+        return 0;
+}
+
 static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
 {
         static const struct {
@@ -461,6 +483,7 @@ static enum mfl_msg_kind kind_of(const Mfl__Envelope *e)
                 {MFL__ENVELOPE__BODY_LEAVING, MFL_MSG_LEAVING},
                 {MFL__ENVELOPE__BODY_RECALL, MFL_MSG_RECALL},
                 {MFL__ENVELOPE__BODY_RETURNED, MFL_MSG_RETURNED},
+                {MFL__ENVELOPE__BODY_SECURE, MFL_MSG_SECURE},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++)
                 if (kinds[i].body == e->body_case)
@@ -487,6 +510,9 @@ int mfl_wire_to_msg(const Mfl__Envelope *envelope, struct mfl_msg *ret_msg, stru
                 break;
         case MFL_MSG_EVAL_RESULT:
                 r = eval_to_msg(envelope->eval_result, &m);
+                break;
+        case MFL_MSG_SECURE:
+                r = secure_to_msg(envelope->secure, &m);
                 break;
         default:
                 r = small_to_msg(envelope, &m);

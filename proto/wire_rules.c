@@ -37,10 +37,10 @@ static int check_hello(const void *message, struct mfl_error *err)
                         "Hello.protocol_max: %u is below protocol_min %u", m->protocol_max, m->protocol_min);
         if (!mfl_wire_name_is_plain(m->name))
                 return INVALID("Hello.name: only A-Z, a-z, 0-9, '.', '_' and '-' are allowed");
+        if (m->role != MFL__ROLE__ROLE_OPERATOR && !*m->name)
+                return INVALID("Hello.name: empty; a daemon or relay needs one");
         if (m->role != MFL__ROLE__ROLE_DAEMON)
                 return 0;
-        if (!*m->name)
-                return INVALID("Hello.name: empty; a daemon needs one");
         if (!*m->backend)
                 return INVALID("Hello.backend: empty; a daemon needs one");
         if (!m->workers)
@@ -181,13 +181,27 @@ static int check_announce(const void *message, struct mfl_error *err)
                         m->n_rejected, m->item_count);
         if (m->data.len && m->data.len != m->bytes)
                 return INVALID("Announce.data: %zu of %" PRIu64 " bytes", m->data.len, m->bytes);
-        if ((m->weight == 0) != (m->bytes == 0))
+        if (m->masked && (m->weight || m->samples || m->loss_sum || m->correct || m->clamped ||
+                                 m->n_scalars || m->n_losses))
+                return INVALID("Announce.masked: its figures must be 0");
+        if (!m->masked && (m->weight == 0) != (m->bytes == 0))
                 return INVALID("Announce.weight: %" PRIu64 " of %" PRIu64 " bytes", m->weight, m->bytes);
         for (size_t i = 0; i < m->n_scalars; i++)
                 if (m->scalars[i] < 0)
                         return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
         if (m->n_losses && m->n_losses != m->item_count)
                 return INVALID("Announce.losses: %zu of %u items", m->n_losses, m->item_count);
+        return 0;
+}
+
+static int check_secure(const void *message, struct mfl_error *err)
+{
+        const Mfl__Secure *m = message;
+        if (m->n_figures && m->n_figures != MFL_SECURE_FIGURES)
+                return INVALID("Secure.figures: %zu, expected %d", m->n_figures, (int)MFL_SECURE_FIGURES);
+        for (size_t i = 1; i < m->n_parts; i++)
+                if (m->parts[i]->member <= m->parts[i - 1]->member)
+                        return INVALID("Secure.parts: not in the order of members");
         return 0;
 }
 
@@ -302,7 +316,7 @@ static int check_partition(const void *message, struct mfl_error *err)
         if (samples > m->samples)
                 return INVALID("Partition.samples: %" PRIu64 ", but the clients shown have %" PRIu64,
                         m->samples, samples);
-        if (mfl__partition__get_packed_size(m) > MFL_PARTITION_BYTES_MAX)
+        if (mfl__partition__get_packed_size(m) - strlen(m->contract) > MFL_PARTITION_BYTES_MAX)
                 return INVALID("Partition: more than %d bytes", MFL_PARTITION_BYTES_MAX);
         return 0;
 }
@@ -325,7 +339,9 @@ static const struct mfl_wire_message messages[] = {
                 {"node", NAME_OR_EMPTY}, {"backend", 0, 15}, {"device", 0, 95, LINE},
                 {"workers", 0, MFL_ITEMS_MAX}, {"data_sets", 0, MFL_DATA_SETS_MAX}, DEVICE_RULES,
                 {"reach", OPTIONAL}, {"inline_max", ANY}, {"numerics", 0, MFL_NUMERICS_BYTES - 1, LINE},
-                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"tags", 0, MFL_TAGS_BYTES - 1},
+                {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"relay", 0, MFL_RELAY_BYTES - 1},
+                {"below", 0, MFL_BELOW_MAX}, {"certificate_cn", NAME_OR_EMPTY, LINE},
+                {"certificate_sha256", 0, 64}, {"tags", 0, MFL_TAGS_BYTES - 1},
                 {"peer", 0, MFL_PEER_BYTES - 1}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
@@ -346,7 +362,7 @@ static const struct mfl_wire_message messages[] = {
                 {"single_updates", BOOL}, {"fingerprint", ANY}, {"params_from", ANY}, {"group", OPTIONAL},
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
-                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL},
+                {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}, {"sum", BOOL},
                 {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}, {"grid", 0, MFL_GRID_MAX},
                 {"staleness", 0, MFL_TASK_STALENESS_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
@@ -379,15 +395,19 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
                 {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
-                {"total", PARAMS}, {"of_client", BOOL}, {"client", ANY}),
+                {"total", PARAMS}, {"bytes", 0, MFL_PAYLOAD_MAX}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params_gone, NULL, {"job", JOB}, {"digest", DIGEST}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
+                {"masked", BOOL}, {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
                 {"losses", 0, MFL_LOSSES_MAX}),
+        MESSAGE(secure, check_secure, {"task", ANY}, {"step", ENUM}, {"parts", 0, MFL_SECURE_MEMBERS_MAX},
+                {"set", 0, MFL_SECURE_MEMBERS_MAX / 8, VERBATIM}, {"figures", 0, MFL_SECURE_FIGURES}),
+        MESSAGE(secure_part, NULL, {"member", 0, MFL_SECURE_MEMBERS_MAX - 1},
+                {"data", 1, MFL_SECURE_KEYS_MAX, VERBATIM}),
         MESSAGE(client_loss, NULL, {"samples", COUNTER}, {"loss_sum", NOT_NEGATIVE},
                 {"square_sum", NOT_NEGATIVE}),
         MESSAGE(team_times, NULL, {"compute_us", COUNTER}, {"exchange_us", COUNTER}, {"apply_us", COUNTER},
@@ -418,7 +438,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(partition, check_partition, {"job", JOB}, {"clients", 1, UINT32_MAX}, {"samples", ANY},
                 {"samples_min", ANY}, {"samples_max", ANY}, {"classes", 0, 1 << 24},
                 {"shown", 1, MFL_PARTITION_SHOWN_MAX}, {"first", ANY},
-                {"counts", 0, MFL_PARTITION_COUNTS_MAX}),
+                {"counts", 0, MFL_PARTITION_COUNTS_MAX}, {"contract", 0, CONTRACT_MAX, VERBATIM}),
         MESSAGE(client_samples, check_client_samples, {"client", ANY}, {"samples", ANY},
                 {"classes", 0, MFL_PARTITION_CLASSES_MAX}, {"daemon", NAME_OR_EMPTY, LINE}),
 };

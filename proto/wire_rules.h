@@ -37,6 +37,7 @@ struct mfl_wire_rule {
 #define REASON 0, 500, LINE
 #define NOTE 0, 8192, LINES
 #define JOB_TEXT_MAX (256 * 1024)
+#define CONTRACT_MAX (512 * 1024)
 #define DIGEST MFL_DIGEST_BYTES, MFL_DIGEST_BYTES
 #define PARAMS 1, (int64_t)MFL_PARAMS_MAX
 #define PARAMS_OFFSET 0, (int64_t)MFL_PARAMS_MAX

@@ -66,6 +66,7 @@ static int pack_hello(
         hello.numerics = TEXT(h->numerics);
         hello.site = TEXT(h->site);
         hello.tags = TEXT(h->tags);
+        hello.relay = TEXT(h->relay);
         hello.alone = h->alone;
         hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
@@ -134,6 +135,7 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.statistics_max = t->fixed.statistics_max;
         task.arithmetic = t->arithmetic;
         task.single_updates = t->single_updates;
+        task.sum = t->sum;
         task.fingerprint = t->fingerprint;
         task.params_from = t->params_from;
         task.params = inside(extra);
@@ -218,6 +220,7 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         team.kept = a->team.kept;
         announce.team = a->has_team ? &team : NULL;
         announce.clamped = a->clamped;
+        announce.masked = a->masked;
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
         MFL_CLEANUP_FREE void **losses = pointers_new(a->n_losses, sizeof(Mfl__ClientLoss));
@@ -284,6 +287,34 @@ static int pack_eval(const struct mfl_msg *m, uint8_t **ret_bytes, size_t *ret_n
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
 }
 
+static int pack_secure(
+        const struct mfl_secure_msg *m, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Secure secure = MFL__SECURE__INIT;
+        MFL_CLEANUP_FREE void **parts = pointers_new(m->n_parts, sizeof(Mfl__SecurePart));
+        if (!parts)
+                return mfl_fail_memory(err, m->n_parts * sizeof(Mfl__SecurePart), "Secure");
+        for (uint32_t i = 0; i < m->n_parts; i++) {
+                Mfl__SecurePart *part = parts[i];
+                mfl__secure_part__init(part);
+                part->member = m->parts[i].member;
+                part->data = (ProtobufCBinaryData){m->parts[i].n, m->bytes + m->parts[i].at};
+        }
+        secure.task = m->task;
+        secure.step = (Mfl__SecureStep)m->step;
+        secure.n_parts = m->n_parts;
+        secure.parts = (Mfl__SecurePart **)parts;
+        bool has_set = m->step == MFL_SECURE_MASK || m->step == MFL_SECURE_SURVIVORS;
+        secure.set =
+                (ProtobufCBinaryData){has_set ? sizeof m->set.bits : 0, (uint8_t *)(uintptr_t)m->set.bits};
+        secure.n_figures = m->has_figures ? MFL_SECURE_FIGURES : 0;
+        secure.figures = (uint64_t *)(uintptr_t)m->figures;
+        e.body_case = MFL__ENVELOPE__BODY_SECURE;
+        e.secure = &secure;
+        return mfl_wire_pack(&e, ret_bytes, ret_n, err);
+}
+
 static int pack_telemetry(
         const struct mfl_telemetry *t, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
@@ -322,6 +353,8 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                 return pack_grant(m, ret_bytes, ret_n, err);
         case MFL_MSG_EVAL_RESULT:
                 return pack_eval(m, ret_bytes, ret_n, err);
+        case MFL_MSG_SECURE:
+                return pack_secure(&m->secure, ret_bytes, ret_n, err);
         case MFL_MSG_TELEMETRY:
                 return pack_telemetry(&m->telemetry, ret_bytes, ret_n, err);
                 SMALL(MFL_MSG_WELCOME, Welcome, WELCOME, welcome,

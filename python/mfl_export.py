@@ -91,8 +91,10 @@ def save(net, example, path):
             if not net.training:
                 net.train()
             _check(net)
-            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished)
+            stops = _find_stops(net, examples)
+            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops)
             model = _describe(net, _initializers(unfinished), exporter)
+            model["stops"] = [{"module": s.module, "class": s.kind, "by": s.by} for s in stops if not s.kept]
             proof, problem = _prove(net, examples, model)
         if problem:
             warnings.warn(f"mfl_export: {path} has no proof: {problem}", stacklevel=2)
@@ -139,13 +141,112 @@ def _unchanged(net):
                         buffer.copy_(value)
 
 
+# ---- where gradients stop ----
+
+Stop = collections.namedtuple("Stop", ("module", "kind", "by", "kept"))
+DETACHES = (torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__)
+
+
+class _Watch(torch.overrides.TorchFunctionMode):
+    """Lists what stops gradients that a parameter has: detach(), .data, no_grad() and functions with a backward of their own."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.found, self.scopes = net, {}, [("", type(net).__name__)]
+
+    def note(self, by, kept=False):
+        self.found.setdefault((self.scopes[-1][0], by), Stop(*self.scopes[-1], by, kept))
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
+            if func in DETACHES:
+                self.note("detach()", True)
+            elif not torch.is_grad_enabled() and isinstance(out, torch.Tensor) and out.is_floating_point():
+                self.note("no_grad()", True)
+        return out
+
+    def run(self, examples):
+        function, handles = torch.autograd.Function, []
+        own = function.__dict__.get("apply")
+
+        def watched(kind, *args, **kwargs):
+            if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args) and not kind.__module__.startswith("torch."):
+                self.note(f"{kind.__name__}.backward()")
+            return own.__get__(None, kind)(*args, **kwargs) if own else super(function, kind).apply(*args, **kwargs)
+        for name, module in self.net.named_modules():
+            handles.append(module.register_forward_pre_hook(lambda m, args, name=name: self.scopes.append((name, type(m).__name__))))
+            handles.append(module.register_forward_hook(lambda m, args, out: self.scopes.pop() and None))
+        try:
+            with unittest.mock.patch.object(function, "apply", classmethod(watched)), self, torch.enable_grad():
+                self.net(*(torch.cat([e[:1], e[:1]]) for e in examples))
+        finally:
+            for handle in handles:
+                handle.remove()
+        return list(self.found.values())
+
+
+def _find_stops(net, examples):
+    try:
+        return _Watch(_copy(net)).run(examples)
+    except Exception:  # noqa: BLE001: the export says what fails
+        return []
+
+
+class _StopGradient(torch.autograd.Function):
+    """detach() as a node, which no exporter writes: mfl reads it as a layer `detach`."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return None
+
+    @staticmethod
+    def symbolic(g, x):
+        return g.op("mfl::StopGradient", x).setType(x.type())
+
+
+class _KeepStops(torch.overrides.TorchFunctionMode):
+    """Within an export. What is computed under no_grad() is detached."""
+
+    def __init__(self, stops):
+        super().__init__()
+        self.depth, self.by = 0, {s.by for s in stops}
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in DETACHES and "detach()" in self.by and args[0].is_floating_point():
+            return _StopGradient.apply(args[0])
+        out = func(*args, **(kwargs or {}))
+        within = self.depth and isinstance(out, torch.Tensor) and out.is_floating_point() and any(isinstance(a, torch.Tensor) for a in args)
+        return _StopGradient.apply(out) if within and "no_grad()" in self.by else out
+
+    @contextlib.contextmanager
+    def patched(self):
+        no_grad = torch.no_grad
+        enter, leave = no_grad.__enter__, no_grad.__exit__
+
+        def entered(own):
+            enter(own)
+            self.depth += 1
+
+        def left(own, *args):
+            self.depth -= 1
+            return leave(own, *args)
+        with unittest.mock.patch.object(no_grad, "__enter__", entered), unittest.mock.patch.object(no_grad, "__exit__", left), self:
+            yield
+
+
 # ---- the graph ----
 
-def _export(net, inputs, path):
+def _export(net, inputs, path, stops):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    with _only_torch(), _plain_forward(net), _plain_functions(), _quiet():
+    keep = _KeepStops(stops).patched if any(s.kept for s in stops) else contextlib.nullcontext
+    with _only_torch(), _plain_forward(net, keep), _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
             try:
@@ -155,6 +256,10 @@ def _export(net, inputs, path):
                 problem = e
         if "dynamo" not in takes:
             raise problem
+        if any(s.kept for s in stops):
+            stop = next(s for s in stops if s.kept)
+            raise ExportError(f"{stop.module or 'the module'} ({stop.kind}) stops gradients by {stop.by}, which only PyTorch's first exporter "
+                              f"can write, and that one fails: {problem}")
         try:
             torch.onnx.export(net, inputs, path, dynamo=True, optimize=False, external_data=False)
         except Exception as e:  # noqa: BLE001
@@ -192,12 +297,13 @@ def _export_once(net, inputs, path, options):
 
 
 @contextlib.contextmanager
-def _plain_forward(net):
+def _plain_forward(net, within=contextlib.nullcontext):
     """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
     forward, own = net.forward, net.__dict__.get("forward")
 
     def plain(*inputs):
-        return _tensors(forward(*inputs))
+        with within():
+            return _tensors(forward(*inputs))
 
     net.__dict__["forward"] = plain
     try:
@@ -249,10 +355,73 @@ def _plain_functions():
     plain_unfold = torch.Tensor.unfold  # PyTorch 2 writes another order for a dimension counted from the end
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
+    patches.append(unittest.mock.patch.object(functional, "fold", _fold_by_transpose(functional.fold)))
+    for name, written in WRITTEN.items():
+        for owner in (torch, torch.Tensor):
+            patches.append(unittest.mock.patch.object(owner, name, written(getattr(owner, name))))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+def _fold_by_transpose(plain):
+    """Columns are images of channels * kernel: a transposed convolution puts each where it belongs, and adds where they overlap."""
+    def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
+        out, kernel, spread, pad, step = ((v, v) if isinstance(v, int) else tuple(v)
+                                          for v in (output_size, kernel_size, dilation, padding, stride))
+        if input.dim() != 3:
+            return plain(input, output_size, kernel_size, dilation, padding, stride)
+        window = [d * (k - 1) + 1 for d, k in zip(spread, kernel)]
+        n = [(o + 2 * p - w) // s + 1 for o, p, w, s in zip(out, pad, window, step)]
+        more = [o - ((m - 1) * s - 2 * p + w) for o, m, s, p, w in zip(out, n, step, pad, window)]
+        taps, channels = kernel[0] * kernel[1], int(input.shape[1]) // (kernel[0] * kernel[1])
+        weight = torch.eye(taps).reshape(taps, 1, *kernel).repeat(channels, 1, 1, 1)
+        x = input.reshape(-1, int(input.shape[1]), *n)
+        return torch.nn.functional.conv_transpose2d(x, weight, None, step, pad, more, channels, spread)
+    return fold
+
+
+def _repeat_by_expand(plain):
+    def repeat(x, repeats, dim=None, **options):
+        if not isinstance(repeats, int) or dim is None or options.get("output_size") is not None:
+            return plain(x, repeats, dim, **options)
+        dim %= x.dim()
+        shape = [int(n) for n in x.shape]
+        wide = x.unsqueeze(dim + 1).expand(*[-1] * (dim + 1), repeats, *[-1] * (x.dim() - dim - 1))
+        return wide.reshape(-1 if dim else shape[0] * repeats, *(n * (repeats if d + 1 == dim else 1) for d, n in enumerate(shape[1:])))
+    return repeat
+
+
+def _repeat_by_tile(x, *dims, **options):
+    dims = options.get("dims", dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims)
+    return x.repeat(*[1] * (x.dim() - len(dims)), *dims)
+
+
+def _add_by_product(plain):
+    """index_add of constant places: a product with ones where a row goes."""
+    def index_add(x, dim, index, source, *, alpha=1):
+        if index.dtype not in (torch.int32, torch.int64) or index.dim() != 1:
+            return plain(x, dim, index, source, alpha=alpha)
+        dim %= x.dim()
+        places = (torch.arange(int(x.shape[dim]))[:, None] == index[None]).to(source.dtype)
+        if dim == x.dim() - 1:
+            return x + alpha * (source @ places.t())
+        turn = (lambda t: t) if dim == x.dim() - 2 else (lambda t: t.transpose(dim, x.dim() - 2))
+        return x + alpha * turn(places @ turn(source))
+    return index_add
+
+
+# Functions that no exporter writes, or none in a way that mfl reads, by others.
+WRITTEN = {
+    "sinh": lambda plain: lambda x: (torch.exp(x) - torch.exp(-x)) / 2,
+    "cosh": lambda plain: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
+    "tan": lambda plain: lambda x: torch.sin(x) / torch.cos(x),
+    "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
+    "repeat_interleave": _repeat_by_expand,
+    "tile": lambda plain: _repeat_by_tile,
+    "index_add": _add_by_product,
+}
 
 
 def _median_by_sort(plain):
@@ -335,7 +504,7 @@ def _prove(net, examples, model):
     best, start = None, time.monotonic()
     for seed in range(1, TRIES + 1):
         try:
-            runs = _runs(net, inputs, rows, seed, [name for _, name in trained], n_elements <= DOUBLE_MAX)
+            runs = _runs_of_tokens(net, examples, inputs, rows, seed, [name for _, name in trained], n_elements <= DOUBLE_MAX)
         except ExportError as e:
             return None, str(e)
         noise = max(run["noise"] for run in runs)
@@ -349,7 +518,7 @@ def _prove(net, examples, model):
     _spread(net, inputs, rows, seed, runs)
     per = max(4, min(SAMPLES, SAMPLES_TOTAL // len(model["parameters"])))
     return {
-        "format": 1, "seed": seed, "rows": rows, "inputs": inputs,
+        "format": 1, "seed": seed, "rows": rows, "inputs": inputs, "precision": runs[0]["precision"],
         "outputs": [_outputs(run, seed) for run in runs],
         "parameters": [_samples(i, p, runs, per, seed) for i, p in enumerate(model["parameters"])],
         "activations": [{"module": name, "norm": [run["norms"][name] for run in runs]} for name in runs[0]["norms"]
@@ -453,6 +622,21 @@ def _tensors(out):
     return None
 
 
+def _runs_of_tokens(net, examples, inputs, rows, seed, names, in_double):
+    """Where a column's offset is added to its tokens, numbers up to the embedding's size are too many: the example shows how many
+    there are."""
+    try:
+        return _runs(net, inputs, rows, seed, names, in_double)
+    except ExportError:
+        below = [int(e.max()) + 1 if kind["kind"] == "tokens" else 0 for e, kind in zip(examples, inputs)]
+        if all(n in (0, kind.get("below")) for n, kind in zip(below, inputs)):
+            raise
+    for kind, n in zip(inputs, below):
+        if n:
+            kind["below"] = n
+    return _runs(net, inputs, rows, seed, names, in_double)
+
+
 def _runs(net, inputs, rows, seed, names, in_double):
     """For each batch: outputs, gradients, norms of modules' outputs, and how much rounding changes them."""
     base, second = _copy(net), _copy(net)
@@ -474,6 +658,7 @@ def _runs(net, inputs, rows, seed, names, in_double):
                 raise ExportError(f"the module fails on seeded inputs of shape {[list(t.shape) for t in x]}: {e}") from e
             return _runs(net, inputs, rows, seed, names, False)
         other = _run(second, x, seed, b, names, False)
+        run["precision"] = "double" if in_double else "float"
         run["out_noise"] = _difference(run["out"], other["out"])
         if run["out_noise"] > 0.05 * float(run["out"].abs().max()):
             raise ExportError("its outputs are random even without dropout, or rounding alone changes them by 5%")

@@ -13,9 +13,9 @@ import sys
 HEAD = """<!-- Made by ./dev docs from the programs' own tables: change common/settings/settings.h's rows, not this file. -->
 # Configuration
 
-Every key of the two programs' files and of job files, with its default and what it takes. The same text is in
-`mfl-server.yaml(5)`, `mfl-client.yaml(5)` and `mfl-job(5)`; [deploy/server.yaml](../deploy/server.yaml) and
-[deploy/client.yaml](../deploy/client.yaml) are commented files with every key.
+Every key of the programs' files and of job files, with its default and what it takes. The same text is in
+`mfl-server.yaml(5)`, `mfl-client.yaml(5)`, `mfl-serve.yaml(5)` and `mfl-job(5)`; [deploy/server.yaml](../deploy/server.yaml),
+[deploy/client.yaml](../deploy/client.yaml) and [deploy/serve.yaml](../deploy/serve.yaml) are commented files with every key.
 
 * **What wins:** an option, then a variable of the environment, then the file, then the default; where it says "after the file",
   the variable is only a default.
@@ -30,19 +30,23 @@ Every key of the two programs' files and of job files, with its default and what
 
 
 def ask(build, program, *argv):
-    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client'}[program]
+    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client', 'mfl-serve': 'serve'}[program]
     done = subprocess.run([os.path.join(build, folder, program), *argv], capture_output=True, text=True, timeout=30, check=True)
     return done.stdout
 
 
 def make(build):
     """Path in the tree: text."""
+    if not os.path.exists(os.path.join(build, 'serve', 'mfl-serve')):
+        print('docs: skipped: no mfl-serve here; on Debian: apt-get install libhttp-parser-dev')
+        sys.exit(77)
     chapters = [ask(build, 'mfl-server', '--help=markdown'), ask(build, 'mfl-client', '--help=markdown'),
-                ask(build, 'mfl', 'help', 'markdown-job').lstrip('\n')]
+                ask(build, 'mfl-serve', '--help=markdown'), ask(build, 'mfl', 'help', 'markdown-job').lstrip('\n')]
     return {
         'docs/configuration.md': HEAD + '\n'.join(chapters),
         'deploy/server.yaml': ask(build, 'mfl-server', '--help=yaml'),
         'deploy/client.yaml': ask(build, 'mfl-client', '--help=yaml'),
+        'deploy/serve.yaml': ask(build, 'mfl-serve', '--help=yaml'),
     }
 
 

@@ -15,7 +15,7 @@
 static int known_graph(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
 {
         *ret_graph = NULL;
-        if (!job->model.input.rank || !job->model.classes)
+        if (!job->model.tensors && (!job->model.input.rank || !job->model.classes))
                 return 0;
         return mfl_job_graph(job, &job->model.input, job->model.classes, ret_graph, err);
 }
@@ -86,14 +86,18 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
 {
         const struct mfl_job *j = s->job;
         printf("%s: valid\n  name      %s\n  rounds    %u\n  model     %s", s->path, j->name, j->rounds,
-                j->model.preset[0] ? j->model.preset : "layers");
+                mfl_job_model_name(j));
         if (graph && graph->n_frozen)
                 printf(", %" PRIu64 " parameters, %" PRIu64 " of them move\n", graph->n, graph->n_moving);
         else if (graph)
                 printf(", %" PRIu64 " parameters\n", graph->n);
         else
                 printf(" (parameters depend on the data set)\n");
-        printf("  data      %s, %s", j->data.name, mfl_partition_name(j->data.partition));
+        if (mfl_job_has_program(j))
+                printf("  program   %s, which the daemons' administrators provide, with %s\n",
+                        j->training.program, j->training.config ? j->training.config : "no config");
+        printf("  data      %s, %s", mfl_job_owns_data(j) ? "the program's own" : j->data.name,
+                mfl_partition_name(j->data.partition));
         if (j->data.clients)
                 printf(", %u clients", j->data.clients);
         putchar('\n');
@@ -109,7 +113,7 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
         if (j->parallel.members)
                 printf("at most %u workers for a client", j->parallel.members);
         else
-                printf("as many workers as there are for a client");
+                printf("as many workers for a client as pay");
         if (j->parallel.members_min > 1)
                 printf(", %u at least", j->parallel.members_min);
         printf(", within %s\n", within[j->parallel.within]);
@@ -135,7 +139,7 @@ static json_t *check_json(const struct mfl_submission *s, const struct mfl_graph
 {
         const struct mfl_job *j = s->job;
         return json_pack("{sb ss sI ss so so ss ss sI ss so so}", "valid", 1, "name", j->name, "rounds",
-                (json_int_t)j->rounds, "model", j->model.preset[0] ? j->model.preset : "layers", "params",
+                (json_int_t)j->rounds, "model", mfl_job_model_name(j), "params",
                 graph ? json_integer((json_int_t)graph->n) : json_null(), "moving",
                 graph ? json_integer((json_int_t)graph->n_moving) : json_null(), "data", j->data.name,
                 "partition", mfl_partition_name(j->data.partition), "clients", (json_int_t)j->data.clients,

@@ -182,11 +182,34 @@ static json_t *teams_json(const Mfl__JobTeams *teams)
                 "at_work", at_work);
 }
 
+static json_t *contract_json(const char *text)
+{
+        json_t *contract = *text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+        return contract ? contract : json_null();
+}
+
+/* What the model expects of its input; nothing while no daemon has told. */
+static int print_contract(const char *text, struct mfl_error *err)
+{
+        struct mfl_contract *contract;
+        int r = *text ? mfl_contract_parse(text, "the server's answer", &contract, err) : MFL_INVALID;
+        if (r)
+                return MFL_MIN(r, 0); /* of a later version */
+        char *view = mfl_view_contract(contract);
+        mfl_contract_free(contract);
+        if (!view)
+                return mfl_fail_memory(err, 0, "a contract");
+        fputs(view, stdout);
+        free(view);
+        return 0;
+}
+
 static json_t *detail_json(const Mfl__JobDetail *d)
 {
-        return json_pack("{so ss so so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
+        return json_pack("{so ss so so so so so}", "job", mfl_json_job(d->info), "text", d->text, "rounds",
                 rounds_json(d->rounds, d->n_rounds), "nodes", nodes_json(d->nodes, d->n_nodes), "teams",
-                teams_json(d->teams), "scores", mfl_json_scores(d->scores));
+                teams_json(d->teams), "scores", mfl_json_scores(d->scores), "contract",
+                contract_json(d->contract));
 }
 
 /* What a robust strategy made of the updates, for the newest rounds. */
@@ -231,8 +254,11 @@ static int print_detail(
                         j->clients_done, j->clients_total, j->daemons);
         if (j->best)
                 print_best(j);
+        int r = print_contract(d->contract, err);
+        if (r)
+                return r;
         putchar('\n');
-        int r = print_rounds(cli, d->rounds, d->n_rounds, err);
+        r = print_rounds(cli, d->rounds, d->n_rounds, err);
         print_choices(d->rounds, d->n_rounds);
         if (!r)
                 r = print_scores(cli, d, err);

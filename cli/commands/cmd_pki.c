@@ -80,18 +80,20 @@ static int read_roles(struct mfl_cli *cli, unsigned *ret_roles, struct mfl_error
         unsigned roles = mfl_pki_role_of(cli->argument[1]);
         if (!roles)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "'%.60s' is not a role: server, daemon, operator, viewer or admin", cli->argument[1]);
+                        "'%.60s' is not a role: server, relay, daemon, operator, viewer or admin",
+                        cli->argument[1]);
         for (int i = 0; i < cli->options.n_role; i++) {
                 unsigned role = mfl_pki_role_of(cli->options.role[i]);
-                if (!role || role == MFL_PKI_SERVER)
+                if (!role || role & MFL_PKI_LISTENS)
                         return mfl_fail(err, MFL_CLI_USAGE,
                                 "--role: '%.60s' is not daemon, operator, viewer or admin",
                                 cli->options.role[i]);
                 roles |= role;
         }
-        if (roles & MFL_PKI_SERVER && roles != MFL_PKI_SERVER)
+        if (roles & MFL_PKI_LISTENS && cli->options.n_role)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "a server's certificate can't have other roles; issue a second certificate");
+                        "a %s's certificate can't have other roles; issue a second certificate",
+                        cli->argument[1]);
         *ret_roles = roles;
         return 0;
 }
@@ -133,8 +135,10 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
         if (r)
                 return r;
         read_request(cli, request);
-        bool server = request->roles == MFL_PKI_SERVER;
-        request->name = cli->argument[2] ? cli->argument[2] : server ? "server" : NULL;
+        bool server = request->roles & MFL_PKI_LISTENS;
+        request->name = cli->argument[2]                  ? cli->argument[2]
+                        : request->roles & MFL_PKI_SERVER ? "server"
+                                                          : NULL;
         if (!request->name)
                 return mfl_fail(
                         err, MFL_CLI_USAGE, "the name is missing: mfl pki issue %s NAME", cli->argument[1]);
@@ -146,12 +150,15 @@ static int read_issue(struct mfl_cli *cli, struct mfl_pki_request *request, stru
                         request->name);
         if (server && !request->n_hosts)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "the certificate needs the host names and addresses of the server: give --host NAME "
-                        "for each");
+                        "the certificate needs the host names and addresses of the %s: give --host NAME "
+                        "for each",
+                        cli->argument[1]);
         if (!server && request->n_hosts)
-                return mfl_fail(err, MFL_CLI_USAGE, "--host goes only with a server's certificate");
-        if (request->site && !(request->roles & MFL_PKI_DAEMON))
-                return mfl_fail(err, MFL_CLI_USAGE, "--site goes only with a daemon's certificate");
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--host goes only with a server's or a relay's certificate");
+        if (request->site && !(request->roles & (MFL_PKI_DAEMON | MFL_PKI_RELAY)))
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--site goes only with a daemon's or a relay's certificate");
         return 0;
 }
 
@@ -243,7 +250,7 @@ static int print_exported(const struct mfl_pki *pki, const char *name, const cha
         printf("%s: %s/ with cert.pem, ca.pem%s%s\n"
                "Unpack it there as the user that will read the files: tar xpf FILE.%s\n",
                 path, name, key ? ", key.pem" : "",
-                mfl_pki_index_find(&pki->index, name)->roles & MFL_PKI_SERVER ? ", crl.pem" : "",
+                mfl_pki_index_find(&pki->index, name)->roles & MFL_PKI_LISTENS ? ", crl.pem" : "",
                 key ? " Delete the archive afterwards: it contains the key." : "");
         return 0;
 }
@@ -274,7 +281,7 @@ static int run_export(struct mfl_cli *cli, const char *dir, const char *pass, st
 
 static const struct verb verbs[] = {
         {"init", "[CA-NAME]", 0, 1, OPTION_DAYS | OPTION_CRL_DAYS | OPTION_PASS, run_init},
-        {"issue", "server|daemon|operator|viewer|admin [NAME]", 1, 2,
+        {"issue", "server|relay|daemon|operator|viewer|admin [NAME]", 1, 2,
                 OPTION_DAYS | OPTION_CRL_DAYS | OPTION_HOST | OPTION_ROLE | OPTION_OUT | OPTION_CSR |
                         OPTION_SITE | OPTION_PASS,
                 run_issue},

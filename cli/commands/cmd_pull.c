@@ -7,26 +7,6 @@
 #include "cli/pull/pull.h"
 #include "common/settings/yaml.h"
 
-static int parse_round(const char *text, int64_t *ret_round, struct mfl_error *err)
-{
-        char *end;
-        if (!text || !strcmp(text, "last")) {
-                *ret_round = MFL_PULL_LAST;
-                return 0;
-        }
-        if (!strcmp(text, "best")) {
-                *ret_round = MFL_PULL_BEST;
-                return 0;
-        }
-        errno = 0;
-        int64_t v = strtoll(text, &end, 10);
-        if (errno || end == text || *end || v < 0 || v > UINT32_MAX)
-                return mfl_fail(err, MFL_CLI_USAGE,
-                        "--round: '%.60s' is not a round's number, 'best' or 'last'", text);
-        *ret_round = v;
-        return 0;
-}
-
 static const char *const format_names[] = {[MFL_PULL_SAFETENSORS] = "safetensors",
         [MFL_PULL_NPZ] = "npz",
         [MFL_PULL_ONNX] = "onnx",
@@ -77,6 +57,8 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
                         model && format != MFL_PULL_PEFT ? "file" : "folder");
         if (o->base && format != MFL_PULL_PEFT)
                 return mfl_fail(err, MFL_CLI_USAGE, "--base goes only with --format peft");
+        if (o->with_input && format != MFL_PULL_ONNX)
+                return mfl_fail(err, MFL_CLI_USAGE, "--with-input goes only with --format onnx");
         if (o->follow && table && !to_stdout)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--follow with --format %s writes to standard output: add '-o -'", name);
@@ -111,7 +93,7 @@ static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct m
         struct mfl_pulled pulled;
         char job[MFL_JOB_ID_BYTES];
         int64_t round = MFL_PULL_LAST;
-        int r = parse_round(cli->options.round, &round, err);
+        int r = mfl_pull_round(cli->options.round, &round, err);
         if (!r)
                 r = mfl_cli_signals_start(cli, err);
         if (!r)
@@ -119,7 +101,8 @@ static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct m
         if (!r)
                 r = mfl_client_resolve(&client, cli->argument[0], job, err);
         if (!r)
-                r = mfl_pull(&client, job, round, cli->options.out, format, cli->options.base, &pulled, err);
+                r = mfl_pull(&client, job, round, cli->options.out, format, cli->options.base,
+                        cli->options.with_input, &pulled, err);
         return r ? r : print_pulled(cli, job, &pulled, err);
 }
 

@@ -43,8 +43,8 @@ static int pull(struct mfl_run *run, struct mfl_client *client, struct mfl_error
 {
         char path[4096];
         snprintf(path, sizeof path, "%s/model.safetensors", run->out);
-        int r = mfl_pull(
-                client, run->watch.job, MFL_PULL_LAST, path, MFL_PULL_SAFETENSORS, NULL, &run->pulled, err);
+        int r = mfl_pull(client, run->watch.job, MFL_PULL_LAST, path, MFL_PULL_SAFETENSORS, NULL, false,
+                &run->pulled, err);
         run->has_model = !r;
         return r;
 }

@@ -166,12 +166,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl models last\n"},
         {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
-                "format base round output follow timeout",
+                "format base with-input round output follow timeout",
                 "Checks a model's params against the SHA-256 digest that the server stored when it\n"
                 "committed the round. The safetensors file has the job, the round, the digest and,\n"
                 "where measured, accuracy and loss as metadata; npz has one array per parameter, for\n"
                 "numpy.load. The names are PyTorch's. onnx is the whole network for inference, opset\n"
-                "17.\n"
+                "17; with --with-input, it takes samples as the sites have them.\n"
+                "\n"
+                "A safetensors file also has the job file, the input's shape and the contract as metadata\n"
+                "(onnx: the contract, npz: the contract as the archive's comment), so 'mfl predict' needs\n"
+                "no server. Whoever gets the file can read the job file.\n"
                 "\n"
                 "peft writes the adapter of a LoRA job (model.lora) into a folder that Hugging Face's\n"
                 "peft loads: PeftModel.from_pretrained(model, FOLDER). --base names the model for peft's\n"
@@ -195,6 +199,43 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pull last --format tensorboard --follow\n"
                 "  mfl pull last --format csv -o - | column -s, -t | less -S\n"
                 "  mfl pull last --format jsonl --follow -o - | jq .accuracy\n"},
+        {"predict", "MODEL", "a model's answers for the samples of a file", 1, 1,
+                "data output format top probabilities logits round backend threads",
+                "MODEL is a file that 'mfl pull' wrote as safetensors, which needs no server, or a job.\n"
+                "--data [FORMAT:]PATH is read as daemons read it, but as a whole: csv, npy, npz, idx,\n"
+                "cifar10, cifar100, images or text, with the keys of data_sets after commas. Labels may\n"
+                "be missing (of a CSV file, where its columns are as many as the model's features). The\n"
+                "model's contract says how values are scaled and what classes and tokens are called; see\n"
+                "'mfl model show'. Where sites scale differently, the keys mean and std say how.\n"
+                "\n"
+                "The answer to a sample has the same bits alone and among others. CSV has one line per\n"
+                "sample (with a class per position, one line per position); jsonl has one object per\n"
+                "sample; npy is an array of probabilities, or of the values of a regression.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl predict model.safetensors --data digits.npy -o answers.csv\n"
+                "  mfl predict last --data csv:new.csv --top 3 --format jsonl | jq .name\n"
+                "  mfl predict model.safetensors --data images:photos --probabilities\n"},
+        {"evaluate", "MODEL", "how good a model is on labelled samples of a file", 1, 1,
+                "data round backend threads",
+                "MODEL and --data are those of 'mfl predict'; the samples need labels (of npy files:\n"
+                "train_y=FILE). Loss and accuracy are computed as a round's evaluation computes them. AUC\n"
+                "is the mean over the classes, each against the rest; the calibration error is the mean\n"
+                "distance of accuracy and confidence over 15 bins. A regression has MAE, RMSE and R2.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl evaluate model.safetensors --data idx:/data/mnist\n"
+                "  mfl evaluate last --round best --data csv:test.csv,label=kind --json | jq .auc\n"},
+        {"model", "show MODEL", "what a model expects of its input, and where it comes from", 2, 2, "round",
+                "MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract comes from\n"
+                "the first site that trained the model: shape, type, scale and shift. Names of classes,\n"
+                "features and tokens are there if the site's configuration says names: share. Sites that\n"
+                "scale differently are named; then the input must be scaled before it is given.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl model show model.safetensors\n"
+                "  mfl model show last --json | jq .contract.scale\n",
+                .words = "show"},
         {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
                 "reason for",
                 "A node is the daemons of one machine that can reach each other: they add their updates\n"

@@ -39,8 +39,9 @@ static const struct mfl_cli_option options[] = {
         {"round", 0, KIND_TEXT, AT(round), "R|best|last", "which model (default: last)", 0, 0,
                 .choices = "best last"},
         {"format", 0, KIND_TEXT, AT(format), "F",
-                "safetensors (default), npz, onnx or peft: a model;\ntensorboard, csv or jsonl: the rounds",
-                0, 0, .choices = "safetensors npz onnx peft tensorboard csv jsonl"},
+                "safetensors (default), npz, onnx or peft: a model;\ntensorboard, csv or jsonl: the "
+                "rounds;\npredict: csv, jsonl or npy",
+                0, 0, .choices = "safetensors npz onnx peft tensorboard csv jsonl npy"},
         {"base", 0, KIND_TEXT, AT(base), "MODEL",
                 "peft: the model that the adapter belongs to (default: none)", 0, 0},
         {"output", 'o', KIND_TEXT, AT(out), "FILE",
@@ -110,6 +111,11 @@ static const struct mfl_cli_option options[] = {
         {"delta", 0, KIND_TEXT, AT(delta), "D", "such as 1e-5", 0, 0},
         {"calibrate", 0, KIND_TEXT, AT(calibrate), "EPSILON", "find the noise that costs at most EPSILON", 0,
                 0},
+        {"with-input", 0, KIND_FLAG, AT(with_input), NULL,
+                "onnx: take raw samples, and scale them as the sites do", 0, 0},
+        {"top", 0, KIND_NUMBER, AT(top), "K", "predict: the K most probable classes (default 1)", 1, 65536},
+        {"probabilities", 0, KIND_FLAG, AT(probabilities), NULL, "predict: those of all classes, too", 0, 0},
+        {"logits", 0, KIND_FLAG, AT(logits), NULL, "predict: what the model gives, too (npy: instead)", 0, 0},
         {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
                 "keep the server's state directory when the job is done", 0, 0},
 };
@@ -242,7 +248,9 @@ static const struct {
         {"kill abort end terminate halt quit interrupt pause", "stop"},
         {"restart rerun resubmit copy cp retry again repeat", "clone"},
         {"remove del erase purge clean", "delete"},
-        {"model checkpoints checkpoint", "models"},
+        {"checkpoints checkpoint", "models"},
+        {"infer classify score", "predict"},
+        {"eval test", "evaluate"},
         {"get download fetch export save metrics results model-pull", "pull"},
         {"clients nodes workers hosts gpus gpu devices daemon node", "daemons"},
         {"cordon disable", "drain"},
@@ -342,7 +350,7 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         bool only_arguments = false;
         struct mfl_cli_options *o = &cli->options;
         o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
-        o->days = o->crl_days = -1;
+        o->days = o->crl_days = o->top = -1;
         for (int i = 1; i < argc; i++) {
                 int r = 0;
                 if (!only_arguments && !strcmp(argv[i], "--"))

@@ -40,7 +40,8 @@ int mfl_data_check(const struct mfl_job *job, const struct mfl_dataset_config *c
                 .n_targets = d->n_targets,
                 .vocabulary = d->vocabulary};
         mfl_strcpy(facts.note, sizeof facts.note, d->note);
-        r = mfl_check_job(job, d, &graph, err);
+        r = mfl_job_has_program(job) ? mfl_job_graph(job, &d->shape, d->classes, &graph, err)
+                                     : mfl_check_job(job, d, &graph, err);
         if (!r)
                 r = check_partition(job, d, &facts, err);
         if (!r)

@@ -6,6 +6,7 @@
 
 #include "cli/job/pretrained.h"
 #include "cli/job/proof.h"
+#include "cli/job/tensors.h"
 #include "cli/job/trace_file.h"
 #include "cli/onnx/open/job.h"
 #include "common/privacy/spend.h"
@@ -57,7 +58,7 @@ static int read_initial(struct mfl_submission *s, struct mfl_error *err)
 {
         const struct mfl_job *job = s->job;
         struct mfl_graph *graph;
-        if (!job->model.input.rank || !job->model.classes)
+        if (!job->model.tensors && (!job->model.input.rank || !job->model.classes))
                 return mfl_fail(err, MFL_INVALID,
                         "%s: model.initial also needs model.input and model.classes, to check the file; for "
                         "example input: [1, 28, 28] and classes: 10",
@@ -147,6 +148,18 @@ static void note_softmax(struct mfl_submission *s)
                 s->path);
 }
 
+static int take_tensors(struct mfl_submission *s, struct mfl_error *err)
+{
+        char *text;
+        int r = mfl_tensors_job_read(s->text, s->text_bytes, s->path, &text, err);
+        if (r || !text)
+                return r;
+        free(s->text);
+        s->text = text;
+        s->text_bytes = strlen(text);
+        return 0;
+}
+
 static int parse(struct mfl_submission *s, const char *prover, struct mfl_error *err)
 {
         struct mfl_onnx_job onnx = {.text = NULL};
@@ -166,6 +179,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 onnx.text = NULL;
                 mfl_strcpy(s->notes, sizeof s->notes, onnx.model.notes);
         }
+        if (!r)
+                r = take_tensors(s, err);
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
         if (!r)

@@ -132,7 +132,8 @@ static const struct {
         {"Max", BINARY, 'M', SAME}, {"Min", BINARY, 'm', SAME}, {"Xor", BINARY, 'x', TRUTH},
         {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
         {"ScatterND", OTHER, 0, SAME}, {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME},
-        {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME}};
+        {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME},
+        {"NonZero", OTHER, 0, SAME}};
 
 static int fold_of(const struct onnx *o)
 {
@@ -479,9 +480,11 @@ int mfl_onnx_fold(struct onnx *o)
         if (!strcmp(op, "Constant"))
                 return fold_constant(o);
         bool scatter = !strcmp(op, "ScatterND");
-        int r = need(o, scatter ? 3 : !strncmp(op, "Reduce", 6) ? 1 : 2);
+        int r = need(o, scatter ? 3 : !strncmp(op, "Reduce", 6) || !strcmp(op, "NonZero") ? 1 : 2);
         if (r)
                 return r;
+        if (!strcmp(op, "NonZero"))
+                return mfl_onnx_fold_non_zero(o);
         if (scatter)
                 return mfl_onnx_fold_scatter_nd(o);
         if (!strcmp(op, "CumSum"))

@@ -72,6 +72,27 @@ int mfl_onnx_fold_cumsum(struct onnx *o)
         return mfl_onnx_fold_output(o, t);
 }
 
+/* The places of what is not 0, as {dimensions, places}. */
+int mfl_onnx_fold_non_zero(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        int64_t n = 0, at = 0;
+        struct onnx_tensor *t;
+        for (int64_t i = 0; i < a->count; i++)
+                n += mfl_onnx_number(a, i) != 0;
+        struct onnx_shape shape = {2, {a->shape.rank, n}};
+        int r = mfl_onnx_fold_new(o, &shape, false, &t);
+        for (int64_t i = 0; !r && i < a->count; i++) {
+                if (mfl_onnx_number(a, i) == 0)
+                        continue;
+                for (int d = 0; d < a->shape.rank; d++)
+                        mfl_onnx_fold_put(
+                                t, d * n + at, (double)(i / stride_of(&a->shape, d) % a->shape.dim[d]));
+                at++;
+        }
+        return r ? r : mfl_onnx_fold_output(o, t);
+}
+
 /* out[i..][k..] = data[index[i..][0]][index[i..][1]]..[k..] */
 int mfl_onnx_fold_gather_nd(struct onnx *o)
 {

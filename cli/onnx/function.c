@@ -4,15 +4,27 @@
 
 #include "cli/onnx/internal.h"
 
+#define GRID 129 /* eighths from -8 to 8, a bit beside them */
+#define NEAR 10  /* on either side of 0, each half as far: steep functions look like jumps from afar */
+_Static_assert(ONNX_SAMPLES == GRID + 2 * NEAR + 4, "samples");
+
 /* No sample is a number that a function treats specially. The outer ones are far away, so that a bound that
  * is not near 0 shows. In ascending order. */
 double mfl_onnx_sample_at(int i)
 {
-        static const double far[] = {21.0371, 311.0371};
-        int from_end = ONNX_SAMPLES - 1 - i;
+        static const double far[] = {21.0371, 311.0371}, beside = 0.0371;
+        int from_end = ONNX_SAMPLES - 1 - i, at = i - 2;
         if (i < 2)
                 return -far[1 - i];
-        return from_end < 2 ? far[1 - from_end] : (i - ONNX_SAMPLES / 2) * 0.5 + 0.0371;
+        if (from_end < 2)
+                return far[1 - from_end];
+        if (at < GRID / 2)
+                return (at - GRID / 2) * 0.125 + beside;
+        if (at < GRID / 2 + NEAR)
+                return -ldexp(beside, GRID / 2 - at);
+        if (at < GRID / 2 + 2 * NEAR)
+                return ldexp(beside, at - GRID / 2 - 2 * NEAR);
+        return (at - GRID / 2 - 2 * NEAR) * 0.125 + beside;
 }
 
 /* A node of one variable with its attributes. */
@@ -27,11 +39,12 @@ struct unary {
 static const char *const others[] = {
         "Clip", "Gelu", "HardSigmoid", "Mish", "Selu", "Shrink", "ThresholdedRelu", NULL};
 
-/* Functions that are constant between jumps: their nodes are layers at once (condition.c), since samples do not tell where they
- * jump. */
+/* Functions that are constant between jumps, and the one that nothing is trained through: their nodes are layers at once
+ * (condition.c), since samples do not tell where they jump. */
 static bool is_step(int curve)
 {
-        return curve == MFL_CURVE_SIGN || curve == MFL_CURVE_ROUND || curve == MFL_CURVE_FLOOR;
+        return curve == MFL_CURVE_SIGN || curve == MFL_CURVE_ROUND || curve == MFL_CURVE_FLOOR ||
+               curve == MFL_CURVE_DETACH;
 }
 
 /* The function that unary.def writes as this node alone; MFL_CURVE_COUNT_ if there is none. */
@@ -346,23 +359,34 @@ static bool find_function(const struct onnx_value *v, struct mfl_layer *ret_f, d
         return false;
 }
 
-/* Whether v is a x + b between two bounds, with two samples in between. So any Hardtanh is a hardsigmoid with
- * other scales. */
+/* Clearly between two bounds. A smooth step, such as tanh(20 x), comes as near to its bounds as to no number between them. */
+static bool is_between(double v, double low, double high)
+{
+        return v - low > 1e-6 * (high - low) && high - v > 1e-6 * (high - low);
+}
+
+/* Whether v is a x + b between two bounds, with three samples in between: a steeper one is made by the layers of its nodes, since
+ * samples do not tell what it is. So any Hardtanh is a hardsigmoid with other scales. */
 static bool is_clamp(const struct onnx_value *v, double *ret_a, double *ret_b)
 {
-        double low = mfl_onnx_value_at(v, 0), high = mfl_onnx_value_at(v, ONNX_SAMPLES - 1), a = 0, b = 0;
-        for (int i = 1; i + 2 < ONNX_SAMPLES && a == 0; i++) {
+        double first = mfl_onnx_value_at(v, 0), last = mfl_onnx_value_at(v, ONNX_SAMPLES - 1), a = 0, b = 0;
+        double low = fmin(first, last), high = fmax(first, last);
+        int inside = 0;
+        if (!isfinite(low) || !isfinite(high))
+                return false;
+        for (int i = 1; i + 1 < ONNX_SAMPLES; i++) {
                 double y = mfl_onnx_value_at(v, i), next = mfl_onnx_value_at(v, i + 1),
                        width = mfl_onnx_sample_at(i + 1) - mfl_onnx_sample_at(i);
-                if (fmin(low, high) < fmin(y, next) && fmax(y, next) < fmax(low, high))
+                inside += is_between(y, low, high);
+                if (is_between(y, low, high) && is_between(next, low, high) && (a == 0 || width > 0.1)) {
                         a = (next - y) / width;
-                b = y - a * mfl_onnx_sample_at(i);
+                        b = y - a * mfl_onnx_sample_at(i);
+                }
         }
-        if (!isfinite(low) || !isfinite(high) || a == 0)
+        if (inside < 3 || a == 0)
                 return false;
         for (int i = 0; i < ONNX_SAMPLES; i++)
-                if (!is_close(mfl_onnx_value_at(v, i),
-                            fmin(fmax(a * mfl_onnx_sample_at(i) + b, fmin(low, high)), fmax(low, high))))
+                if (!is_close(mfl_onnx_value_at(v, i), fmin(fmax(a * mfl_onnx_sample_at(i) + b, low), high)))
                         return false;
         *ret_a = a;
         *ret_b = b;

@@ -18,7 +18,7 @@
 #include "onnx.pb-c.h"
 
 #define ONNX_RANK_MAX 8
-#define ONNX_SAMPLES 37
+#define ONNX_SAMPLES 153
 #define ONNX_ELEMENTS_MAX ((int64_t)1 << 30)
 #define ONNX_TENSORS_PER_LAYER 4
 
@@ -306,6 +306,7 @@ void mfl_onnx_fold_put(struct onnx_tensor *t, int64_t i, double v);
 int mfl_onnx_fold_output(struct onnx *o, struct onnx_tensor *t);
 /* fold_index.c; all inputs that are needed are there */
 int mfl_onnx_fold_cumsum(struct onnx *o);
+int mfl_onnx_fold_non_zero(struct onnx *o);
 int mfl_onnx_fold_gather_nd(struct onnx *o);
 int mfl_onnx_fold_gather_elements(struct onnx *o);
 int mfl_onnx_fold_scatter_nd(struct onnx *o);
@@ -449,7 +450,8 @@ int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
-/* condition.c: Sign, Round, Floor and Ceil of computed values; And, Or and Not of conditions on different ones */
+/* condition.c: Sign, Round, Floor, Ceil and StopGradient of computed values; And, Or and Not of conditions on different ones */
+#define ONNX_STOP "StopGradient" /* mfl_export.py writes it for detach(), in the domain "mfl" */
 int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
 

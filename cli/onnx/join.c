@@ -51,7 +51,7 @@ int mfl_onnx_without(
                 else if (dim != 1)
                         return mfl_onnx_fail(o, "the batch dimension is in an unexpected position");
         }
-        *ret_shape = s;
+        *ret_shape = s.rank ? s : (struct mfl_shape){1, {1}}; /* a single number */
         return 0;
 }
 

@@ -59,4 +59,15 @@ int mfl_onnx_child(int socket);
 int mfl_onnx_write(
         const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err);
 
+struct mfl_contract;
+/* How the file's input is to be given. */
+struct mfl_onnx_contract {
+        const char *text; /* JSON, for the metadata; NULL or empty: none */
+        const struct mfl_contract
+                *contract; /* the file's first layers scale as it says; NULL: the input is the graph's */
+};
+/* The same with a contract. MFL_INVALID also: the contract says that the input must be scaled before. */
+int mfl_onnx_write_with(const char *path, const struct mfl_graph *graph, const float *params,
+        const struct mfl_onnx_contract *contract, struct mfl_error *err);
+
 #endif

@@ -3,6 +3,7 @@
 #include "cli/onnx/write.h"
 
 #include "common/base/fs.h"
+#include "common/contract/contract.h"
 
 #define OPSET 17
 #define IR_VERSION 8
@@ -51,7 +52,13 @@ static int write_graph(struct onnx_writer *w, struct mfl_error *err)
         w->names = mfl_onnx_writer_alloc(w, (size_t)g->n_layers, sizeof *w->names);
         if (w->names)
                 mfl_strcpy(w->names[0], sizeof w->names[0], "input");
-        put_info(w, false, "input", &g->input, g->vocabulary ? WRITER_TYPE_INT64 : WRITER_TYPE_FLOAT);
+        put_info(w, false, "input", w->contract ? &w->contract->shape : &g->input,
+                g->vocabulary                                 ? WRITER_TYPE_INT64
+                : w->contract && w->contract->dtype == MFL_U8 ? WRITER_TYPE_UINT8
+                                                              : WRITER_TYPE_FLOAT);
+        const char *input = w->contract ? mfl_onnx_write_input(w) : NULL;
+        if (w->names && input)
+                mfl_strcpy(w->names[0], sizeof w->names[0], input);
         for (int i = 1; !w->failed && i < g->n_layers; i++) {
                 int r = mfl_onnx_write_layer(w, i, err);
                 if (r)
@@ -84,10 +91,26 @@ static int write_file(const char *path, const Onnx__ModelProto *model, struct mf
 int mfl_onnx_write(
         const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
 {
-        struct onnx_writer w = {.graph = graph, .params = params, .proto = ONNX__GRAPH_PROTO__INIT};
+        return mfl_onnx_write_with(path, graph, params, &(struct mfl_onnx_contract){NULL}, err);
+}
+
+int mfl_onnx_write_with(const char *path, const struct mfl_graph *graph, const float *params,
+        const struct mfl_onnx_contract *contract, struct mfl_error *err)
+{
+        struct onnx_writer w = {.graph = graph,
+                .params = params,
+                .contract = contract->contract,
+                .proto = ONNX__GRAPH_PROTO__INIT};
+        Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT, *entries[] = {&entry};
         Onnx__ModelProto model = ONNX__MODEL_PROTO__INIT;
         Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT, *opsets[] = {&opset};
-        char name[] = "mfl", version[] = MFL_VERSION, domain[] = "";
+        char name[] = "mfl", version[] = MFL_VERSION, domain[] = "", key[] = "contract";
+        if (w.contract && w.contract->normalised)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: its first layers can't scale the input: sites scale differently, or keep how "
+                        "(`mfl model show`); leave "
+                        "out --with-input",
+                        path);
         if (graph->n * sizeof *params > FILE_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "%s: %llu parameters don't fit into an ONNX file, whose limit is 2 GiB; use --format "
@@ -104,6 +127,10 @@ int mfl_onnx_write(
         model.n_opset_import = 1;
         model.opset_import = opsets;
         w.proto.name = name;
+        entry.key = key;
+        entry.value = (char *)(uintptr_t)contract->text;
+        model.n_metadata_props = contract->text && *contract->text;
+        model.metadata_props = entries;
         int r = write_graph(&w, err);
         if (!r)
                 r = write_file(path, &model, err);

@@ -8,12 +8,13 @@
 
 #define WRITER_NAME_BYTES 96
 
-enum { WRITER_TYPE_FLOAT = 1, WRITER_TYPE_INT64 = 7 }; /* TensorProto.DataType */
+enum { WRITER_TYPE_FLOAT = 1, WRITER_TYPE_UINT8 = 2, WRITER_TYPE_INT64 = 7 }; /* TensorProto.DataType */
 
 /* A failed allocation is remembered in `failed`, and later calls do nothing. */
 struct onnx_writer {
         const struct mfl_graph *graph;
         const float *params;
+        const struct mfl_contract *contract; /* whose scaling the file does; NULL: none */
         Onnx__GraphProto proto;
         void **blocks;
         size_t n_blocks, blocks_max;
@@ -21,6 +22,9 @@ struct onnx_writer {
         const char *at;                   /* the current layer */
         bool failed;
 };
+
+/* write_input.c: the layers between the file's input and the graph's; returns the name of the last one's output. */
+const char *mfl_onnx_write_input(struct onnx_writer *w);
 
 void *mfl_onnx_writer_alloc(
         struct onnx_writer *w, size_t n, size_t size); /* freed with the writer; NULL after a failure */

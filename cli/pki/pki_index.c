@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "server"};
+static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "server", "relay"};
 const char *const mfl_pki_state_names[] = {"valid", "renewed", "revoked", NULL};
 
 unsigned mfl_pki_role_of(const char *text)

@@ -96,14 +96,15 @@ static int sign(struct mfl_pki *pki, const struct mfl_pki_request *request, stru
         e->not_after = pki->now + (int64_t)request->days * MFL_PKI_DAY_S;
         *ret_shortened = e->not_after > ca_end;
         e->not_after = MFL_MIN(e->not_after, ca_end);
-        bool server = e->roles & MFL_PKI_SERVER;
+        bool server = e->roles & MFL_PKI_SERVER, relay = e->roles & MFL_PKI_RELAY;
         struct mfl_pki_leaf leaf = {.name = e->name,
                 .site = e->site,
                 .roles = roles,
                 .n_roles = server ? 0 : mfl_pki_role_names(e->roles, roles),
                 .hosts = (const char *const *)e->hosts,
                 .n_hosts = e->n_hosts,
-                .server = server,
+                .server = server || relay,
+                .client = !server,
                 .not_after = e->not_after};
         return mfl_pki_sign(pki->ca, &leaf, d->public, pki->now, &d->cert, e->serial, err);
 }
@@ -173,11 +174,11 @@ static int store(struct mfl_pki *pki, const struct mfl_pki_request *request, str
                 r = mfl_pki_index_add(&pki->index, &d->entry, err);
         if (r)
                 return r;
-        if (copy && d->entry.roles & MFL_PKI_SERVER)
+        if (copy && d->entry.roles & MFL_PKI_LISTENS)
                 crl_copy = mfl_asprintf("%s/crl.pem", copy);
         MFL_CLEANUP_FREE char *dir =
                 copy ? mfl_strdup(copy) : mfl_asprintf("%s/issued/%s", pki->dir, d->entry.name);
-        if (!dir || (copy && d->entry.roles & MFL_PKI_SERVER && !crl_copy))
+        if (!dir || (copy && d->entry.roles & MFL_PKI_LISTENS && !crl_copy))
                 return mfl_fail_memory(err, 0, "a file name");
         plan_files(pki, &txn, d, copy);
         r = mfl_pki_commit(pki, &txn, request->crl_days, crl_copy, err);
@@ -254,7 +255,7 @@ static int renew_draft(struct mfl_pki *pki, const struct mfl_pki_request *reques
                 return mfl_fail(err, MFL_CLI_CONFLICT,
                         "the certificate of '%s' is revoked: issue a new one instead of renewing it",
                         old->name);
-        if (request->n_hosts && !(old->roles & MFL_PKI_SERVER))
+        if (request->n_hosts && !(old->roles & MFL_PKI_LISTENS))
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--host goes only with a server's certificate, not for '%s'", old->name);
         if (request->site && !(old->roles & MFL_PKI_DAEMON))

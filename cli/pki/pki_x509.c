@@ -428,7 +428,10 @@ static bool fill_leaf(X509 *cert, const struct mfl_pki_ca *ca, const struct mfl_
                X509_set_pubkey(cert, key->key) &&
                add_extension(cert, ca->cert, NID_basic_constraints, "critical,CA:FALSE") &&
                add_extension(cert, ca->cert, NID_key_usage, "critical,digitalSignature") &&
-               add_extension(cert, ca->cert, NID_ext_key_usage, leaf->server ? "serverAuth" : "clientAuth") &&
+               add_extension(cert, ca->cert, NID_ext_key_usage,
+                       leaf->server && leaf->client ? "serverAuth,clientAuth"
+                       : leaf->server               ? "serverAuth"
+                                                    : "clientAuth") &&
                add_extension(cert, ca->cert, NID_subject_key_identifier, "hash") &&
                add_extension(cert, ca->cert, NID_authority_key_identifier, "keyid:always") &&
                add_hosts(cert, leaf) && X509_sign(cert, ca->key, EVP_sha256()) > 0;

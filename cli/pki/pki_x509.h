@@ -54,8 +54,8 @@ struct mfl_pki_leaf {
         int n_roles;
         const char *const *hosts; /* SANs: DNS names and IP addresses, n_hosts */
         int n_hosts;
-        bool server;       /* EKU serverAuth; otherwise clientAuth */
-        int64_t not_after; /* at most the CA's */
+        bool server, client; /* EKU serverAuth, clientAuth; one at least */
+        int64_t not_after;   /* at most the CA's */
 };
 /* Signs a certificate that is valid from MFL_PKI_EARLY_S before now. */
 int mfl_pki_sign(const struct mfl_pki_ca *ca, const struct mfl_pki_leaf *leaf,

@@ -49,7 +49,7 @@ static bool is_size(double v)
 static bool has_head(const struct mfl_proof *p)
 {
         bool ok = p->n_inputs >= 1 && p->n_inputs <= MFL_PROOF_INPUTS_MAX && p->rank >= 2 &&
-                  p->rank <= MFL_PROOF_RANK_MAX;
+                  p->rank <= MFL_PROOF_RANK_MAX && memchr(p->stops, '\0', sizeof p->stops);
         for (uint32_t i = 0; ok && i < p->n_inputs; i++)
                 ok = isfinite(p->input[i].mean) && isfinite(p->input[i].deviation) &&
                      p->input[i].count <= MFL_PARAMS_MAX;

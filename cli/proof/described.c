@@ -315,6 +315,20 @@ static int read_samples(struct mfl_described *d, const json_t *v, struct mfl_err
         return r;
 }
 
+/* What stops gradients, as the exporter saw it, and what to write instead. Only the first one: its remedy is that of all. */
+static void name_stop(struct mfl_described *d)
+{
+        const json_t *stop = json_array_get(json_object_get(d->model, "stops"), 0);
+        const char *module = json_string_value(json_object_get(stop, "module")),
+                   *kind = json_string_value(json_object_get(stop, "class")),
+                   *by = json_string_value(json_object_get(stop, "by"));
+        if (module && kind && by)
+                mfl_snprintf(d->head.stops, sizeof d->head.stops,
+                        "%.80s (%.60s) has a gradient of its own, %.60s, which no ONNX file says: write x + "
+                        "(f(x) - x).detach() for a function f that passes gradients on",
+                        *module ? module : "the module", kind, by);
+}
+
 static int read_proof(struct mfl_described *d, struct mfl_error *err)
 {
         const json_t *list = json_object_get(d->proof, "parameters");
@@ -324,7 +338,10 @@ static int read_proof(struct mfl_described *d, struct mfl_error *err)
                 json_array_size(list) != d->n_params ||
                 json_array_size(json_object_get(d->proof, "activations")) > MODULES_MAX)
                 return fail(d, "the proof has another format", err);
+        const char *precision = json_string_value(json_object_get(d->proof, "precision"));
         d->head.seed = (uint32_t)seed;
+        d->head.exact = precision && !strcmp(precision, "double");
+        name_stop(d);
         int r = read_inputs(d, err);
         for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++)
                 r = read_outputs(d, b, err);

@@ -20,6 +20,7 @@
 #define MFL_PROOF_RANK_MAX 6
 #define MFL_PROOF_BYTES_MAX ((uint64_t)32 << 20)
 #define MFL_PROOF_NAME_BYTES 128
+#define MFL_PROOF_STOPS_BYTES 320
 
 /* How an input is made from the seed: tokens below a number, or mean + deviation * (uniform, of variance 1). */
 struct mfl_proof_input {
@@ -61,6 +62,9 @@ struct mfl_proof_module {
 struct mfl_proof {
         uint64_t bytes;
         uint32_t seed, n_inputs, n_gradients, n_samples, n_modules, rank;
+        uint32_t exact; /* 1: computed in double; 0: in floats, or the file does not say */
+        char stops
+                [MFL_PROOF_STOPS_BYTES]; /* what stops gradients in PyTorch and is not in the file; empty: nothing */
         int64_t shape[MFL_PROOF_RANK_MAX]; /* of the outputs; shape[0], the batch, is 0 */
         struct mfl_proof_batch batch[MFL_PROOF_BATCHES];
         struct mfl_proof_input input[MFL_PROOF_INPUTS_MAX];
@@ -81,8 +85,8 @@ int mfl_proof_check(const void *bytes, uint64_t n_bytes, uint64_t n_params, stru
  * `backend`: "reference", or "auto": the CPU backend, and the reference where that is missing or lacks an
  * operator. auxiliary: how many outputs the graph has after the main one; the proof is of the main one, so theirs
  * are ignored. ret_text is one line for the user. MFL_INVALID: outputs differ by more than 1e-4 of the largest
- * one, or a gradient by more than 1e-3 of its largest element (more where rounding alone changes it so much in
- * PyTorch: replay.c); the text names the layer. Needs memory for a network of the proof's rows. Blocking. */
+ * one, or a gradient by more than 1e-3 of its largest element, and so they do in double; the text names the layer. More is
+ * allowed where rounding alone changes it in PyTorch (judge.c), if PyTorch computed in floats or double would take minutes. Needs memory for a network of the proof's rows. Blocking. */
 #define MFL_PROOF_TEXT 256
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
         uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err);

@@ -7,33 +7,19 @@
  * Where outputs differ, the graph is cut behind each layer that has the name of a PyTorch module, in order, until
  * the norms of both differ: that layer is named.
  *
- * Rounding alone can change a gradient by more than 1e-3 where it decides a ReLU or the winner of a max pool;
- * `noise` is what it changed in PyTorch, and widens the bounds up to ROUNDING_MAX.
- *
- * In deep networks with batch norm such flips are everywhere: each changes one channel's gradient by much, and those
- * of all earlier layers by a little. Single elements then say nothing. `spread` is how much of a gradient's L2 norm
- * changed in PyTorch by rounding, or with parameters that changed by eight times what rounding does; a gradient that differs
- * elsewhere is taken if its L2 norm of the difference stays near that (SPREAD_MAX at most) in one batch, and
- * within FLIPPED_MAX in both. In resnet152 rounding changes half of PyTorch's gradients by more than 0.078. A graph that is wrong is wrong in both; those of tests/e2e/test_proof.py are found.
- * What moves no gradient by more than its spread is not: a small path that was detached, for instance.
+ * Rounding decides ReLUs and winners of max pools, and each such flip changes a gradient by much. So what differs in floats is
+ * computed again in double (kernels/double.h), as PyTorch did, and there the bounds hold as they are. Where that would take
+ * too long, or PyTorch computed in floats itself, judge.c compares with what rounding changes in PyTorch.
  */
 #include <math.h>
 #include <unistd.h>
 
-#include "cli/proof/proof.h"
+#include "cli/proof/judge.h"
 #include "cli/proof/seeded.h"
-#include "kernels/backend.h"
+#include "kernels/double.h"
 
-#define OUTPUT_BOUND 1e-4
-#define GRADIENT_BOUND 1e-3
 #define NORM_BOUND 1e-3
-#define NOISE_FACTOR 8
-#define ROUNDING_MAX 2e-2   /* of the largest */
-#define SMALL_GRADIENT 1e-3 /* of the model's largest: tensors below are compared with this */
-#define SPREAD_MIN 1e-4     /* below, flips are too rare to excuse anything */
-#define SPREAD_MAX 0.12
-#define SPREAD_FACTOR 1.5 /* PyTorch's two runs are a small sample */
-#define FLIPPED_MAX 0.25  /* by rare flips in one of the batches */
+#define DOUBLE_FLOPS_MAX 4e11 /* minutes of plain loops */
 
 struct replay {
         const struct mfl_proof *proof;
@@ -42,15 +28,8 @@ struct replay {
         size_t heads; /* the main output, and auxiliary ones, which the proof's loss has no part of */
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
-        double worst; /* the largest difference so far, relative */
-        char worst_at[MFL_PROOF_NAME_BYTES];
-        struct difference *difference[MFL_PROOF_BATCHES]; /* by gradient */
-};
-
-/* A gradient's difference from PyTorch's in one batch. */
-struct difference {
-        double largest, norm; /* of its largest element, of its L2 norm */
-        bool is_small;        /* by elements */
+        int n_batches; /* both; in double, the first one tells as much */
+        struct mfl_proof_differences found;
 };
 
 /* One batch on one network. */
@@ -59,14 +38,6 @@ struct pass {
         uint32_t rows;
         float *x, *y, *dy, *dparams;
 };
-
-static void note_worst(struct replay *p, double difference, const char *name)
-{
-        if (difference < p->worst)
-                return;
-        p->worst = difference;
-        mfl_strcpy(p->worst_at, sizeof p->worst_at, name);
-}
 
 /* ---- graphs ---- */
 
@@ -293,23 +264,19 @@ static int check_shapes(const struct replay *p, struct mfl_error *err)
         return 0;
 }
 
-static double bound(double share, double largest, double noise)
-{
-        return share * largest + fmin(NOISE_FACTOR * noise, ROUNDING_MAX * largest) + 1e-12;
-}
-
-static int check_outputs(struct replay *p, int b, const struct pass *pass, struct mfl_error *err)
+static double worst_output(const struct replay *p, int b, const struct pass *pass)
 {
         const struct mfl_proof_output *out = mfl_proof_outputs(p->proof, b);
-        const struct mfl_proof_batch *batch = &p->proof->batch[b];
-        double allowed = bound(OUTPUT_BOUND, batch->largest, batch->noise), worst = 0;
-        for (uint32_t i = 0; i < batch->n_outputs; i++) {
+        double worst = 0;
+        for (uint32_t i = 0; i < p->proof->batch[b].n_outputs; i++) {
                 double d = fabs((double)pass->y[output_at(p, out[i].index)] - out[i].value);
                 worst = d > worst || isnan(d) ? d : worst;
         }
-        note_worst(p, worst / fmax(batch->largest, 1e-30), "the output");
-        if (worst <= allowed)
-                return 0;
+        return worst;
+}
+
+static int fail_output(struct replay *p, int b, struct mfl_error *err)
+{
         const struct mfl_proof_module *m = first_wrong(p, b);
         char where[2 * MFL_PROOF_NAME_BYTES + 64] = "";
         if (m)
@@ -319,117 +286,10 @@ static int check_outputs(struct replay *p, int b, const struct pass *pass, struc
                 "proof: mfl's outputs differ from PyTorch's by %.2g of the largest one%s. mfl would train "
                 "another model: "
                 "change that part of the module, or report it",
-                worst / fmax(batch->largest, 1e-30), where);
+                p->found.output[b] / fmax(p->proof->batch[b].largest, 1e-30), where);
 }
 
-/* ---- gradients ---- */
-
-static void compare_gradients(struct replay *p, int b, const struct pass *pass)
-{
-        const struct mfl_proof_gradient *g = mfl_proof_gradients(p->proof);
-        const struct mfl_proof_sample *s = mfl_proof_samples(p->proof);
-        double all = 0, all_squares = 0;
-        for (uint32_t i = 0; i < p->proof->n_gradients; i++) {
-                double squares = 0;
-                for (uint32_t k = g[i].first; k < g[i].first + g[i].n; k++)
-                        squares += (double)s[k].value[b] * s[k].value[b];
-                all = fmax(all, g[i].largest[b]);
-                all_squares = fmax(all_squares, squares / fmax(g[i].n, 1));
-        }
-        for (uint32_t i = 0; i < p->proof->n_gradients; i++) {
-                struct difference *d = &p->difference[b][i];
-                double worst = 0, size = fmax(g[i].largest[b], SMALL_GRADIENT * all), of = 0, by = 0;
-                for (uint32_t k = g[i].first; k < g[i].first + g[i].n; k++) {
-                        double x = fabs((double)pass->dparams[s[k].place] - s[k].value[b]);
-                        worst = x > worst || isnan(x) ? x : worst;
-                        by += x * x;
-                        of += (double)s[k].value[b] * s[k].value[b];
-                }
-                of = fmax(sqrt(of), SMALL_GRADIENT * sqrt(all_squares * g[i].n));
-                d->largest = worst / fmax(size, 1e-30);
-                d->norm = sqrt(by) / fmax(of, 1e-30);
-                d->is_small = worst <= bound(GRADIENT_BOUND, size, g[i].noise[b]);
-                note_worst(p, d->is_small ? d->largest : d->norm, g[i].name);
-        }
-}
-
-static int by_size(const void *a, const void *b)
-{
-        double x = *(const double *)a, y = *(const double *)b;
-        return (x > y) - (x < y);
-}
-
-/* What a gradient may differ by in its L2 norm: what rounding changes in it, or in most others. 0: nothing is known to
- * flip. */
-static double spread_of(const struct mfl_proof_gradient *g, int b, double median)
-{
-        double spread = fmax(g->spread[b], median);
-        return spread < SPREAD_MIN ? 0 : GRADIENT_BOUND + fmin(SPREAD_FACTOR * spread, SPREAD_MAX);
-}
-
-static int medians(const struct mfl_proof *proof, double ret_median[MFL_PROOF_BATCHES], struct mfl_error *err)
-{
-        const struct mfl_proof_gradient *g = mfl_proof_gradients(proof);
-        MFL_CLEANUP_FREE double *v = mfl_calloc(proof->n_gradients + 1, sizeof *v);
-        if (!v)
-                return mfl_fail_memory(err, proof->n_gradients * sizeof *v, "the gradients of a proof");
-        for (int b = 0; b < MFL_PROOF_BATCHES; b++) {
-                for (uint32_t i = 0; i < proof->n_gradients; i++)
-                        v[i] = g[i].spread[b];
-                qsort(v, proof->n_gradients, sizeof *v, by_size);
-                ret_median[b] = v[proof->n_gradients / 2];
-        }
-        return 0;
-}
-
-static bool agrees(const struct replay *p, uint32_t i, const double median[MFL_PROOF_BATCHES])
-{
-        const struct mfl_proof_gradient *g = &mfl_proof_gradients(p->proof)[i];
-        bool is_small = true, is_flipped = true, is_near = false;
-        for (int b = 0; b < MFL_PROOF_BATCHES; b++) {
-                const struct difference *d = &p->difference[b][i];
-                double spread = spread_of(g, b, median[b]);
-                is_small = is_small && d->is_small;
-                is_near = is_near || d->is_small || d->norm <= spread;
-                is_flipped = is_flipped && (d->is_small || (spread > 0 && d->norm <= FLIPPED_MAX));
-        }
-        return is_small || (is_near && is_flipped);
-}
-
-static int judge_gradients(struct replay *p, struct mfl_error *err)
-{
-        const struct mfl_proof_gradient *g = mfl_proof_gradients(p->proof), *wrong = NULL;
-        const struct mfl_proof_sample *s = mfl_proof_samples(p->proof);
-        double median[MFL_PROOF_BATCHES], by = 0;
-        uint64_t last = 0;
-        int n_wrong = 0, r = medians(p->proof, median, err);
-        for (uint32_t i = 0; !r && i < p->proof->n_gradients; i++) {
-                if (agrees(p, i, median))
-                        continue;
-                n_wrong++;
-                if (g[i].n && s[g[i].first].place >= last) {
-                        last = s[g[i].first].place;
-                        wrong = &g[i];
-                        by = 0;
-                        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
-                                if (!(p->difference[b][i].largest <= by)) /* or not a number */
-                                        by = p->difference[b][i].largest;
-                }
-        }
-        char how[64];
-        if (!wrong)
-                return r;
-        if (isnan(by))
-                mfl_strcpy(how, sizeof how, "is not a number here");
-        else
-                mfl_snprintf(how, sizeof how, "differs from PyTorch's by %.2g of its largest element", by);
-        return mfl_fail(err, MFL_INVALID,
-                "proof: the gradient of %s %s (%d of %u parameters "
-                "differ; this one is nearest to the output). mfl would train another model: change that part "
-                "of the "
-                "module, or report it",
-                wrong->name, how, n_wrong, p->proof->n_gradients);
-}
+/* ---- both batches ---- */
 
 static int replay_batch(struct replay *p, int b, struct mfl_error *err)
 {
@@ -440,25 +300,28 @@ static int replay_batch(struct replay *p, int b, struct mfl_error *err)
         for (size_t i = 0; i < output_count(p->graph) / p->heads * pass.rows; i++)
                 pass.dy[output_at(p, i)] =
                         (float)mfl_proof_uniform(p->proof->seed, MFL_PROOF_STREAM_WEIGHTS(b), i);
-        r = check_outputs(p, b, &pass, err);
+        p->found.output[b] = worst_output(p, b, &pass);
+        r = p->ops->backward(pass.net, pass.dy, NULL, pass.dparams, err);
         if (!r)
-                r = p->ops->backward(pass.net, pass.dy, NULL, pass.dparams, err);
-        if (!r)
-                compare_gradients(p, b, &pass);
+                mfl_proof_compare(p->proof, b, pass.dparams, p->found.gradient[b]);
         pass_deinit(p, &pass);
         return r;
 }
 
 static int replay_batches(struct replay *p, struct mfl_error *err)
 {
-        size_t n = p->proof->n_gradients + (size_t)1;
-        MFL_CLEANUP_FREE struct difference *all = mfl_calloc(MFL_PROOF_BATCHES * n, sizeof *all);
-        int r = all ? 0 : mfl_fail_memory(err, n * sizeof *all, "the gradients of a proof");
-        for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++) {
-                p->difference[b] = all + (size_t)b * n;
+        int r = mfl_proof_differences_init(&p->found, p->proof, err);
+        for (int b = 0; !r && b < p->n_batches; b++)
                 r = replay_batch(p, b, err);
-        }
-        return r ? r : judge_gradients(p, err);
+        return r;
+}
+
+static int judge(struct replay *p, bool rounds, struct mfl_error *err)
+{
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                if (!mfl_proof_output_agrees(p->proof, &p->found, b, rounds))
+                        return fail_output(p, b, err);
+        return mfl_proof_judge(p->proof, &p->found, rounds, err);
 }
 
 /* ---- memory ---- */
@@ -502,10 +365,62 @@ static int choose_backend(struct replay *p, const char *backend, struct mfl_erro
         return p->ops->device_open(&p->device, err);
 }
 
+/* ---- in double ---- */
+
+static bool is_affordable(const struct replay *p)
+{
+        uint64_t forward, training, rows = p->proof->batch[0].rows;
+        mfl_graph_flops(p->graph, &forward, &training);
+        return (double)(forward + training) * (double)rows <= DOUBLE_FLOPS_MAX;
+}
+
+/* What differs in floats, again in double. *ret_double: the verdict is that one's. */
+static int look_closer(struct replay *p, bool *ret_double, struct mfl_error *err)
+{
+        struct replay q = *p;
+        struct mfl_error ignored;
+        bool settled = false;
+        q.ops = &mfl_backend_double;
+        q.n_batches = 1;
+        q.found = (struct mfl_proof_differences){.gradient = {NULL}};
+        int r = is_affordable(p) ? q.ops->device_open(&q.device, err) : MFL_INVALID;
+        if (r)
+                return r < 0 ? r : judge(p, true, err);
+        if (!missing_memory(&q) && !(r = replay_batches(&q, &ignored))) {
+                bool agrees = mfl_proof_is_close(p->proof, &q.found);
+                settled = agrees || p->proof->exact;
+                r = agrees ? 0 : p->proof->exact ? judge(&q, false, err) : 0;
+        }
+        q.ops->device_close(q.device);
+        if (settled) {
+                mfl_proof_differences_deinit(&p->found);
+                p->found = q.found;
+        } else {
+                mfl_proof_differences_deinit(&q.found);
+        }
+        *ret_double = settled && !r;
+        return settled ? r : judge(p, true, err);
+}
+
+static void describe(const struct replay *p, bool in_double, char ret_text[MFL_PROOF_TEXT])
+{
+        const char *name;
+        double worst = mfl_proof_worst(p->proof, &p->found, &name);
+        mfl_snprintf(ret_text, MFL_PROOF_TEXT,
+                "proof: outputs and %u gradients agree with PyTorch (worst %.1e at %s%s)",
+                p->proof->n_gradients, worst, name,
+                in_double                          ? ", in double"
+                : worst > MFL_PROOF_GRADIENT_BOUND ? ", where rounding decides it in PyTorch, too"
+                                                   : "");
+}
+
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
         uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
 {
-        struct replay p = {.proof = proof, .params = params, .heads = 1 + (size_t)auxiliary};
+        struct replay p = {.proof = proof,
+                .params = params,
+                .heads = 1 + (size_t)auxiliary,
+                .n_batches = MFL_PROOF_BATCHES};
         int r = build(graph, -1, &p.graph, err);
         if (r)
                 return r;
@@ -518,10 +433,11 @@ int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *grap
                 return r;
         }
         uint64_t missing = missing_memory(&p);
+        bool in_double = false;
         if (!missing)
                 r = replay_batches(&p, err);
-        p.ops->device_close(p.device);
-        mfl_graph_free(p.graph);
+        if (!r && !missing && !mfl_proof_is_close(proof, &p.found))
+                r = look_closer(&p, &in_double, err);
         if (!r && missing)
                 mfl_snprintf(ret_text, MFL_PROOF_TEXT,
                         "proof: not replayed: it needs %.1f GiB, which this machine does not have; 'mfl "
@@ -529,9 +445,9 @@ int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *grap
                         "one replays it",
                         (double)missing / (1 << 30));
         else if (!r)
-                mfl_snprintf(ret_text, MFL_PROOF_TEXT,
-                        "proof: outputs and %u gradients agree with PyTorch (worst %.1e at %s%s)",
-                        proof->n_gradients, p.worst, p.worst_at,
-                        p.worst > GRADIENT_BOUND ? ", where rounding decides it in PyTorch, too" : "");
+                describe(&p, in_double, ret_text);
+        mfl_proof_differences_deinit(&p.found);
+        p.ops->device_close(p.device);
+        mfl_graph_free(p.graph);
         return r;
 }

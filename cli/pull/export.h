@@ -64,8 +64,9 @@ int mfl_peft_write(const char *dir, const char *base, const struct mfl_job *job,
 /* ---- npz: export_npz.c ---- */
 
 /* Writes one float32 array per parameter under its PyTorch name, uncompressed; numpy.load reads it. Equal
- * params give equal bytes. Replaces path once the file is complete. MFL_INVALID: this program was built
+ * params give equal bytes. comment: the contract, which becomes the archive's comment ("": none; one of more than 64 KiB is
+ * left out). Replaces path once the file is complete. MFL_INVALID: this program was built
  * without npz. */
-int mfl_npz_write(
-        const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err);
+int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, const char *comment,
+        struct mfl_error *err);
 #endif

@@ -132,7 +132,7 @@ static int fail_zip(const char *path, zip_error_t *error, struct mfl_error *err)
 
 /* headers: one per param and alias; libzip reads them and the params when it closes the archive. */
 static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *graph, const float *params,
-        struct header *headers, struct mfl_error *err)
+        const char *comment, struct header *headers, struct mfl_error *err)
 {
         struct sink sink = {.fd = file->fd};
         zip_error_t error;
@@ -151,6 +151,8 @@ static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *gra
                 if (graph->aliases[k].written)
                         r = add_param(zip, graph->aliases[k].name, &graph->params[graph->aliases[k].param],
                                 params, &headers[graph->n_params + k]);
+        if (zip && !r && *comment && strlen(comment) <= UINT16_MAX) /* the format's limit */
+                r = zip_set_archive_comment(zip, comment, (zip_uint16_t)strlen(comment));
         if (zip && (r || zip_close(zip))) {
                 r = fail_zip(file->tmp, zip_get_error(zip), err);
                 zip_discard(zip);
@@ -160,7 +162,8 @@ static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *gra
         return r;
 }
 
-int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, struct mfl_error *err)
+int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, const char *comment,
+        struct mfl_error *err)
 {
         _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "floats are written as they are");
         struct mfl_fs_file file = {.fd = -1};
@@ -169,7 +172,7 @@ int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *
         int r = headers ? mfl_fs_begin(&file, path, err) : mfl_fail_memory(err, sizeof *headers, path);
         if (r)
                 return r;
-        r = write_zip(&file, graph, params, headers, err);
+        r = write_zip(&file, graph, params, comment, headers, err);
         if (!r)
                 return mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);

@@ -29,12 +29,16 @@ struct mfl_pulled {
         char path[4096];
 };
 
+/* The value of --round: a number, "best", or "last" and NULL for the newest. MFL_CLI_USAGE. */
+int mfl_pull_round(const char *text, int64_t *ret_round, struct mfl_error *err);
+
 /* Writes path atomically, as safetensors, npz or ONNX; NULL: "JOB-rROUND.safetensors", ".npz" or ".onnx" in
  * the current folder. For peft it is a folder, by default "JOB-rROUND-peft", and base is the model that the adapter
- * belongs to, or NULL. MFL_CLI_LOST also if the params do not have the digest that the server sent; then
+ * belongs to, or NULL. with_input: an ONNX file takes raw samples, as the contract says. MFL_CLI_LOST also if the params do not have the digest that the server sent; then
  * nothing is written. Codes of client.h; negative for the disk. */
 int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
-        enum mfl_pull_format format, const char *base, struct mfl_pulled *ret_pulled, struct mfl_error *err);
+        enum mfl_pull_format format, const char *base, bool with_input, struct mfl_pulled *ret_pulled,
+        struct mfl_error *err);
 
 struct mfl_pulled_rounds {
         char job[MFL_JOB_ID_BYTES];

@@ -243,6 +243,12 @@ int mfl_run_check_data(struct mfl_run *run, struct mfl_error *err)
         struct mfl_dataset_config config;
         struct mfl_data_facts facts;
         struct mfl_graph *graph;
+        if (mfl_job_has_program(job))
+                return mfl_fail(err, MFL_INVALID,
+                        "training.program: the daemons that mfl run starts have no programs: start "
+                        "mfl-server, and "
+                        "mfl-client with programs in its configuration, and use mfl submit "
+                        "(docs/programs.md)");
         int r = mfl_data_option_find(o->data, o->n_data, job->data.name, &config, err);
         if (r)
                 return r;

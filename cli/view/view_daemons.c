@@ -24,7 +24,9 @@ const char *mfl_view_node(const char *label, char *buf, size_t buf_bytes)
 static int compare_daemons(const void *a, const void *b)
 {
         const Mfl__DaemonInfo *x = *(Mfl__DaemonInfo *const *)a, *y = *(Mfl__DaemonInfo *const *)b;
-        int order = strcmp(x->node, y->node);
+        int order = strcmp(x->relay, y->relay); /* the server's own first, then relay by relay */
+        if (!order)
+                order = strcmp(x->node, y->node);
         if (!order)
                 order = (int)y->leader - (int)x->leader;
         return order ? order : strcmp(x->name, y->name);
@@ -140,6 +142,25 @@ static void add_daemon(struct mfl_table *table, const Mfl__DaemonInfo *d, bool f
         mfl_table_add(table, cells.text);
 }
 
+/* A line for each relay on the way to the daemon that the one before is not below, indented by its depth. */
+static void add_relays(struct mfl_table *table, const char *path, const char *before)
+{
+        size_t from = 0;
+        for (int depth = 0; path[from]; depth++) {
+                size_t n = from + strcspn(path + from, "/");
+                bool known = !strncmp(path, before, n) && (!before[n] || before[n] == '/');
+                char name[MFL_RELAY_BYTES + 32];
+                const char *text[COLUMNS_];
+                for (int i = 0; i < COLUMNS_; i++)
+                        text[i] = i == NODE ? name : "";
+                snprintf(name, sizeof name, "%*s%s%.*s:", 2 * depth, "", depth ? "" : "relay ",
+                        (int)(n - from), path + from);
+                if (!known)
+                        mfl_table_add(table, text);
+                from = n + (path[n] == '/');
+        }
+}
+
 static bool same_reason(const Mfl__DaemonInfo *a, const Mfl__DaemonInfo *b)
 {
         return !strcmp(a->node, b->node) && !strcmp(a->alone, b->alone) && a->collective == b->collective;
@@ -178,7 +199,10 @@ char *mfl_view_daemons(const Mfl__DaemonList *list, int columns)
         for (size_t i = 0; i < list->n_daemons; i++) {
                 const Mfl__DaemonInfo *d = list->daemons[i];
                 const Mfl__DaemonInfo *next = i + 1 < list->n_daemons ? list->daemons[i + 1] : NULL;
-                add_daemon(&table, d, !i || strcmp(d->node, list->daemons[i - 1]->node) != 0);
+                const Mfl__DaemonInfo *before = i ? list->daemons[i - 1] : NULL;
+                bool moved = before && strcmp(d->relay, before->relay) != 0;
+                add_relays(&table, d->relay, before ? before->relay : "");
+                add_daemon(&table, d, !before || moved || strcmp(d->node, before->node) != 0);
                 if (*d->note)
                         mfl_table_remark(&table, "note: %s", d->note);
                 if (*d->site)

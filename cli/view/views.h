@@ -5,6 +5,7 @@
 #define MFL_CLI_VIEW_VIEWS_H
 
 #include "common/base/base.h"
+#include "common/contract/contract.h"
 #include "common/measure/measure.h"
 #include "proto/wire.h"
 
@@ -40,6 +41,9 @@ const char *mfl_view_measures(
 /* What the newest evaluated round measured beside its loss and accuracy; with partition local, a row for each site, the
  * worst first. "": nothing. */
 char *mfl_view_scores(const Mfl__JobDetail *detail, int columns);
+
+/* What a model expects of its input. */
+char *mfl_view_contract(const struct mfl_contract *contract);
 
 /* How a job's data set is divided: a line of sums, then one row per shown client with its most common
  * classes. */

@@ -62,6 +62,8 @@ void mfl_population_piece(const Mfl__Partition *population, uint32_t *first, Mfl
         size_t left = population->n_counts - MFL_MIN(population->n_counts, (size_t)*first);
         *ret_piece = *population;
         ret_piece->first = *first;
+        if (*first)
+                ret_piece->contract = (char *)protobuf_c_empty_string;
         ret_piece->n_counts = MFL_MIN(left, (size_t)(*first ? COUNTS_PIECE : COUNTS_FIRST));
         ret_piece->counts = ret_piece->n_counts ? population->counts + *first : NULL;
         *first = ret_piece->n_counts < left ? *first + (uint32_t)ret_piece->n_counts : population->clients;

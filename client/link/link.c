@@ -4,6 +4,7 @@
 
 #include "client/link/link_inside.h"
 #include "client/link/link_internal.h"
+#include "client/link/link_secure.h"
 #include "common/base/log.h"
 #include "proto/version.h"
 
@@ -26,6 +27,7 @@ static void free_link(struct mfl_link *link)
         void *user = link->options.user;
         free(link->deferred);
         free(link->server);
+        mfl_link_book_close(link);
         free(link);
         if (closed)
                 closed(user);
@@ -66,7 +68,7 @@ static bool take_inside(struct mfl_link *link, const struct mfl_msg *get)
         params.total = inside->bytes / sizeof(float);
         if (!mfl_link_params_payload(link, &params, inside->bytes, &dst, NULL) && dst) {
                 memcpy(dst, inside->data, inside->bytes);
-                mfl_link_params_frame(link, inside->bytes);
+                mfl_link_params_frame(link, inside->bytes, NULL);
         }
         free(inside);
         link->inside = NULL;
@@ -87,8 +89,11 @@ static void send_msg(struct mfl_link *link, const struct mfl_agent_action *actio
                 return;
         }
         struct mfl_error err;
-        if (mfl_stream_send_msg(&link->stream, msg, &extra, &err) < 0)
+        int r = mfl_stream_send_msg(&link->stream, msg, &extra, &err);
+        if (r < 0)
                 mfl_link_fatal(link, &err);
+        else if (!r && msg->kind == MFL_MSG_ANNOUNCE)
+                mfl_link_secure_announced(link, action);
 }
 
 /* The agent's reason says more than the stream's. */
@@ -354,6 +359,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         link->stream_state = LINK_STREAM_NONE;
         mfl_link_params_cut(link);
         mfl_link_upload_cut(link);
+        mfl_link_secure_cut(link);
         mfl_link_wants_cut(link);
         mfl_link_work_cut(link);
         if (*link->close_reason)
@@ -405,7 +411,15 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 link->stream.payload_max = MFL_PAYLOAD_MAX;
                 link->inline_max = envelope->welcome->inline_max;
         }
-        if (msg.kind == MFL_MSG_TASK && !mfl_link_gate_lets(link, &msg.task)) {
+        if (msg.kind == MFL_MSG_SECURE) {
+                struct mfl_agent_event heard = {.kind = MFL_AGENT_EV_HEARD};
+                mfl_link_secure_message(link, &msg.secure);
+                mfl_msg_deinit(&msg);
+                mfl_link_post(link, &heard);
+                return 0;
+        }
+        if (msg.kind == MFL_MSG_TASK &&
+                (!mfl_link_gate_lets(link, &msg.task) || !mfl_link_secure_lets(link, &msg.task))) {
                 mfl_msg_deinit(&msg);
                 return 0;
         }
@@ -428,10 +442,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
 {
         struct mfl_link *link = stream->owner;
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
-                if (envelope->params->of_client)
-                        mfl_link_wants_frame(link, payload_bytes);
-                else
-                        mfl_link_params_frame(link, payload_bytes);
+                if (!envelope->params->of_client)
+                        return mfl_link_params_frame(link, payload_bytes, err);
+                mfl_link_wants_frame(link, payload_bytes);
                 return 0;
         }
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS_GONE && envelope->params_gone->of_client) {
@@ -486,6 +499,9 @@ static int fill_link(struct mfl_link *link, const struct mfl_link_options *optio
         link->server = mfl_strdup(options->server);
         if (!link->server)
                 return mfl_fail_memory(err, strlen(options->server), "an address");
+        r = mfl_link_book_open(link, err);
+        if (r)
+                return r;
         return mfl_agent_new(&options->agent, &link->agent, err);
 }
 
@@ -500,6 +516,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         int r = fill_link(link, options, err);
         if (r) {
                 free(link->server);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
@@ -507,6 +524,7 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         if (r) {
                 mfl_agent_free(link->agent);
                 free(link->server);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
@@ -562,6 +580,7 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
         mfl_link_gate_close(link);
         if (link->options.ops->listen)
                 link->options.ops->listen(link->options.compute, NULL);
+        mfl_link_secure_cut(link);
         if (link->stream_state)
                 mfl_stream_close(&link->stream, NULL, false);
         mfl_link_wants_close(link);

@@ -9,6 +9,8 @@
  *   link_combine.c   sums of groups
  *   link_upload.c    chunks on their way to the server
  *   link_wants.c     what clients' states add to gradients
+ *   link_book.c      with whom updates were summed
+ *   link_secure.c    secure sums
  *   link_work.c      jobs and running tasks
  *   link_gate.c      the site's policy
  *   link.c           the connection, the timer, and the agent's orders */
@@ -18,16 +20,18 @@
 #include <pthread.h>
 
 #include "client/link/link.h"
+#include "client/secure/member.h"
 #include "common/base/digest.h"
 #include "proto/stream.h"
 
 struct link_job {
         char id[MFL_JOB_ID_BYTES];
         char *text;
-        char owner[MFL_NAME_BYTES]; /* "": not told */
-        Mfl__Partition *population; /* NULL: not made yet */
-        bool known;                 /* its JobSpec came on this connection */
-        uint32_t population_next;   /* clients before this one were sent on this connection */
+        char owner[MFL_NAME_BYTES];    /* "": not told */
+        struct mfl_secure_spec secure; /* of its file; bits 0: it has no secure sums */
+        Mfl__Partition *population;    /* NULL: not made yet */
+        bool known;                    /* its JobSpec came on this connection */
+        uint32_t population_next;      /* clients before this one were sent on this connection */
         struct link_job *next;
 };
 
@@ -91,8 +95,13 @@ struct link_work {
 struct link_result {
         uint64_t task;
         struct mfl_train_result *result;
-        uint32_t refs; /* uploads and combines that read it */
+        uint32_t refs; /* uploads, combines and masks that read it */
         bool dead;     /* RESULT_FREE came */
+        /* A secure sum: the update itself is never sent. */
+        bool secure;
+        uint8_t params[MFL_DIGEST_BYTES];     /* that it starts from */
+        uint64_t figures[MFL_SECURE_FIGURES]; /* enum mfl_secure_figure, not under the mask */
+        uint64_t *masked;                     /* what is sent instead; NULL: not yet */
         struct link_result *next;
 };
 
@@ -186,12 +195,17 @@ struct mfl_link {
         struct link_params *params;
         struct link_params *receiving; /* the params that the payload at hand belongs to */
         uint64_t receiving_at;         /* floats */
+        uint64_t receiving_bytes;      /* that the payload stands for */
+        bool receiving_packed;         /* it lies at their end */
         struct link_inside
                 *inside;     /* params that came in a Task, until the agent asks for them; NULL: none */
         uint32_t inline_max; /* the most bytes of an update that the server takes in its Announce */
         struct link_work *works;
         struct link_result *results;
         struct link_combine *combines;
+        struct link_secure *secures;
+        struct mfl_secure_book *book;
+        int book_file;               /* -1: none */
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
         struct link_wants wants;
@@ -239,8 +253,9 @@ const struct mfl_stage *mfl_link_params_stage(const struct link_params *params);
 /* *ret_dst stays NULL for a piece that is no longer wanted. */
 int mfl_link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err);
-void mfl_link_params_frame(struct mfl_link *link, size_t bytes); /* a piece is whole */
-void mfl_link_params_cut(struct mfl_link *link);                 /* the connection is lost */
+/* A piece is whole. MFL_INVALID: what came is not as a packer writes it. */
+int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error *err);
+void mfl_link_params_cut(struct mfl_link *link); /* the connection is lost */
 
 /* link_result.c */
 struct link_result *mfl_link_result_add(

@@ -12,6 +12,7 @@
  * on). */
 #include "client/link/link_internal.h"
 #include "common/base/log.h"
+#include "common/codec/pack.h"
 
 /* ---- life ---- */
 
@@ -448,10 +449,11 @@ void mfl_link_params_hash(struct mfl_link *link, const struct mfl_agent_action *
 int mfl_link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err)
 {
+        uint64_t whole = msg->bytes ? msg->bytes : bytes;
         struct mfl_agent_piece piece = {.job = msg->job,
                 .digest = msg->digest.data,
                 .offset = msg->offset,
-                .n = bytes / sizeof(float),
+                .n = whole / sizeof(float),
                 .total = msg->total};
         uint64_t number;
         *ret_dst = NULL;
@@ -461,31 +463,39 @@ int mfl_link_params_payload(
         if (r == MFL_NOT_FOUND)
                 return 0;
         struct link_params *params = r ? NULL : mfl_link_params_find(link, number);
-        if (r || bytes % sizeof(float))
-                return mfl_fail(err, MFL_INVALID, "Params: %zu bytes at %llu of %llu do not fit", bytes,
-                        (unsigned long long)msg->offset, (unsigned long long)msg->total);
+        if (r || whole % sizeof(float) || whole < bytes)
+                return mfl_fail(err, MFL_INVALID, "Params: %llu bytes at %llu of %llu do not fit",
+                        (unsigned long long)whole, (unsigned long long)msg->offset,
+                        (unsigned long long)msg->total);
         mfl_assert(params && params->store.data && !link->receiving);
         params->refs++;
         link->receiving = params;
         link->receiving_at = msg->offset;
-        *ret_dst = params->store.data + msg->offset;
+        link->receiving_bytes = whole;
+        link->receiving_packed = msg->bytes != 0;
+        *ret_dst = (char *)(params->store.data + msg->offset) + (whole - bytes);
         return 0;
 }
 
-void mfl_link_params_frame(struct mfl_link *link, size_t bytes)
+int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error *err)
 {
         struct link_params *params = link->receiving;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_HEARD};
+        int r = 0;
         link->receiving = NULL;
-        if (params) {
+        if (params && link->receiving_packed)
+                r = mfl_unpack(
+                        true, params->store.data + link->receiving_at, link->receiving_bytes, bytes, err);
+        if (params && !r) {
                 event.kind = MFL_AGENT_EV_PARAMS_ARRIVED;
                 event.part = params->number;
                 event.offset = link->receiving_at;
-                event.n_floats = bytes / sizeof(float);
+                event.n_floats = link->receiving_bytes / sizeof(float);
         }
         mfl_link_post(link, &event);
         if (params)
                 mfl_link_params_unref(params);
+        return r;
 }
 
 void mfl_link_params_cut(struct mfl_link *link)

@@ -21,6 +21,7 @@ void mfl_link_result_unref(struct mfl_link *link, struct link_result *result)
         if (!result->dead || result->refs)
                 return;
         link->options.ops->result_free(link->options.compute, result->result);
+        free(result->masked);
         free(result);
 }
 

@@ -62,7 +62,8 @@ void mfl_link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
                                           : result->result->updates[action->update].bytes;
         /* The server asks for more than there is, or for a sum that has just failed: nothing comes, so it
          * grants again or gives up. */
-        if (!link->stream_state || !ranges_fit(action, bytes) || (action->combined && !combine))
+        bool unmasked = result->secure && (!result->masked || combine);
+        if (!link->stream_state || !ranges_fit(action, bytes) || (action->combined && !combine) || unmasked)
                 return;
         supersede(link, action);
         struct link_upload *upload = mfl_calloc(1, sizeof(*upload));
@@ -97,7 +98,7 @@ struct mfl_wire_extra mfl_link_upload_inside(struct mfl_link *link, const struct
 {
         const struct mfl_announce *a = &action->msg.announce;
         const struct link_result *result = mfl_link_result_find(link, action->task_number);
-        if (!result || a->group || result->result->late ||
+        if (!result || result->secure || a->group || result->result->late ||
                 a->bytes > MFL_MIN(link->inline_max, (uint32_t)MFL_INLINE_MAX))
                 return (struct mfl_wire_extra){.job_text = NULL};
         mfl_assert(a->update < result->result->n_updates);
@@ -177,8 +178,9 @@ static int send_chunk(
         struct mfl_link *link, struct link_upload *upload, uint64_t bytes, struct mfl_error *err)
 {
         const struct mfl_range *range = &upload->ranges[upload->range];
-        const char *data = upload->combine ? (const char *)upload->combine->call.combine.sum
-                                           : upload->result->result->data[upload->update];
+        const char *data = upload->combine          ? (const char *)upload->combine->call.combine.sum
+                           : upload->result->secure ? (const char *)upload->result->masked
+                                                    : upload->result->result->data[upload->update];
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         Mfl__Chunk chunk = MFL__CHUNK__INIT;
         chunk.task = upload->wire_task;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The link's jobs, and the running tasks. */
-#include "client/link/link_internal.h"
+#include "client/link/link_secure.h"
 
 static int send_piece(struct mfl_link *link, struct link_job *job, struct mfl_error *err)
 {
@@ -32,6 +32,26 @@ static void send_populations(struct mfl_link *link)
                         return;
                 }
         }
+}
+
+static const struct link_job *job_of(const struct mfl_link *link, const char *id)
+{
+        const struct link_job *job = link->jobs;
+        while (job && strcmp(job->id, id))
+                job = job->next;
+        return job;
+}
+
+/* A file that this release can't read is the trainer's to refuse. -ENOMEM. */
+static int find_secure(struct link_job *job)
+{
+        struct mfl_job *spec;
+        int r = mfl_job_parse(job->text, strlen(job->text), job->id, &spec, NULL);
+        if (r)
+                return MFL_MIN(r, 0);
+        job->secure = spec->secure;
+        mfl_job_free(spec);
+        return 0;
 }
 
 int mfl_link_job_set(struct mfl_link *link, const Mfl__JobSpec *spec)
@@ -66,7 +86,7 @@ int mfl_link_job_set(struct mfl_link *link, const Mfl__JobSpec *spec)
         job->known = true;
         job->next = link->jobs;
         link->jobs = job;
-        return 0;
+        return find_secure(job);
 }
 
 void mfl_link_job_forget(struct mfl_link *link, const char *id)
@@ -110,8 +130,9 @@ static void free_work(struct link_work *work)
         free(work);
 }
 
-static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_result *result)
+static void deliver(struct mfl_link *link, const struct mfl_task *order, struct mfl_train_result *result)
 {
+        uint64_t task = order->task;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_COMPUTED,
                 .task = task,
                 .ok = true,
@@ -123,7 +144,12 @@ static void deliver(struct mfl_link *link, uint64_t task, struct mfl_train_resul
                 .n_tally = result->n_tally,
                 .tally = result->tally};
         bool kept = result->n_updates > 0;
-        if (kept && !mfl_link_result_add(link, task, result)) {
+        struct link_result *entry = kept ? mfl_link_result_add(link, task, result) : NULL;
+        if (entry) {
+                memcpy(entry->params, order->params_digest, sizeof entry->params);
+                mfl_link_secure_hide(link, order->job, result, entry);
+        }
+        if (kept && !entry) {
                 struct mfl_error err;
                 mfl_fail_memory(&err, sizeof(struct link_result), "a result");
                 link->options.ops->result_free(link->options.compute, result);
@@ -155,6 +181,7 @@ static void on_computed(struct mfl_compute_call *call)
 {
         struct link_work *work = MFL_CONTAINER_OF(call, struct link_work, call);
         struct mfl_link *link = work->link;
+        const struct mfl_task order = work->order;
         uint64_t task = work->task;
         int status = call->status;
         struct mfl_error err = call->err;
@@ -171,7 +198,7 @@ static void on_computed(struct mfl_compute_call *call)
         else if (status)
                 post_failure(link, task, status, accused, loss, err.text);
         else
-                deliver(link, task, result);
+                deliver(link, &order, result);
         mfl_link_pending_done(link);
 }
 
@@ -273,11 +300,13 @@ void mfl_link_work_progress(struct mfl_link *link)
                 if (samples == work->progress_sent)
                         continue;
                 work->progress_sent = samples;
+                const struct link_job *job = job_of(link, work->order.job);
+                bool hides = job && job->secure.bits;
                 struct mfl_msg msg = {.kind = MFL_MSG_PROGRESS,
                         .progress = {.task = work->task,
                                 .items_done = atomic_load(&control->items_done),
-                                .samples_done = samples,
-                                .loss_sum = atomic_load(&control->loss_sum)}};
+                                .samples_done = hides ? 0 : samples,
+                                .loss_sum = hides ? 0 : atomic_load(&control->loss_sum)}};
                 struct mfl_error err;
                 if (mfl_stream_send_msg(&link->stream, &msg, NULL, &err) < 0) {
                         mfl_link_fatal(link, &err);

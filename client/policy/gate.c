@@ -139,6 +139,27 @@ static int audit(
         return mfl_policy_audit(&gate->record, &line, err);
 }
 
+int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
+        const char *rule, const char *reason, struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        const struct mfl_audit_line line = {.daemon = gate->daemon,
+                .server = gate->server,
+                .job = job,
+                .owner = owner,
+                .decision = "refuses",
+                .rule = rule,
+                .reason = reason,
+                .text_digest = digest};
+        int r = mfl_sha256(text, strlen(text), digest, err);
+        return r ? r : mfl_policy_audit(&gate->record, &line, err);
+}
+
+const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate)
+{
+        return gate ? gate->policy : NULL;
+}
+
 static const char *word_name(enum mfl_site_word word)
 {
         return word == MFL_SITE_TAKES ? "takes" : word == MFL_SITE_ASKS ? "asks" : "refuses";

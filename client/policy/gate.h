@@ -30,6 +30,12 @@ void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
         enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
 
+/* Writes a refusal down that is not about a task: `rule` says what it is about. Negative: it could not be written. */
+int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
+        const char *rule, const char *reason, struct mfl_error *err);
+/* NULL: the gate is NULL. */
+const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate);
+
 /* Called when the administrator has decided about a job: TAKES, or REFUSES with the reason. */
 void mfl_gate_listen(struct mfl_gate *gate,
         void (*decided)(void *user, const char *job, enum mfl_site_word word, const char *reason),

@@ -6,7 +6,7 @@
 /* ---- the file ---- */
 
 /* Keys of a later release. A site that writes one relies on it, so it must not be passed over. */
-static const char *const absent[] = {"secure_sum", "epsilon_max", "clip", "noise", "peers", NULL};
+static const char *const absent[] = {"epsilon_max", "clip", "noise", NULL};
 
 static int read_absent(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
@@ -37,6 +37,41 @@ static int read_names(
         return 0;
 }
 
+static int read_peers(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_policy_prints *prints = value;
+        const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_POLICY_PRINT_BYTES};
+        if (node->type != MFL_YAML_SEQUENCE || !node->first)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of fingerprints, at least one: [SHA256, ...]");
+        if (node->n_children > MFL_POLICY_PEERS_MAX)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected at most %d fingerprints", MFL_POLICY_PEERS_MAX);
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                char *print = prints->v[prints->n];
+                int r = mfl_yaml_read_value(doc, n, &field, print, err);
+                if (r)
+                        return r;
+                if (strlen(print) != 64 || strspn(print, "0123456789abcdef") != 64)
+                        return mfl_yaml_fail(doc, n, err,
+                                "expected the SHA-256 of a certificate, 64 digits of 0-9a-f, as `mfl pki "
+                                "show` prints it");
+                prints->n++;
+        }
+        return 0;
+}
+
+static int read_required(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        if (node->type != MFL_YAML_SCALAR || strcmp(node->text, "required") != 0)
+                return mfl_yaml_fail(
+                        doc, node, err, "expected required; without the key, updates may travel unmasked");
+        *(bool *)value = true;
+        return 0;
+}
+
 static int read_strategies(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -51,6 +86,21 @@ static int read_strategies(
         return r;
 }
 
+/* A list, or false. value: the whole policy. */
+static int read_programs(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_policy *policy = value;
+        bool any = false;
+        if (node->type == MFL_YAML_SEQUENCE)
+                return read_names(doc, node, &policy->programs, err);
+        const struct mfl_yaml_field field = {.kind = MFL_YAML_BOOL, .size = sizeof(any)};
+        if (node->type != MFL_YAML_SCALAR || !mfl_yaml_parse_value(node->text, &field, &any))
+                return mfl_yaml_fail(doc, node, err, "expected false, or a list of names: [NAME, ...]");
+        policy->no_programs = !any;
+        return 0;
+}
+
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_policy, member_)
 #define NAMES(key_, member_, read_)                                                                          \
         {                                                                                                    \
@@ -62,6 +112,9 @@ static const struct mfl_yaml_field fields[] = {
         NAMES("data", data, read_names),
         NAMES("strategies", strategies, read_strategies),
         NAMES("strategies_refused", strategies_refused, read_strategies),
+        NAMES("secure_sum", secure_sum, read_required),
+        NAMES("peers", peers, read_peers),
+        {.key = "programs", .kind = MFL_YAML_CALL, .read = read_programs},
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
         {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
         {.key = "epochs_max", AT(U32, epochs_max), .min = 1, .max = UINT32_MAX},
@@ -87,6 +140,9 @@ int mfl_policy_read(
         if (policy.strategies.n && policy.strategies_refused.n)
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "strategies_refused"), err,
                         "strategies already lists all that are allowed: write one of the two");
+        if (policy.peers.n && !policy.secure_sum)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "peers"), err,
+                        "only secure sums name their participants: add secure_sum: required");
         if (policy.dir[0] != '/')
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "dir"), err,
                         "expected an absolute path, such as /var/lib/mfl-client");
@@ -126,6 +182,19 @@ static const char *check_owner(const struct mfl_policy *policy, const char *owne
                 mfl_snprintf(reason, MFL_REASON_BYTES,
                         "the server does not say whose job this is, and this site's policy has owners");
         return "owners";
+}
+
+static const char *check_program(const struct mfl_policy *policy, const char *program, char *reason)
+{
+        if (!*program || (!policy->no_programs && !policy->programs.n) ||
+                contains(&policy->programs, program))
+                return NULL;
+        if (policy->no_programs)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "this site's policy refuses jobs that are trained by a program, as %s", program);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy refuses the program %s", program);
+        return "programs";
 }
 
 static const char *check_strategy(const struct mfl_policy *policy, const char *name, char *reason)
@@ -180,13 +249,20 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
         char ret_reason[MFL_REASON_BYTES])
 {
         const char *rule = check_owner(policy, owner, ret_reason);
-        if (!rule && policy->data.n && !contains(&policy->data, job->data.name)) {
+        if (!rule)
+                rule = check_program(policy, job->training.program, ret_reason);
+        if (!rule && policy->data.n && !mfl_job_owns_data(job) && !contains(&policy->data, job->data.name)) {
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES,
                         "this site's policy does not give data set %s to jobs", job->data.name);
                 rule = "data";
         }
         if (!rule)
                 rule = check_strategy(policy, mfl_strategy_name(job->aggregation.strategy), ret_reason);
+        if (!rule && policy->secure_sum && !job->secure.bits) {
+                mfl_strcpy(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy wants secure sums: add secure_sum: {bits: 64} to the job");
+                rule = "secure_sum";
+        }
         if (!rule)
                 rule = check_limits(policy, job, ret_reason);
         bool local = job->data.partition == MFL_PARTITION_LOCAL;
@@ -215,4 +291,12 @@ const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_j
                 return "min_participants";
         }
         return policy->min_participants ? check_participants(policy, job, participants, ret_reason) : NULL;
+}
+
+bool mfl_policy_peer(const struct mfl_policy *policy, const char *fingerprint)
+{
+        for (uint32_t i = 0; i < policy->peers.n; i++)
+                if (strcmp(policy->peers.v[i], fingerprint) == 0)
+                        return true;
+        return !policy->peers.n;
 }

@@ -19,11 +19,23 @@ struct mfl_policy_names {
         char v[MFL_POLICY_NAMES_MAX][MFL_NAME_BYTES];
 };
 
+#define MFL_POLICY_PEERS_MAX 1024
+#define MFL_POLICY_PRINT_BYTES 65
+
+/* SHA-256 of certificates, lower-case hexadecimal. */
+struct mfl_policy_prints {
+        uint32_t n; /* 0: any */
+        char v[MFL_POLICY_PEERS_MAX][MFL_POLICY_PRINT_BYTES];
+};
+
 struct mfl_policy {
         bool set; /* the file has a policy */
-        struct mfl_policy_names owners, data, strategies, strategies_refused;
+        struct mfl_policy_names owners, data, strategies, strategies_refused, programs;
+        bool no_programs;                                  /* programs: false */
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
+        bool secure_sum;                /* jobs without it are refused */
+        struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
         char dir[MFL_POLICY_DIR_BYTES];
 };
 
@@ -41,5 +53,8 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
 /* The same for one training of it, with this many clients in the round; 0: the server has not told. */
 const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_job *job,
         uint32_t participants, char ret_reason[MFL_REASON_BYTES]);
+
+/* Whether a secure sum may have a participant with this certificate. */
+bool mfl_policy_peer(const struct mfl_policy *policy, const char *fingerprint);
 
 #endif

@@ -77,6 +77,7 @@ void mfl_client_config_deinit(struct mfl_client_config *config)
 {
         for (uint32_t i = 0; i < config->n_data_sets; i++)
                 mfl_dataset_config_deinit(&config->data_sets[i]);
+        mfl_programs_deinit(&config->programs);
         free(config->data_sets);
         config->data_sets = NULL;
         config->n_data_sets = 0;

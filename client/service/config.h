@@ -9,9 +9,10 @@
 
 #include "client/node/node.h"
 #include "client/policy/policy.h"
+#include "client/program/program.h"
 #include "common/base/base.h"
 #include "common/data/dataset.h"
-#include "common/job/where.h"
+#include "common/tags/where.h"
 #include "common/base/log.h"
 #include "common/settings/settings.h"
 
@@ -45,6 +46,7 @@ struct mfl_client_config {
         uint64_t stop_ms;          /* the longest time for STOP_TASK */
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
+        struct mfl_programs programs;
         struct mfl_policy policy;
         bool exit_with_stdin;
         char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; gpu and name are set from it */

@@ -21,7 +21,7 @@
 
 #include "client/train/compute.h"
 #include "client/service/config.h"
-#include "client/service/fingerprint.h"
+#include "client/service/data.h"
 #include "client/gpu/gpu_pin.h"
 #include "client/gpu/gpu_sample.h"
 #include "client/link/link.h"
@@ -43,10 +43,8 @@
 
 struct client {
         struct mfl_client_config config;
-        uint32_t n_data;
-        struct mfl_dataset *data[MFL_DATA_SETS_MAX];
-        uint64_t fingerprints[MFL_DATA_SETS_MAX];
-        struct mfl_data_info infos[MFL_DATA_SETS_MAX];
+        struct mfl_client_data data;
+        const char *hidden[3];  /* from programs; ends with NULL */
         struct mfl_gpu_pin pin; /* the backend, its device, and the GPU that this is */
         struct mfl_gpu_sampler sampler;
         struct mfl_activity activity;
@@ -81,40 +79,6 @@ static int random_u64(uint64_t *ret_number, struct mfl_error *err)
 {
         if (getrandom(ret_number, sizeof(*ret_number), 0) != sizeof(*ret_number))
                 return mfl_fail_errno(err, "getrandom");
-        return 0;
-}
-
-static int load_data(struct client *c, struct mfl_error *err)
-{
-        if (c->config.n_data_sets > MFL_DATA_SETS_MAX)
-                return mfl_fail(err, MFL_INVALID, "%u data sets, at most %u are possible",
-                        c->config.n_data_sets, MFL_DATA_SETS_MAX);
-        if (!c->config.n_data_sets)
-                return mfl_fail(err, MFL_INVALID,
-                        "no data set: use --data NAME=FORMAT:DIR, or data_sets in --config");
-        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
-                int r = mfl_dataset_load(&c->config.data_sets[i], &c->data[i], err);
-                if (!r) {
-                        c->n_data++;
-                        r = mfl_client_fingerprint(c->data[i], &c->fingerprints[i], err);
-                }
-                struct mfl_data_info *info = &c->infos[i];
-                uint64_t meaning = 0;
-                if (!r)
-                        r = mfl_dataset_meaning(c->data[i], &meaning, err);
-                if (r)
-                        return r == -ENOMEM ? r : MFL_INVALID;
-                const struct mfl_dataset *d = c->data[i];
-                if (d->note[0])
-                        mfl_log(MFL_LOG_WARN, "%s", d->note);
-                *info = (struct mfl_data_info){.shape = d->shape,
-                        .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
-                        .train_samples = d->train.n,
-                        .test_samples = d->test.n,
-                        .fingerprint = c->fingerprints[i],
-                        .meaning = meaning};
-                mfl_strcpy(info->name, sizeof(info->name), d->name);
-        }
         return 0;
 }
 
@@ -173,8 +137,19 @@ static int open_peers(struct client *c, struct mfl_error *err)
         return *c->config.peer_listen ? mfl_peer_port_open(&options, &c->peers, err) : 0;
 }
 
+/* What programs must not read: they run as the daemon's user. */
+static void hide_secrets(struct client *c)
+{
+        const char *const paths[] = {c->config.tls_key, c->config.policy.set ? c->config.policy.dir : ""};
+        uint32_t n = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(paths); i++)
+                if (*paths[i])
+                        c->hidden[n++] = paths[i];
+}
+
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
+        hide_secrets(c);
         uint64_t limit = c->config.memory_bytes;
         if (!limit) {
                 int r = mfl_memory_total(&limit, err);
@@ -193,14 +168,16 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .device_memory_bytes = c->config.gpu_memory_bytes,
                 .name = c->config.name,
                 .site = c->config.site,
-                .n_data_sets = c->n_data,
-                .data_sets = (const struct mfl_dataset *const *)c->data,
-                .fingerprints = c->fingerprints,
+                .n_data_sets = c->data.n,
+                .data_sets = (const struct mfl_dataset *const *)c->data.sets,
+                .fingerprints = c->data.fingerprints,
                 .share = c->node.share,
                 .shm = c->node.shm,
                 .nccl = c->node.nccl,
                 .peers = c->peers,
-                .activity = &c->activity};
+                .activity = &c->activity,
+                .programs = &c->config.programs,
+                .hidden = c->hidden};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -241,11 +218,15 @@ static void log_start(const struct client *c)
         if (c->peers)
                 mfl_log(MFL_LOG_INFO, "peers: daemons of other nodes reach this one at %s",
                         mfl_peer_port_address(c->peers));
-        for (uint32_t i = 0; i < c->n_data; i++) {
+        for (uint32_t i = 0; i < c->config.programs.n; i++)
+                mfl_log(MFL_LOG_INFO, "program %s: %s", c->config.programs.v[i].name,
+                        c->config.programs.v[i].command[0]);
+        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
-                        c->infos[i].name, c->infos[i].train_samples, c->infos[i].test_samples,
-                        mfl_shape_text(&c->infos[i].shape, shape, sizeof(shape)), c->infos[i].classes);
+                        c->data.infos[i].name, c->data.infos[i].train_samples, c->data.infos[i].test_samples,
+                        mfl_shape_text(&c->data.infos[i].shape, shape, sizeof(shape)),
+                        c->data.infos[i].classes);
         }
 }
 
@@ -274,7 +255,7 @@ static int prepare(struct client *c, struct mfl_error *err)
         if (!r)
                 r = check_tls(c, err);
         if (!r)
-                r = load_data(c, err);
+                r = mfl_client_data_load(&c->data, &c->config, err);
         if (!r)
                 r = open_backend(c, err);
         if (!r)
@@ -454,8 +435,8 @@ static int open_link(struct client *c, struct mfl_error *err)
         describe_gpu(c, info);
         mfl_strcpy(info->software, sizeof(info->software), "mfl-client " MFL_VERSION);
         info->workers = c->workers;
-        info->n_data_sets = c->n_data;
-        info->data_sets = c->infos;
+        info->n_data_sets = c->data.n;
+        info->data_sets = c->data.infos;
         info->instance = c->instance;
         info->has_reach = c->node.has_reach;
         info->reach = c->node.reach;
@@ -526,8 +507,7 @@ static void deinit(struct client *c)
         mfl_activity_deinit(&c->activity);
         mfl_gate_close(c->gate);
         mfl_gpu_pin_close(&c->pin);
-        for (uint32_t i = 0; i < c->n_data; i++)
-                mfl_dataset_free(c->data[i]);
+        mfl_client_data_deinit(&c->data);
         mfl_client_config_deinit(&c->config);
 }
 
@@ -575,6 +555,9 @@ static int run(struct client *c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+        int ran = mfl_program_child(argc, argv);
+        if (ran >= 0)
+                return ran;
         if (!mfl_fs_open_standard())
                 return 1;
         /* Before a module loads libgomp: its threads must not spin, and the job says how many threads a

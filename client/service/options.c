@@ -184,6 +184,9 @@ static const struct mfl_setting rows[] = {
                         "  mean, std one number for each channel, both or none\n"
                         "  normalise auto: mean and deviation of the training samples; columns, for rows of numbers: "
                         "of each column by itself, except categories; default: none\n"
+                        "  names     share: names of classes, features, words and characters go to the server with the model's "
+                        "contract, so that a pulled model knows them (docs/predict.md); default: keep. With share, a job with "
+                        "`privacy` tells scale and shift that normalise has measured, too\n"
                         "  labels    cifar100: fine (default, 100 classes) or coarse (20)\n"
                         "  masks     images with a label per pixel: the name of the folder beside images, with a PNG of the "
                         "same name and size for each image (images/7.jpg, masks/7.png), whose greys or places in the palette "
@@ -295,6 +298,29 @@ static const struct mfl_setting rows[] = {
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},
 
+        {.section = "Own training code",
+                .field = {.key = "programs", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, programs),
+                        .read = mfl_programs_read},
+                .note = "mfl trains by itself alone",
+                .example = "\n"
+                        "  - name: pets\n"
+                        "    command: [/opt/pets/venv/bin/python, train.py]\n"
+                        "    dir: /opt/pets\n"
+                        "    timeout: 30m\n"
+                        "    memory: 8GiB",
+                .help = "training programs that jobs may name with 'training: {program: NAME}'; a job can't say what is run. "
+                        "docs/programs.md tells how to write one, and what holds it. Each has\n"
+                        "  name      required; letters, digits, '.', '_' and '-'\n"
+                        "  command   required; a list: the absolute path of an executable, and its arguments. Nothing is looked up in "
+                        "PATH, and no shell reads it\n"
+                        "  dir       where it runs, an absolute path. Default: the daemon's directory\n"
+                        "  timeout   the longest time for one client's training, or one evaluation. Default: 30m\n"
+                        "  memory    the most that it and its children may hold together. Default: no limit\n"
+                        "  threads   OMP_NUM_THREADS, which decides the last bits of many libraries' results. Default: 1\n"
+                        "  samples_max   where the data are the program's own: the most samples, and so the largest weight, that it may "
+                        "claim for a client; the same at all daemons of a population. Default: 1000000\n"
+                        "  network   true: it may use sockets beyond its own processes. Default: false"},
+
         {.section = "The site's say",
                 .field = {.key = "policy", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, policy),
                         .read = mfl_policy_read},
@@ -314,7 +340,11 @@ static const struct mfl_setting rows[] = {
                         "  data      gives only these data sets to jobs\n"
                         "  min_participants   a round must count at least this many clients (its clients times limits.quorum)\n"
                         "  strategies, strategies_refused   takes only these strategies of aggregation, or all but these\n"
+                        "  secure_sum   required: takes only jobs with secure_sum, whose server sees no single update\n"
+                        "  peers     only with daemons that have these certificates (SHA-256, hexadecimal) in one secure sum; this "
+                        "daemon's own is one of them\n"
                         "  rounds_max, epochs_max   the most rounds of a job, and epochs of training.epochs\n"
+                        "  programs  false: refuses jobs with training.program; a list: takes only these programs\n"
                         "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
                         "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
                         "  dir       required; an absolute path: answers, the control socket, and the audit log "
@@ -468,6 +498,17 @@ static bool has_data_set(const void *user, const char *name)
         return false;
 }
 
+static int check_programs(const struct mfl_client_config *config, struct mfl_error *err)
+{
+        const struct mfl_policy_names *allowed = &config->policy.programs;
+        for (uint32_t i = 0; i < allowed->n; i++)
+                if (!mfl_programs_find(&config->programs, allowed->v[i]))
+                        return mfl_fail(err, MFL_INVALID,
+                                "policy.programs names '%s', and this daemon has no such program",
+                                allowed->v[i]);
+        return 0;
+}
+
 int mfl_client_config_init(
         struct mfl_client_config *config, int argc, char *const argv[], struct mfl_error *err)
 {
@@ -484,5 +525,7 @@ int mfl_client_config_init(
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
         if (!r)
                 r = mfl_policy_check_data(&config->policy, has_data_set, config, err);
+        if (!r)
+                r = check_programs(config, err);
         return r;
 }

@@ -31,6 +31,8 @@ static int fill_trainer(
         trainer->nccl = options->nccl;
         trainer->peers = options->peers;
         trainer->activity = options->activity;
+        trainer->programs = options->programs;
+        trainer->hidden = options->hidden;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)
@@ -140,8 +142,9 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
         int r = mfl_trainer_group_place(run, owned, err);
-        bool weighs = mfl_method_get(run->job->spec)->weighs;
-        bool alone = !result->grouped && !weighs && (task->n_items == 1 || task->single_updates);
+        bool weighs = mfl_method_get(run->job->spec)->weighs || run->job->spec->secure.bits;
+        bool alone =
+                !result->grouped && !weighs && !task->sum && (task->n_items == 1 || task->single_updates);
         owned->encoding = alone ? MFL_ENCODING_F32 : MFL_ENCODING_I64;
         uint64_t bytes = buffer_bytes(owned->encoding, result);
         run->job->in_place = alone && task->team.team && task->n_items == 1 && run->trainer->ops->grad;
@@ -151,6 +154,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
                                 &run->trainer->memory, bytes, "an update", &result->data[i], err);
         if (!r && !alone)
                 run->sum = result->data[0];
+        if (r == MFL_INVALID)
+                mfl_trainer_job_advise(run->trainer, run->job, err);
         return r;
 }
 
@@ -173,7 +178,7 @@ static void init_run(struct trainer_run *run)
         const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         run->fixed = run->request->task->fixed;
         run->fixed.share_bits = method->share_bits ? method->share_bits(run->job->spec) : 0;
-        run->n_phases = (uint32_t)mfl_method_phases(run->job->spec, run->phases);
+        run->n_phases = (uint32_t)mfl_method_phases(run->job->spec, run->request->task->round, run->phases);
         run->stripe = MFL_MAX(1u, (run->job->graph->n_moving + STRIPES - 1) / STRIPES);
 }
 
@@ -200,7 +205,7 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
         run->job->apart_ranks = 0;
         run->job->apart_peers = task->team.team && task->team.peers;
-        run->job->sums = run->sum || trainer_corrects(run->job->spec);
+        run->job->sums = run->sum || trainer_corrects(run->job->spec) || run->phases[0].mix != 0;
         for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
                 run->job->apart_ranks += task->team.widths[i];
         int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);
@@ -235,7 +240,8 @@ static int order_clients(struct trainer_run *run, struct mfl_error *err)
                 int r = mfl_trainer_job_client(run->trainer, run->job, task->items[i], &samples, &n, err);
                 if (r)
                         return r;
-                run->clients.v[i] = (struct trainer_client){mfl_method_all_steps(run->job->spec, n), i};
+                run->clients.v[i] =
+                        (struct trainer_client){mfl_method_all_steps(run->job->spec, task->round, n), i};
         }
         /* If each client has its own network, the task's order leaves the most to be given back. */
         if (run->trainer->ops->fuse || run->job->spec->training.fuse > 1)
@@ -282,9 +288,9 @@ static int leave_sum(struct trainer_run *run, struct trainer_result *owned, stru
                         memset(run->sum, 0, result->n * sizeof(*run->sum));
                 return 0;
         }
-        /* A small sum travels inside its Announce, so it has to be there by then. */
+        /* A small sum travels inside its Announce, so it has to be there by then; one of a secure sum is masked as a whole. */
         bool is_small = result->n * sizeof(*run->sum) <= MFL_INLINE_MAX;
-        if (owned->shared || is_small || !run->request->advanced)
+        if (owned->shared || is_small || run->job->spec->secure.bits || !run->request->advanced)
                 return land(run->trainer, owned, err);
         result->late = true;
         result->control.advanced = run->request->advanced;
@@ -333,7 +339,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
                 run->sum_begun = true;
         }
         if (!r)
-                r = run_threads(run, n, mfl_trainer_train_worker, err);
+                r = run_threads(run, n, run->job->work->train, err);
         if (!r)
                 drop_returned(run, owned);
         if (!r)
@@ -346,7 +352,7 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
 static int run_eval(struct trainer_run *run, struct mfl_error *err)
 {
         int r = mfl_trainer_eval_units(run, err);
-        return r ? r : run_threads(run, run->n_units, mfl_trainer_eval_worker, err);
+        return r ? r : run_threads(run, run->n_units, run->job->work->eval, err);
 }
 
 /* Before and after its threads, a task takes one worker, which reads until the job is there. */

@@ -37,6 +37,9 @@
  * Teams (kernels/team/team.h): a job with `parallel` trains a client on several threads of the daemon, or, if the task
  * has a team, on those of several daemons (client/train/trainer_meet.h). A task of kind ASSIST has no result: 0 updates.
  *
+ * Programs (client/program/program.h): a job with training.program is trained and evaluated by one, client after client; what becomes
+ * of its params is the same (trainer_delta.c).
+ *
  * Threads: mfl_trainer_run, mfl_trainer_forget and mfl_trainer_trim one at a time; mfl_trainer_combine one at a time, also
  * while a task runs; the other functions and the fields of the controls from any thread. */
 #ifndef MFL_CLIENT_TRAIN_TRAINER_H
@@ -59,6 +62,7 @@ enum {
         MFL_TEAM_BROKEN = 17, /* another member of the task's team is gone or late, or has failed */
 };
 
+struct mfl_programs;
 struct mfl_trainer;
 
 struct mfl_trainer_options {
@@ -82,6 +86,9 @@ struct mfl_trainer_options {
         struct mfl_peer_port *peers;   /* outlives the trainer; NULL: no teams over several nodes */
         struct mfl_activity *activity; /* of `workers` workers; outlives the trainer; NULL: no figures are
                                           kept */
+        /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
+        const struct mfl_programs *programs;
+        const char *const *hidden;
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */
@@ -126,7 +133,7 @@ struct mfl_train_request {
         void *user;
 };
 
-/* TRAIN: one update, or one per item with task->single_updates. A single client outside a group, and single
+/* TRAIN: one update, or one per item with task->single_updates. A single client outside a group, whose task has not `sum`, and single
  * updates, hold the client's delta (MFL_ENCODING_F32); others hold the sum (MFL_ENCODING_I64). */
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */

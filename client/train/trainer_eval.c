@@ -9,8 +9,8 @@ struct trainer_unit {
         const uint32_t *samples;
 };
 
-static int samples_of(struct trainer_run *run, uint64_t item, const uint32_t **ret_samples, uint32_t *ret_n,
-        struct mfl_error *err)
+int mfl_trainer_eval_samples(struct trainer_run *run, uint64_t item, const uint32_t **ret_samples,
+        uint32_t *ret_n, struct mfl_error *err)
 {
         const struct trainer_job *job = run->job;
         uint32_t n_test = job->data->dataset->test.n, per = 0;
@@ -40,7 +40,7 @@ static int cut_units(
         for (uint32_t i = 0; i < task->n_items; i++) {
                 const uint32_t *samples;
                 uint32_t n;
-                int r = samples_of(run, task->items[i], &samples, &n, err);
+                int r = mfl_trainer_eval_samples(run, task->items[i], &samples, &n, err);
                 if (r)
                         return r;
                 for (uint32_t at = 0; at < n; at += size, n_units++) {

@@ -22,6 +22,8 @@ static int place_held(struct trainer_run *run, struct trainer_result *result, st
         const struct mfl_backend_ops *ops = trainer->ops;
         if (!trainer->nccl || !ops->sum_new || !ops->sum_add)
                 return mfl_fail(err, MFL_INVALID, "this daemon has no NCCL");
+        if (run->job->program)
+                return mfl_fail(err, MFL_INVALID, "a program's updates are not on the GPU");
         trainer->device_memory.held_free = ops->sum_free;
         int r = mfl_trainer_held_get(
                 &trainer->device_memory, ops, trainer->device, result->base.n, &result->held, err);

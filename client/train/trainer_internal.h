@@ -6,8 +6,10 @@
 #include <pthread.h>
 
 #include "client/train/trainer.h"
+#include "client/program/program.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
+#include "common/parallel/plan.h"
 
 /* ---- memory: trainer_memory.c ---- */
 
@@ -120,6 +122,15 @@ struct trainer_lane {
 
 struct mfl_mesh_memory;
 struct trainer_team;
+struct trainer_job;
+
+/* Who does a job's local work: mfl's own networks, or a program. */
+struct trainer_work {
+        void (*train)(void *arg, uint32_t worker); /* arg: struct trainer_run; on n workers at once */
+        void (*eval)(void *arg, uint32_t worker);
+};
+extern const struct trainer_work mfl_trainer_networks; /* trainer_job.c */
+extern const struct trainer_work mfl_trainer_program;  /* trainer_program.c */
 
 /* One worker's memory for one job. */
 struct trainer_slot {
@@ -168,13 +179,17 @@ struct trainer_job {
         bool told_ungrouped;
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
-        uint32_t apart_ranks; /* of all its daemons */
-        bool apart_peers;     /* they may be on several nodes */
-        bool in_place;        /* the current task's update is made where its team's leader had the params */
-        bool sums; /* the current task makes deltas beside the place where they are uploaded from */
+        uint32_t apart_ranks;          /* of all its daemons */
+        bool apart_peers;              /* they may be on several nodes */
+        struct mfl_parallel_took took; /* by the widest team of threads; ranks 0: none yet */
+        uint32_t took_tasks;           /* begun since then */
+        bool in_place; /* the current task's update is made where its team's leader had the params */
+        bool sums;     /* the current task needs a place for floats beside those where updates are uploaded from */
         struct trainer_poison
-                *poison;           /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
-        struct trainer_kept *kept; /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
+                *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
+        const struct trainer_work *work;
+        struct mfl_program *program; /* NULL: mfl trains */
+        struct trainer_kept *kept;   /* of a client whose team was lost; NULL: nothing (trainer_kept.c) */
         bool wide; /* networks get all lanes that pay: one that was balanced for its first task had too few */
         struct trainer_job *next;
 };
@@ -189,13 +204,15 @@ struct mfl_trainer {
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */
         struct trainer_pool pool;
-        struct mfl_share *share;           /* NULL: none */
-        struct mfl_collective *shm, *nccl; /* NULL: none */
-        struct mfl_peer_port *peers;       /* NULL: none */
-        struct mfl_activity *activity;     /* NULL: none */
-        _Atomic uint64_t staged_bytes;     /* of the device's memory, beside its budget */
-        struct trainer_job *jobs;          /* last used first */
-        bool no_room;                      /* why the last mfl_trainer_job_prepare failed, if it did */
+        struct mfl_share *share;             /* NULL: none */
+        struct mfl_collective *shm, *nccl;   /* NULL: none */
+        struct mfl_peer_port *peers;         /* NULL: none */
+        struct mfl_activity *activity;       /* NULL: none */
+        const struct mfl_programs *programs; /* NULL: none */
+        const char *const *hidden;           /* from programs */
+        _Atomic uint64_t staged_bytes;       /* of the device's memory, beside its budget */
+        struct trainer_job *jobs;            /* last used first */
+        bool no_room;                        /* why the last mfl_trainer_job_prepare failed, if it did */
 };
 
 /* Whether evaluations read training samples, those that clients keep. */
@@ -219,6 +236,9 @@ static inline uint32_t trainer_epoch_rows(const struct mfl_job *spec, uint32_t n
 struct trainer_run;
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
+/* trainer_spec.c: the daemon's data set that a job names. MFL_INVALID. */
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
+        const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err);
 /* trainer_spec.c: the request's population becomes that of the job. */
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err);
@@ -228,8 +248,12 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
 /* Makes the first n slots ready for the kind of task. Training: `clients` are the task's. */
 int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err);
+/* trainer_program.c: starts nothing yet. MFL_INVALID: this daemon does not have the program. */
+int mfl_trainer_program_new(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
 /* Afterwards the slots are as new, and the memory is released. */
 void mfl_trainer_job_empty(struct mfl_trainer *trainer, struct trainer_job *job);
+/* A task with no room beside what else is there: what a team of several daemons would take, if the job allows one. Appends to the text. */
+void mfl_trainer_job_advise(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
 void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job);
 /* The samples that an item trains on, and those that it keeps for evaluations: MFL_INVALID for an item that the job does
  * not have. */
@@ -242,6 +266,8 @@ int mfl_trainer_job_held(const struct mfl_trainer *trainer, const struct trainer
  * train side by side; 0: the job's clients have no teams. */
 uint32_t mfl_trainer_team_width(
         const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t clients);
+/* Before a task, from what the one before took: with members: auto, the widths to come are those that pay. */
+void mfl_trainer_team_learn(struct trainer_job *job);
 uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1 */
 /* Whether a slot's team, or NULL, can train the job's task. */
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width);
@@ -370,27 +396,30 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
  * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        bool rounds = run->job->spec->compression.bits > 0;
+        bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
         bool clips = run->job->spec->aggregation.robust.update_clip > 0;
-        return run->sum && run->trainer->ops->sum_add && !run->job->spec->parallel.grain &&
-               !mfl_method_get(run->job->spec)->weighs && !rounds && !clips;
+        return run->sum && !run->job->program && run->trainer->ops->sum_add &&
+               !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
+               !clips;
 }
 
-/* Whether a job's clients start from the same params. */
+/* Whether a job's clients start from the same params, and nothing else is ever put in their place. */
 static inline bool trainer_shares_start(const struct mfl_job *spec)
 {
-        return !mfl_method_get(spec)->starts && !mfl_method_get(spec)->models;
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        return !method->starts && !method->models && !method->anchors;
 }
 
-/* Whether gradients are corrected: by clients' states, or by phases that pull to elsewhere than their start. */
+/* Whether gradients are corrected: by what the server sends, or by phases that pull to elsewhere than their start. */
 static inline bool trainer_corrects(const struct mfl_job *spec)
 {
         struct mfl_phase phases[MFL_PHASES_MAX];
-        int n = mfl_method_phases(spec, phases);
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        int n = mfl_method_phases(spec, 1, phases);
         bool pulls = false;
         for (int i = 0; i < n; i++)
                 pulls |= phases[i].pull != 0;
-        return pulls || (mfl_method_get(spec)->correct && !mfl_method_get(spec)->starts);
+        return pulls || method->guide || (method->correct && !method->starts);
 }
 
 /* Whether evaluations are of clients' own models. */
@@ -413,7 +442,12 @@ static inline bool trainer_keeps_start(const struct trainer_run *run)
                trainer_shares_start(run->job->spec);
 }
 
-/* trainer_own.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
+static inline float *mfl_trainer_scales(const struct trainer_slot *slot, uint32_t i_lane)
+{
+        return slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
+}
+
+/* trainer_phase.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
 int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err);
 
 /* trainer_phase.c. The lane's phase begins: its network's group has the start. stepped: after each call of the backend's step.
@@ -426,6 +460,17 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
         struct mfl_error *err);
 struct mfl_optimizer mfl_trainer_phase_optimizer(const struct trainer_run *run, uint32_t phase);
 
+/* trainer_gradient.c. A phase that takes the gradient over all samples begins; after each of its steps. */
+struct mfl_optimizer mfl_trainer_gradient_optimizer(const struct trainer_run *run);
+void mfl_trainer_gradient_begin(struct trainer_run *run, const struct trainer_lane *lane);
+int mfl_trainer_gradient_stepped(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err);
+/* Before a step of a phase that needs the batch's gradient elsewhere, too; otherwise nothing. */
+int mfl_trainer_probe(
+        struct trainer_run *run, struct trainer_slot *slot, uint32_t phase, struct mfl_error *err);
+/* trainer_own.c: mix * v + (1 - mix) * w, n_moving floats. */
+void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to);
+
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);
 /* True if the thread should return: a thread failed, or the task is cancelled. */
@@ -433,8 +478,8 @@ bool mfl_trainer_run_stopped(struct trainer_run *run);
 /* Adds to the figures of progress. Any worker. */
 void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum);
 /* trainer_local.c: a client's local training begins. */
-void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
-        const uint32_t *samples, uint32_t n);
+void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint32_t round,
+        uint64_t client, const uint32_t *samples, uint32_t n);
 /* Its next phase begins. */
 void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
         const struct mfl_phase *phases, uint32_t phase);
@@ -451,6 +496,26 @@ uint64_t mfl_trainer_local_skip(struct trainer_run *run, struct trainer_lane *la
 uint32_t mfl_trainer_items(const struct trainer_run *run);
 bool mfl_trainer_item_begin(struct trainer_run *run, uint32_t *ret_item);
 bool mfl_trainer_item_waits(const struct trainer_run *run);
+
+/* ---- trainer_delta.c ---- */
+
+/* A client whose local training is over. */
+struct trainer_trained {
+        uint64_t client, weight, steps;
+        uint32_t samples;
+        double loss;   /* with the params that it received, where the strategy needs it */
+        bool is_delta; /* the floats are the change already */
+};
+/* Its params become its delta, which is counted, or the client is rejected: item->rejected. */
+int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *params,
+        const struct trainer_trained *trained, struct trainer_item *item, struct mfl_error *err);
+int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err); /* NULL: no memory */
+/* The weight of a client of n samples. One that can't be added is rejected. */
+int mfl_trainer_weight(struct trainer_run *run, struct trainer_item *item, uint64_t n, uint64_t *ret_weight,
+        struct mfl_error *err);
+/* trainer_eval.c: the samples of an evaluation's item, of the test split or of a client's own. */
+int mfl_trainer_eval_samples(struct trainer_run *run, uint64_t item, const uint32_t **ret_samples,
+        uint32_t *ret_n, struct mfl_error *err);
 
 void mfl_trainer_train_worker(void *arg, uint32_t worker);  /* arg: struct trainer_run */
 void mfl_trainer_assist_worker(void *arg, uint32_t worker); /* of a task of kind ASSIST */

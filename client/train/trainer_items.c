@@ -77,9 +77,14 @@ static int client_samples(const struct mfl_trainer *trainer, const struct traine
                         return mfl_fail(err, MFL_INVALID, "the client is another site's data");
                 k = 0;
         }
-        if (k >= partition->n_clients)
+        if (!partition && k < MFL_MAX(job->spec->data.clients, 1u)) { /* a program's own data */
+                *ret_samples = NULL;
+                *ret_n = 0;
+                return 0;
+        }
+        if (!partition || k >= partition->n_clients)
                 return mfl_fail(err, MFL_INVALID, "client %llu of a population of %u",
-                        (unsigned long long)item, partition->n_clients);
+                        (unsigned long long)item, partition ? partition->n_clients : job->spec->data.clients);
         *ret_samples = partition->index + partition->start[k];
         *ret_n = partition->start[k + 1] - partition->start[k];
         return 0;

@@ -48,6 +48,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         mfl_trainer_job_empty(trainer, job);
         mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_poison_free(trainer, job);
+        mfl_program_free(job->program);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -56,28 +57,6 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         mfl_job_free(job->spec);
         free(job->text);
         free(job);
-}
-
-static int find_data(struct mfl_trainer *trainer, const struct mfl_job *spec, const struct mfl_task *task,
-        struct trainer_data **ret_data, struct mfl_error *err)
-{
-        for (uint32_t i = 0; i < trainer->n_data; i++) {
-                struct trainer_data *data = &trainer->data[i];
-                if (strcmp(data->dataset->name, spec->data.name))
-                        continue;
-                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
-                 * own. */
-                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
-                        task->fingerprint != data->fingerprint)
-                        return mfl_fail(err, MFL_INVALID,
-                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
-                                spec->data.name, (unsigned long long)data->fingerprint,
-                                (unsigned long long)task->fingerprint);
-                *ret_data = data;
-                return 0;
-        }
-        return mfl_fail(
-                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
 }
 
 /* The budget that networks are charged to. */
@@ -122,18 +101,19 @@ static int reserve_population(struct mfl_trainer *trainer, struct trainer_job *j
         if (r)
                 return r;
         job->bytes -= bytes; /* it stays when networks make room */
-        job->population_bytes = bytes;
+        job->population_bytes += bytes;
         return 0;
 }
 
 static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
 {
-        int r = reserve_population(trainer, job, err);
-        if (!r)
+        bool own = mfl_job_owns_data(job->spec);
+        int r = own ? 0 : reserve_population(trainer, job, err);
+        if (!r && !own)
                 r = mfl_partition_dataset(job->spec, job->data->dataset, &job->partition, err);
         if (r)
                 return r;
-        for (uint32_t k = 0; k < job->partition->n_clients; k++) {
+        for (uint32_t k = 0; !own && k < job->partition->n_clients; k++) {
                 uint32_t n = job->partition->start[k + 1] - job->partition->start[k];
                 job->samples_max = MFL_MAX(job->samples_max, n);
         }
@@ -144,6 +124,19 @@ static int make_partition(struct mfl_trainer *trainer, struct trainer_job *job, 
         for (uint32_t i = 0; i < n_test; i++)
                 job->test_index[i] = i;
         return 0;
+}
+
+/* Its memory stays as long as the job. */
+static int make_program(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_dataset *data = mfl_job_owns_data(job->spec) ? NULL : job->data->dataset;
+        uint64_t bytes = mfl_program_bytes(job->graph, data);
+        int r = reserve(trainer, job, false, bytes, "the memory that a program shares", err);
+        if (r)
+                return r;
+        job->bytes -= bytes;
+        job->population_bytes += bytes;
+        return mfl_trainer_program_new(trainer, job, err);
 }
 
 static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request *request,
@@ -162,10 +155,16 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
                 return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
                         trainer->ops->name);
-        r = find_data(trainer, job->spec, request->task, &job->data, err);
+        r = mfl_trainer_find_data(trainer, job->spec, request->task, &job->data, err);
         if (r)
                 return r;
-        r = mfl_check_job(job->spec, job->data->dataset, &job->graph, err);
+        bool has_program = mfl_job_has_program(job->spec);
+        const struct mfl_dataset *dataset = job->data->dataset;
+        r = has_program ? mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err)
+                        : mfl_check_job(job->spec, dataset, &job->graph, err);
+        job->work = has_program ? &mfl_trainer_program : &mfl_trainer_networks;
+        if (!r && has_program)
+                r = make_program(trainer, job, err);
         if (r)
                 return r;
         if (mfl_job_tally(job->spec, job->graph) == MFL_TALLY_TARGETS && !strcmp(trainer->ops->name, "cuda"))
@@ -175,12 +174,12 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = make_partition(trainer, job, err);
         if (!r)
                 r = mfl_trainer_poison_new(trainer, job, err);
-        if (!r && request->population)
+        if (!r && request->population && job->partition)
                 r = mfl_trainer_tell_population(trainer, request, job, err);
         if (r)
                 return r;
         uint32_t threads = MFL_MAX(1u, job->spec->training.threads);
-        job->n_slots = MFL_MAX(1u, trainer->workers / threads);
+        job->n_slots = has_program ? 1 : MFL_MAX(1u, trainer->workers / threads);
         job->slots = mfl_calloc(job->n_slots, sizeof(*job->slots));
         return job->slots ? 0 : mfl_fail_memory(err, job->n_slots * sizeof(*job->slots), "workers");
 }
@@ -482,6 +481,14 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         return r;
 }
 
+void mfl_trainer_job_advise(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        struct mfl_net_options options = net_options(trainer, job, true);
+        uint32_t width = mfl_trainer_team_width(trainer, job, 1);
+        if (width)
+                mfl_trainer_team_advise(trainer, job, &options, width, err);
+}
+
 static int prepare_data(
         struct mfl_trainer *trainer, struct trainer_data *data, bool train, struct mfl_error *err)
 {
@@ -556,10 +563,11 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
         return 0;
 }
 
-int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+static int prepare_networks(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
         uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
 {
-        trainer->no_room = false;
+        if (kind == MFL_TASK_TRAIN)
+                mfl_trainer_team_learn(job);
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
                 outgrown(job, clients, n))
                 mfl_trainer_job_empty(trainer, job);
@@ -581,6 +589,20 @@ int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job
                 mfl_trainer_job_empty(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }
+        return r;
+}
+
+const struct trainer_work mfl_trainer_networks = {
+        .train = mfl_trainer_train_worker, .eval = mfl_trainer_eval_worker};
+
+int mfl_trainer_job_prepare(struct mfl_trainer *trainer, struct trainer_job *job, enum mfl_task_kind kind,
+        uint32_t n, const struct trainer_clients *clients, struct mfl_error *err)
+{
+        trainer->no_room = false;
+        bool after = kind == MFL_TASK_TRAIN && job->sums;
+        int r = job->program
+                        ? prepare_floats(trainer, job, after, "a client's update", &job->slots[0].after, err)
+                        : prepare_networks(trainer, job, kind, n, clients, err);
         /* Half-made memory is not kept: the next try starts over. */
         if (r)
                 mfl_trainer_forget(trainer, job->id);

@@ -3,14 +3,14 @@
 #include "client/train/trainer_internal.h"
 #include "common/cohort/memory.h"
 
-void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint64_t client,
-        const uint32_t *samples, uint32_t n)
+void mfl_trainer_local_begin(struct trainer_local *local, const struct mfl_job *spec, uint32_t round,
+        uint64_t client, const uint32_t *samples, uint32_t n)
 {
         *local = (struct trainer_local){.client = client,
                 .samples = samples,
                 .n = n,
                 .n_epoch = trainer_epoch_rows(spec, n),
-                .n_steps = mfl_method_all_steps(spec, n)};
+                .n_steps = mfl_method_all_steps(spec, round, n)};
 }
 
 void mfl_trainer_local_phase(struct trainer_local *local, const struct mfl_job *spec,
@@ -38,6 +38,11 @@ static const uint32_t *next_rows(struct trainer_run *run, struct trainer_lane *l
 {
         const struct mfl_job *spec = run->job->spec;
         struct trainer_local *local = &lane->local;
+        if (trainer_phase(run, lane)->gradient) { /* each sample once */
+                uint32_t at = (uint32_t)(local->step++ - local->first) * trainer_step_rows(spec);
+                *ret_n = MFL_MIN(trainer_step_rows(spec), local->n - at);
+                return local->samples + at;
+        }
         uint32_t inner = MFL_MAX(trainer_phase(run, lane)->inner, 1u);
         if ((local->step - local->first) % inner) {
                 uint32_t rest = local->at % trainer_step_rows(spec); /* of the epoch's last batch */
@@ -63,7 +68,7 @@ void mfl_trainer_local_fill(
         uint32_t rows = trainer_step_rows(spec), round = run->request->task->round, t = 0;
         uint32_t *index = slot->index + (size_t)i_lane * slot->steps_max * rows;
         uint32_t *count = slot->count + (size_t)i_lane * slot->steps_max;
-        float *scale = slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
+        float *scale = mfl_trainer_scales(slot, i_lane);
         uint64_t first = local->step - local->first, stream = round | (uint64_t)phase << 32;
         uint32_t inner = MFL_MAX(run->phases[phase].inner, 1u);
         bool in_phase = lane->active && local->phase == phase;
@@ -84,7 +89,7 @@ void mfl_trainer_local_fill(
                 .dropout = mfl_rng_derive(spec->seed, MFL_RNG_DROPOUT, local->client, stream),
                 .augment = mfl_rng_derive(spec->seed, MFL_RNG_AUGMENT, local->client, stream),
                 .step_first = (uint32_t)first,
-                .lr_scale = scale};
+                .lr_scale = run->phases[phase].gradient ? NULL : scale};
 }
 
 /* Steps of one call have one optimizer: lanes that are in a later phase wait. */
@@ -104,8 +109,11 @@ uint32_t mfl_trainer_chunk(struct trainer_run *run, const struct trainer_slot *s
         uint32_t phase = *ret_phase = phase_of_chunk(slot);
         if (mfl_memory_needs_squares(run->job->spec)) /* of each batch's loss */
                 return 1;
+        const struct mfl_phase *now = &run->phases[phase];
+        if (now->gradient || now->anchored || now->mix != 0) /* the params are looked at after each */
+                return 1;
         bool waiting = mfl_trainer_item_waits(run) || phase + 1 < run->n_phases;
-        uint64_t n = waiting ? UINT64_MAX : 0, most = slot->chunk_steps, inner = run->phases[phase].inner;
+        uint64_t n = waiting ? UINT64_MAX : 0, most = slot->chunk_steps, inner = now->inner;
         for (uint32_t i = 0; i < slot->n_lanes; i++) {
                 const struct trainer_local *local = &slot->lanes[i].local;
                 if (!slot->lanes[i].active || local->phase != phase)

@@ -7,8 +7,56 @@
  *      from the client's own params     delta: the start (with `models`, own: the start)
  *      from the last phase's end        delta: that end
  *      inner                            delta: w; own: v after the last batch
+ *      gradient, anchored, mix          trainer_gradient.c
  */
 #include "client/train/trainer_internal.h"
+
+/* ---- a client's own model: what its state says, or the round's params and that on top of them, or a mixture of both ---- */
+
+/* Nobody has a state before the first round is over: its training has number 1, and so has its evaluation, which comes after. */
+static bool has_states(const struct mfl_task *task)
+{
+        return task->round > 1 || task->kind != MFL_TASK_TRAIN;
+}
+
+/* Statistics are v's. */
+void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to)
+{
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
+        const struct mfl_graph *graph = run->job->graph;
+        for (uint64_t e = 0; e < graph->n_moving;) {
+                struct mfl_fixed_part part =
+                        mfl_fixed_part_at(&apart, &graph->statistics, e, graph->n_moving);
+                for (; e < part.end; e++)
+                        to[e] = part.statistics ? v[e]
+                                                : (float)(mix * (double)v[e] + (1 - mix) * (double)w[e]);
+        }
+}
+
+int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err)
+{
+        const struct mfl_train_request *request = run->request;
+        uint64_t n = run->job->graph->n_moving;
+        uint32_t width = trainer_width(run);
+        if (!has_states(request->task)) {
+                memcpy(ret_own, request->params, n * sizeof *ret_own);
+                return 0;
+        }
+        if (!request->correct)
+                return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
+        int r = request->correct(request->correct_user, client, ret_own, err);
+        trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        bool adds = mfl_method_get(run->job->spec)->starts;
+        double mix = run->phases[0].mix;
+        if (!r && mix != 0 && request->task->kind != MFL_TASK_TRAIN)
+                mfl_trainer_mix(run, mix, ret_own, request->params, ret_own);
+        for (uint64_t i = 0; !r && adds && i < n; i++)
+                ret_own[i] += request->params[i];
+        return r;
+}
+
+/* ---- phases ---- */
 
 static float *delta_place(const struct trainer_run *run, const struct trainer_lane *lane)
 {
@@ -40,20 +88,23 @@ static int start_of(struct trainer_run *run, struct trainer_slot *slot, uint32_t
         return r;
 }
 
-/* What the client's state adds to its gradients. Nobody has a state in the first round. */
+/* What the server adds to its gradients. An anchored step adds it by itself. */
 static int correct(struct trainer_run *run, struct trainer_slot *slot, uint32_t i, struct mfl_error *err)
 {
-        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         const struct mfl_train_request *request = run->request;
         uint32_t width = trainer_width(run);
-        if (!method->correct || method->starts || request->task->round < 2)
+        const struct mfl_phase *phase = trainer_phase(run, &slot->lanes[i]);
+        float *to = phase->anchored ? own_place(run, &slot->lanes[i]) : slot->after;
+        if (phase->gradient || !mfl_method_corrects(run->job->spec, request->task->round))
                 return 0;
         if (!request->correct)
                 return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
-        int r = request->correct(request->correct_user, slot->lanes[i].local.client, slot->after, err);
+        int r = request->correct(request->correct_user, slot->lanes[i].local.client, to, err);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        return r ? r : run->trainer->ops->correction_set(slot->train, (int)i, slot->after, err);
+        return r || phase->anchored
+                       ? r
+                       : run->trainer->ops->correction_set(slot->train, (int)i, slot->after, err);
 }
 
 /* The network pulls towards where the phase started, p0. The rest of pull * (v - w) is pull * (p0 - w). */
@@ -77,6 +128,10 @@ int mfl_trainer_phase_begin(
                 r = run->trainer->ops->params_set(slot->train, (int)i, run->request->frozen, start, err);
         if (!r)
                 r = correct(run, slot, i, err);
+        if (!r && phase->gradient)
+                mfl_trainer_gradient_begin(run, lane);
+        if (!r && phase->mix != 0)
+                r = mfl_trainer_own(run, lane->local.client, own_place(run, lane), err);
         if (!r && phase->inner)
                 memcpy(delta_place(run, lane), received, run->job->graph->n_moving * sizeof *received);
         else if (!r && phase->pull != 0)
@@ -105,6 +160,8 @@ int mfl_trainer_phase_stepped(
 {
         const struct trainer_lane *lane = &slot->lanes[i];
         const struct mfl_phase *phase = trainer_phase(run, lane);
+        if (phase->gradient)
+                return mfl_trainer_gradient_stepped(run, slot, i, err);
         if (!phase->inner || (lane->local.step - lane->local.first) % phase->inner)
                 return 0;
         float *w = delta_place(run, lane), *v = own_place(run, lane);
@@ -122,12 +179,15 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
         const struct mfl_phase *phase = trainer_phase(run, lane);
         float *own, worst = 0;
         *ret_finite = true;
-        if (!phase->models)
+        if (phase->anchored) /* it tells nothing */
+                memset(own_place(run, lane), 0, run->job->graph->n_moving * sizeof *own);
+        if (!phase->models && !phase->gradient)
                 return 0;
         own = own_place(run, lane);
-        int r = phase->inner ? 0
-                             : run->trainer->ops->params_get(
-                                       slot->train, (int)i, run->job->graph->n_frozen, own, err);
+        bool there = phase->inner || phase->gradient || phase->mix != 0;
+        int r = there ? 0
+                      : run->trainer->ops->params_get(
+                                slot->train, (int)i, run->job->graph->n_frozen, own, err);
         for (uint64_t e = 0; !r && e < run->job->graph->n_moving; e++)
                 worst += 0 * own[e]; /* not a number, once one is not finite */
         *ret_finite = worst == 0;
@@ -136,6 +196,8 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
 
 struct mfl_optimizer mfl_trainer_phase_optimizer(const struct trainer_run *run, uint32_t phase)
 {
+        if (run->phases[phase].gradient)
+                return mfl_trainer_gradient_optimizer(run);
         struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
         opt.moves = run->phases[phase].moves;
         if (run->phases[phase].pull != 0)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job file means for local training, optimizers; and what the server is told of the job's population. */
+/* What a job file means for local training: its optimizer, its data set; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
+#include "common/contract/contract.h"
 #include "kernels/check.h"
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
@@ -8,7 +9,51 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
         struct mfl_optimizer opt = mfl_optimizer_of_job(spec);
         if (spec->aggregation.strategy == MFL_STRATEGY_FEDPROX && spec->aggregation.mu_adaptive)
                 opt.prox_mu = (float)task->method[0];
+        if (mfl_method_get(spec)->rate)
+                opt.lr = (float)((double)opt.lr * mfl_method_get(spec)->rate(spec));
         return opt;
+}
+
+/* What a model of this data expects. */
+static int tell_contract(const struct trainer_job *job, Mfl__Partition *population, struct mfl_error *err)
+{
+        struct mfl_contract *contract;
+        char *text = NULL;
+        int r = mfl_contract_of_dataset(
+                job->data->dataset, job->spec->privacy.kind != MFL_PRIVACY_NONE, &contract, err);
+        if (r)
+                return r;
+        contract->loss = job->spec->training.loss;
+        contract->has_loss = true;
+        r = mfl_contract_text(contract, &text, err);
+        mfl_contract_free(contract);
+        if (r)
+                mfl_population_free(population);
+        else
+                population->contract = text;
+        return r;
+}
+
+int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
+        const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err)
+{
+        for (uint32_t i = 0; i < trainer->n_data; i++) {
+                struct trainer_data *data = &trainer->data[i];
+                if (strcmp(data->dataset->name, spec->data.name))
+                        continue;
+                /* Populations are cut alike only from the same samples; with `local`, each daemon has its
+                 * own. */
+                if (spec->data.partition != MFL_PARTITION_LOCAL && task->fingerprint &&
+                        task->fingerprint != data->fingerprint)
+                        return mfl_fail(err, MFL_INVALID,
+                                "data set %s differs from the job's: fingerprint %016llx, expected %016llx",
+                                spec->data.name, (unsigned long long)data->fingerprint,
+                                (unsigned long long)task->fingerprint);
+                *ret_data = data;
+                return 0;
+        }
+        return mfl_fail(
+                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
 }
 
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
@@ -20,6 +65,8 @@ int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_tr
         Mfl__Partition *population;
         int r = mfl_population_new(job->id, job->spec, job->partition, classed ? dataset->train.labels : NULL,
                 dataset->classes, trainer->local_item, &population, err);
+        if (!r)
+                r = tell_contract(job, population, err);
         if (!r)
                 mfl_population_free(atomic_exchange(request->population, population));
         return r;

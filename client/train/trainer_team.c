@@ -4,6 +4,7 @@
 
 #include "client/train/trainer_poison.h"
 
+#define LEARN_TASKS 16u
 #define DEADLINE_MS UINT32_MAX /* ranks are threads: they are late only when the machine is */
 
 /* One call, for the ranks' threads. */
@@ -22,7 +23,31 @@ uint32_t mfl_trainer_team_width(
                 return job->apart;
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_MEMBERS_MAX;
         uint32_t side_by_side = MFL_MAX(1u, MFL_MIN(clients, job->n_slots));
-        return spec->parallel.grain ? MFL_MAX(1u, MFL_MIN(job->n_slots / side_by_side, most)) : 0;
+        uint32_t width = MFL_MAX(1u, MFL_MIN(job->n_slots / side_by_side, most));
+        if (!spec->parallel.grain)
+                return 0;
+        return job->took.ranks ? mfl_parallel_width(&job->took, width) : width;
+}
+
+void mfl_trainer_team_learn(struct trainer_job *job)
+{
+        const struct trainer_team *team = job->slots[0].team;
+        if (job->took.ranks && ++job->took_tasks == LEARN_TASKS) {
+                job->took.ranks = 0; /* the next team is as wide as can be, and is measured again */
+                return;
+        }
+        if (job->spec->parallel.members || !team || team->apart || team->broken || team->n < 2 ||
+                team->n < job->took.ranks)
+                return;
+        const struct mfl_team_times *times = mfl_team_times(team->ranks[0].team);
+        if (!times->compute)
+                return;
+        job->took = (struct mfl_parallel_took){.ranks = team->n,
+                .grains = mfl_job_grains(job->spec),
+                .compute = times->compute,
+                .exchange = times->exchange,
+                .apply = times->apply};
+        job->took_tasks = 0;
 }
 
 uint32_t mfl_trainer_team_size(const struct trainer_team *team)

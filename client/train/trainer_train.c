@@ -2,10 +2,7 @@
 /* Local training of clients, and the sum of their updates. */
 #include "client/train/trainer_team.h"
 
-#include <math.h>
-
 #include "client/train/trainer_poison.h"
-#include "common/codec/grid.h"
 #include "common/cohort/memory.h"
 
 /* A cancel should take effect within 100 ms, but each call of the backend has a cost. */
@@ -66,7 +63,6 @@ static bool is_stepped(const struct trainer_lane *lane, uint32_t phase)
 
 static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct mfl_error *err)
 {
-        struct mfl_train_control *control = run->request->control;
         uint32_t phase, n_active = 0, n = mfl_trainer_chunk(run, slot, &phase);
         struct mfl_optimizer opt = mfl_trainer_phase_optimizer(run, phase);
         uint64_t start_ns = mfl_now_ns();
@@ -75,12 +71,11 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 n_active += is_stepped(&slot->lanes[i], phase);
         }
         uint64_t filled_ns = mfl_now_ns(), samples = 0;
-        int r = 0;
-        if (n && slot->team)
-                r = mfl_trainer_team_step(run, slot, n, &opt, err);
-        else if (n)
-                r = run->trainer->ops->step(
-                        slot->train, mfl_trainer_train_data(run), slot->groups, n, &opt, err);
+        int r = n && !slot->team ? mfl_trainer_probe(run, slot, phase, err) : 0;
+        if (n && !r)
+                r = slot->team ? mfl_trainer_team_step(run, slot, n, &opt, err)
+                               : run->trainer->ops->step(slot->train, mfl_trainer_train_data(run),
+                                         slot->groups, n, &opt, err);
         if (r)
                 return r;
         uint64_t end_ns = mfl_now_ns(), ns = end_ns - start_ns;
@@ -93,7 +88,7 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
                 lane->busy_ns += ns / n_active; /* its share of the device's time */
                 samples += group->n_samples;
                 if (!run->phases[phase].unsent) { /* the server knows how many there are at most */
-                        atomic_fetch_add(&control->samples_done, group->n_samples);
+                        atomic_fetch_add(&run->request->control->samples_done, group->n_samples);
                         mfl_trainer_add_loss(run, group->score.loss_sum);
                 }
                 r = mfl_trainer_phase_stepped(run, slot, i, err);
@@ -101,118 +96,6 @@ static int step_lanes(struct trainer_run *run, struct trainer_slot *slot, struct
         mfl_trainer_count(run, slot->train, samples, filled_ns - start_ns, end_ns, &slot->train_told_ns);
         adapt_chunk(slot, n, ns);
         return r;
-}
-
-static int reject(struct trainer_item *item, char *reason, struct mfl_error *err)
-{
-        if (!reason)
-                return mfl_fail_memory(err, MFL_REASON_BYTES, "a reason");
-        *item = (struct trainer_item){.rejected = reason};
-        return 0;
-}
-
-/* params becomes the delta. An element that can't be added rejects the client. */
-static int take_delta(
-        struct trainer_run *run, float *params, struct trainer_item *item, struct mfl_error *err)
-{
-        const float *before = run->request->params;
-        const struct mfl_graph *graph = run->job->graph;
-        const struct mfl_fixed *fixed = &run->request->task->fixed;
-        uint64_t n_bad[2] = {0}, first_bad[2]; /* of trained params, of running statistics */
-        for (uint64_t i = 0; i < graph->n_moving;) {
-                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
-                for (; i < part.end; i++) {
-                        params[i] -= before[i];
-                        if (fabsf(params[i]) <= part.fixed.delta_max)
-                                continue;
-                        if (!n_bad[part.statistics]++)
-                                first_bad[part.statistics] = i;
-                }
-        }
-        if (!n_bad[0] && !n_bad[1])
-                return 0;
-        bool statistics = !n_bad[0];
-        uint64_t i = first_bad[statistics];
-        int t = 0;
-        while (t + 1 < graph->n_params && graph->params[t + 1].offset <= graph->n_frozen + i)
-                t++;
-        return reject(item,
-                mfl_asprintf("%llu %s not within +-%g (%s); the first is %g in %s",
-                        (unsigned long long)n_bad[statistics],
-                        statistics ? "changes of batch norm's running statistics are"
-                                   : "elements of the update are",
-                        (double)(statistics ? fixed->statistics_max : fixed->delta_max),
-                        statistics ? "aggregation.statistics_max, or scale the data"
-                                   : "aggregation.delta_max; a smaller training.lr may help",
-                        (double)params[i], graph->params[t].name),
-                err);
-}
-
-/* No update that leaves the daemon is longer than the job says. */
-static void clip_delta(struct trainer_run *run, float *delta)
-{
-        double limit = run->job->spec->aggregation.robust.update_clip;
-        const struct mfl_graph *graph = run->job->graph;
-        if (limit > 0)
-                mfl_method_clip(
-                        &run->request->task->fixed, &graph->statistics, limit, delta, graph->n_moving);
-}
-
-/* The first round has no grid. */
-static void round_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item)
-{
-        const struct mfl_task *task = run->request->task;
-        const struct mfl_job *spec = run->job->spec;
-        if (task->grid)
-                item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
-                        spec->seed, client, task->round, delta);
-}
-
-/* Workers start at different stripes, so they rarely wait for each other. */
-static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
-        double real, struct mfl_error *err)
-{
-        uint64_t n = run->job->graph->n_moving;
-        uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
-        for (uint32_t s = 0; s < n_stripes; s++) {
-                uint32_t i = (s + worker * 7) % n_stripes;
-                uint64_t first = i * run->stripe, count = MFL_MIN(run->stripe, n - first);
-                pthread_mutex_lock(&run->stripes[i]);
-                int r = mfl_fixed_parts_add_real(&run->fixed, &run->job->graph->statistics, first, weight,
-                        real, delta + first, count, run->sum + first, err);
-                pthread_mutex_unlock(&run->stripes[i]);
-                if (r)
-                        return r;
-        }
-        return 0;
-}
-
-/* What the strategy makes of a client: its real weight, and its scalars. A client that it can't count is rejected. */
-static int weigh(struct trainer_run *run, const struct trainer_lane *lane, struct trainer_item *item,
-        const float *delta, double *ret_real, struct mfl_error *err)
-{
-        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
-        struct mfl_error why;
-        *ret_real = (double)lane->weight;
-        if (method->counts_steps &&
-                mfl_method_count(run->job->spec, &run->fixed, lane->local.n_steps, &item->scalars[0], &why))
-                return reject(item, mfl_asprintf("%s", why.text), err);
-        if (!method->weighs)
-                return 0;
-        struct mfl_client_facts facts = {.weight = lane->weight,
-                .samples = lane->local.n,
-                .steps = lane->local.n_steps,
-                .loss = lane->loss,
-                .n = run->job->graph->n_moving,
-                .scale_bits = run->fixed.scale_bits,
-                .staleness = run->request->task->staleness};
-        if (method->needs_norm)
-                facts.norm2 = mfl_method_norm2(
-                        &run->fixed, &run->job->graph->statistics, delta, run->job->graph->n_moving);
-        if (mfl_method_weigh(run->job->spec, &run->fixed, run->request->task->method, &facts, ret_real,
-                    item->scalars, &why))
-                return reject(item, mfl_asprintf("%s", why.text), err);
-        return 0;
 }
 
 /* The client's loss before it trains: an evaluation of its own samples. */
@@ -242,23 +125,20 @@ static int start_lane(
         int r = mfl_trainer_job_client(run->trainer, run->job, task->items[item], &samples, &n, err);
         if (r)
                 return r;
-        uint64_t weight = !n || spec->aggregation.weighting == MFL_WEIGHT_SAMPLES ? n : 1;
-        uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, task->fixed.weight_max);
-        if (weight < 1 || weight > max) {
+        uint64_t weight;
+        r = mfl_trainer_weight(run, &run->items[item], n, &weight, err);
+        if (r || run->items[item].rejected) {
                 atomic_fetch_add(&run->request->control->items_done, 1);
-                return reject(&run->items[item],
-                        mfl_asprintf("its weight is %llu, but 1 to %llu can be added",
-                                (unsigned long long)weight, (unsigned long long)max),
-                        err);
+                return r;
         }
         if (!trainer_epoch_rows(spec, n)) {
                 atomic_fetch_add(&run->request->control->items_done, 1);
-                return reject(&run->items[item],
+                return mfl_trainer_reject(&run->items[item],
                         mfl_asprintf("training.drop_last leaves none of its %u samples: a batch has %u", n,
                                 spec->training.batch),
                         err);
         }
-        mfl_trainer_local_begin(&lane->local, spec, task->items[item], samples, n);
+        mfl_trainer_local_begin(&lane->local, spec, task->round, task->items[item], samples, n);
         mfl_trainer_local_phase(&lane->local, spec, run->phases, 0);
         lane->item = item;
         r = mfl_trainer_phase_begin(run, slot, i, err);
@@ -300,32 +180,23 @@ static int end_on_host(struct trainer_run *run, struct trainer_slot *slot, uint3
         struct mfl_error *err)
 {
         struct trainer_lane *lane = &slot->lanes[i];
+        const struct mfl_phase *phase = trainer_phase(run, lane);
         struct trainer_item *item = &run->items[lane->item];
         /* A delta that is uploaded alone is made where the upload reads it. */
         float *delta = run->sum ? slot->after : run->result->data[lane->item];
         int r = 0;
-        if (trainer_phase(run, lane)->unsent)
+        if (phase->unsent)
                 return 0;
         if (run->job->in_place)
                 r = mfl_trainer_team_take(run, slot, &delta, err);
-        else if (!trainer_phase(run, lane)->inner) /* else it lies there */
+        else if (!phase->inner && !phase->gradient) /* else it lies there */
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, delta, err);
-        if (!r)
-                r = take_delta(run, delta, item, err);
-        if (!r && !item->rejected)
-                clip_delta(run, delta);
-        if (!r && !item->rejected)
-                round_delta(run, lane->local.client, delta, item);
-        double real = 0;
-        if (!r && !item->rejected)
-                r = weigh(run, lane, item, delta, &real, err);
-        /* Only clients that the device rejected come here, and its sum does not have them. */
-        if (!r && trainer_adds_on_device(run) && !item->rejected)
-                return mfl_fail(err, -EIO, "the device rejects an update that is within +-%g",
-                        (double)run->request->task->fixed.delta_max);
-        if (!r && run->sum && !item->rejected)
-                r = add_delta(run, worker, delta, lane->weight, real, err);
-        return r;
+        const struct trainer_trained trained = {.client = lane->local.client,
+                .weight = lane->weight,
+                .samples = lane->local.n,
+                .steps = lane->local.n_steps,
+                .loss = lane->loss};
+        return r ? r : mfl_trainer_delta(run, worker, delta, &trained, item, err);
 }
 
 /* The same on the device, for all lanes that are done at once. A client whose update is not fit for the sum
@@ -353,9 +224,11 @@ static int next_phase(
         bool finite = true;
         int r = item->rejected ? 0 : mfl_trainer_phase_own(run, slot, i, &finite, err);
         if (!r && !finite)
-                r = reject(item,
-                        mfl_asprintf("its own model is not finite: its training diverges; a smaller "
-                                     "training.lr or aggregation.lambda may help"),
+                r = mfl_trainer_reject(item,
+                        mfl_asprintf("its %s is not finite: its training diverges; a smaller training.lr%s "
+                                     "may help",
+                                trainer_phase(run, lane)->gradient ? "gradient" : "own model",
+                                trainer_phase(run, lane)->pull != 0 ? " or aggregation.lambda" : ""),
                         err);
         *ret_over = r || item->rejected || lane->local.phase + 1 == run->n_phases;
         if (*ret_over)

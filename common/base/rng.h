@@ -40,6 +40,7 @@ enum mfl_rng_domain {
         MFL_RNG_FLAME = 41,   /* a: round; number e is element e's noise */
         MFL_RNG_UNIT = 55,    /* a: round: rows of unit bucket */
         MFL_RNG_POISON = 56,  /* a: client: which of its samples get a backdoor's patch */
+        MFL_RNG_HALF = 64,    /* rounding of updates to bfloat16: as MFL_RNG_GRID */
 };
 
 struct mfl_philox {

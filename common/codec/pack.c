@@ -4,6 +4,7 @@
 
 #define HEADER 2u
 #define RAW 255u
+#define HALVES 254u
 #define FLOAT_WIDTH_MAX 25u /* 24 bits of mantissa, and the sign */
 #define FLOAT_BIAS 150      /* a float is a 24-bit integer times 2^(exponent field - 150) */
 
@@ -74,7 +75,8 @@ static void take_bits(const uint8_t *in, unsigned n, unsigned width, int64_t *v)
 struct block {
         int64_t v[MFL_PACK_BLOCK];
         unsigned n, width, shift;
-        bool raw; /* floats: as they are */
+        bool raw;    /* floats: as they are, */
+        bool halves; /* or their upper halves, the lower ones being 0 */
 };
 
 static void shift_down(struct block *block, uint64_t any)
@@ -112,8 +114,19 @@ static bool split(uint32_t bits, int64_t *ret_mantissa, unsigned *ret_exponent)
         return true;
 }
 
+/* Whether no number has lower bytes. */
+static bool are_halves(const uint8_t *elements, unsigned n)
+{
+        uint32_t any = 0, bits;
+        for (unsigned i = 0; i < n; i++) {
+                memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+                any |= bits;
+        }
+        return !(any & 0xffff);
+}
+
 /* All elements as multiples of the finest one's last bit, if they are narrow then. */
-static void read_floats(const uint8_t *elements, struct block *block)
+static void read_multiples(const uint8_t *elements, struct block *block)
 {
         unsigned exponent[MFL_PACK_BLOCK], finest = 255;
         block->raw = true;
@@ -139,10 +152,28 @@ static void read_floats(const uint8_t *elements, struct block *block)
         block->raw = block->width > FLOAT_WIDTH_MAX;
 }
 
+static void read_floats(const uint8_t *elements, struct block *block)
+{
+        read_multiples(elements, block);
+        block->halves = (block->raw || block->width > 16) && are_halves(elements, block->n);
+}
+
+static void put_halves(const uint8_t *elements, unsigned n, uint8_t *out)
+{
+        for (unsigned i = 0; i < n; i++)
+                memcpy(out + 2 * i, elements + 4 * i + 2, 2);
+}
+
 static size_t write_block(const struct block *block, const uint8_t *elements, uint8_t *out)
 {
         out[0] = (uint8_t)(block->raw ? RAW : block->width);
         out[1] = (uint8_t)block->shift;
+        if (block->halves) {
+                out[0] = HALVES;
+                out[1] = 0;
+                put_halves(elements, block->n, out + HEADER);
+                return HEADER + 2 * (size_t)block->n;
+        }
         if (block->raw) {
                 out[1] = 0;
                 memcpy(out + HEADER, elements, block->n * sizeof(float));
@@ -180,6 +211,13 @@ static int invalid(size_t at, struct mfl_error *err)
                 "a packed piece of an update: element %zu is not as a packer writes it", at);
 }
 
+static void write_halves(const uint8_t *halves, unsigned n, uint8_t *elements)
+{
+        memset(elements, 0, n * sizeof(float));
+        for (unsigned i = 0; i < n; i++)
+                memcpy(elements + 4 * i + 2, halves + 2 * i, 2);
+}
+
 static void write_ints(const struct block *block, uint8_t *elements)
 {
         for (unsigned i = 0; i < block->n; i++) {
@@ -212,8 +250,12 @@ int mfl_unpack(bool floats, void *memory, size_t bytes, size_t packed, struct mf
                 block.width = from[0];
                 block.shift = from[1];
                 block.raw = floats && block.width == RAW;
-                size_t length = block.raw ? block.n * unit : bits_bytes(block.width, block.n);
-                bool known = block.raw || (block.width <= width_max && block.shift <= shift_max);
+                block.halves = floats && block.width == HALVES;
+                size_t length = block.raw      ? block.n * unit
+                                : block.halves ? 2 * (size_t)block.n
+                                               : bits_bytes(block.width, block.n);
+                bool known =
+                        block.raw || block.halves || (block.width <= width_max && block.shift <= shift_max);
                 if (!known || length > (size_t)(end - from) - HEADER)
                         return invalid(at, err);
                 memcpy(copy, from + HEADER, length);
@@ -224,6 +266,10 @@ int mfl_unpack(bool floats, void *memory, size_t bytes, size_t packed, struct mf
                         return invalid(at, err);
                 if (block.raw) {
                         memcpy(element, copy, length);
+                        continue;
+                }
+                if (block.halves) {
+                        write_halves(copy, block.n, element);
                         continue;
                 }
                 take_bits(copy, block.n, block.width, block.v);

@@ -28,8 +28,8 @@ bool mfl_cohort_needs_samples(const struct mfl_job *job)
 uint64_t mfl_cohort_duration(const struct mfl_cohort_ask *ask, uint32_t client)
 {
         const struct mfl_job *job = ask->job;
-        uint64_t rows = ask->samples ? mfl_method_all_steps(job, ask->samples[client]) * job->training.batch *
-                                               job->training.accumulate
+        uint64_t rows = ask->samples ? mfl_method_all_steps(job, ask->round, ask->samples[client]) *
+                                               job->training.batch * job->training.accumulate
                                      : 0;
         return mfl_duration_of(&job->trace, job->seed, client, rows, ask->bytes);
 }

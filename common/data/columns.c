@@ -53,12 +53,20 @@ int mfl_columns_normalise(struct mfl_dataset *d, struct mfl_error *err)
                         "data set %s: normalise: columns is only for samples that are rows of numbers; auto "
                         "is for others",
                         d->name);
-        for (size_t c = 0; c < width_of(d); c++) {
+        size_t width = width_of(d);
+        d->column_mean = mfl_calloc(2 * width, sizeof *d->column_mean);
+        if (!d->column_mean)
+                return mfl_fail_memory(err, 2 * width * sizeof *d->column_mean, "columns");
+        d->column_std = d->column_mean + width;
+        for (size_t c = 0; c < width; c++) {
                 double mean, std;
+                d->column_std[c] = 1;
                 if (d->categorical && d->categorical[c])
                         continue;
                 measure(d, c, &mean, &std);
                 double unit = std > 0 ? std : 1;
+                d->column_mean[c] = mean;
+                d->column_std[c] = unit;
                 rescale(d, &d->train, c, mean, unit);
                 rescale(d, &d->test, c, mean, unit);
         }

@@ -11,6 +11,7 @@ static const char *const unit_names[] = {"characters", "bytes", "words", NULL};
 static const char *const split_names[] = {"time", "group", NULL};
 static const char *const label_at_names[] = {"last", "majority", NULL};
 static const char *const normalise_names[] = {"none", "auto", "columns", NULL};
+static const char *const names_names[] = {"keep", "share", NULL};
 static const char *const label_set_names[] = {"fine", "coarse", NULL};
 
 static int read_name(
@@ -199,6 +200,12 @@ static int read_normalise(
         return r;
 }
 
+static int read_names(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return read_choice(doc, node, names_names, value, err);
+}
+
 static int read_label_set(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -225,6 +232,7 @@ static const struct mfl_yaml_field fields[] = {
         {.key = "mean", CALL_AT(mean, read_channels), .seen = offsetof(struct mfl_dataset_config, has_mean)},
         {.key = "std", CALL_AT(std, read_channels)},
         {.key = "normalise", .kind = MFL_YAML_CALL, .read = read_normalise},
+        {.key = "names", CALL_AT(share_names, read_names)},
         {.key = "shape", CALL_AT(shape, read_shape)},
         {.key = "train", AT(U32, n_train), .min = 1, .max = 1e9},
         {.key = "test", AT(U32, n_test), .min = 1, .max = 1e9},

@@ -312,9 +312,9 @@ static int assign_roles(struct reader *r)
                         r->err, MFL_INVALID, "%s: label and targets are both given; keep one", r->path);
         if (!e && c->label)
                 e = give_role(r, c->label, ROLE_LABEL);
-        else if (!e && !c->n_target_columns && r->roles[r->n_columns - 1] == ROLE_FEATURE)
+        else if (!e && !c->unlabelled && !c->n_target_columns && r->roles[r->n_columns - 1] == ROLE_FEATURE)
                 r->roles[r->n_columns - 1] = ROLE_LABEL;
-        else if (!e && !c->n_target_columns)
+        else if (!e && !c->unlabelled && !c->n_target_columns)
                 return mfl_fail(r->err, MFL_INVALID,
                         "%s: the last column is not the label; set label to the column that is", r->path);
         if (e)

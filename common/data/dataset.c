@@ -61,6 +61,7 @@ void mfl_dataset_free(struct mfl_dataset *dataset)
         free(dataset->feature_names);
         free(dataset->categorical);
         free(dataset->encoding);
+        free(dataset->column_mean);
         free(dataset);
 }
 
@@ -89,6 +90,16 @@ static int read_npy(
 
 typedef int read_fn(
         const char *path, struct mfl_data_bytes *bytes, struct mfl_array *ret_array, struct mfl_error *err);
+
+/* Samples that nobody has labelled. */
+static int load_samples(read_fn *read_array, const char *path, const struct mfl_dataset_config *config,
+        struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct mfl_data_bytes x = {0};
+        struct mfl_array array;
+        int r = read_array(path, &x, &array, err);
+        return r ? r : mfl_samples_settle(&x, &array, path, &config->shape, dataset, err);
+}
 
 /* shape has rank 0, or is the configured one. */
 static int load_pair(read_fn *read_array, const char *x_path, const char *y_path,
@@ -148,6 +159,9 @@ static int load_idx(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
 {
         struct mfl_shape test_shape;
+        if (config->whole)
+                return load_idx_split(config->dir, "t10k-images", "t10k-labels", &config->shape,
+                        &dataset->shape, &dataset->train, err);
         int r = load_idx_split(config->dir, "train-images", "train-labels", &config->shape, &dataset->shape,
                 &dataset->train, err);
         if (!r)
@@ -166,6 +180,14 @@ static int load_npy(
         char *paths[4] = {NULL};
         struct mfl_shape test_shape;
         int test_targets, r = 0;
+        if (config->whole && config->unlabelled)
+                return load_samples(read_npy, config->dir, config, dataset, err);
+        if (config->whole && names[1])
+                return load_pair(read_npy, config->dir, names[1], &config->shape, &dataset->shape,
+                        &dataset->n_targets, &dataset->train, err);
+        if (config->whole)
+                return mfl_fail(
+                        err, MFL_INVALID, "%s: where are its labels? add ,train_y=FILE.npy", config->dir);
         for (int i = 0; i < 4 && !r; i++) {
                 const char *name = names[i] ? names[i] : usual[i];
                 paths[i] = config->dir && *name != '/' ? mfl_asprintf("%s/%s", config->dir, name)
@@ -212,7 +234,7 @@ static int load_cifar(
         int n = is_ten ? 6 : 2, r = check_cifar(config->dir, is_ten ? ten[0] : hundred[0], err);
         dataset->shape = (struct mfl_shape){.rank = 3, .dim = {3, 32, 32}};
         dataset->classes = kind->classes;
-        for (int i = 0; i < n && !r; i++) {
+        for (int i = config->whole ? n - 1 : 0; i < n && !r; i++) {
                 struct mfl_data_bytes bytes = {0};
                 MFL_CLEANUP_FREE char *path =
                         mfl_asprintf("%s/%s", config->dir, is_ten ? ten[i] : hundred[i]);
@@ -221,7 +243,7 @@ static int load_cifar(
                 r = mfl_data_read_file(path, &bytes, err);
                 if (!r)
                         r = mfl_cifar_append(bytes.data, bytes.n, path, kind,
-                                i < n - 1 ? &dataset->train : &dataset->test, err);
+                                config->whole || i < n - 1 ? &dataset->train : &dataset->test, err);
                 free(bytes.data);
         }
         return r;
@@ -288,7 +310,7 @@ static int settle_classes(
                                 dataset->classes = label + 1;
                 }
         }
-        if (dataset->classes == 1 && !next_token)
+        if (dataset->classes == 1 && !next_token && !config->whole)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s: all labels are the same, and one class gives nothing to learn; if "
                         "other sites have more classes, use numbers as labels and set classes to their "
@@ -409,6 +431,8 @@ int mfl_dataset_load(
                 return mfl_fail_memory(err, sizeof *dataset, "a data set");
         mfl_strcpy(dataset->name, sizeof dataset->name, config->name);
         dataset->labels_per_sample = 1;
+        dataset->measured = config->normalise || config->normalise_columns;
+        dataset->share_names = config->share_names;
         static int (*const loaders[])(const struct mfl_dataset_config *, struct mfl_dataset *,
                 struct mfl_error *) = {[MFL_FORMAT_IDX] = load_idx,
                 [MFL_FORMAT_CIFAR10] = load_cifar,

@@ -69,7 +69,12 @@ struct mfl_dataset {
          * there are none. */
         uint8_t *categorical;
         char *encoding;
-        char note[256]; /* a note for people about something valid but probably unintended; empty: none */
+        /* Rows with normalise: columns, of each feature (the shape's last dimension): the samples hold (float)((x - mean) /
+         * std) in double. mean 0 and std 1: as it is. NULL: other samples. One allocation. */
+        double *column_mean, *column_std;
+        bool measured;    /* scale, shift or columns are those of the training samples (`normalise`) */
+        bool share_names; /* as configured */
+        char note[256];   /* a note for people about something valid but probably unintended; empty: none */
 };
 
 size_t mfl_dtype_bytes(enum mfl_dtype dtype);
@@ -147,7 +152,11 @@ struct mfl_dataset_config {
         bool normalise;           /* mean and std are those of the training samples */
         bool normalise_columns;   /* each feature by itself, except categories; samples are rows of floats
                                    */
-        bool coarse;              /* cifar100: the 20 coarse labels */
+        /* Not keys, for predictions: one file or folder, or the test one of two, is the training split as it is; and its
+         * samples have no labels (they are all 0). */
+        bool whole, unlabelled;
+        bool share_names; /* names of classes, features and symbols may leave the site with the model's contract */
+        bool coarse;      /* cifar100: the 20 coarse labels */
         double test_fraction; /* share of the samples that becomes the test split when there are no test files */
         /* csv: columns by name or by number from 0 */
         bool headless; /* the first line is not a header */

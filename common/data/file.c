@@ -92,7 +92,12 @@ int mfl_data_find(const struct mfl_dataset_config *config, const char *suffix, c
                 free(test);
                 test = NULL;
         }
-        if (!test == !(config->test_fraction > 0)) {
+        if (config->whole && test) {
+                free(train);
+                train = test;
+                test = NULL;
+        }
+        if (!config->whole && !test == !(config->test_fraction > 0)) {
                 int r = test ? mfl_fail(err, MFL_INVALID,
                                        "%s: this test data exists, so test_fraction is not used; remove it",
                                        test)

@@ -198,8 +198,12 @@ static int settle(struct tables *t, struct mfl_error *err)
         t->dataset->n_targets = (int)t->csv[0].n_targets;
         if (!r && !t->config->text)
                 r = settle_columns(t, err);
-        if (!r && !t->csv[0].n_targets)
+        if (!r && t->config->unlabelled) {
+                splits[0]->labels = mfl_calloc(t->csv[0].n, sizeof *splits[0]->labels);
+                r = splits[0]->labels ? 0 : mfl_fail_memory(err, t->csv[0].n * sizeof(int32_t), t->path[0]);
+        } else if (!r && !t->csv[0].n_targets) {
                 r = settle_labels(t, splits, err);
+        }
         if (!r && t->csv[0].owners)
                 r = settle_owners(t, splits, err);
         return r ? r : settle_test(t, tables, err);

@@ -116,6 +116,11 @@ static int add_split(struct folder *f, struct mfl_split *split, const char *root
         int r = mfl_data_list(root, true, &names, &n, err);
         if (r)
                 return r;
+        if (!n && f->config->unlabelled) {
+                mfl_data_list_free(names, n);
+                f->dataset->classes = 1;
+                return add_class(f, split, root, ".", 0, err);
+        }
         if (split == &f->dataset->train)
                 r = name_classes(f->dataset, root, names, n, err);
         for (size_t i = 0; i < n && !r; i++) {

@@ -53,6 +53,28 @@ static void close_file(struct npz_file *file)
 
 #define OR(name, usual) ((name) ? (name) : (usual))
 
+/* The arrays x and y, or those of the test split. */
+static int load_whole(const struct mfl_dataset_config *config, struct npz_file *file,
+        struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct mfl_data_bytes bytes = {0};
+        struct mfl_array array;
+        char text[512];
+        bool plain = !config->train_x && !mfl_npz_read(file->npz, "x", &bytes, NULL);
+        const char *x = OR(config->train_x, plain ? "x" : "x_test"),
+                   *y = OR(config->train_y, plain ? "y" : "y_test");
+        free(bytes.data);
+        bytes = (struct mfl_data_bytes){0};
+        if (!config->unlabelled)
+                return load_pair(file->npz, config->dir, x, y, &config->shape, &dataset->shape,
+                        &dataset->n_targets, &dataset->train, err);
+        int r = read_array(file->npz, config->dir, x, &bytes, &array, text, sizeof text, err);
+        if (!r)
+                return mfl_samples_settle(&bytes, &array, text, &config->shape, dataset, err);
+        free(bytes.data);
+        return r;
+}
+
 /* One file holds both splits, unless it has only x and y. */
 static int load_one(
         const struct mfl_dataset_config *config, struct mfl_dataset *dataset, struct mfl_error *err)
@@ -61,6 +83,11 @@ static int load_one(
         struct mfl_shape test_shape;
         bool fraction = config->test_fraction > 0;
         int test_targets, r = open_file(config->dir, &file, err);
+        if (config->whole) {
+                r = r ? r : load_whole(config, &file, dataset, err);
+                close_file(&file);
+                return r;
+        }
         if (!r)
                 r = load_pair(file.npz, config->dir, OR(config->train_x, fraction ? "x" : "x_train"),
                         OR(config->train_y, fraction ? "y" : "y_train"), &config->shape, &dataset->shape,

@@ -28,6 +28,9 @@ int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, c
         struct mfl_data_bytes *y, const struct mfl_array *y_array, const char *y_path,
         const struct mfl_shape *shape, struct mfl_shape *ret_shape, int *ret_n_targets,
         struct mfl_split *split, struct mfl_error *err);
+/* The same without labels: the training split, whose labels are 0. */
+int mfl_samples_settle(struct mfl_data_bytes *x, const struct mfl_array *array, const char *path,
+        const struct mfl_shape *shape, struct mfl_dataset *dataset, struct mfl_error *err);
 /* Whether both splits have the same shape, type and targets. */
 int mfl_pairs_check(const struct mfl_dataset *dataset, const struct mfl_shape *test_shape, int test_targets,
         struct mfl_error *err);

@@ -46,6 +46,20 @@ int mfl_pair_settle(struct mfl_data_bytes *x, const struct mfl_array *x_array, c
         return r;
 }
 
+int mfl_samples_settle(struct mfl_data_bytes *x, const struct mfl_array *array, const char *path,
+        const struct mfl_shape *shape, struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        struct mfl_split *split = &dataset->train;
+        int r = mfl_array_to_samples(
+                array, x->data, shape, path, &dataset->shape, &split->dtype, &split->n, err);
+        split->samples = x->data; /* freed with the data set, whatever r says */
+        *x = (struct mfl_data_bytes){0};
+        if (r)
+                return r;
+        split->labels = mfl_calloc(split->n, sizeof *split->labels);
+        return split->labels ? 0 : mfl_fail_memory(err, split->n * sizeof *split->labels, path);
+}
+
 int mfl_pairs_check(const struct mfl_dataset *dataset, const struct mfl_shape *test_shape, int test_targets,
         struct mfl_error *err)
 {
@@ -101,6 +115,8 @@ int mfl_split_off_test(
 {
         struct mfl_split *train = &dataset->train, *test = &dataset->test;
         uint32_t n = train->n, n_test = count_test(n, config->test_fraction);
+        if (config->whole)
+                return 0;
         if (!n_test)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s: test_fraction %g of %u samples leaves a split empty; each split needs "

@@ -15,12 +15,6 @@
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
-/* Strategies of the literature that are not there yet, and what to write. */
-#define CORRECTS_TOO "scaffold and feddyn correct uneven clients, too"
-#define OWN_TOO "ditto and pfedme give each client a model of its own, too"
-static const struct {
-        const char *name, *instead;
-} strategies_later[] = {{"mimelite", CORRECTS_TOO}, {"mime", CORRECTS_TOO}, {"apfl", OWN_TOO}};
 static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
@@ -123,18 +117,6 @@ static int read_mu(
                        : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
 }
 
-static int read_strategy(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_ENUM, .size = sizeof(int), .names = mfl_job_strategy_names};
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(strategies_later) && node->type == MFL_YAML_SCALAR; i++)
-                if (!strcmp(node->text, strategies_later[i].name))
-                        return mfl_yaml_fail(doc, node, err, "%s is not supported yet; %s",
-                                strategies_later[i].name, strategies_later[i].instead);
-        return mfl_yaml_read_value(doc, node, &field, value, err);
-}
-
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -143,8 +125,7 @@ static int read_strategy(
 static const struct mfl_yaml_field augment_fields[] = {
         {.key = "crop", AT(U32, data.augment.crop), .min = 0, .max = 1024},
         {.key = "flip", AT(BOOL, data.augment.flip)}, {0}};
-static const struct mfl_yaml_field data_fields[] = {
-        {.key = "name", CALL_AT(data.name, read_name), .required = true},
+static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data.name, read_name)},
         {.key = "partition", AT(ENUM, data.partition), .names = mfl_job_partition_names},
         {.key = "clients", AT(U32, data.clients), .min = 1, .max = 10000000},
         {.key = "alpha", AT(F64, data.alpha), .min = 1e-6, .max = 1e6},
@@ -161,7 +142,7 @@ static const struct mfl_yaml_field data_fields[] = {
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
         {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
-        {.key = "strategy", CALL_AT(aggregation.strategy, read_strategy)},
+        {.key = "strategy", AT(ENUM, aggregation.strategy), .names = mfl_job_strategy_names},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
         {.key = "server_lr", AT(F32, aggregation.server_lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, aggregation.momentum), .min = 0, .max = 1, .max_open = true},
@@ -200,7 +181,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
                 .names = unit_names,
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_more)},
         {.key = "bucket", AT(U32, aggregation.robust.bucket), .min = 2, .max = 65536},
-        {.key = "root", FIELDS(mfl_job_root_fields)},
+        {.key = "root", FIELDS(mfl_job_root_fields)}, {.key = "plugin", FIELDS(mfl_job_plugin_fields)},
         {.key = "update_clip",
                 CALL_AT(aggregation.robust, mfl_job_read_update_clip),
                 .seen = offsetof(struct mfl_job, aggregation.robust.has_update_clip)},
@@ -253,12 +234,16 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "model", .kind = MFL_YAML_CALL, .read = mfl_job_read_model, .required = true},
         {.key = "data", FIELDS(data_fields), .required = true},
         {.key = "training", FIELDS(mfl_job_training_fields), .required = true},
-        {.key = "parallel", FIELDS(mfl_job_parallel_fields)},
+        {.key = "parallel",
+                .kind = MFL_YAML_CALL,
+                .read = mfl_job_read_parallel,
+                .fields = mfl_job_parallel_fields},
         {.key = "compression", FIELDS(mfl_job_compression_fields)},
         {.key = "aggregation", FIELDS(aggregation_fields)},
         {.key = "client_state", AT(ENUM, client_state), .names = client_state_names},
         {.key = "personal", FIELDS(mfl_job_personal_fields)}, {.key = "selection", FIELDS(selection_fields)},
         {.key = "privacy", CALL_AT(privacy, mfl_privacy_read), .fields = mfl_privacy_fields},
+        {.key = "secure_sum", CALL_AT(secure, mfl_secure_read), .fields = mfl_secure_fields},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
@@ -267,9 +252,9 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_root_fields, mfl_job_personal_fields, selection_fields, oort_fields,
-        daemons_fields, mfl_privacy_fields, mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields,
-        mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields, selection_fields, oort_fields,
+        daemons_fields, mfl_privacy_fields, mfl_secure_fields, mfl_job_trace_fields,
+        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -292,11 +277,12 @@ static const struct mfl_job_usage data_usage[] = {
 
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define ASYNC (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC))
+#define GUIDED (BIT(MFL_STRATEGY_MIMELITE) | BIT(MFL_STRATEGY_MIME))
 #define ADAPTIVE (BIT(MFL_STRATEGY_FEDADAGRAD) | BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI))
 
 static const struct mfl_job_usage strategy_usage[] = {
         {"weighting", ~(BIT(MFL_STRATEGY_QFEDAVG) | BIT(MFL_STRATEGY_FEDASYNC) | STATEFUL)},
-        {"momentum", BIT(MFL_STRATEGY_FEDAVGM)},
+        {"momentum", BIT(MFL_STRATEGY_FEDAVGM) | GUIDED},
         {"nesterov", BIT(MFL_STRATEGY_FEDAVGM)},
         {"beta1", ADAPTIVE},
         {"beta2", BIT(MFL_STRATEGY_FEDADAM) | BIT(MFL_STRATEGY_FEDYOGI)},
@@ -306,7 +292,7 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"mu_start", BIT(MFL_STRATEGY_FEDPROX)},
         {"mu_patience", BIT(MFL_STRATEGY_FEDPROX)},
         {"q", BIT(MFL_STRATEGY_QFEDAVG)},
-        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC)},
+        {"alpha", BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC) | BIT(MFL_STRATEGY_APFL)},
         {"buffer", BIT(MFL_STRATEGY_FEDBUFF)},
         {"staleness_max", ASYNC},
         {"a", ASYNC},
@@ -314,7 +300,7 @@ static const struct mfl_job_usage strategy_usage[] = {
         {"lambda", BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME)},
         {"eta", BIT(MFL_STRATEGY_PFEDME)},
         {"inner_steps", BIT(MFL_STRATEGY_PFEDME)},
-        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC))},
+        {"server_lr", ~(BIT(MFL_STRATEGY_FEDDYN) | BIT(MFL_STRATEGY_FEDASYNC) | BIT(MFL_STRATEGY_PLUGIN))},
 };
 
 /* What a kind needs, and what goes together. */
@@ -355,6 +341,10 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
 {
         const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
         const char *kind = mfl_partition_name(job->data.partition);
+        if (!job->data.name[0] && !mfl_job_has_program(job))
+                return mfl_yaml_fail(doc, data, err, "key 'name' is missing");
+        if (!job->data.name[0])
+                mfl_job_program_offer(job->training.program, job->data.name);
         int r = mfl_job_check_usage(
                 doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
         if (r)
@@ -399,6 +389,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
         if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
                 job->aggregation.alpha = 0.6;
+        if (kind == MFL_STRATEGY_APFL && !mfl_job_find_key(aggregation, "alpha"))
+                job->aggregation.alpha = 0.5;
 }
 
 static const struct mfl_job_usage selection_usage[] = {{"separation", BIT(MFL_SELECT_SEPARATED)},
@@ -445,7 +437,9 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
-        r = mfl_job_check_goes(doc, job, err);
+        r = mfl_job_check_plugin(doc, job, err);
+        if (!r)
+                r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
         r = check_selection(doc, selection, job, err);
@@ -530,9 +524,9 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
         if (!r)
                 r = mfl_yaml_read(doc, mfl_yaml_root(doc), job_fields, job, err);
         if (!r)
-                r = check_data(doc, job, err);
-        if (!r)
                 r = mfl_job_check_training(doc, job, err);
+        if (!r)
+                r = check_data(doc, job, err);
         if (!r)
                 r = mfl_job_check_parallel(doc, job, err);
         if (!r)
@@ -575,6 +569,8 @@ void mfl_job_free(struct mfl_job *job)
         for (int i = 0; i < job->model.n_layers; i++)
                 free((void *)job->model.layers[i].map.index);
         free(job->model.layers);
+        free(job->model.tensors);
+        free(job->training.config);
         free(job->model.initial);
         free(job->model.from.prefix);
         free(job->model.from.missing.v);

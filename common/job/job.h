@@ -13,11 +13,13 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
+#include "common/job/plugin.h"
 #include "common/job/robust.h"
-#include "common/job/where.h"
+#include "common/tags/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/privacy/spec.h"
+#include "common/secure/spec.h"
 #include "common/trace/trace.h"
 
 #define MFL_JOB_TEXT_MAX (256 * 1024)
@@ -85,8 +87,12 @@ enum mfl_strategy_kind {
         MFL_STRATEGY_PFEDME,
         MFL_STRATEGY_FOOLSGOLD,
         MFL_STRATEGY_FLTRUST,
+        MFL_STRATEGY_PLUGIN, /* aggregation.plugin says which (include/mfl/strategy.h) */
+        MFL_STRATEGY_MIMELITE,
+        MFL_STRATEGY_MIME,
+        MFL_STRATEGY_APFL,
 };
-#define MFL_STRATEGIES ((int)MFL_STRATEGY_FLTRUST + 1)
+#define MFL_STRATEGIES ((int)MFL_STRATEGY_APFL + 1)
 /* How a client of scaffold finds its control variate (common/method/scaffold.c). */
 enum mfl_scaffold_option {
         MFL_SCAFFOLD_I,
@@ -159,6 +165,12 @@ struct mfl_job_globs {
         uint32_t n;
 };
 
+/* A tensor of a model that only its program knows (training.program). */
+struct mfl_job_tensor {
+        char name[MFL_NAME_BYTES + 16];
+        struct mfl_shape shape; /* rank 0: one number */
+};
+
 struct mfl_job_floats {
         float *v; /* on the heap; NULL: none */
         uint32_t n;
@@ -192,6 +204,8 @@ struct mfl_job {
                 char preset[MFL_NAME_BYTES]; /* empty when layers were given */
                 struct mfl_layer *layers;    /* without the input layer; NULL for a preset */
                 int n_layers;
+                struct mfl_job_tensor *tensors; /* of a program, in place of layers; NULL: none */
+                int n_tensors;
                 int init;                    /* enum mfl_init, or -1: the operator's or preset's own */
                 struct mfl_shape input;      /* rank 0: the data set's */
                 int classes;                 /* 0: the data set's */
@@ -213,7 +227,8 @@ struct mfl_job {
                 } from; /* how the names of `initial` become the model's (cli/job/pretrained.h) */
         } model;
         struct {
-                char name[MFL_NAME_BYTES]; /* of a data set in the daemons' configuration */
+                /* Of a data set in the daemons' configuration; MFL_PROGRAM_DATA NAME: the program has its own data. */
+                char name[MFL_NAME_BYTES];
                 enum mfl_partition_kind partition;
                 uint32_t clients;     /* population; 0 for local */
                 double alpha;         /* dirichlet */
@@ -239,6 +254,10 @@ struct mfl_job {
                 } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
         } data;
         struct {
+                /* The training code of the daemons' administrators that trains in place of mfl (docs/programs.md); "": none. The other
+                 * fields are then unused. */
+                char program[MFL_NAME_BYTES];
+                char *config;  /* what it is given with each job, as JSON; NULL: nothing */
                 int optimizer; /* as enum mfl_optimizer_kind (kernels/backend.h), which has the formulas */
                 float lr, momentum, weight_decay; /* weight_decay: default 0, adamw 0.01 */
                 float beta1, beta2, eps;          /* adam, adamw: 0.9, 0.999, 1e-8; adagrad: eps 1e-10 */
@@ -284,7 +303,9 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
-                bool up; /* packed (common/codec/pack.h), without loss */
+                bool up;        /* packed (common/codec/pack.h), without loss */
+                bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
+                bool down_half; /* so are params, whose rest the server keeps; they travel packed */
                 uint32_t
                         bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
         } compression;
@@ -292,7 +313,7 @@ struct mfl_job {
                 enum mfl_strategy_kind strategy;
                 enum mfl_weighting weighting;
                 float server_lr;         /* default 1; fedadagrad 0.1, fedadam and fedyogi 0.01 */
-                float momentum;          /* fedavgm, default 0.9 */
+                float momentum;          /* fedavgm, mimelite, mime: 0.9 */
                 bool nesterov;           /* fedavgm, default false */
                 float beta1, beta2, tau; /* fedadam, fedyogi: 0.9, 0.99, 1e-3; fedadagrad: 0, unused, 1e-3 */
                 float mu;                /* fedprox proximal term, default 0.01; */
@@ -300,7 +321,7 @@ struct mfl_job {
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
                 double q;               /* qfedavg: 0.2 */
-                double alpha;           /* feddyn: 0.1; fedasync: 0.6 */
+                double alpha;           /* feddyn: 0.1; fedasync: 0.6; apfl: 0.5 */
                 uint32_t buffer;        /* fedbuff: updates of a version, 10 */
                 uint32_t staleness_max; /* fedbuff, fedasync: 20 */
                 double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */
@@ -312,6 +333,7 @@ struct mfl_job {
                 float delta_max;                 /* largest |delta| of an element, default 16 */
                 float statistics_max;            /* the same for running statistics, default 65536 */
                 struct mfl_robust_spec robust;
+                struct mfl_plugin_spec plugin;
         } aggregation;
         enum mfl_client_state client_state; /* default server */
         /* Layers whose params stay with each client (common/method/personal.c). */
@@ -321,6 +343,7 @@ struct mfl_job {
                         epochs; /* on them alone, before `training` moves the others alone; 0: all are trained together */
         } personal;
         struct mfl_privacy_spec privacy;
+        struct mfl_secure_spec secure;    /* bits 0: the server sees each update */
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
         struct {
                 enum mfl_selection kind;
@@ -375,6 +398,25 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
  * It never falls when n rises, and neither does what is left. */
 uint32_t mfl_job_held(const struct mfl_job *job, uint32_t n);
 
+/* Own training code. Daemons offer a program as they offer a data set, under the name mfl_job_program_offer, which no data set
+ * has; its number of samples is the most that one of its clients may have. mfl_job_owns_data: the job's data are the program's. */
+#define MFL_PROGRAM_DATA "program:"
+#define MFL_PROGRAM_BYTES (MFL_NAME_BYTES - 8) /* of a program's name */
+static inline bool mfl_job_has_program(const struct mfl_job *job)
+{
+        return job->training.program[0];
+}
+static inline bool mfl_job_owns_data(const struct mfl_job *job)
+{
+        return !strncmp(job->data.name, MFL_PROGRAM_DATA, sizeof MFL_PROGRAM_DATA - 1);
+}
+/* What the model is, in a word: its preset, or how it is given. */
+static inline const char *mfl_job_model_name(const struct mfl_job *job)
+{
+        return job->model.preset[0] ? job->model.preset : job->model.tensors ? "tensors" : "layers";
+}
+char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES]);
+
 /* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are
  * being submitted: mfl_job_parse accepts such a job, because old stored jobs must remain readable. */
 int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err);
@@ -418,6 +460,8 @@ int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *gra
 const char *mfl_job_losses(enum mfl_loss_answers answers);
 /* Whether clients have a model of their own, the whole of it or some layers, which evaluations on clients use. */
 bool mfl_job_has_own_models(const struct mfl_job *job);
+/* Whether clients are steered by gradients that they tell the server: mimelite, mime. */
+bool mfl_job_tells_gradients(const struct mfl_job *job);
 /* Whether clients keep something from round to round (common/method/method.h). */
 bool mfl_job_keeps_state(const struct mfl_job *job);
 /* Whether the server keeps something of each client that the client never sees: the sum of its updates (foolsgold), or its
@@ -426,7 +470,7 @@ bool mfl_job_keeps_history(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
- * clients keep something that follows from their own update. */
+ * clients keep something that follows from their own update, or tell more than a delta. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every
  * machine. */

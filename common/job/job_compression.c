@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `compression` key: {up: lossless}, or {up: {bits: 8}}. */
+/* The `compression` key: {up: lossless | bf16 | {bits: 8}, down: bf16}. */
 #include "common/job/job_compression.h"
 
 static int read_bits(
@@ -39,16 +39,27 @@ static int read_up(
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "lossless"))
                 return 0;
         if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "bf16"))
-                return mfl_yaml_fail(doc, node, err, "bf16 is not supported yet; {bits: 16} sends as much");
-        return mfl_yaml_fail(doc, node, err, "expected lossless, or {bits: 8} (16, 32, 48)");
+                job->compression.up_half = true;
+        return job->compression.up_half
+                       ? 0
+                       : mfl_yaml_fail(doc, node, err, "expected lossless, bf16, or {bits: 8} (16, 32, 48)");
 }
 
-static int refuse_down(
+static int read_down(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        return mfl_yaml_fail(doc, node, err, "is not supported yet: params travel as float32; remove it");
+        struct mfl_job *job = value;
+        if (node->type == MFL_YAML_MAPPING)
+                return mfl_yaml_fail(doc, node, err,
+                        "a grid is not supported yet, since daemons that come later lack the params before; "
+                        "write "
+                        "bf16");
+        if (node->type != MFL_YAML_SCALAR || strcmp(node->text, "bf16"))
+                return mfl_yaml_fail(doc, node, err, "expected bf16");
+        job->compression.down_half = true;
+        return 0;
 }
 
 const struct mfl_yaml_field mfl_job_compression_fields[] = {
-        {.key = "up", .kind = MFL_YAML_CALL, .read = read_up, .required = true},
-        {.key = "down", .kind = MFL_YAML_CALL, .read = refuse_down}, {0}};
+        {.key = "up", .kind = MFL_YAML_CALL, .read = read_up},
+        {.key = "down", .kind = MFL_YAML_CALL, .read = read_down}, {0}};

@@ -7,4 +7,14 @@
 
 extern const struct mfl_yaml_field mfl_job_compression_fields[];
 
+static inline bool mfl_job_sends_halves(const struct mfl_job *job)
+{
+        return job->compression.down_half;
+}
+
+static inline bool mfl_job_compresses_nothing(const struct mfl_job *job)
+{
+        return !job->compression.up && !mfl_job_sends_halves(job);
+}
+
 #endif

@@ -6,14 +6,14 @@
 
 #define BIT MFL_JOB_BIT
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
-#define MODELS (BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME))
+#define MODELS (BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME) | BIT(MFL_STRATEGY_APFL))
 
 const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "shards", "pathological", "size",
         "linear", "square", "exponential", "distribution", "natural-id", "inner-dirichlet", NULL};
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
         "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
-        "fedbuff", "fedasync", "ditto", "pfedme", "foolsgold", "fltrust", NULL};
+        "fedbuff", "fedasync", "ditto", "pfedme", "foolsgold", "fltrust", "plugin", "mimelite", "mime", "apfl", NULL};
 _Static_assert(MFL_ARRAY_SIZE(mfl_job_strategy_names) == MFL_STRATEGIES + 1, "each strategy has a name");
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};
@@ -31,6 +31,12 @@ const char *mfl_partition_name(enum mfl_partition_kind kind)
 const char *mfl_selection_name(enum mfl_selection kind)
 {
         return mfl_job_selection_names[kind];
+}
+
+char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES])
+{
+        mfl_snprintf(offer, MFL_NAME_BYTES, MFL_PROGRAM_DATA "%.*s", MFL_PROGRAM_BYTES - 1, program);
+        return offer;
 }
 
 bool mfl_job_is_async(const struct mfl_job *job)
@@ -119,6 +125,11 @@ int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
 bool mfl_job_has_own_models(const struct mfl_job *job)
 {
         return MODELS & BIT(job->aggregation.strategy) || job->personal.layers.n;
+}
+
+bool mfl_job_tells_gradients(const struct mfl_job *job)
+{
+        return (BIT(MFL_STRATEGY_MIMELITE) | BIT(MFL_STRATEGY_MIME)) & BIT(job->aggregation.strategy);
 }
 
 bool mfl_job_keeps_history(const struct mfl_job *job)

@@ -2,6 +2,8 @@
 /* The table of combinations, and its readers. */
 #include "common/job/job_goes.h"
 
+#include "common/job/job_compression.h"
+#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 
 struct rule {
@@ -15,7 +17,11 @@ struct rule {
 #define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
 #define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
 #define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
-#define MODELS (ONLY(DITTO) | ONLY(PFEDME))
+#define MODELS (ONLY(DITTO) | ONLY(PFEDME) | ONLY(APFL))
+#define GUIDED (ONLY(MIMELITE) | ONLY(MIME))
+#define PROBES (GUIDED | ONLY(APFL))
+#define TRAINS_APART                                                                                         \
+        (STATEFUL | MODELS | GUIDED | ASYNC | ONLY(FEDPROX) | ONLY(FEDNOVA) | ONLY(QFEDAVG) | ONLY(FLTRUST))
 #define AVERAGES                                                                                             \
         (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
@@ -47,11 +53,6 @@ static bool skips_steps(const struct mfl_job *job)
 static bool decays_apart(const struct mfl_job *job)
 {
         return job->training.optimizer == ADAMW;
-}
-
-static bool first_option(const struct mfl_job *job)
-{
-        return job->aggregation.option == MFL_SCAFFOLD_I;
 }
 
 static bool kept_by_daemons(const struct mfl_job *job)
@@ -209,6 +210,36 @@ static bool backdoor_detailed(const struct mfl_job *job)
         return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.detailed;
 }
 
+static bool has_program(const struct mfl_job *job)
+{
+        return mfl_job_has_program(job);
+}
+
+static bool program_layers(const struct mfl_job *job)
+{
+        return has_program(job) && !job->model.tensors;
+}
+
+static bool tensors_alone(const struct mfl_job *job)
+{
+        return !has_program(job);
+}
+
+static bool program_virtual(const struct mfl_job *job)
+{
+        return has_program(job) && job->time == MFL_TIME_VIRTUAL;
+}
+
+static bool program_by_samples(const struct mfl_job *job)
+{
+        return has_program(job) && job->selection.kind >= MFL_SELECT_WEIGHTED;
+}
+
+static bool program_cut(const struct mfl_job *job)
+{
+        return mfl_job_owns_data(job) && job->data.partition > MFL_PARTITION_IID;
+}
+
 static bool rounds(const struct mfl_job *job)
 {
         return job->compression.bits > 0;
@@ -270,6 +301,58 @@ static bool private_limited(const struct mfl_job *job)
         return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
 }
 
+static bool is_secure(const struct mfl_job *job)
+{
+        return job->secure.bits;
+}
+
+static bool secure_personal(const struct mfl_job *job)
+{
+        return is_secure(job) && is_personal(job);
+}
+
+static bool secure_private(const struct mfl_job *job)
+{
+        return is_secure(job) && is_private(job);
+}
+
+static bool secure_virtual(const struct mfl_job *job)
+{
+        return is_secure(job) && !real(job);
+}
+
+static bool secure_attacked(const struct mfl_job *job)
+{
+        return is_secure(job) && attacks_rows(job);
+}
+
+static bool secure_chosen(const struct mfl_job *job)
+{
+        return is_secure(job) && (by_loss(job) || job->selection.kind == MFL_SELECT_POISSON);
+}
+
+static bool secure_clipped(const struct mfl_job *job)
+{
+        return is_secure(job) && job->aggregation.robust.has_update_clip;
+}
+
+static bool secure_few(const struct mfl_job *job)
+{
+        uint32_t n = job->selection.clients;
+        return is_secure(job) &&
+               ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
+}
+
+static bool beyond_one(const struct mfl_job *job)
+{
+        return job->aggregation.alpha > 1;
+}
+
+static bool draws_anew(const struct mfl_job *job)
+{
+        return job->selection.kind == MFL_SELECT_POISSON || job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
+}
+
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
 static const struct rule rules[] = {
@@ -292,8 +375,45 @@ static const struct rule rules[] = {
         {{"strategy: scaffold", "precision: fp16",
                  "fp16 may skip steps, which scaffold divides by; write bf16 or fp32"},
                 ONLY(SCAFFOLD), skips_steps, "training", "precision"},
-        {{"strategy: scaffold", "option: I", "I is not supported yet; write II"}, ONLY(SCAFFOLD),
-                first_option, "aggregation", "option"},
+        {{"strategy: mimelite, mime or apfl", "optimizer other than sgd",
+                 "is defined for sgd's steps alone, in which gradients of the same batch are compared; write "
+                 "sgd, or another strategy"},
+                PROBES, adapts, "training", "optimizer"},
+        {{"strategy: mimelite, mime or apfl", "training.momentum",
+                 "mimelite and mime have a momentum of the server's, aggregation.momentum, and apfl's models "
+                 "have none; remove it"},
+                PROBES, has_momentum, "training", "momentum"},
+        {{"strategy: mimelite, mime or apfl", "clip_norm",
+                 "is not supported where gradients are taken at several params; remove it"},
+                PROBES, clips, "training", "clip_norm"},
+        {{"strategy: mimelite, mime or apfl", "precision: fp16",
+                 "fp16 may skip steps, and with them gradients that are needed; write bf16 or fp32"},
+                PROBES, skips_steps, "training", "precision"},
+        {{"strategy: mimelite or mime", "parallel",
+                 "clients that tell gradients can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                GUIDED, always, "", "parallel"},
+        {{"strategy: mimelite or mime", "compression",
+                 "is for sums of updates, and the server takes those of clients that tell gradients one by "
+                 "one; remove compression"},
+                GUIDED, compresses, "compression", "up"},
+        {{"strategy: mimelite or mime", "simulation: an attack on updates",
+                 "changes rows of updates, and clients that tell gradients have none; write another "
+                 "strategy"},
+                GUIDED, attacks_rows, "", "simulation"},
+        {{"strategy: mimelite or mime", "update_clip",
+                 "would shorten the change and not the gradient beside it; remove it"},
+                GUIDED, always, "aggregation", "update_clip"},
+        {{"strategy: mime", "selection: poisson, power-of-choice or oort",
+                 "two rounds have the same clients, which these draw anew in each; write uniform"},
+                ONLY(MIME), draws_anew, "selection", "kind"},
+        {{"strategy: mime", "time: virtual",
+                 "two rounds have the same clients, and in virtual time some may be late in one of them; "
+                 "write real"},
+                ONLY(MIME), mfl_job_is_virtual, "", "time"},
+        {{"strategy: apfl", "alpha above 1",
+                 "is the share of the client's own part in its model; write a number up to 1"},
+                ONLY(APFL), beyond_one, "aggregation", "alpha"},
         {{"strategy: feddyn", "optimizer: adamw",
                  "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
                  "adam"},
@@ -325,26 +445,27 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "client_state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
-                 "and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "client_state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
+                 "foolsgold and personal"},
                 ANY, stateless, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, foolsgold nor personal", "limits.state",
-                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, foolsgold "
-                 "and personal"},
+        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "limits.state",
+                 "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
+                 "foolsgold and personal"},
                 ANY, stateless, "limits", "state"},
-        {{"strategy: ditto or pfedme", "parallel",
+        {{"strategy: ditto, pfedme or apfl", "parallel",
                  "clients with a model of their own can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 MODELS, always, "", "parallel"},
-        {{"strategy: ditto or pfedme", "client_state: daemon", "daemon is not supported yet; write server"},
+        {{"strategy: ditto, pfedme or apfl", "client_state: daemon",
+                 "daemon is not supported yet; write server"},
                 MODELS, kept_by_daemons, "", "client_state"},
-        {{"strategy: ditto or pfedme", "compression",
+        {{"strategy: ditto, pfedme or apfl", "compression",
                  "is for sums of updates, and the server takes those of clients with a model of their own "
                  "one "
                  "by one; remove compression"},
                 MODELS, compresses, "compression", "up"},
-        {{"strategy: ditto or pfedme", "simulation: an attack on updates",
+        {{"strategy: ditto, pfedme or apfl", "simulation: an attack on updates",
                  "changes rows of updates, and clients with a model of their own have none; write another "
                  "strategy"},
                 MODELS, attacks_rows, "", "simulation"},
@@ -370,6 +491,13 @@ static const struct rule rules[] = {
                  "bits need the mean of the deltas for their range, and this strategy weighs deltas "
                  "otherwise; write lossless"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, rounds, "compression", "up"},
+        {{"compression", "neither up nor down", "must say what: up: lossless, or down: bf16"}, ANY,
+                mfl_job_compresses_nothing, "", "compression"},
+        {{"strategy: fedbuff or fedasync", "compression: down",
+                 "what rounding leaves is added to the next round's params, and here clients start from "
+                 "several "
+                 "versions; remove down"},
+                ASYNC, mfl_job_sends_halves, "compression", "down"},
         {{"personal", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi or fedprox; write one of them"},
@@ -410,7 +538,7 @@ static const struct rule rules[] = {
         {{"strategy: scaffold or feddyn", "update_clip",
                  "a client's state follows from how far it went, which clipping changes; remove it"},
                 STATEFUL, always, "aggregation", "update_clip"},
-        {{"strategy: ditto or pfedme", "update_clip",
+        {{"strategy: ditto, pfedme or apfl", "update_clip",
                  "is not supported where clients have a model of their own; remove it"},
                 MODELS, always, "aggregation", "update_clip"},
         {{"privacy", "update_clip", "privacy.clip shortens each client's change already; remove it"}, ANY,
@@ -428,6 +556,44 @@ static const struct rule rules[] = {
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},
                 ANY, personal_attacks, "", "simulation"},
+        {{"program", "model: layers, preset or onnx",
+                 "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
+                 "are its params"},
+                ANY, program_layers, "training", "program"},
+        {{"model: tensors", "training without program",
+                 "have no layers that mfl can train; name the program that does: training: {program: NAME}"},
+                ANY, tensors_alone, "model", "tensors"},
+        {{"program", "strategies that change local training",
+                 "needs local training of mfl's own: a program would have to add its terms or tell its "
+                 "steps; "
+                 "write "
+                 "fedavg, one of its server optimizers, or a robust rule"},
+                TRAINS_APART, has_program, "aggregation", "strategy"},
+        {{"program", "parallel", "shares out steps of mfl's own training, and a program has none; remove it"},
+                ANY, has_program, "", "parallel"},
+        {{"program", "personal", "is done by mfl's own training; keep such tensors in the program"}, ANY,
+                has_program, "", "personal"},
+        {{"program", "augment", "is done by mfl's own training; do it in the program"}, ANY, has_program,
+                "data", "augment"},
+        {{"program", "time: virtual",
+                 "needs the number of each client's steps, and only its program knows them; write real"},
+                ANY, program_virtual, "", "time"},
+        {{"program", "selection by samples or loss",
+                 "needs figures of each client that a program does not tell; write uniform, separated or "
+                 "poisson"},
+                ANY, program_by_samples, "selection", "kind"},
+        {{"program with its own data", "partitions other than local and iid",
+                 "needs samples, and here only the program has them: write local, or iid, whose clients the "
+                 "program "
+                 "tells apart by their numbers, or name a data set of the daemons"},
+                ANY, program_cut, "data", "partition"},
+        {{"program", "evaluation on",
+                 "is not supported with a program yet, which has test samples; remove it"},
+                ANY, has_program, "evaluation", "on"},
+        {{"program", "evaluation detailed", "counts predictions that only the program sees; remove it"}, ANY,
+                has_program, "evaluation", "detailed"},
+        {{"program", "simulation", "changes mfl's own training; remove it, or let the program do it"}, ANY,
+                has_program, "", "simulation"},
         {{"privacy", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi "
@@ -468,6 +634,38 @@ static const struct rule rules[] = {
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},
                 ANY, private_limited, "aggregation", "delta_max"},
+        {{"secure_sum", "strategies that look at single updates, or keep something of each client",
+                 "the server sees the sum of all updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi, "
+                 "fedprox, fednova or qfedavg"},
+                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), is_secure, "", "secure_sum"},
+        {{"secure_sum", "fewer than 3 clients in a round",
+                 "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
+                ANY, secure_few, "", "secure_sum"},
+        {{"secure_sum", "privacy", "is not supported with secure_sum yet; remove one of the two"}, ANY,
+                secure_private, "", "privacy"},
+        {{"secure_sum", "personal",
+                 "the server takes updates of clients with personal layers one by one; remove one of the "
+                 "two"},
+                ANY, secure_personal, "", "personal"},
+        {{"secure_sum", "compression", "masked updates look like noise, and can't be packed; remove it"}, ANY,
+                is_secure, "", "compression"},
+        {{"secure_sum", "parallel",
+                 "clients that are trained by several workers together are not supported with secure_sum "
+                 "yet; "
+                 "remove it"},
+                ANY, is_secure, "", "parallel"},
+        {{"secure_sum", "time: virtual", "virtual is not supported with secure_sum yet; write real"}, ANY,
+                secure_virtual, "", "time"},
+        {{"secure_sum", "simulation: an attack on updates",
+                 "bad clients change single updates, which the server does not see; remove it"},
+                ANY, secure_attacked, "", "simulation"},
+        {{"secure_sum", "selection: power-of-choice, oort or poisson",
+                 "the first two need each client's losses, and poisson may draw fewer than 3 clients; write "
+                 "uniform"},
+                ANY, secure_chosen, "selection", "kind"},
+        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, secure_clipped,
+                "aggregation", "update_clip"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},

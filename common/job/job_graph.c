@@ -123,12 +123,28 @@ static int resolve_input(const struct mfl_job *job, const struct mfl_shape *inpu
         return 0;
 }
 
+static int build_tensors(const struct mfl_job *job, struct mfl_graph **ret_graph, struct mfl_error *err)
+{
+        size_t n = (size_t)job->model.n_tensors;
+        MFL_CLEANUP_FREE const char **names = mfl_calloc(n, sizeof *names);
+        MFL_CLEANUP_FREE struct mfl_shape *shapes = mfl_calloc(n, sizeof *shapes);
+        if (!names || !shapes)
+                return mfl_fail_memory(err, n * sizeof *shapes, "a job's tensors");
+        for (size_t i = 0; i < n; i++) {
+                names[i] = job->model.tensors[i].name;
+                shapes[i] = job->model.tensors[i].shape;
+        }
+        return mfl_graph_of_tensors(job->name, names, shapes, (int)n, ret_graph, err);
+}
+
 /* Before adapters are added and layers are frozen. */
 static int build_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err)
 {
         struct mfl_graph *graph;
         int r;
+        if (job->model.tensors)
+                return build_tensors(job, ret_graph, err);
         if (job->model.preset[0]) {
                 r = mfl_graph_preset(job->model.preset, input, classes, &graph, err);
                 mfl_assert(r != MFL_NOT_FOUND); /* the job's reader knows the names */
@@ -154,7 +170,7 @@ int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int 
         struct mfl_graph *graph = NULL;
         struct mfl_shape shape;
         struct mfl_error why;
-        int r = resolve_input(job, input, &shape, err);
+        int r = job->model.tensors ? 0 : resolve_input(job, input, &shape, err);
         if (r)
                 return r;
         if (job->model.classes && job->model.classes < classes)

@@ -30,6 +30,9 @@ int mfl_job_read_clip_radius(
 int mfl_job_read_update_clip(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 extern const struct mfl_yaml_field mfl_job_root_fields[];
+/* job_plugin.c. The key goes with strategy: plugin, which needs it. */
+extern const struct mfl_yaml_field mfl_job_plugin_fields[];
+int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* Which keys go with which rule, and whether a round has enough rows for it. */
 int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 extern const struct mfl_yaml_field mfl_job_simulation_fields[];

@@ -51,6 +51,42 @@ static int read_onnx(
                 "layers");
 }
 
+/* ---- tensors of a program's model ---- */
+
+/* [NAME, SIZE, SIZE, ...] */
+static int read_tensor(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        struct mfl_job_tensor *tensor, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field name = {.kind = MFL_YAML_STRING, .size = sizeof tensor->name};
+        static const struct mfl_yaml_field size = {
+                .kind = MFL_YAML_I64, .size = sizeof(int64_t), .min = 1, .max = (double)MFL_PARAMS_MAX};
+        if (node->type != MFL_YAML_SEQUENCE || node->n_children < 1 ||
+                node->n_children > 1 + MFL_SHAPE_RANK_MAX)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected [NAME, SIZE, ...] with at most %d sizes, such as [conv1.weight, 32, 1, 5, "
+                        "5]",
+                        MFL_SHAPE_RANK_MAX);
+        int r = mfl_yaml_read_value(doc, node->first, &name, tensor->name, err);
+        for (const struct mfl_yaml_node *n = node->first->next; n && !r; n = n->next)
+                r = mfl_yaml_read_value(doc, n, &size, &tensor->shape.dim[tensor->shape.rank++], err);
+        return r;
+}
+
+static int read_tensors(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SEQUENCE || !node->n_children)
+                return mfl_yaml_fail(doc, node, err, "expected a list of [NAME, SIZE, ...]");
+        job->model.tensors = mfl_calloc(node->n_children, sizeof *job->model.tensors);
+        if (!job->model.tensors)
+                return mfl_fail_memory(err, node->n_children * sizeof *job->model.tensors, "tensors");
+        int r = 0;
+        for (const struct mfl_yaml_node *n = node->first; n && !r; n = n->next)
+                r = read_tensor(doc, n, &job->model.tensors[job->model.n_tensors++], err);
+        return r;
+}
+
 #define GLOBS(key_, member)                                                                                  \
         {                                                                                                    \
                 .key = (key_), .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, model.from.member), \
@@ -75,6 +111,7 @@ static const struct mfl_yaml_field model_fields[] = {
         {.key = "onnx", .kind = MFL_YAML_CALL, .read = read_onnx},
         {.key = "preset", .kind = MFL_YAML_CALL, .read = read_preset},
         {.key = "layers", .kind = MFL_YAML_CALL, .read = mfl_job_read_layers},
+        {.key = "tensors", .kind = MFL_YAML_CALL, .read = read_tensors},
         {.key = "init", MFL_YAML_AT(ENUM, struct mfl_job, model.init), .names = mfl_job_init_names},
         {.key = "input",
                 .kind = MFL_YAML_CALL,
@@ -153,6 +190,18 @@ static void set_init(struct mfl_job *job)
         }
 }
 
+/* Everything else about a model is about its layers. */
+static int check_tensors(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, struct mfl_error *err)
+{
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next)
+                if (strcmp(n->key, "tensors") && strcmp(n->key, "initial"))
+                        return mfl_yaml_fail(doc, n, err,
+                                "needs layers, and a model of tensors has none that mfl knows: its program "
+                                "does that; remove it");
+        return 0;
+}
+
 int mfl_job_read_model(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -163,8 +212,11 @@ int mfl_job_read_model(
         if ((r = mfl_yaml_read(doc, node, model_fields, job, err)))
                 return r;
         const struct mfl_yaml_node *list = mfl_yaml_find(node, "layers");
+        if (job->model.tensors)
+                return check_tensors(doc, node, err);
         if (!list == !job->model.preset[0])
-                return mfl_yaml_fail(doc, node, err, "give one of preset, layers and onnx");
+                return mfl_yaml_fail(doc, node, err,
+                        "give one of preset, layers and onnx, or, with training.program, only initial");
         set_init(job);
         if ((r = mfl_job_check_adapt(doc, node, job, err)))
                 return r;

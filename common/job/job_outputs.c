@@ -10,6 +10,8 @@ static bool has_positions(const struct mfl_job *job, const struct mfl_graph *gra
 enum mfl_tally mfl_job_tally(const struct mfl_job *job, const struct mfl_graph *graph)
 {
         bool labels = mfl_loss_answers(job->training.loss) == MFL_ANSWERS_LABELS;
+        if (mfl_job_has_program(job))
+                return MFL_TALLY_NONE;
         if (job->simulation.attack == MFL_ATTACK_BACKDOOR)
                 return MFL_TALLY_BACKDOOR;
         if (job->evaluation.detailed)

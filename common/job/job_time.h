@@ -17,4 +17,9 @@ int mfl_job_read_trace(
 /* After all keys are read, the partition's among them. MFL_INVALID names the key; reads the trace's table. */
 int mfl_job_check_time(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 
+static inline bool mfl_job_is_virtual(const struct mfl_job *job)
+{
+        return job->time == MFL_TIME_VIRTUAL;
+}
+
 #endif

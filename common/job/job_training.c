@@ -112,6 +112,18 @@ static int read_auxiliary(
         return read_floats(doc, node, AUXILIARY_MAX, false, value, err);
 }
 
+/* What a program is told: a mapping, kept as JSON. */
+static int read_config(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        char **config = value;
+        if (node->type != MFL_YAML_MAPPING)
+                return mfl_yaml_fail(doc, node, err, "expected a mapping, such as {lr: 0.01, epochs: 1}");
+        free(*config);
+        *config = mfl_yaml_json(node);
+        return *config ? 0 : mfl_fail_memory(err, MFL_JOB_TEXT_MAX, "a program's config");
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, training.member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, training.member), .read = read_
@@ -124,9 +136,10 @@ const struct mfl_yaml_field mfl_job_schedule_fields[] = {
         {.key = "factor", AT(F64, schedule.factor), .min = 0, .max = 1, .min_open = true, .max_open = true},
         {.key = "over", AT(U32, schedule.over), .min = 1, .max = 10000000},
         {.key = "min", AT(F64, schedule.min), .min = 0, .max = 1, .max_open = true}, {0}};
-const struct mfl_yaml_field mfl_job_training_fields[] = {
+const struct mfl_yaml_field mfl_job_training_fields[] = {{.key = "program", AT(STRING, program)},
+        {.key = "config", CALL_AT(config, read_config)},
         {.key = "optimizer", AT(ENUM, optimizer), .names = optimizer_names},
-        {.key = "lr", AT(F32, lr), .required = true, .min = 0, .max = 1000, .min_open = true},
+        {.key = "lr", AT(F32, lr), .min = 0, .max = 1000, .min_open = true},
         {.key = "momentum", AT(F32, momentum), .min = 0, .max = 1, .max_open = true},
         {.key = "nesterov", AT(BOOL, nesterov)},
         {.key = "beta1", AT(F32, beta1), .min = 0, .max = 1, .max_open = true},
@@ -257,9 +270,41 @@ static int check_loss(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         return r;
 }
 
+/* A program trains by its own config alone, so that nothing else says what it does. */
+static int check_program(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *training,
+        const struct mfl_job *job, struct mfl_error *err)
+{
+        const char *name = job->training.program;
+        const struct mfl_yaml_node *config = mfl_job_find_key(training, "config");
+        if (config && !*name)
+                return mfl_yaml_fail(
+                        doc, config, err, "is only used with program; add it, or write optimizer, lr, ...");
+        if (!mfl_job_find_key(training, "program"))
+                return mfl_job_find_key(training, "lr")
+                               ? 0
+                               : mfl_yaml_fail(doc, training, err, "key 'lr' is missing");
+        if (!*name || strlen(name) >= MFL_PROGRAM_BYTES ||
+                strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") !=
+                        strlen(name))
+                return mfl_yaml_fail(doc, mfl_job_find_key(training, "program"), err,
+                        "expected the name of a program in the daemons' configuration: 1 to %d letters, "
+                        "digits, '.', '_' and '-'; a job can't say what is run",
+                        MFL_PROGRAM_BYTES - 1);
+        for (const struct mfl_yaml_node *n = training->first; n; n = n->next)
+                if (strcmp(n->key, "program") && n != config)
+                        return mfl_yaml_fail(doc, n, err,
+                                "the program %s does not read it; write it under training.config if the "
+                                "program knows it, or remove it",
+                                name);
+        return 0;
+}
+
 int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *training = mfl_job_find_key(mfl_yaml_root(doc), "training");
+        int r = check_program(doc, training, job, err);
+        if (r)
+                return r;
         if (job->training.epochs && job->training.steps)
                 return mfl_yaml_fail(
                         doc, mfl_job_find_key(training, "steps"), err, "epochs is given too; keep one");
@@ -275,7 +320,7 @@ int mfl_job_check_training(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
                 return mfl_yaml_fail(doc, mfl_job_find_key(training, "accumulate"), err,
                         "%u batches of %u samples are more than %u samples per step",
                         job->training.accumulate, job->training.batch, ROWS_MAX);
-        int r = check_optimizer(doc, training, job, err);
+        r = check_optimizer(doc, training, job, err);
         if (!r)
                 r = check_schedule(doc, mfl_job_find_key(training, "schedule"), job, err);
         return r ? r : check_loss(doc, training, job, err);
@@ -345,6 +390,28 @@ const struct mfl_yaml_field mfl_job_parallel_fields[] = {
         {.key = "exact", PARALLEL_AT(BOOL, exact)}, {.key = "overlap", PARALLEL_AT(BOOL, overlap)},
         {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)}, {0}};
 
+/* `auto` is said by members, and by no other key: the grain follows from the batch. */
+int mfl_job_read_parallel(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SCALAR)
+                return mfl_yaml_read(doc, node, mfl_job_parallel_fields, job, err);
+        if (strcmp(node->text, "auto"))
+                return mfl_yaml_fail(doc, node, err, "takes keys, such as {grain: 8}, or auto");
+        return 0;
+}
+
+/* The largest grain of which a step has four or more: finer ones cost more and serve few teams. 0: a step of one sample has none. */
+static uint32_t auto_grain(const struct mfl_job *job)
+{
+        uint64_t batch = job->training.batch, rows = batch * job->training.accumulate;
+        for (uint64_t grain = batch; grain; grain--)
+                if (batch % grain == 0 && rows / grain >= MFL_MIN(4, rows))
+                        return rows > 1 ? (uint32_t)grain : 0;
+        return 0;
+}
+
 /* batch / 2^ceil(log2 members), so that each worker has one grain of a batch. */
 static uint32_t default_grain(const struct mfl_job *job)
 {
@@ -358,17 +425,21 @@ static int check_values(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
         struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *grain = mfl_job_find_key(parallel, "grain");
+        bool open = parallel->type == MFL_YAML_SCALAR || mfl_job_find_key(parallel, "members");
         uint32_t batch = job->training.batch;
         if (!job->parallel.exact && job->parallel.zero == MFL_ZERO_AUTO)
                 job->parallel.zero = MFL_ZERO_AUTO_FLOATS;
-        if (!grain && !job->parallel.members)
+        if (!grain && !open)
                 return mfl_yaml_fail(doc, parallel, err,
                         "needs grain, the samples of one gradient, which decides the result; for example %u, "
                         "a quarter of "
                         "training.batch",
                         MFL_MAX(batch / 4, 1u));
         if (!grain)
-                job->parallel.grain = default_grain(job);
+                job->parallel.grain = job->parallel.members ? default_grain(job) : auto_grain(job);
+        if (!job->parallel.grain)
+                return mfl_yaml_fail(
+                        doc, parallel, err, "a step of one sample can't be shared out; remove parallel");
         if (job->parallel.grain > batch)
                 return mfl_yaml_fail(doc, grain, err, "%u samples are more than training.batch, which is %u",
                         job->parallel.grain, batch);

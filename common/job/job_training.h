@@ -11,6 +11,8 @@ extern const struct mfl_yaml_field mfl_job_training_fields[];
 extern const struct mfl_yaml_field mfl_job_schedule_fields[];
 /* The `parallel` key: its table, and its rules, after those of `training`. */
 extern const struct mfl_yaml_field mfl_job_parallel_fields[];
+int mfl_job_read_parallel(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *job, struct mfl_error *err);
 int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 void mfl_job_training_defaults(struct mfl_job *job);
 /* The rules between its keys, and the defaults that depend on other keys. MFL_INVALID with the line. */

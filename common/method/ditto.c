@@ -10,7 +10,7 @@
  */
 #include "common/method/method.h"
 
-static int phases(const struct mfl_job *job, struct mfl_phase *ret_phases)
+static int phases(const struct mfl_job *job, uint32_t round, struct mfl_phase *ret_phases)
 {
         ret_phases[1] = (struct mfl_phase){
                 .from = MFL_FROM_OWN, .pull = job->aggregation.lambda, .unsent = true, .models = true};

@@ -22,7 +22,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
         case MFL_STRATEGY_QFEDAVG:
                 return &mfl_method_qfedavg;
         case MFL_STRATEGY_SCAFFOLD:
-                return &mfl_method_scaffold;
+                return job->aggregation.option == MFL_SCAFFOLD_I ? &mfl_method_scaffold_first
+                                                                 : &mfl_method_scaffold;
         case MFL_STRATEGY_FEDDYN:
                 return &mfl_method_feddyn;
         case MFL_STRATEGY_FOOLSGOLD:
@@ -35,6 +36,12 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return &mfl_method_ditto;
         case MFL_STRATEGY_PFEDME:
                 return &mfl_method_pfedme;
+        case MFL_STRATEGY_MIMELITE:
+                return &mfl_method_mimelite;
+        case MFL_STRATEGY_MIME:
+                return &mfl_method_mime;
+        case MFL_STRATEGY_APFL:
+                return &mfl_method_apfl;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:
@@ -49,7 +56,7 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         uint64_t weight_max = 1;
         if (spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
                 weight_max = local ? (uint64_t)1 << 20 : MFL_MAX(mfl_job_cohort_size(spec, population), 1u);
-        else if (local)
+        else if (local || mfl_job_owns_data(spec))
                 weight_max = (uint64_t)1 << 36;
         else
                 while (weight_max < train_samples)
@@ -127,25 +134,28 @@ uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fix
         return (uint64_t)units >> mfl_method_scalar_bits(job, fixed, 0);
 }
 
-int mfl_method_phases(const struct mfl_job *job, struct mfl_phase ret_phases[MFL_PHASES_MAX])
+int mfl_method_phases(const struct mfl_job *job, uint32_t round, struct mfl_phase ret_phases[MFL_PHASES_MAX])
 {
         const struct mfl_method_ops *ops = mfl_method_get(job);
         ret_phases[0] = (struct mfl_phase){.from = MFL_FROM_RECEIVED};
-        return ops->phases ? ops->phases(job, ret_phases) : 1;
+        return ops->phases ? ops->phases(job, round, ret_phases) : 1;
 }
 
 uint64_t mfl_phase_steps(const struct mfl_job *job, const struct mfl_phase *phase, uint32_t n)
 {
-        uint64_t steps = mfl_job_steps(job, n);
+        uint64_t steps = mfl_job_steps(job, n),
+                 rows = (uint64_t)job->training.batch * job->training.accumulate;
+        if (phase->gradient)
+                return (n + rows - 1) / rows;
         if (phase->epochs && steps)
                 steps = mfl_job_epoch_steps(job, n) * phase->epochs;
         return steps * MFL_MAX(phase->inner, 1u);
 }
 
-uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t n)
+uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t round, uint32_t n)
 {
         struct mfl_phase phases[MFL_PHASES_MAX];
-        int n_phases = mfl_method_phases(job, phases);
+        int n_phases = mfl_method_phases(job, round, phases);
         uint64_t steps = 0;
         for (int i = 0; i < n_phases; i++)
                 steps += mfl_phase_steps(job, &phases[i], n);

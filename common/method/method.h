@@ -65,6 +65,11 @@ struct mfl_phase {
         double rate; /* moves by rate * pull * (v - w). w is what the phase ends with; v goes on from step to step */
         bool unsent,
                 models; /* its end is no update; with inner v, otherwise its end, is the client's own model */
+        bool gradient; /* Nothing moves: the gradients of all batches of the client's samples, in their own order, are taken at
+                          x, and their mean over the samples is the update's second vector. `from` is received, no `pull`. */
+        bool anchored; /* A batch's gradient at y has the same batch's gradient at x taken from it. No memory of the optimizer. */
+        double mix; /* not 0: Before each step of w, the client's own v takes one with mix times the batch's gradient at
+                          mix * v + (1 - mix) * w, which is its own model. No memory of the optimizer. */
 };
 
 struct mfl_method_ops {
@@ -76,6 +81,9 @@ struct mfl_method_ops {
         bool starts; /* see `correct` */
         bool models; /* Each client keeps a model of its own, as long as the params that move. Its daemon makes it, and sends it
                         behind the delta. No `correct` and no `remember`. */
+        bool tells; /* The gradient over all of a client's samples at x, the params that it received, comes behind the delta. With
+                       `correct` it is the client's new state; otherwise the strategy gets the round's weighted mean of them. */
+        bool anchors; /* a phase is anchored */
         int n_scalars, n_state;
         const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
         /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
@@ -108,8 +116,16 @@ struct mfl_method_ops {
                 float *ret_correction);
         void (*remember)(const struct mfl_job *job, const struct mfl_client_turn *turn, size_t n,
                 const double *mean, const float *own, const float *delta, float *ret_own);
-        /* The phases of a client's local training; returns how many. NULL: one. */
-        int (*phases)(const struct mfl_job *job, struct mfl_phase *ret_phases);
+        /* The phases of a client's local training in that round; returns how many. NULL: one. */
+        int (*phases)(const struct mfl_job *job, uint32_t round, struct mfl_phase *ret_phases);
+        /* What is added to the gradients of every client's local training, from n elements of the strategy's vectors
+         * (server/strategy/strategy.h), in rounds where `guided` says so. NULL: nothing. */
+        bool (*guided)(const struct mfl_job *job, uint32_t round);
+        void (*guide)(const struct mfl_job *job, size_t n, const float *const *state, float *ret_correction);
+        /* The factor of the local learning rate. NULL: 1. */
+        double (*rate)(const struct mfl_job *job);
+        uint32_t
+                turn_rounds; /* so many rounds have the same clients, which retries don't draw anew; 0: each has its own */
         /* For each element, what the server adds to the new params, from the mean over all clients' new states. NULL: nothing. */
         double (*shift)(const struct mfl_job *job, double mean);
 };
@@ -122,22 +138,31 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
 /* Never NULL. */
 const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
 
-/* Whether the server keeps something of each client. */
+/* Whether the server keeps something of each client, or adds up a vector beside the delta. */
 static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
 {
-        return ops->remember || ops->models;
+        return ops->remember || ops->models || ops->tells;
 }
 
 /* Vectors of an update that one client makes alone, as floats. */
 static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
 {
-        return 1 + mfl_method_get(job)->models;
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        return 1 + (ops->models || ops->tells);
 }
 
 /* The phases, how many; the steps of one, and of all together, for a client of n samples. */
-int mfl_method_phases(const struct mfl_job *job, struct mfl_phase ret_phases[MFL_PHASES_MAX]);
+int mfl_method_phases(const struct mfl_job *job, uint32_t round, struct mfl_phase ret_phases[MFL_PHASES_MAX]);
 uint64_t mfl_phase_steps(const struct mfl_job *job, const struct mfl_phase *phase, uint32_t n);
-uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t n);
+uint64_t mfl_method_all_steps(const struct mfl_job *job, uint32_t round, uint32_t n);
+
+/* Whether the server has something for a client of that round, which is added to its gradients (or, with `starts`, to the params that
+ * it starts from). Nobody has a state in the first round. */
+static inline bool mfl_method_corrects(const struct mfl_job *job, uint32_t round)
+{
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        return ops->guided ? ops->guided(job, round) : ops->correct && !ops->starts && round >= 2;
+}
 
 /* Of scalar i when the weights of one daemon's clients, or of all clients of a population, are at most fixed->weight_max. */
 int mfl_method_scalar_bits(const struct mfl_job *job, const struct mfl_fixed *fixed, int i);
@@ -164,6 +189,7 @@ double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_par
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
-        mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central;
+        mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central,
+        mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime, mfl_method_apfl;
 
 #endif

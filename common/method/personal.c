@@ -30,7 +30,7 @@ static void remember(const struct mfl_job *job, const struct mfl_client_turn *tu
         memcpy(ret_own, delta, n * sizeof *delta);
 }
 
-static int phases(const struct mfl_job *job, struct mfl_phase *ret_phases)
+static int phases(const struct mfl_job *job, uint32_t round, struct mfl_phase *ret_phases)
 {
         uint32_t epochs = job->personal.epochs;
         if (!epochs)

@@ -15,7 +15,7 @@
  */
 #include "common/method/method.h"
 
-static int phases(const struct mfl_job *job, struct mfl_phase *ret_phases)
+static int phases(const struct mfl_job *job, uint32_t round, struct mfl_phase *ret_phases)
 {
         ret_phases[0] = (struct mfl_phase){.pull = job->aggregation.lambda,
                 .inner = job->aggregation.inner_steps,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SCAFFOLD: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for Federated
- * Learning", ICML 2020, algorithm 1 with option II. Each client has a control variate c_k, an estimate of its own gradient, and
+ * Learning", ICML 2020, algorithm 1. Each client has a control variate c_k, an estimate of its own gradient, and
  * c is the mean of all N clients' (0 at first). A client in round t takes its K_k steps with
  *
  *      y <- y - lr (g_k(y) - c_k + c)
- *      c_k <- c_k - c + (x - y) / (K_k lr)
+ *      c_k <- c_k - c + (x - y) / (K_k lr)                      option II
+ *      c_k <- gradient over all of its samples at x             option I
  *
  * and the server, with the mean over the round's clients, every client counting alike,
  *
@@ -49,4 +50,17 @@ const struct mfl_method_ops mfl_method_scaffold = {
         .scalar_max_bits = {24},
         .correct = correct,
         .remember = remember,
+};
+
+/* The state is what the client tells. */
+static int phases(const struct mfl_job *job, uint32_t round, struct mfl_phase *ret_phases)
+{
+        ret_phases[1] = (struct mfl_phase){.unsent = true, .gradient = true};
+        return 2;
+}
+
+const struct mfl_method_ops mfl_method_scaffold_first = {
+        .tells = true,
+        .phases = phases,
+        .correct = correct,
 };

@@ -230,6 +230,11 @@ struct mfl_graph {
 int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_layers, int classes,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 void mfl_graph_free(struct mfl_graph *graph);
+/* A graph without layers, whose params are n tensors in their order: of a model that only a program knows. All of them are trained,
+ * except those whose names end in running_mean or running_var, as PyTorch calls running statistics. Its input is {1}, and it has
+ * one class. names: n texts of at most MFL_NAME_BYTES + 15 bytes. MFL_INVALID: too many params, or two tensors with one name. */
+int mfl_graph_of_tensors(const char *name, const char *const *names, const struct mfl_shape *shapes, int n,
+        struct mfl_graph **ret_graph, struct mfl_error *err);
 /* The same layers without shared tensors: each layer has its own. *ret_param (freed by the caller) has the tensor of
  * `graph` for each tensor of the new graph. -ENOMEM, MFL_INVALID (more than MFL_PARAMS_MAX). */
 int mfl_graph_untie(

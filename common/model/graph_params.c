@@ -223,7 +223,7 @@ int mfl_graph_by_layers(struct mfl_graph *graph, struct mfl_error *err)
         return 0;
 }
 
-static int part_params(struct mfl_graph *graph, struct mfl_error *err)
+int mfl_graph_part_params(struct mfl_graph *graph, struct mfl_error *err)
 {
         graph->n_moving = graph->n;
         for (int t = 0; t < graph->n_params; t++) {
@@ -288,5 +288,5 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
                 if (r)
                         return r;
         }
-        return part_params(graph, err);
+        return mfl_graph_part_params(graph, err);
 }

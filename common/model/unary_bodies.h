@@ -415,6 +415,16 @@ UNARY_BODY UNARY_REAL UNARY_NAME(floor_grad)(UNARY_REAL y, UNARY_REAL dy)
         return UNARY_C(0.0);
 }
 
+UNARY_BODY UNARY_REAL UNARY_NAME(detach)(UNARY_REAL x)
+{
+        return x;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(detach_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return UNARY_C(0.0);
+}
+
 #undef UNARY_REAL
 #undef UNARY_BODY
 #undef UNARY_NAME

@@ -21,11 +21,17 @@ uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_
                s->statistics * sizeof(float) + (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
 }
 
+/* Of the rank that has the most. */
+static uint32_t grains_each(uint32_t grains, uint32_t ranks)
+{
+        return (grains + ranks - 1) / ranks;
+}
+
 /* Bytes that a member takes in a step: sums, grain by grain from stage 2 on, and params where it has its own. */
 static uint64_t traffic_bytes(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
 {
-        uint64_t others = f->shape.n * (members - 1) / members, each = (f->grains + members - 1) / members;
+        uint64_t others = f->shape.n * (members - 1) / members, each = grains_each(f->grains, members);
         *ret_sums = others * f->shape.size * (zero < 2 ? 1 + !zero : each);
         return *ret_sums + (zero == 1 || zero == 2 ? others * sizeof(float) : 0);
 }
@@ -33,7 +39,7 @@ static uint64_t traffic_bytes(
 static double step_seconds(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t traffic, uint64_t sums)
 {
-        uint32_t each = (f->grains + members - 1) / members;
+        uint32_t each = grains_each(f->grains, members);
         double apply = f->apply_s / (zero && members > 1 ? members : 1), compute = each * f->grain_s;
         if (f->grain_s <= 0)
                 return 0;
@@ -91,4 +97,25 @@ bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t member
                 }
         *ret_plan = best;
         return best.fits;
+}
+
+static double took_with(const struct mfl_parallel_took *took, uint32_t ranks)
+{
+        double shares = (double)took->ranks / ranks;
+        double compute = (double)took->compute * grains_each(took->grains, ranks) /
+                         grains_each(took->grains, took->ranks);
+        double exchange = (double)took->exchange * (ranks - 1) / (took->ranks - 1) * shares;
+        return compute + exchange + (double)took->apply * (took->whole ? 1 : shares);
+}
+
+uint32_t mfl_parallel_width(const struct mfl_parallel_took *took, uint32_t ranks_max)
+{
+        uint32_t best = 1;
+        for (uint32_t ranks = 2; ranks <= MFL_MIN(ranks_max, took->grains); ranks++) {
+                double least = took_with(took, best);
+                for (uint32_t n = best; n < ranks; n *= 2)
+                        least *= GAIN;
+                best = took_with(took, ranks) < least ? ranks : best;
+        }
+        return best;
 }

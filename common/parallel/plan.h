@@ -63,4 +63,16 @@ void mfl_parallel_estimate(const struct mfl_parallel_facts *facts, uint32_t memb
 bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t members_max, int zero,
         struct mfl_parallel_plan *ret_plan);
 
+/* What steps of a team took at its leader, in any unit: only ratios count. exchange: with the others while nothing was computed. */
+struct mfl_parallel_took {
+        uint32_t ranks, grains; /* of the team; of a step */
+        bool whole;             /* each rank applies the whole gradient: stage 0 */
+        uint64_t compute, exchange, apply;
+};
+
+/* The ranks, at most so many, with which such steps should be fastest: each has the grains of the one that has the most, the traffic
+ * is (n - 1) / n of the gradient, and the optimizer's step is shared out. As in mfl_parallel_choose, twice the ranks must gain a
+ * twentieth. took.ranks is 2 or more. */
+uint32_t mfl_parallel_width(const struct mfl_parallel_took *took, uint32_t ranks_max);
+
 #endif

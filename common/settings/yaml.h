@@ -146,4 +146,7 @@ bool mfl_yaml_parse_size(const char *text, uint64_t *ret_bytes) MFL_MUST_CHECK;
  */
 const char *mfl_yaml_nearest(const char *text, const char *const *names);
 
+/* A node and what is in it as JSON, in one line, on the heap. NULL: out of memory. */
+char *mfl_yaml_json(const struct mfl_yaml_node *node) MFL_MUST_CHECK;
+
 #endif

@@ -111,6 +111,7 @@ static void run_precision(const char *mode, struct conf_backend *b, const char *
         } else {
                 mfl_conf_test_operators(b, filter);
                 mfl_conf_test_training(b, filter);
+                mfl_conf_test_inference(b, filter);
                 mfl_conf_test_teams(b, filter);
                 if (!conf_smoke)
                         mfl_conf_test_checkpoint(b, filter);

@@ -31,6 +31,8 @@ extern const struct conf_case mfl_conf_shared_cases[];
 extern const int mfl_conf_n_shared_cases;
 extern const struct conf_case mfl_conf_map_cases[];
 extern const int mfl_conf_n_map_cases;
+extern const struct conf_case mfl_conf_joined_cases[];
+extern const int mfl_conf_n_joined_cases;
 extern const struct conf_case mfl_conf_unary_cases[];
 extern const int mfl_conf_n_unary_cases;
 /* Moves samples in [-range, range) to where the case wants them. */
@@ -106,6 +108,8 @@ void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter)
 void mfl_conf_test_training(const struct conf_backend *backend, const char *filter);
 /* Small versions of presets with several numbers of segments, against networks that keep everything. */
 void mfl_conf_test_checkpoint(const struct conf_backend *backend, const char *filter);
+/* Rows alone and among others, where the backend has `infer`. */
+void mfl_conf_test_inference(const struct conf_backend *backend, const char *filter);
 void mfl_conf_perf(const struct conf_backend *backend, const char *filter);
 
 #endif

@@ -170,6 +170,7 @@ const struct conf_case *mfl_conf_case_at(int i)
                 int n;
         } tables[] = {{image_cases, MFL_ARRAY_SIZE(image_cases)},
                 {mfl_conf_more_cases, mfl_conf_n_more_cases}, {mfl_conf_unary_cases, mfl_conf_n_unary_cases},
+                {mfl_conf_joined_cases, mfl_conf_n_joined_cases},
                 {mfl_conf_shared_cases, mfl_conf_n_shared_cases}, {mfl_conf_map_cases, mfl_conf_n_map_cases}};
         for (size_t k = 0; k < MFL_ARRAY_SIZE(tables); i -= tables[k++].n)
                 if (i < tables[k].n)

@@ -27,7 +27,7 @@ void mfl_cpu_add_forward(struct mfl_net *net, int i)
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_layout *l = &net->layers[i].layout, *l2 = &net->layers[layer->input2].layout;
         const float *x = mfl_cpu_act(net, layer->input), *x2 = mfl_cpu_act(net, layer->input2);
-        int64_t n = l->count * net->options.batch;
+        int64_t n = l->count * net->rows;
         float *y = mfl_cpu_act(net, i);
         if (same_layout(l, l2)) {
                 net->device->loops->add(n, x, x2, net->layers[i].relu, y, net->options.threads);
@@ -35,7 +35,7 @@ void mfl_cpu_add_forward(struct mfl_net *net, int i)
         }
         if (x != y)
                 memcpy(y, x, (size_t)n * sizeof *y);
-        add_mixed(l2, l, net->options.batch, true, x2, y);
+        add_mixed(l2, l, net->rows, true, x2, y);
         if (net->layers[i].relu)
                 net->device->loops->curve(MFL_CURVE_RELU, 0, 0, n, y, y, net->options.threads);
 }
@@ -46,11 +46,11 @@ static void pass_gradient(struct mfl_net *net, int i, int input, bool sum)
         const struct mfl_layout *l = &net->layers[i].layout, *of_input = &net->layers[input].layout;
         const float *dy = mfl_cpu_grad(net, i);
         float *dx = mfl_cpu_grad(net, input);
-        int64_t n = l->count * net->options.batch;
+        int64_t n = l->count * net->rows;
         if (dx == dy)
                 return;
         if (!same_layout(l, of_input))
-                add_mixed(l, of_input, net->options.batch, sum, dy, dx);
+                add_mixed(l, of_input, net->rows, sum, dy, dx);
         else if (sum)
                 net->device->loops->add(n, dx, dy, false, dx, net->options.threads);
         else
@@ -62,7 +62,7 @@ void mfl_cpu_add_backward(struct mfl_net *net, int i, bool first, bool second)
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_plan_layer *plan = &net->plan->layers[i];
         const struct mfl_layout *l = &net->layers[i].layout;
-        int64_t n = l->count * net->options.batch;
+        int64_t n = l->count * net->rows;
         int threads = net->options.threads;
         float *dy = mfl_cpu_grad(net, i);
         if (net->layers[i].masked && second && same_layout(l, &net->layers[layer->input2].layout)) {

@@ -91,6 +91,9 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
         bool plain = has_vector_norm(graph);
+        struct mfl_net_options conv = net->options;
+        if (conv.infer) /* the library may compute other batches in another order */
+                conv.batch = 1;
         for (int i = 0; i < graph->n_layers; i++) {
                 const struct mfl_layer *layer = &graph->layers[i];
                 struct mfl_cpu_layer *own = &net->layers[i];
@@ -99,7 +102,7 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
                 own->gemm = is_product(graph, i);
                 if (mfl_cpu_is_conv(layer->op)) {
                         int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, net->device->loops, graph,
-                                i, &net->options, net->bf16, in, own->relu, &own->layout, err);
+                                i, &conv, net->bf16, in, own->relu, &own->layout, err);
                         if (rc)
                                 return rc;
                 } else if (layer->op == MFL_OP_INPUT || layer->op == MFL_OP_DENSE ||
@@ -407,6 +410,7 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         }
         net->graph = graph;
         net->options = *options;
+        net->rows = options->batch;
         rc = build(net, err);
         if (rc) {
                 mfl_cpu_net_free(net);

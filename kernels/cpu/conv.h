@@ -79,6 +79,10 @@ void mfl_cpu_conv_deinit(struct mfl_cpu_conv *conv);
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err);
 /* Call data before gradient; either may be left out. */
+/* The same of a primitive for one row, row by row, so that no row's bits depend on how many there are. in, out: floats of
+ * a row. */
+int mfl_cpu_conv_run_rows(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights,
+        const float *bias, int64_t rows, int64_t in, int64_t out, struct mfl_error *err);
 int mfl_cpu_conv_run_data(
         struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *weights, struct mfl_error *err);
 int mfl_cpu_conv_run_gradient(struct mfl_cpu_conv *conv, dnnl_stream_t stream, float *dweights, float *dbias,

@@ -71,24 +71,54 @@ static dnnl_status_t execute(
         return dnnl_primitive_execute(primitive, stream, n_present, present);
 }
 
+static dnnl_status_t read_params(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
+        const float *bias, dnnl_memory_t *ret_weights)
+{
+        dnnl_status_t s = point(c->m_weights, weights);
+        s = s ? s : read_tensor(&c->forward_weights, stream, c->m_weights, ret_weights);
+        return s || !c->m_bias ? s : point(c->m_bias, bias);
+}
+
+/* From m_src to m_dst. */
+static dnnl_status_t forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, dnnl_memory_t weights)
+{
+        dnnl_memory_t src = NULL;
+        dnnl_status_t s = read_tensor(&c->forward_src, stream, c->m_src, &src);
+        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, weights},
+                {DNNL_ARG_BIAS, c->m_bias}, {DNNL_ARG_DST, target_of(&c->forward_dst, c->m_dst)},
+                {DNNL_ARG_SCRATCHPAD, c->s_forward}};
+        s = s ? s : execute(c->forward, stream, args, MFL_ARRAY_SIZE(args));
+        return s ? s : write_back(&c->forward_dst, stream, c->m_dst);
+}
+
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err)
 {
+        dnnl_memory_t w = NULL;
         if (c->loops) {
                 c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
                 return 0;
         }
-        dnnl_memory_t src = NULL, w = NULL;
-        dnnl_status_t s = read_tensor(&c->forward_src, stream, c->m_src, &src);
-        s = s ? s : point(c->m_weights, weights);
-        s = s ? s : read_tensor(&c->forward_weights, stream, c->m_weights, &w);
-        if (c->m_bias)
-                s = s ? s : point(c->m_bias, bias);
-        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, src}, {DNNL_ARG_WEIGHTS, w},
-                {DNNL_ARG_BIAS, c->m_bias}, {DNNL_ARG_DST, target_of(&c->forward_dst, c->m_dst)},
-                {DNNL_ARG_SCRATCHPAD, c->s_forward}};
-        s = s ? s : execute(c->forward, stream, args, MFL_ARRAY_SIZE(args));
-        s = s ? s : write_back(&c->forward_dst, stream, c->m_dst);
+        dnnl_status_t s = read_params(c, stream, weights, bias, &w);
+        s = s ? s : forward(c, stream, w);
+        return mfl_cpu_conv_fail(s, "convolution", err);
+}
+
+int mfl_cpu_conv_run_rows(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
+        const float *bias, int64_t rows, int64_t in, int64_t out, struct mfl_error *err)
+{
+        dnnl_memory_t w = NULL;
+        if (c->loops) {
+                c->small.rows = rows;
+                c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
+                return 0;
+        }
+        dnnl_status_t s = read_params(c, stream, weights, bias, &w);
+        for (int64_t r = 0; !s && r < rows; r++) {
+                s = point(c->m_src, c->x + r * in);
+                s = s ? s : point(c->m_dst, c->y + r * out);
+                s = s ? s : forward(c, stream, w);
+        }
         return mfl_cpu_conv_fail(s, "convolution", err);
 }
 

@@ -8,7 +8,7 @@ static struct mfl_dense dense_of(const struct mfl_net *net, int i)
         const struct mfl_layer *layer = &net->graph->layers[i];
         return (struct mfl_dense){.n_in = net->layers[layer->input].layout.count,
                 .n_out = layer->out_channels,
-                .rows = net->options.batch,
+                .rows = net->rows,
                 .relu = net->layers[i].relu,
                 .threads = net->options.threads};
 }

@@ -60,6 +60,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .step = mfl_cpu_step,
         .grad = &mfl_cpu_grad_ops,
         .eval = mfl_cpu_eval,
+        .infer = mfl_cpu_infer,
         .gather_ns = mfl_cpu_gather_ns,
         .forward = mfl_cpu_forward,
         .backward = mfl_cpu_backward,

@@ -16,7 +16,7 @@ static int unary_forward(const struct pass *pass, int i)
         net->device->loops->curve(curve, layer->alpha, layer->beta, mfl_cpu_floats(net, i),
                 mfl_cpu_act(net, layer->input), y, net->options.threads);
         if (mfl_curve_value(curve, 0, (double)layer->alpha, (double)layer->beta) != 0)
-                mfl_layout_clear_padding(&net->layers[i].layout, net->options.batch, y);
+                mfl_layout_clear_padding(&net->layers[i].layout, net->rows, y);
         return 0;
 }
 
@@ -33,7 +33,7 @@ static int unary_backward(const struct pass *pass, int i, float *dx, float *dx2)
                 mfl_cpu_act(net, of_output ? i : layer->input), mfl_cpu_grad(net, i), dx,
                 net->options.threads);
         if (isnan(mfl_curve_grad(curve, 0, 0, (double)layer->alpha, (double)layer->beta)))
-                mfl_layout_clear_padding(&net->layers[i].layout, net->options.batch, dx);
+                mfl_layout_clear_padding(&net->layers[i].layout, net->rows, dx);
         return 0;
 }
 
@@ -63,13 +63,13 @@ static void make_mask(const struct pass *pass, int i, float *mask)
         const struct mfl_layout *l = &net->layers[i].layout;
         float rate = net->graph->layers[i].rate, part[1024 + 4];
         struct mfl_rng_key key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
-        int64_t n = l->logical * net->options.batch;
+        int64_t n = l->logical * net->rows;
         uint64_t first = (uint64_t)(l->logical * pass->first_row), ahead = first % 4;
         if (l->identity && !ahead) {
                 net->device->loops->dropout(key, first, n, rate, mask);
                 return;
         }
-        mfl_layout_clear_padding(l, net->options.batch, mask);
+        mfl_layout_clear_padding(l, net->rows, mask);
         for (int64_t e = 0; e < n; e += 1024) {
                 int64_t count = MFL_MIN(1024, n - e);
                 net->device->loops->dropout(
@@ -126,7 +126,7 @@ static int flatten_forward(const struct pass *pass, int i)
         const float *x = mfl_cpu_act(net, input);
         float *y = mfl_cpu_act(net, i);
         if (x != y && mfl_cpu_moves(net, i))
-                mfl_layout_to_plain(&net->layers[input].layout, net->options.batch, x, y);
+                mfl_layout_to_plain(&net->layers[input].layout, net->rows, x, y);
         else if (x != y)
                 memcpy(y, x, (size_t)mfl_cpu_floats(net, i) * sizeof *y);
         return 0;
@@ -137,8 +137,7 @@ static int flatten_backward(const struct pass *pass, int i, float *dx, float *dx
         const struct mfl_net *net = pass->net;
         const float *dy = mfl_cpu_grad(net, i);
         if (dx && mfl_cpu_moves(net, i))
-                mfl_layout_from_plain(
-                        &net->layers[net->graph->layers[i].input].layout, net->options.batch, dy, dx);
+                mfl_layout_from_plain(&net->layers[net->graph->layers[i].input].layout, net->rows, dy, dx);
         else if (dx && dx != dy)
                 memcpy(dx, dy, (size_t)mfl_cpu_floats(net, i) * sizeof *dx);
         return 0;

@@ -4,9 +4,15 @@
 
 static int conv_forward(const struct pass *pass, int i)
 {
-        const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        return mfl_cpu_conv_run_forward(&pass->net->layers[i].conv, pass->net->stream,
-                mfl_cpu_param(pass, layer->param_weight), mfl_cpu_param(pass, layer->param_bias), pass->err);
+        struct mfl_net *net = pass->net;
+        const struct mfl_layer *layer = &net->graph->layers[i];
+        struct mfl_cpu_conv *conv = &net->layers[i].conv;
+        const float *weights = mfl_cpu_param(pass, layer->param_weight),
+                    *bias = mfl_cpu_param(pass, layer->param_bias);
+        if (!net->options.infer)
+                return mfl_cpu_conv_run_forward(conv, net->stream, weights, bias, pass->err);
+        return mfl_cpu_conv_run_rows(conv, net->stream, weights, bias, net->rows,
+                net->layers[layer->input].layout.count, net->layers[i].layout.count, pass->err);
 }
 
 static int conv_backward(const struct pass *pass, int i, float *dx, float *dx2)

@@ -16,14 +16,14 @@ static struct mfl_map_loop loop_of(const struct mfl_net *net, int i)
 {
         const struct mfl_map *map = net->maps[i];
         const struct mfl_layout *l = &net->layers[net->graph->layers[i].input].layout;
-        struct mfl_map_loop v = {.blocks = net->options.batch * map->outer,
+        struct mfl_map_loop v = {.blocks = net->rows * map->outer,
                 .n_in = map->n_in,
                 .inner = map->inner,
                 .rows = &map->y,
                 .fill = map->fill,
                 .threads = net->options.threads};
         if (!net->layers[i].plain) {
-                v.blocks = net->options.batch * l->n_blocks * (map->outer / l->c);
+                v.blocks = net->rows * l->n_blocks * (map->outer / l->c);
                 v.inner *= l->block;
         }
         return v;
@@ -38,7 +38,7 @@ static int map_forward(const struct pass *pass, int i)
         net->device->loops->map(
                 &v, own->plain ? mfl_cpu_plain(net, input, 0) : mfl_cpu_act(net, input), mfl_cpu_act(net, i));
         if (v.fill != 0)
-                mfl_layout_clear_padding(&own->layout, net->options.batch, mfl_cpu_act(net, i));
+                mfl_layout_clear_padding(&own->layout, net->rows, mfl_cpu_act(net, i));
         return 0;
 }
 

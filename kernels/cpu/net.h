@@ -81,6 +81,7 @@ struct mfl_cpu_layer {
 struct mfl_net {
         const struct mfl_graph *graph;
         struct mfl_net_options options;
+        int64_t rows;                 /* that a pass computes: options.batch, or what `infer` was given */
         struct mfl_device *device;    /* own_device */
         struct mfl_device own_device; /* the engine, with the loops of the network's precision */
         struct mfl_loops own_loops;   /* bf16's */
@@ -233,6 +234,7 @@ int mfl_cpu_step(struct mfl_net *net, const struct mfl_device_data *data, struct
 uint64_t mfl_cpu_gather_ns(struct mfl_net *net);
 int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
+int mfl_cpu_infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err);
 int mfl_cpu_forward(struct mfl_net *net, const float *x, const struct mfl_rng_key *dropout, float *y,
         struct mfl_error *err);
 int mfl_cpu_backward(struct mfl_net *net, const float *dy, float *dx, float *dparams, struct mfl_error *err);

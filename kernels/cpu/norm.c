@@ -36,7 +36,7 @@ static uint64_t vector_floats(const struct mfl_norm_loop *v)
 /* mean, rstd; then var (batch norm), or room for sums and coefficients. */
 uint64_t mfl_cpu_norm_aux_bytes(const struct mfl_net *net, int i)
 {
-        struct mfl_norm_loop v = loop_of(net, i, net->options.batch);
+        struct mfl_norm_loop v = loop_of(net, i, net->rows);
         return vector_floats(&v) * (v.groups ? 6 : 3) * sizeof(float);
 }
 
@@ -66,7 +66,7 @@ static struct mfl_norm_vectors vectors_of(const struct pass *pass, int i, const 
 static void clear_missing(const struct mfl_net *net, int i, int64_t rows, float *y)
 {
         int64_t count = net->layers[i].layout.count;
-        memset(y + rows * count, 0, (size_t)((net->options.batch - rows) * count) * sizeof *y);
+        memset(y + rows * count, 0, (size_t)((net->rows - rows) * count) * sizeof *y);
 }
 
 static void take_running(const struct mfl_norm_loop *v, const float *mean, const float *var, float *kept)

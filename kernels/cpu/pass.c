@@ -11,7 +11,7 @@ const float *mfl_cpu_plain(const struct mfl_net *net, int i, int which)
         const struct mfl_layout *l = &net->layers[i].layout;
         if (l->identity)
                 return mfl_cpu_act(net, i);
-        mfl_layout_to_plain(l, net->options.batch, mfl_cpu_act(net, i), net->plain[which]);
+        mfl_layout_to_plain(l, net->rows, mfl_cpu_act(net, i), net->plain[which]);
         return net->plain[which];
 }
 

@@ -66,13 +66,13 @@ static inline float *mfl_cpu_param_grad(const struct pass *pass, int i, int para
 /* Floats of layer i's output for a whole batch. */
 static inline int64_t mfl_cpu_floats(const struct mfl_net *net, int i)
 {
-        return net->layers[i].layout.count * net->options.batch;
+        return net->layers[i].layout.count * net->rows;
 }
 
 /* Vectors of the last dimension that a whole batch of that shape holds. */
 static inline int64_t mfl_cpu_vectors(const struct mfl_net *net, const struct mfl_shape *shape)
 {
-        return net->options.batch * mfl_shape_count(shape) / shape->dim[shape->rank - 1];
+        return net->rows * mfl_shape_count(shape) / shape->dim[shape->rank - 1];
 }
 
 /* Where the gradient of a tensor goes: see loops.h. */

@@ -19,7 +19,7 @@ static struct mfl_pool pool_of(const struct mfl_net *net, int i)
         return (struct mfl_pool){.window = window_of(net, i),
                 .in = net->layers[net->graph->layers[i].input].layout,
                 .out = net->layers[i].layout,
-                .rows = net->options.batch,
+                .rows = net->rows,
                 .threads = net->options.threads};
 }
 

@@ -19,7 +19,7 @@ struct cells {
 static struct cells cells_of(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
-        struct cells v = {.rows = net->options.batch,
+        struct cells v = {.rows = net->rows,
                 .positions = layer->out.dim[0],
                 .features = net->graph->layers[layer->input].out.dim[1],
                 .hidden = layer->out_channels,

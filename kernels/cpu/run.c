@@ -5,6 +5,13 @@
 
 #include "kernels/cpu/pass.h"
 
+static void read_u8(const struct mfl_net *net, const uint8_t *from, int64_t n_planes, int64_t plane,
+        const float *scale, const float *shift, float *x)
+{
+        for (int64_t c = 0; c < n_planes; c++, from += plane, x += plane)
+                net->device->loops->gather_u8(plane, from, scale[c], shift[c], x);
+}
+
 /* Copies samples into the first layer; the rows that a partial batch lacks are zero. key: the step's; NULL:
  * samples as they are. */
 static void gather_rows(struct mfl_net *net, const struct mfl_device_data *data,
@@ -28,9 +35,8 @@ static void gather_rows(struct mfl_net *net, const struct mfl_device_data *data,
         }
         for (uint32_t r = 0; r < rows; r++) {
                 mfl_assert(index[r] < data->split->n);
-                const uint8_t *from = samples + (int64_t)index[r] * data->count;
-                for (int64_t c = 0; c < data->n_planes; c++, from += data->plane, x += data->plane)
-                        net->device->loops->gather_u8(data->plane, from, set->scale[c], set->shift[c], x);
+                read_u8(net, samples + (int64_t)index[r] * data->count, data->n_planes, data->plane,
+                        set->scale, set->shift, x + (int64_t)r * data->count);
         }
 }
 
@@ -260,6 +266,26 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
                 return rc;
         *ret_score = score;
         return 0;
+}
+
+int mfl_cpu_infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err)
+{
+        struct pass pass = {.net = net, .rows = n, .err = err};
+        int last = net->graph->n_layers - 1;
+        int64_t count = x->n_planes * x->plane;
+        mfl_assert(net->options.infer && n <= (uint32_t)net->options.batch);
+        omp_set_num_threads(net->options.threads);
+        net->rows = n;
+        if (x->dtype != MFL_U8)
+                mfl_host_read_rows(x, n, mfl_cpu_act(net, 0));
+        for (int64_t r = 0; x->dtype == MFL_U8 && r < n; r++)
+                read_u8(net, (const uint8_t *)x->samples + r * count, x->n_planes, x->plane, x->scale,
+                        x->shift, mfl_cpu_act(net, 0) + r * count);
+        int rc = mfl_cpu_run_forward(&pass);
+        if (!rc)
+                mfl_layout_to_plain(&net->layers[last].layout, n, mfl_cpu_act(net, last), y);
+        net->rows = net->options.batch;
+        return rc;
 }
 
 /* Group g's forward over the samples kept in net->x. */

@@ -50,7 +50,7 @@ static void run_heads(const struct mfl_net *net, const struct mfl_attention *v,
         void (*run)(const struct mfl_attention *v, int64_t begin, int64_t end, float *work))
 {
         int threads = net->options.threads;
-        int64_t pairs = net->options.batch * v->heads, part = (pairs + threads - 1) / threads;
+        int64_t pairs = net->rows * v->heads, part = (pairs + threads - 1) / threads;
         if (threads == 1) {
                 run(v, 0, pairs, net->work);
                 return;
@@ -71,7 +71,7 @@ static struct matmul matmul_of(const struct mfl_net *net, int i)
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_shape *in = &net->graph->layers[layer->input].out, *out = &layer->out;
         int rank = out->rank;
-        return (struct matmul){.n = net->options.batch * (rank == 3 ? out->dim[0] : 1),
+        return (struct matmul){.n = net->rows * (rank == 3 ? out->dim[0] : 1),
                 .m = out->dim[rank - 2],
                 .k = in->dim[rank - 1],
                 .width = out->dim[rank - 1],
@@ -142,7 +142,7 @@ static void product_backward2(const struct mfl_net *net, int i, const float *x, 
 static int embedding_forward(const struct pass *pass, int i)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        int64_t n = pass->net->options.batch * layer->out.dim[0], width = layer->out_channels;
+        int64_t n = pass->net->rows * layer->out.dim[0], width = layer->out_channels;
         const float *x = mfl_cpu_plain(pass->net, layer->input, 0);
         float *y = mfl_cpu_act(pass->net, i);
         const float *w = mfl_cpu_param(pass, layer->param_weight);
@@ -220,7 +220,7 @@ static int mask_forward(const struct pass *pass, int i)
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         const float *x = mfl_cpu_plain(pass->net, layer->input, 0);
         float *y = mfl_cpu_act(pass->net, i);
-        for (int64_t k = 0, n = pass->net->options.batch * layer->out.dim[0]; k < n; k++)
+        for (int64_t k = 0, n = pass->net->rows * layer->out.dim[0]; k < n; k++)
                 y[k] = mfl_masked_at(x[k], layer->padding_idx);
         return 0;
 }

@@ -4,7 +4,7 @@
 
 static struct mfl_axis axis_of(const struct mfl_net *net, const struct mfl_shape *shape, int axis)
 {
-        struct mfl_axis v = {.outer = net->options.batch, .n = shape->dim[axis], .inner = 1};
+        struct mfl_axis v = {.outer = net->rows, .n = shape->dim[axis], .inner = 1};
         for (int d = 0; d < axis; d++)
                 v.outer *= shape->dim[d];
         for (int d = axis + 1; d < shape->rank; d++)
@@ -17,7 +17,7 @@ static struct mfl_join join_of(const struct mfl_net *net, int i)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         const struct mfl_shape *x = &layer->out, *x2 = &net->graph->layers[layer->input2].out;
-        struct mfl_join v = {.rows = net->options.batch, .dim = {1, 1, 1}, .dim2 = {1, 1, 1}};
+        struct mfl_join v = {.rows = net->rows, .dim = {1, 1, 1}, .dim2 = {1, 1, 1}};
         if (!net->layers[i].plain) {
                 v.dim[2] = v.dim2[2] = net->layers[i].layout.count;
                 return v;
@@ -61,7 +61,7 @@ static void turn(const struct mfl_net *net, int i, bool back, const float *restr
                 dim[shift + d] = in->dim[layer->order[d]];
                 stride[shift + d] = strides_in[layer->order[d]];
         }
-        for (int64_t r = 0; r < net->options.batch; r++)
+        for (int64_t r = 0; r < net->rows; r++)
                 for (int64_t a = 0; a < dim[0]; a++)
                         for (int64_t b = 0; b < dim[1]; b++, e += dim[2]) {
                                 int64_t line = r * count + a * stride[0] + b * stride[1], step = stride[2];
@@ -125,10 +125,10 @@ static struct mfl_axis concat_axis(const struct mfl_net *net, int i, int64_t *re
         }
         if (l->tag == dnnl_nhwc) {
                 *ret_first = in->c;
-                return (struct mfl_axis){.outer = net->options.batch * l->h * l->w, .n = l->c, .inner = 1};
+                return (struct mfl_axis){.outer = net->rows * l->h * l->w, .n = l->c, .inner = 1};
         }
         *ret_first = in->n_blocks;
-        return (struct mfl_axis){.outer = net->options.batch, .n = l->n_blocks, .inner = l->stride_block};
+        return (struct mfl_axis){.outer = net->rows, .n = l->n_blocks, .inner = l->stride_block};
 }
 
 static int concat_forward(const struct pass *pass, int i)
@@ -221,7 +221,7 @@ static int weight_forward(const struct pass *pass, int i)
         const float *w = mfl_cpu_param(pass, net->graph->layers[i].param_weight);
         int64_t n = net->layers[i].layout.count;
         float *y = mfl_cpu_act(net, i);
-        for (int64_t r = 0; r < net->options.batch; r++)
+        for (int64_t r = 0; r < net->rows; r++)
                 memcpy(y + r * n, w, (size_t)n * sizeof *y);
         return 0;
 }
@@ -233,7 +233,7 @@ static int weight_backward(const struct pass *pass, int i, float *dx, float *dx2
         int64_t n = net->layers[i].layout.count;
         float *dw = mfl_cpu_param_grad(pass, i, param);
         if (dw)
-                net->device->loops->column_sums(net->options.batch, n, n, mfl_cpu_grad(net, i), dw);
+                net->device->loops->column_sums(net->rows, n, n, mfl_cpu_grad(net, i), dw);
         mfl_cpu_take_grad(pass, i, param);
         return 0;
 }

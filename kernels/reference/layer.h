@@ -11,15 +11,15 @@
 
 /* The gradients that a layer has to give; NULL: not wanted. add: the tensor already has one. */
 struct wanted {
-        float *dx, *dx2;
+        mfl_real *dx, *dx2;
         bool add, add2;
-        float *dw, *db, *dw2, *db2;
+        mfl_real *dw, *db, *dw2, *db2;
 };
 
 /* An operator's functions; x: the activation of its first input, NULL without one. */
 struct mfl_ref_op {
-        void (*forward)(const struct pass *pass, int i, const float *x, float *y);
-        void (*backward)(const struct pass *pass, int i, const float *dy, const struct wanted *g);
+        void (*forward)(const struct pass *pass, int i, const mfl_real *x, mfl_real *y);
+        void (*backward)(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g);
         /* What a layer keeps from its forward to its backward. NULL: nothing. */
         uint64_t (*aux_bytes)(const struct mfl_layer *layer, int64_t rows);
 };
@@ -71,24 +71,24 @@ static inline void *aux_of(const struct mfl_net *net, int i)
 }
 
 /* The tensor's place in a flat vector, NULL for none. */
-static inline const float *param_of(const struct mfl_net *net, const float *flat, int param)
+static inline const mfl_real *param_of(const struct mfl_net *net, const mfl_real *flat, int param)
 {
         return param < 0 ? NULL : flat + net->graph->params[param].offset;
 }
 
 /* The same for a gradient: NULL too where the tensor is not trained. */
-static inline float *grad_param(const struct mfl_net *net, float *grads, int param)
+static inline mfl_real *grad_param(const struct mfl_net *net, mfl_real *grads, int param)
 {
         return param < 0 || !net->graph->params[param].trained ? NULL
                                                                : grads + net->graph->params[param].offset;
 }
 
 /* The weight of dense layer i as [out][in]: the tensor, or a transposed copy of it. */
-static inline const float *dense_weight(const struct pass *pass, int i)
+static inline const mfl_real *dense_weight(const struct pass *pass, int i)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float *w = param_of(net, pass->params, layer->param_weight);
+        const mfl_real *w = param_of(net, pass->params, layer->param_weight);
         int64_t n_in = mfl_graph_features(net->graph, i), n_out = layer->out_channels;
         for (int64_t o = 0; layer->turned && o < n_out; o++)
                 for (int64_t k = 0; k < n_in; k++)
@@ -102,7 +102,7 @@ static inline const struct mfl_shape *in_shape(const struct mfl_net *net, int i)
 }
 
 /* The activation of the layer's first input. */
-static inline const float *input_of(const struct pass *pass, int i)
+static inline const mfl_real *input_of(const struct pass *pass, int i)
 {
         return mfl_ref_act(pass->net, pass->net->graph->layers[i].input);
 }

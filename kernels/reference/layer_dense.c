@@ -5,11 +5,11 @@
 /* A x of LoRA, and its gradient. */
 static uint64_t dense_aux_bytes(const struct mfl_layer *layer, int64_t rows)
 {
-        return (uint64_t)(2 * vectors_of(&layer->out, rows) * layer->lora_rank) * sizeof(float);
+        return (uint64_t)(2 * vectors_of(&layer->out, rows) * layer->lora_rank) * sizeof(mfl_real);
 }
 
 /* y = W x + b, with LoRA + alpha / rank * B (A x); A x is kept. */
-static void dense_forward(const struct pass *pass, int i, const float *x, float *y)
+static void dense_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -19,29 +19,29 @@ static void dense_forward(const struct pass *pass, int i, const float *x, float 
                 n_in, n_out, n, x, dense_weight(pass, i), param_of(net, pass->params, layer->param_bias), y);
         if (!rank)
                 return;
-        float *low = aux_of(net, i), scale = layer->lora_alpha / (float)rank;
-        const float *b = param_of(net, pass->params, layer->param_bias2);
+        mfl_real *low = aux_of(net, i), scale = layer->lora_alpha / (mfl_real)rank;
+        const mfl_real *b = param_of(net, pass->params, layer->param_bias2);
         mfl_ref_dense_forward(n_in, rank, n, x, param_of(net, pass->params, layer->param_weight2), NULL, low);
         for (int64_t r = 0; r < n; r++)
                 for (int64_t o = 0; o < n_out; o++) {
                         double sum = 0;
                         for (int64_t k = 0; k < rank; k++)
                                 sum += (double)low[r * rank + k] * (double)b[o * rank + k];
-                        y[r * n_out + o] += (float)(sum * (double)scale);
+                        y[r * n_out + o] += (mfl_real)(sum * (double)scale);
                 }
 }
 
 /* grad += scale * product. */
-static void lora_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void lora_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         int64_t n = vectors_of(&layer->out, pass->rows), n_out = layer->out_channels, rank = layer->lora_rank;
         int64_t n_in = mfl_graph_features(net->graph, i);
-        float *low = aux_of(net, i), *dlow = low + n * rank, scale = layer->lora_alpha / (float)rank;
-        const float *x = mfl_ref_act(net, layer->input);
-        const float *a = param_of(net, pass->params, layer->param_weight2);
-        const float *b = param_of(net, pass->params, layer->param_bias2);
+        mfl_real *low = aux_of(net, i), *dlow = low + n * rank, scale = layer->lora_alpha / (mfl_real)rank;
+        const mfl_real *x = mfl_ref_act(net, layer->input);
+        const mfl_real *a = param_of(net, pass->params, layer->param_weight2);
+        const mfl_real *b = param_of(net, pass->params, layer->param_bias2);
         mfl_ref_dense_backward_data(rank, n_out, n, dy, b, false, dlow);
         for (int64_t e = 0; e < n * rank; e++)
                 dlow[e] *= scale;
@@ -55,13 +55,13 @@ static void lora_backward(const struct pass *pass, int i, const float *dy, const
                 mfl_ref_dense_backward_data(n_in, rank, n, dlow, a, true, g->dx);
 }
 
-static void dense_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void dense_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         int64_t n = vectors_of(&layer->out, pass->rows), n_out = layer->out_channels;
         int64_t n_in = mfl_graph_features(net->graph, i);
-        const float *x = mfl_ref_act(net, layer->input);
+        const mfl_real *x = mfl_ref_act(net, layer->input);
         if (g->dw && layer->turned) /* x and dy change places */
                 mfl_ref_dense_backward_params(n_out, n_in, n, dy, x, g->dw, NULL);
         if ((g->dw && !layer->turned) || g->db)
@@ -72,7 +72,7 @@ static void dense_backward(const struct pass *pass, int i, const float *dy, cons
                 lora_backward(pass, i, dy, g);
 }
 
-static void norm_forward(const struct pass *pass, int i, const float *x, float *y)
+static void norm_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_graph *graph = pass->net->graph;
         const struct mfl_layer *layer = &graph->layers[i];
@@ -85,17 +85,17 @@ static void norm_forward(const struct pass *pass, int i, const float *x, float *
                         pass->running + graph->params[layer->param_mean].offset,
                         pass->running + graph->params[layer->param_var].offset);
         if (pass->dropout && pass->statistics && layer->param_mean >= 0) {
-                float *kept = pass->statistics + mfl_ref_statistics_at(graph, i);
+                mfl_real *kept = pass->statistics + mfl_ref_statistics_at(graph, i);
                 mfl_ref_norm_running(
                         &v, pass->rows, x, 1.0f, kept, kept + graph->params[layer->param_mean].count);
         }
 }
 
-static void norm_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void norm_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_norm norm = norm_of(pass, i);
-        const float *x = mfl_ref_act(pass->net, layer->input);
+        const mfl_real *x = mfl_ref_act(pass->net, layer->input);
         if (g->dx)
                 mfl_ref_norm_backward(&norm, pass->rows, x, dy,
                         param_of(pass->net, pass->params, layer->param_weight), g->add, g->dx, NULL, NULL);

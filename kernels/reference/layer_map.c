@@ -2,12 +2,12 @@
 /* Sparse linear maps in the reference backend. */
 #include "kernels/reference/layer.h"
 
-static void map_forward(const struct pass *pass, int i, const float *x, float *y)
+static void map_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         mfl_ref_map_forward(pass->net->maps[i], pass->rows, x, y);
 }
 
-static void map_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void map_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         if (g->dx)
                 mfl_ref_map_backward(pass->net->maps[i], pass->rows, dy, g->add, g->dx);

@@ -16,7 +16,7 @@ static uint64_t rownorm_aux_bytes(const struct mfl_layer *layer, int64_t rows)
         return (uint64_t)vectors_of(&layer->out, rows) * 2 * sizeof(double);
 }
 
-static void rownorm_forward(const struct pass *pass, int i, const float *x, float *y)
+static void rownorm_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_rownorm norm = rownorm_of(pass, i);
@@ -24,7 +24,7 @@ static void rownorm_forward(const struct pass *pass, int i, const float *x, floa
                 param_of(pass->net, pass->params, layer->param_bias), aux_of(pass->net, i), y);
 }
 
-static void rownorm_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void rownorm_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_rownorm norm = rownorm_of(pass, i);
@@ -32,13 +32,13 @@ static void rownorm_backward(const struct pass *pass, int i, const float *dy, co
                 param_of(pass->net, pass->params, layer->param_weight), g->add, g->dx, g->dw, g->db);
 }
 
-static void softmax_forward(const struct pass *pass, int i, const float *x, float *y)
+static void softmax_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_shape *out = &pass->net->graph->layers[i].out;
         mfl_ref_softmax_forward(vectors_of(out, pass->rows), out->dim[out->rank - 1], x, y);
 }
 
-static void softmax_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void softmax_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_shape *out = &pass->net->graph->layers[i].out;
         if (g->dx)
@@ -58,13 +58,13 @@ static struct mfl_ref_matmul matmul_of(const struct pass *pass, int i)
                 .transposed = layer->transposed};
 }
 
-static void matmul_forward(const struct pass *pass, int i, const float *x, float *y)
+static void matmul_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_ref_matmul product = matmul_of(pass, i);
         mfl_ref_matmul_forward(&product, x, mfl_ref_act(pass->net, pass->net->graph->layers[i].input2), y);
 }
 
-static void matmul_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void matmul_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_matmul product = matmul_of(pass, i);
@@ -74,14 +74,14 @@ static void matmul_backward(const struct pass *pass, int i, const float *dy, con
                 mfl_ref_matmul_backward2(&product, mfl_ref_act(pass->net, layer->input), dy, g->add2, g->dx2);
 }
 
-static void embedding_forward(const struct pass *pass, int i, const float *x, float *y)
+static void embedding_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         mfl_ref_embedding_forward(pass->rows * layer->out.dim[0], layer->out_channels, layer->vocabulary, x,
                 param_of(pass->net, pass->params, layer->param_weight), y);
 }
 
-static void embedding_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void embedding_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         int64_t n = pass->rows * layer->out.dim[0];
@@ -92,14 +92,14 @@ static void embedding_backward(const struct pass *pass, int i, const float *dy, 
                 memset(g->dx, 0, (size_t)n * sizeof *g->dx);
 }
 
-static void mask_forward(const struct pass *pass, int i, const float *x, float *y)
+static void mask_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         for (int64_t k = 0, n = pass->rows * layer->out.dim[0]; k < n; k++)
                 y[k] = mfl_masked_at(x[k], layer->padding_idx);
 }
 
-static void mask_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void mask_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         int64_t n = pass->rows * pass->net->graph->layers[i].out.dim[0];
         if (g->dx && !g->add)
@@ -110,7 +110,7 @@ static uint64_t attention_aux_bytes(const struct mfl_layer *layer, int64_t rows)
 {
         int64_t positions = layer->out.dim[0];
         return ((uint64_t)(rows * layer->heads * positions * positions) + (uint64_t)positions) *
-               sizeof(float);
+               sizeof(mfl_real);
 }
 
 /* key: where the layer's dropout key is put. */
@@ -132,14 +132,14 @@ static struct mfl_ref_attention attention_of(const struct pass *pass, int i, str
         return v;
 }
 
-static void attention_forward(const struct pass *pass, int i, const float *x, float *y)
+static void attention_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_rng_key key;
         struct mfl_ref_attention attention = attention_of(pass, i, &key);
         mfl_ref_attention_forward(&attention, x, aux_of(pass->net, i), y);
 }
 
-static void attention_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void attention_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         struct mfl_rng_key key;
         struct mfl_ref_attention attention = attention_of(pass, i, &key);
@@ -153,7 +153,7 @@ static void attention_backward(const struct pass *pass, int i, const float *dy, 
 static uint64_t recurrent_aux_bytes(const struct mfl_layer *layer, int64_t rows)
 {
         int64_t kept = rows * layer->out.dim[0] * MFL_REF_RECURRENT_KEPT;
-        return (uint64_t)(layer->out.dim[1] * (kept + MFL_REF_RECURRENT_SCRATCH)) * sizeof(float);
+        return (uint64_t)(layer->out.dim[1] * (kept + MFL_REF_RECURRENT_SCRATCH)) * sizeof(mfl_real);
 }
 
 static struct mfl_ref_recurrent recurrent_of(const struct pass *pass, int i)
@@ -172,13 +172,13 @@ static struct mfl_ref_recurrent recurrent_of(const struct pass *pass, int i)
                 .bias_hh = param_of(net, pass->params, layer->param_bias2)};
 }
 
-static void recurrent_forward(const struct pass *pass, int i, const float *x, float *y)
+static void recurrent_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_ref_recurrent recurrent = recurrent_of(pass, i);
         mfl_ref_recurrent_forward(&recurrent, x, aux_of(pass->net, i), y);
 }
 
-static void recurrent_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void recurrent_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         struct mfl_ref_recurrent recurrent = recurrent_of(pass, i);
         mfl_ref_recurrent_backward(&recurrent, input_of(pass, i), mfl_ref_act(pass->net, i),

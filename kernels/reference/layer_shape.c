@@ -7,7 +7,7 @@ static struct mfl_ref_join join_of(const struct mfl_net *net, int i)
         return mfl_ref_join_of(in_shape(net, i), &net->graph->layers[net->graph->layers[i].input2].out);
 }
 
-static void join_forward(const struct pass *pass, int i, const float *x, float *y)
+static void join_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_join join = join_of(pass->net, i);
@@ -15,21 +15,21 @@ static void join_forward(const struct pass *pass, int i, const float *x, float *
                 &join, pass->rows, layer->op == MFL_OP_MULTIPLY, x, mfl_ref_act(pass->net, layer->input2), y);
 }
 
-static void join_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void join_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         struct mfl_ref_join join = join_of(net, i);
         bool multiplies = layer->op == MFL_OP_MULTIPLY;
-        const float *x = multiplies ? mfl_ref_act(net, layer->input) : NULL;
-        const float *x2 = multiplies ? mfl_ref_act(net, layer->input2) : NULL;
+        const mfl_real *x = multiplies ? mfl_ref_act(net, layer->input) : NULL;
+        const mfl_real *x2 = multiplies ? mfl_ref_act(net, layer->input2) : NULL;
         if (g->dx)
                 mfl_ref_join_backward(&join, pass->rows, x2, dy, g->add, g->dx);
         if (g->dx2)
                 mfl_ref_join_backward2(&join, pass->rows, x, dy, g->add2, g->dx2);
 }
 
-static void concat_forward(const struct pass *pass, int i, const float *x, float *y)
+static void concat_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_axis axis = mfl_ref_axis_of(&layer->out, layer->axis, pass->rows);
@@ -38,7 +38,7 @@ static void concat_forward(const struct pass *pass, int i, const float *x, float
         mfl_ref_part_copy(&axis, first, second, false, false, mfl_ref_act(pass->net, layer->input2), y);
 }
 
-static void concat_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void concat_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_axis axis = mfl_ref_axis_of(&layer->out, layer->axis, pass->rows);
@@ -49,7 +49,7 @@ static void concat_backward(const struct pass *pass, int i, const float *dy, con
                 mfl_ref_part_copy(&axis, first, axis.n - first, true, g->add2, dy, g->dx2);
 }
 
-static void slice_forward(const struct pass *pass, int i, const float *x, float *y)
+static void slice_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_axis axis = mfl_ref_axis_of(in_shape(pass->net, i), layer->axis, pass->rows);
@@ -57,7 +57,7 @@ static void slice_forward(const struct pass *pass, int i, const float *x, float 
 }
 
 /* A slice gives zeros to what it left out. */
-static void slice_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void slice_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_axis axis = mfl_ref_axis_of(in_shape(pass->net, i), layer->axis, pass->rows);
@@ -68,27 +68,27 @@ static void slice_backward(const struct pass *pass, int i, const float *dy, cons
         mfl_ref_part_copy(&axis, layer->start, layer->end - layer->start, false, true, dy, g->dx);
 }
 
-static void transpose_forward(const struct pass *pass, int i, const float *x, float *y)
+static void transpose_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         mfl_ref_transpose(
                 in_shape(pass->net, i), pass->net->graph->layers[i].order, pass->rows, false, false, x, y);
 }
 
-static void transpose_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void transpose_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         if (g->dx)
                 mfl_ref_transpose(in_shape(pass->net, i), pass->net->graph->layers[i].order, pass->rows, true,
                         g->add, dy, g->dx);
 }
 
-static void mean_forward(const struct pass *pass, int i, const float *x, float *y)
+static void mean_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_ref_axis axis =
                 mfl_ref_axis_of(in_shape(pass->net, i), pass->net->graph->layers[i].axis, pass->rows);
         mfl_ref_mean_forward(&axis, x, y);
 }
 
-static void mean_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void mean_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         struct mfl_ref_axis axis =
                 mfl_ref_axis_of(in_shape(pass->net, i), pass->net->graph->layers[i].axis, pass->rows);
@@ -96,22 +96,22 @@ static void mean_backward(const struct pass *pass, int i, const float *dy, const
                 mfl_ref_mean_backward(&axis, dy, g->add, g->dx);
 }
 
-static void weight_forward(const struct pass *pass, int i, const float *x, float *y)
+static void weight_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_net *net = pass->net;
-        const float *w = param_of(net, pass->params, net->graph->layers[i].param_weight);
+        const mfl_real *w = param_of(net, pass->params, net->graph->layers[i].param_weight);
         for (int64_t r = 0, n = net->plan->layers[i].out_count; r < pass->rows; r++)
                 memcpy(y + r * n, w, (size_t)n * sizeof *y);
 }
 
-static void weight_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void weight_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         int64_t n = pass->net->plan->layers[i].out_count;
         for (int64_t k = 0; g->dw && k < n; k++) {
                 double sum = 0;
                 for (int64_t r = 0; r < pass->rows; r++)
                         sum += (double)dy[r * n + k];
-                g->dw[k] = (float)sum;
+                g->dw[k] = (mfl_real)sum;
         }
 }
 

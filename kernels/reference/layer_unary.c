@@ -2,21 +2,21 @@
 /* Functions of one variable, dropout, and layers that only change the shape, in the reference backend. */
 #include "kernels/reference/layer.h"
 
-static void unary_forward(const struct pass *pass, int i, const float *x, float *y)
+static void unary_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
-        const float a = layer->alpha, b = layer->beta;
+        const mfl_real a = layer->alpha, b = layer->beta;
         int64_t n = pass->rows * pass->net->plan->layers[i].out_count;
         switch (mfl_curve_of(layer)) {
 #define UNARY(symbol, body, stem, reads, n_params, ...)                                                      \
         case MFL_CURVE_##symbol:                                                                             \
                 for (int64_t e = 0; e < n; e++)                                                              \
-                        y[e] = mfl_unary_##body(x[e] MFL_UNARY_ARGS_##n_params(a, b));                       \
+                        y[e] = MFL_REAL_BODY(body)(x[e] MFL_UNARY_ARGS_##n_params(a, b));                    \
                 break;
 #define UNARY_VARIANT(symbol, variant, body, ...)                                                            \
         case MFL_CURVE_##variant:                                                                            \
                 for (int64_t e = 0; e < n; e++)                                                              \
-                        y[e] = mfl_unary_##body(x[e]);                                                       \
+                        y[e] = MFL_REAL_BODY(body)(x[e]);                                                    \
                 break;
 #include "common/model/unary.def"
         case MFL_CURVE_COUNT_:
@@ -25,25 +25,25 @@ static void unary_forward(const struct pass *pass, int i, const float *x, float 
 }
 
 /* Only the activation that the function's entry says it reads: the memory of the other may already be reused. */
-static void unary_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void unary_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
-        const float a = layer->alpha, b = layer->beta;
+        const mfl_real a = layer->alpha, b = layer->beta;
         bool of_output = mfl_op_info(layer->op)->reads & MFL_READS_OUTPUT;
-        const float *v = mfl_ref_act(net, of_output ? i : layer->input);
+        const mfl_real *v = mfl_ref_act(net, of_output ? i : layer->input);
         int64_t n = g->dx ? pass->rows * net->plan->layers[i].out_count : 0;
         switch (mfl_curve_of(layer)) {
 #define UNARY(symbol, body, stem, reads, n_params, ...)                                                      \
         case MFL_CURVE_##symbol:                                                                             \
                 for (int64_t e = 0; e < n; e++)                                                              \
                         g->dx[e] = (g->add ? g->dx[e] : 0.0f) +                                              \
-                                   mfl_unary_##body##_grad(v[e], dy[e] MFL_UNARY_ARGS_##n_params(a, b));     \
+                                   MFL_REAL_BODY(body##_grad)(v[e], dy[e] MFL_UNARY_ARGS_##n_params(a, b));  \
                 break;
 #define UNARY_VARIANT(symbol, variant, body, ...)                                                            \
         case MFL_CURVE_##variant:                                                                            \
                 for (int64_t e = 0; e < n; e++)                                                              \
-                        g->dx[e] = (g->add ? g->dx[e] : 0.0f) + mfl_unary_##body##_grad(v[e], dy[e]);        \
+                        g->dx[e] = (g->add ? g->dx[e] : 0.0f) + MFL_REAL_BODY(body##_grad)(v[e], dy[e]);     \
                 break;
 #include "common/model/unary.def"
         case MFL_CURVE_COUNT_:
@@ -51,17 +51,17 @@ static void unary_backward(const struct pass *pass, int i, const float *dy, cons
         }
 }
 
-static float dropout_at(const struct pass *pass, struct mfl_rng_key key, int i, int64_t e)
+static mfl_real dropout_at(const struct pass *pass, struct mfl_rng_key key, int i, int64_t e)
 {
         uint64_t first = (uint64_t)(pass->first_row * pass->net->plan->layers[i].out_count);
         return mfl_dropout_at(key, first + (uint64_t)e, pass->net->graph->layers[i].rate);
 }
 
-static void dropout_forward(const struct pass *pass, int i, const float *x, float *y)
+static void dropout_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         int64_t n = pass->rows * pass->net->plan->layers[i].out_count;
         if (!pass->dropout) {
-                memcpy(y, x, (size_t)n * sizeof(float));
+                memcpy(y, x, (size_t)n * sizeof(mfl_real));
                 return;
         }
         struct mfl_rng_key key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
@@ -69,13 +69,13 @@ static void dropout_forward(const struct pass *pass, int i, const float *x, floa
                 y[e] = x[e] * dropout_at(pass, key, i, e);
 }
 
-static void copy_forward(const struct pass *pass, int i, const float *x, float *y)
+static void copy_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         memcpy(y, x, (size_t)(pass->rows * pass->net->plan->layers[i].out_count) * sizeof *y);
 }
 
 /* Dropout, and layers that only change the shape. */
-static void copy_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void copy_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         int64_t n = pass->rows * net->plan->layers[i].out_count;
@@ -84,7 +84,7 @@ static void copy_backward(const struct pass *pass, int i, const float *dy, const
         if (drops)
                 key = mfl_rng_dropout_key(*pass->dropout, pass->step, (uint32_t)i);
         for (int64_t e = 0; g->dx && e < n; e++) {
-                float d = drops ? dy[e] * dropout_at(pass, key, i, e) : dy[e];
+                mfl_real d = drops ? dy[e] * dropout_at(pass, key, i, e) : dy[e];
                 g->dx[e] = (g->add ? g->dx[e] : 0.0f) + d;
         }
 }

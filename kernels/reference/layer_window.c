@@ -2,7 +2,7 @@
 /* Convolutions and pools, in the reference backend. */
 #include "kernels/reference/layer.h"
 
-static void conv_forward(const struct pass *pass, int i, const float *x, float *y)
+static void conv_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -11,7 +11,7 @@ static void conv_forward(const struct pass *pass, int i, const float *x, float *
                 param_of(net, pass->params, layer->param_bias), y);
 }
 
-static void conv_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void conv_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -24,7 +24,7 @@ static void conv_backward(const struct pass *pass, int i, const float *dy, const
                         param_of(net, pass->params, layer->param_weight), g->add, g->dx);
 }
 
-static void convtranspose_forward(const struct pass *pass, int i, const float *x, float *y)
+static void convtranspose_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -34,7 +34,7 @@ static void convtranspose_forward(const struct pass *pass, int i, const float *x
                 param_of(net, pass->params, layer->param_bias), y);
 }
 
-static void convtranspose_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void convtranspose_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -47,26 +47,26 @@ static void convtranspose_backward(const struct pass *pass, int i, const float *
                         param_of(net, pass->params, layer->param_weight), g->add, g->dx);
 }
 
-static void maxpool_forward(const struct pass *pass, int i, const float *x, float *y)
+static void maxpool_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_window window = mfl_window_of(pass->net->graph, i);
         mfl_ref_maxpool_forward(&window, pass->rows, x, y);
 }
 
-static void maxpool_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void maxpool_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         struct mfl_window window = mfl_window_of(pass->net->graph, i);
         if (g->dx)
                 mfl_ref_maxpool_backward(&window, pass->rows, input_of(pass, i), dy, g->add, g->dx);
 }
 
-static void avgpool_forward(const struct pass *pass, int i, const float *x, float *y)
+static void avgpool_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         struct mfl_window window = mfl_window_of(pass->net->graph, i);
         mfl_ref_avgpool_forward(&window, pass->rows, x, y);
 }
 
-static void avgpool_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void avgpool_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         struct mfl_window window = mfl_window_of(pass->net->graph, i);
         if (g->dx)
@@ -81,26 +81,28 @@ static int64_t planes_of(const struct pass *pass, int i, int64_t *ret_size)
         return pass->rows * pass->net->graph->layers[i].out.dim[0];
 }
 
-static void global_maxpool_forward(const struct pass *pass, int i, const float *x, float *y)
+static void global_maxpool_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         int64_t size, planes = planes_of(pass, i, &size);
         mfl_ref_global_maxpool_forward(planes, size, x, y);
 }
 
-static void global_maxpool_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void global_maxpool_backward(
+        const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         int64_t size, planes = planes_of(pass, i, &size);
         if (g->dx)
                 mfl_ref_global_maxpool_backward(planes, size, input_of(pass, i), dy, g->add, g->dx);
 }
 
-static void global_avgpool_forward(const struct pass *pass, int i, const float *x, float *y)
+static void global_avgpool_forward(const struct pass *pass, int i, const mfl_real *x, mfl_real *y)
 {
         int64_t size, planes = planes_of(pass, i, &size);
         mfl_ref_global_avgpool_forward(planes, size, x, y);
 }
 
-static void global_avgpool_backward(const struct pass *pass, int i, const float *dy, const struct wanted *g)
+static void global_avgpool_backward(
+        const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
 {
         int64_t size, planes = planes_of(pass, i, &size);
         if (g->dx)

@@ -431,6 +431,17 @@ static int eval(struct mfl_net *net, int group, const struct mfl_device_data *da
         return 0;
 }
 
+static int infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err)
+{
+        int last = net->graph->n_layers - 1;
+        struct pass pass = {.net = net, .params = net->params, .rows = n};
+        mfl_assert(net->options.infer && n <= (uint32_t)net->options.batch);
+        mfl_host_read_rows(x, n, mfl_ref_act(net, 0));
+        mfl_ref_forward(&pass);
+        memcpy(y, mfl_ref_act(net, last), (size_t)net->plan->layers[last].out_count * n * sizeof *y);
+        return 0;
+}
+
 static uint64_t gather_ns(struct mfl_net *net)
 {
         return net->gather_ns;
@@ -505,6 +516,7 @@ const struct mfl_backend_ops mfl_backend_reference = {
         .step = step,
         .grad = &mfl_ref_grad_ops,
         .eval = eval,
+        .infer = infer,
         .gather_ns = gather_ns,
         .forward = forward,
         .backward = backward,

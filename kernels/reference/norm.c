@@ -43,7 +43,7 @@ static int64_t plane_at(const struct mfl_norm *v, const struct part *p, int64_t 
 }
 
 static double sum_powers(
-        const struct mfl_norm *v, const struct part *p, const float *x, double center, bool squares)
+        const struct mfl_norm *v, const struct part *p, const mfl_real *x, double center, bool squares)
 {
         double sum = 0;
         for (int64_t r = 0; r < p->n_rows; r++)
@@ -59,7 +59,7 @@ struct moments {
         double mean, var, rstd;
 };
 
-static struct moments moments_of(const struct mfl_norm *v, const struct part *p, const float *x)
+static struct moments moments_of(const struct mfl_norm *v, const struct part *p, const mfl_real *x)
 {
         struct moments m;
         double count = (double)part_count(v, p);
@@ -74,8 +74,8 @@ static struct moments moments_of(const struct mfl_norm *v, const struct part *p,
         return m;
 }
 
-void mfl_ref_norm_forward(const struct mfl_norm *v, int64_t rows, const float *x, const float *weight,
-        const float *bias, float *y)
+void mfl_ref_norm_forward(const struct mfl_norm *v, int64_t rows, const mfl_real *x, const mfl_real *weight,
+        const mfl_real *bias, mfl_real *y)
 {
         for (int64_t k = 0; k < parts_of(v, rows); k++) {
                 struct part p = part_at(v, rows, k);
@@ -85,14 +85,14 @@ void mfl_ref_norm_forward(const struct mfl_norm *v, int64_t rows, const float *x
                                 for (int64_t i = 0; i < v->plane; i++) {
                                         int64_t at = plane_at(v, &p, r, c) + i, channel = p.channel + c;
                                         double hat = ((double)x[at] - m.mean) * m.rstd;
-                                        y[at] = (float)(hat * weight[channel] + bias[channel]);
+                                        y[at] = (mfl_real)(hat * weight[channel] + bias[channel]);
                                 }
         }
 }
 
 /* Sums over a channel's part: of dy, and of dy times the normalised x. */
 static void channel_sums(const struct mfl_norm *v, const struct part *p, const struct moments *m, int64_t c,
-        const float *x, const float *dy, double sums[2])
+        const mfl_real *x, const mfl_real *dy, double sums[2])
 {
         for (int64_t r = 0; r < p->n_rows; r++)
                 for (int64_t i = 0; i < v->plane; i++) {
@@ -104,8 +104,8 @@ static void channel_sums(const struct mfl_norm *v, const struct part *p, const s
 
 /* With g = weight * dy: dx = rstd * (g - mean(g) - hat * mean(g * hat)), with means over the part. Where mean
  * and variance are constants, dx = rstd * g. */
-static void part_backward(const struct mfl_norm *v, const struct part *p, const float *x, const float *dy,
-        const float *weight, bool add, float *dx)
+static void part_backward(const struct mfl_norm *v, const struct part *p, const mfl_real *x,
+        const mfl_real *dy, const mfl_real *weight, bool add, mfl_real *dx)
 {
         struct moments m = moments_of(v, p, x);
         double mean_g = 0, mean_gx = 0, count = (double)part_count(v, p);
@@ -121,13 +121,13 @@ static void part_backward(const struct mfl_norm *v, const struct part *p, const 
                                 int64_t at = plane_at(v, p, r, c) + i;
                                 double hat = ((double)x[at] - m.mean) * m.rstd;
                                 double g = (double)weight[p->channel + c] * dy[at];
-                                float d = (float)(m.rstd * (g - mean_g - hat * mean_gx));
+                                mfl_real d = (mfl_real)(m.rstd * (g - mean_g - hat * mean_gx));
                                 dx[at] = (add ? dx[at] : 0.0f) + d;
                         }
 }
 
-static void params_backward(
-        const struct mfl_norm *v, int64_t rows, const float *x, const float *dy, float *dw, float *db)
+static void params_backward(const struct mfl_norm *v, int64_t rows, const mfl_real *x, const mfl_real *dy,
+        mfl_real *dw, mfl_real *db)
 {
         int64_t n_parts = parts_of(v, rows), per_row = v->groups ? v->groups : v->channels;
         for (int64_t channel = 0; channel < v->channels; channel++) {
@@ -138,13 +138,13 @@ static void params_backward(
                         struct moments m = moments_of(v, &p, x);
                         channel_sums(v, &p, &m, channel - p.channel, x, dy, sums);
                 }
-                db[channel] = (float)sums[0];
-                dw[channel] = (float)sums[1];
+                db[channel] = (mfl_real)sums[0];
+                dw[channel] = (mfl_real)sums[1];
         }
 }
 
-void mfl_ref_norm_backward(const struct mfl_norm *v, int64_t rows, const float *x, const float *dy,
-        const float *weight, bool add, float *dx, float *dw, float *db)
+void mfl_ref_norm_backward(const struct mfl_norm *v, int64_t rows, const mfl_real *x, const mfl_real *dy,
+        const mfl_real *weight, bool add, mfl_real *dx, mfl_real *dw, mfl_real *db)
 {
         for (int64_t k = 0; dx && k < parts_of(v, rows); k++) {
                 struct part p = part_at(v, rows, k);
@@ -154,32 +154,33 @@ void mfl_ref_norm_backward(const struct mfl_norm *v, int64_t rows, const float *
                 params_backward(v, rows, x, dy, dw, db);
 }
 
-void mfl_ref_norm_running(
-        const struct mfl_norm *v, int64_t rows, const float *x, float momentum, float *mean, float *var)
+void mfl_ref_norm_running(const struct mfl_norm *v, int64_t rows, const mfl_real *x, mfl_real momentum,
+        mfl_real *mean, mfl_real *var)
 {
         for (int64_t c = 0; c < v->channels; c++) {
                 struct part p = part_at(v, rows, c);
                 struct moments m = moments_of(v, &p, x);
                 double count = (double)part_count(v, &p), share = (double)momentum;
                 double unbiased = count > 1 ? m.var * count / (count - 1) : m.var;
-                mean[c] = (float)((1 - share) * mean[c] + share * m.mean);
-                var[c] = (float)((1 - share) * var[c] + share * unbiased);
+                mean[c] = (mfl_real)((1 - share) * mean[c] + share * m.mean);
+                var[c] = (mfl_real)((1 - share) * var[c] + share * unbiased);
         }
 }
 
-void mfl_ref_global_avgpool_forward(int64_t planes, int64_t plane, const float *x, float *y)
+void mfl_ref_global_avgpool_forward(int64_t planes, int64_t plane, const mfl_real *x, mfl_real *y)
 {
         for (int64_t p = 0; p < planes; p++) {
                 double sum = 0;
                 for (int64_t i = 0; i < plane; i++)
                         sum += *x++;
-                y[p] = (float)(sum / (double)plane);
+                y[p] = (mfl_real)(sum / (double)plane);
         }
 }
 
-void mfl_ref_global_avgpool_backward(int64_t planes, int64_t plane, const float *dy, bool add, float *dx)
+void mfl_ref_global_avgpool_backward(
+        int64_t planes, int64_t plane, const mfl_real *dy, bool add, mfl_real *dx)
 {
         for (int64_t p = 0; p < planes; p++)
                 for (int64_t i = 0; i < plane; i++, dx++)
-                        *dx = (add ? *dx : 0.0f) + dy[p] / (float)plane;
+                        *dx = (add ? *dx : 0.0f) + dy[p] / (mfl_real)plane;
 }

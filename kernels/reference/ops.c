@@ -1,220 +1,53 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution, dense and pooling as plain loops. */
+/* Dense layers and pooling as plain loops. */
 #include "kernels/reference/ops.h"
 
-/* The input coordinate that tap r of output coordinate o reads on one axis; outside [0, size) it is padding.
- */
-static int64_t tap(const struct mfl_window *v, int axis, int64_t o, int64_t r)
-{
-        return o * v->s[axis] - v->p[axis] + r * v->d[axis];
-}
+#include "kernels/reference/tap.h"
 
-static bool inside(int64_t at, int64_t size)
-{
-        return at >= 0 && at < size;
-}
-
-/* The sum over i, r, c of x[i, tap] * W[o, i, r, c]; i counts within the group of filter o. */
-static double conv_point(
-        const struct mfl_window *v, const float *x, const float *weight, int64_t oh, int64_t ow)
-{
-        double sum = 0;
-        for (int64_t i = 0; i < v->c / v->groups; i++, x += v->h * v->w)
-                for (int64_t r = 0; r < v->k[0]; r++)
-                        for (int64_t c = 0; c < v->k[1]; c++, weight++) {
-                                int64_t h = tap(v, 0, oh, r), w = tap(v, 1, ow, c);
-                                if (inside(h, v->h) && inside(w, v->w))
-                                        sum += (double)x[h * v->w + w] * *weight;
-                        }
-        return sum;
-}
-
-void mfl_ref_conv_forward(const struct mfl_window *v, int64_t rows, const float *x, const float *weight,
-        const float *bias, float *y)
-{
-        for (int64_t n = 0; n < rows; n++, x += v->c * v->h * v->w)
-                for (int64_t o = 0; o < v->o; o++)
-                        for (int64_t oh = 0; oh < v->oh; oh++)
-                                for (int64_t ow = 0; ow < v->ow; ow++) {
-                                        int64_t width = v->c / v->groups, group = o / (v->o / v->groups);
-                                        const float *w = weight + o * width * v->k[0] * v->k[1];
-                                        const float *from = x + group * width * v->h * v->w;
-                                        double sum = conv_point(v, from, w, oh, ow);
-                                        *y++ = (float)(sum + (bias ? bias[o] : 0.0));
-                                }
-}
-
-/* The output coordinate whose tap r reads input coordinate `at`, or -1. */
-static int64_t output_of(const struct mfl_window *v, int axis, int64_t at, int64_t r, int64_t size)
-{
-        int64_t o = at + v->p[axis] - r * v->d[axis];
-        return o >= 0 && o % v->s[axis] == 0 && o / v->s[axis] < size ? o / v->s[axis] : -1;
-}
-
-static double conv_point_data(
-        const struct mfl_window *v, const float *dy, const float *weight, int64_t i, int64_t h, int64_t w)
-{
-        double sum = 0;
-        int64_t width = v->c / v->groups, filters = v->o / v->groups, first = i / width * filters;
-        dy += first * v->oh * v->ow;
-        for (int64_t o = first; o < first + filters; o++, dy += v->oh * v->ow) {
-                const float *wp = weight + (o * width + i % width) * v->k[0] * v->k[1];
-                for (int64_t r = 0; r < v->k[0]; r++) {
-                        int64_t oh = output_of(v, 0, h, r, v->oh);
-                        for (int64_t c = 0; oh >= 0 && c < v->k[1]; c++) {
-                                int64_t ow = output_of(v, 1, w, c, v->ow);
-                                if (ow >= 0)
-                                        sum += (double)dy[oh * v->ow + ow] * wp[r * v->k[1] + c];
-                        }
-                }
-        }
-        return sum;
-}
-
-void mfl_ref_conv_backward_data(
-        const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
-{
-        for (int64_t n = 0; n < rows; n++, dy += v->o * v->oh * v->ow)
-                for (int64_t i = 0; i < v->c; i++)
-                        for (int64_t h = 0; h < v->h; h++)
-                                for (int64_t w = 0; w < v->w; w++, dx++)
-                                        *dx = (add ? *dx : 0.0f) +
-                                              (float)conv_point_data(v, dy, weight, i, h, w);
-}
-
-static double conv_point_weight(
-        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, int64_t r, int64_t c)
-{
-        double sum = 0;
-        for (int64_t n = 0; n < rows; n++, x += v->c * v->h * v->w, dy += v->o * v->oh * v->ow)
-                for (int64_t oh = 0; oh < v->oh; oh++) {
-                        int64_t h = tap(v, 0, oh, r);
-                        for (int64_t ow = 0; inside(h, v->h) && ow < v->ow; ow++) {
-                                int64_t w = tap(v, 1, ow, c);
-                                if (inside(w, v->w))
-                                        sum += (double)dy[oh * v->ow + ow] * x[h * v->w + w];
-                        }
-                }
-        return sum;
-}
-
-void mfl_ref_conv_backward_params(
-        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db)
-{
-        int64_t plane = v->oh * v->ow;
-        for (int64_t o = 0; o < v->o; o++) {
-                const float *dyo = dy + o * plane;
-                int64_t width = v->c / v->groups, first = o / (v->o / v->groups) * width;
-                for (int64_t i = first; dw && i < first + width; i++)
-                        for (int64_t r = 0; r < v->k[0]; r++)
-                                for (int64_t c = 0; c < v->k[1]; c++)
-                                        *dw++ = (float)conv_point_weight(
-                                                v, rows, x + i * v->h * v->w, dyo, r, c);
-                double sum = 0;
-                for (int64_t n = 0; n < rows; n++)
-                        for (int64_t j = 0; j < plane; j++)
-                                sum += dyo[n * v->o * plane + j];
-                if (db)
-                        db[o] = (float)sum;
-        }
-}
-
-/* The convolution whose gradient with respect to its input is this layer: input and output change places. */
-static struct mfl_window turned(const struct mfl_window *v)
-{
-        struct mfl_window t = *v;
-        t.c = v->o;
-        t.h = v->oh;
-        t.w = v->ow;
-        t.o = v->c;
-        t.oh = v->h;
-        t.ow = v->w;
-        return t;
-}
-
-void mfl_ref_convtranspose_forward(const struct mfl_window *v, int64_t rows, const float *x,
-        const float *weight, const float *bias, float *y)
-{
-        struct mfl_window t = turned(v);
-        mfl_ref_conv_backward_data(&t, rows, x, weight, false, y);
-        for (int64_t e = 0; bias && e < rows * v->o * v->oh * v->ow; e++)
-                y[e] += bias[e / (v->oh * v->ow) % v->o];
-}
-
-void mfl_ref_convtranspose_backward_data(
-        const struct mfl_window *v, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
-{
-        struct mfl_window t = turned(v);
-        for (int64_t n = 0; n < rows; n++, dy += t.c * t.h * t.w)
-                for (int64_t o = 0; o < t.o; o++)
-                        for (int64_t e = 0; e < t.oh * t.ow; e++, dx++) {
-                                int64_t width = t.c / t.groups, group = o / (t.o / t.groups);
-                                const float *w = weight + o * width * t.k[0] * t.k[1];
-                                double sum =
-                                        conv_point(&t, dy + group * width * t.h * t.w, w, e / t.ow, e % t.ow);
-                                *dx = (add ? *dx : 0.0f) + (float)sum;
-                        }
-}
-
-void mfl_ref_convtranspose_backward_params(
-        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, float *dw, float *db)
-{
-        struct mfl_window t = turned(v);
-        int64_t plane = v->oh * v->ow;
-        mfl_ref_conv_backward_params(&t, rows, dy, x, dw, NULL);
-        for (int64_t o = 0; db && o < v->o; o++) {
-                double sum = 0;
-                for (int64_t n = 0; n < rows; n++)
-                        for (int64_t j = 0; j < plane; j++)
-                                sum += (double)dy[(n * v->o + o) * plane + j];
-                db[o] = (float)sum;
-        }
-}
-
-void mfl_ref_dense_forward(int64_t n_in, int64_t n_out, int64_t rows, const float *x, const float *weight,
-        const float *bias, float *y)
+void mfl_ref_dense_forward(int64_t n_in, int64_t n_out, int64_t rows, const mfl_real *x,
+        const mfl_real *weight, const mfl_real *bias, mfl_real *y)
 {
         for (int64_t n = 0; n < rows; n++)
                 for (int64_t o = 0; o < n_out; o++) {
                         double sum = bias ? bias[o] : 0.0;
                         for (int64_t i = 0; i < n_in; i++)
                                 sum += (double)x[n * n_in + i] * weight[o * n_in + i];
-                        *y++ = (float)sum;
+                        *y++ = (mfl_real)sum;
                 }
 }
 
-void mfl_ref_dense_backward_data(
-        int64_t n_in, int64_t n_out, int64_t rows, const float *dy, const float *weight, bool add, float *dx)
+void mfl_ref_dense_backward_data(int64_t n_in, int64_t n_out, int64_t rows, const mfl_real *dy,
+        const mfl_real *weight, bool add, mfl_real *dx)
 {
         for (int64_t n = 0; n < rows; n++)
                 for (int64_t i = 0; i < n_in; i++, dx++) {
                         double sum = 0;
                         for (int64_t o = 0; o < n_out; o++)
                                 sum += (double)dy[n * n_out + o] * weight[o * n_in + i];
-                        *dx = (add ? *dx : 0.0f) + (float)sum;
+                        *dx = (add ? *dx : 0.0f) + (mfl_real)sum;
                 }
 }
 
-void mfl_ref_dense_backward_params(
-        int64_t n_in, int64_t n_out, int64_t rows, const float *x, const float *dy, float *dw, float *db)
+void mfl_ref_dense_backward_params(int64_t n_in, int64_t n_out, int64_t rows, const mfl_real *x,
+        const mfl_real *dy, mfl_real *dw, mfl_real *db)
 {
         for (int64_t o = 0; o < n_out; o++) {
                 double bias = 0;
                 for (int64_t n = 0; n < rows; n++)
                         bias += dy[n * n_out + o];
                 if (db)
-                        db[o] = (float)bias;
+                        db[o] = (mfl_real)bias;
                 for (int64_t i = 0; dw && i < n_in; i++) {
                         double sum = 0;
                         for (int64_t n = 0; n < rows; n++)
                                 sum += (double)dy[n * n_out + o] * x[n * n_in + i];
-                        *dw++ = (float)sum;
+                        *dw++ = (mfl_real)sum;
                 }
         }
 }
 
 /* Index within the plane of the window's first largest element; -1 where the window holds only padding. */
-static int64_t window_argmax(const struct mfl_window *v, const float *plane, int64_t oh, int64_t ow)
+static int64_t window_argmax(const struct mfl_window *v, const mfl_real *plane, int64_t oh, int64_t ow)
 {
         int64_t best = -1;
         for (int64_t r = 0; r < v->k[0]; r++)
@@ -228,7 +61,7 @@ static int64_t window_argmax(const struct mfl_window *v, const float *plane, int
         return best;
 }
 
-void mfl_ref_maxpool_forward(const struct mfl_window *v, int64_t rows, const float *x, float *y)
+void mfl_ref_maxpool_forward(const struct mfl_window *v, int64_t rows, const mfl_real *x, mfl_real *y)
 {
         for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w)
                 for (int64_t oh = 0; oh < v->oh; oh++)
@@ -238,14 +71,14 @@ void mfl_ref_maxpool_forward(const struct mfl_window *v, int64_t rows, const flo
                         }
 }
 
-static void clear(int64_t n, bool add, float *dx)
+static void clear(int64_t n, bool add, mfl_real *dx)
 {
         for (int64_t i = 0; !add && i < n; i++)
                 dx[i] = 0.0f;
 }
 
-void mfl_ref_maxpool_backward(
-        const struct mfl_window *v, int64_t rows, const float *x, const float *dy, bool add, float *dx)
+void mfl_ref_maxpool_backward(const struct mfl_window *v, int64_t rows, const mfl_real *x, const mfl_real *dy,
+        bool add, mfl_real *dx)
 {
         clear(rows * v->c * v->h * v->w, add, dx);
         for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w, dx += v->h * v->w)
@@ -257,7 +90,7 @@ void mfl_ref_maxpool_backward(
                         }
 }
 
-void mfl_ref_avgpool_forward(const struct mfl_window *v, int64_t rows, const float *x, float *y)
+void mfl_ref_avgpool_forward(const struct mfl_window *v, int64_t rows, const mfl_real *x, mfl_real *y)
 {
         double area = (double)(v->k[0] * v->k[1]);
         for (int64_t p = 0; p < rows * v->c; p++, x += v->h * v->w)
@@ -270,13 +103,14 @@ void mfl_ref_avgpool_forward(const struct mfl_window *v, int64_t rows, const flo
                                                 if (inside(h, v->h) && inside(w, v->w))
                                                         sum += x[h * v->w + w];
                                         }
-                                *y++ = (float)(sum / area);
+                                *y++ = (mfl_real)(sum / area);
                         }
 }
 
-void mfl_ref_avgpool_backward(const struct mfl_window *v, int64_t rows, const float *dy, bool add, float *dx)
+void mfl_ref_avgpool_backward(
+        const struct mfl_window *v, int64_t rows, const mfl_real *dy, bool add, mfl_real *dx)
 {
-        float area = (float)(v->k[0] * v->k[1]);
+        mfl_real area = (mfl_real)(v->k[0] * v->k[1]);
         clear(rows * v->c * v->h * v->w, add, dx);
         for (int64_t p = 0; p < rows * v->c; p++, dx += v->h * v->w)
                 for (int64_t oh = 0; oh < v->oh; oh++)

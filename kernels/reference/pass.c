@@ -2,14 +2,14 @@
 /* Forward and backward over the layers in the reference backend. */
 #include "kernels/reference/layer.h"
 
-float *mfl_ref_act(const struct mfl_net *net, int i)
+mfl_real *mfl_ref_act(const struct mfl_net *net, int i)
 {
-        return (float *)(net->arena + net->plan->layers[i].act);
+        return (mfl_real *)(net->arena + net->plan->layers[i].act);
 }
 
-float *mfl_ref_grad(const struct mfl_net *net, int i)
+mfl_real *mfl_ref_grad(const struct mfl_net *net, int i)
 {
-        return (float *)(net->arena + net->plan->layers[i].grad);
+        return (mfl_real *)(net->arena + net->plan->layers[i].grad);
 }
 
 uint64_t mfl_ref_aux_bytes(const struct mfl_graph *graph, int i, int batch)
@@ -44,9 +44,9 @@ void mfl_ref_forward(const struct pass *pass)
 
 /* Where the gradient of a layer's tensor goes: to its place, or, where a later layer has written there, to
  * net->extra at *at, from where add_extra adds it. */
-static float *place_grad(const struct mfl_net *net, int i, float *grads, int param, uint64_t *at)
+static mfl_real *place_grad(const struct mfl_net *net, int i, mfl_real *grads, int param, uint64_t *at)
 {
-        float *to = grad_param(net, grads, param);
+        mfl_real *to = grad_param(net, grads, param);
         if (!to || net->graph->params[param].last_layer == i)
                 return to;
         to = net->extra + *at;
@@ -55,9 +55,9 @@ static float *place_grad(const struct mfl_net *net, int i, float *grads, int par
         return to;
 }
 
-static void add_extra(const struct mfl_net *net, int i, float *grads, int param, uint64_t *at)
+static void add_extra(const struct mfl_net *net, int i, mfl_real *grads, int param, uint64_t *at)
 {
-        float *to = grad_param(net, grads, param);
+        mfl_real *to = grad_param(net, grads, param);
         if (!to || net->graph->params[param].last_layer == i)
                 return;
         for (uint64_t e = 0; e < net->graph->params[param].count; e++)
@@ -65,7 +65,7 @@ static void add_extra(const struct mfl_net *net, int i, float *grads, int param,
         *at += net->graph->params[param].count;
 }
 
-static void add_shared(const struct mfl_net *net, int i, float *grads)
+static void add_shared(const struct mfl_net *net, int i, mfl_real *grads)
 {
         const struct mfl_layer *layer = &net->graph->layers[i];
         uint64_t at = 0;
@@ -75,7 +75,7 @@ static void add_shared(const struct mfl_net *net, int i, float *grads)
         add_extra(net, i, grads, layer->param_bias2, &at);
 }
 
-static struct wanted wanted_of(const struct pass *pass, int i, float *grads)
+static struct wanted wanted_of(const struct pass *pass, int i, mfl_real *grads)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
@@ -93,13 +93,13 @@ static struct wanted wanted_of(const struct pass *pass, int i, float *grads)
         return g;
 }
 
-void mfl_ref_backward(const struct pass *pass, float *grads)
+void mfl_ref_backward(const struct pass *pass, mfl_real *grads)
 {
         const struct mfl_net *net = pass->net;
         struct pass again = *pass;
         again.running = NULL;
         again.statistics = NULL;
-        memset(grads, 0, (size_t)net->graph->n * sizeof(float));
+        memset(grads, 0, (size_t)net->graph->n * sizeof(mfl_real));
         for (int k = 0; k < net->plan->n_backward; k++) {
                 int i = net->plan->backward[k].layer;
                 if (net->plan->backward[k].again) {

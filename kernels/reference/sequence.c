@@ -6,8 +6,8 @@
 
 #include "kernels/bodies.h"
 
-void mfl_ref_rownorm_forward(const struct mfl_ref_rownorm *v, const float *x, const float *weight,
-        const float *bias, double *kept, float *y)
+void mfl_ref_rownorm_forward(const struct mfl_ref_rownorm *v, const mfl_real *x, const mfl_real *weight,
+        const mfl_real *bias, double *kept, mfl_real *y)
 {
         for (int64_t i = 0; i < v->n; i++, x += v->width, y += v->width) {
                 double mean = 0, square = 0;
@@ -19,13 +19,13 @@ void mfl_ref_rownorm_forward(const struct mfl_ref_rownorm *v, const float *x, co
                 kept[2 * i] = mean;
                 kept[2 * i + 1] = rstd;
                 for (int64_t k = 0; k < v->width; k++)
-                        y[k] = (float)(((double)x[k] - mean) * rstd * (double)weight[k] +
-                                       (bias ? (double)bias[k] : 0.0));
+                        y[k] = (mfl_real)(((double)x[k] - mean) * rstd * (double)weight[k] +
+                                          (bias ? (double)bias[k] : 0.0));
         }
 }
 
-static void rownorm_backward_data(const struct mfl_ref_rownorm *v, const float *x, const double *kept,
-        const float *dy, const float *weight, bool add, float *dx)
+static void rownorm_backward_data(const struct mfl_ref_rownorm *v, const mfl_real *x, const double *kept,
+        const mfl_real *dy, const mfl_real *weight, bool add, mfl_real *dx)
 {
         double width = (double)v->width;
         for (int64_t i = 0; i < v->n; i++, x += v->width, dy += v->width, dx += v->width) {
@@ -37,13 +37,14 @@ static void rownorm_backward_data(const struct mfl_ref_rownorm *v, const float *
                 }
                 for (int64_t k = 0; k < v->width; k++) {
                         double d = (double)dy[k] * (double)weight[k], h = ((double)x[k] - mean) * rstd;
-                        dx[k] = (add ? dx[k] : 0.0f) + (float)(rstd * (d - (v->centred ? m1 : 0.0) - h * m2));
+                        dx[k] = (add ? dx[k] : 0.0f) +
+                                (mfl_real)(rstd * (d - (v->centred ? m1 : 0.0) - h * m2));
                 }
         }
 }
 
-void mfl_ref_rownorm_backward(const struct mfl_ref_rownorm *v, const float *x, const double *kept,
-        const float *dy, const float *weight, bool add, float *dx, float *dw, float *db)
+void mfl_ref_rownorm_backward(const struct mfl_ref_rownorm *v, const mfl_real *x, const double *kept,
+        const mfl_real *dy, const mfl_real *weight, bool add, mfl_real *dx, mfl_real *dw, mfl_real *db)
 {
         if (dx)
                 rownorm_backward_data(v, x, kept, dy, weight, add, dx);
@@ -55,42 +56,43 @@ void mfl_ref_rownorm_backward(const struct mfl_ref_rownorm *v, const float *x, c
                         gb += d;
                 }
                 if (dw)
-                        dw[k] = (float)gw;
+                        dw[k] = (mfl_real)gw;
                 if (db)
-                        db[k] = (float)gb;
+                        db[k] = (mfl_real)gb;
         }
 }
 
 /* width values; only the first `n` count, the others become 0. */
-static void softmax(int64_t n, int64_t width, const float *x, float *y)
+static void softmax(int64_t n, int64_t width, const mfl_real *x, mfl_real *y)
 {
-        float max = x[0];
+        mfl_real max = x[0];
         double sum = 0;
         for (int64_t k = 1; k < n; k++)
                 max = x[k] > max ? x[k] : max;
         for (int64_t k = 0; k < n; k++)
-                sum += (double)expf(x[k] - max);
+                sum += (double)MFL_REAL_EXP(x[k] - max);
         for (int64_t k = 0; k < width; k++)
-                y[k] = k < n ? (float)((double)expf(x[k] - max) / sum) : 0.0f;
+                y[k] = k < n ? (mfl_real)((double)MFL_REAL_EXP(x[k] - max) / sum) : 0.0f;
 }
 
 /* ds from dp: ds = p (dp - sum of p dp). */
-static void softmax_grad(int64_t width, const float *p, const float *dp, bool add, float *ds)
+static void softmax_grad(int64_t width, const mfl_real *p, const mfl_real *dp, bool add, mfl_real *ds)
 {
         double sum = 0;
         for (int64_t k = 0; k < width; k++)
                 sum += (double)p[k] * (double)dp[k];
         for (int64_t k = 0; k < width; k++)
-                ds[k] = (add ? ds[k] : 0.0f) + (float)((double)p[k] * ((double)dp[k] - sum));
+                ds[k] = (add ? ds[k] : 0.0f) + (mfl_real)((double)p[k] * ((double)dp[k] - sum));
 }
 
-void mfl_ref_softmax_forward(int64_t n, int64_t width, const float *x, float *y)
+void mfl_ref_softmax_forward(int64_t n, int64_t width, const mfl_real *x, mfl_real *y)
 {
         for (int64_t i = 0; i < n; i++)
                 softmax(width, width, x + i * width, y + i * width);
 }
 
-void mfl_ref_softmax_backward(int64_t n, int64_t width, const float *y, const float *dy, bool add, float *dx)
+void mfl_ref_softmax_backward(
+        int64_t n, int64_t width, const mfl_real *y, const mfl_real *dy, bool add, mfl_real *dx)
 {
         for (int64_t i = 0; i < n; i++)
                 softmax_grad(width, y + i * width, dy + i * width, add, dx + i * width);
@@ -101,7 +103,7 @@ struct product {
         int64_t m, k, n, a_i, a_k, b_k, b_j;
 };
 
-static void multiply(const struct product *v, const float *a, const float *b, bool add, float *out)
+static void multiply(const struct product *v, const mfl_real *a, const mfl_real *b, bool add, mfl_real *out)
 {
         for (int64_t i = 0; i < v->m; i++)
                 for (int64_t j = 0; j < v->n; j++) {
@@ -109,11 +111,12 @@ static void multiply(const struct product *v, const float *a, const float *b, bo
                         for (int64_t k = 0; k < v->k; k++)
                                 sum += (double)a[i * v->a_i + k * v->a_k] *
                                        (double)b[k * v->b_k + j * v->b_j];
-                        out[i * v->n + j] = (add ? out[i * v->n + j] : 0.0f) + (float)sum;
+                        out[i * v->n + j] = (add ? out[i * v->n + j] : 0.0f) + (mfl_real)sum;
                 }
 }
 
-void mfl_ref_matmul_forward(const struct mfl_ref_matmul *v, const float *x, const float *x2, float *y)
+void mfl_ref_matmul_forward(
+        const struct mfl_ref_matmul *v, const mfl_real *x, const mfl_real *x2, mfl_real *y)
 {
         struct product p = {v->m, v->k, v->width, v->k, 1, v->width, 1};
         if (v->transposed) {
@@ -125,7 +128,7 @@ void mfl_ref_matmul_forward(const struct mfl_ref_matmul *v, const float *x, cons
 }
 
 void mfl_ref_matmul_backward(
-        const struct mfl_ref_matmul *v, const float *x2, const float *dy, bool add, float *dx)
+        const struct mfl_ref_matmul *v, const mfl_real *x2, const mfl_real *dy, bool add, mfl_real *dx)
 {
         struct product p = {v->m, v->width, v->k, v->width, 1, 1, v->width};
         if (v->transposed) {
@@ -137,13 +140,13 @@ void mfl_ref_matmul_backward(
 }
 
 void mfl_ref_matmul_backward2(
-        const struct mfl_ref_matmul *v, const float *x, const float *dy, bool add, float *dx2)
+        const struct mfl_ref_matmul *v, const mfl_real *x, const mfl_real *dy, bool add, mfl_real *dx2)
 {
         struct product plain = {v->k, v->m, v->width, 1, v->k, v->width, 1};
         struct product turned = {v->width, v->m, v->k, 1, v->width, v->k, 1};
         for (int64_t i = 0; i < v->n; i++) {
-                const float *a = x + i * v->m * v->k, *d = dy + i * v->m * v->width;
-                float *out = dx2 + i * v->k * v->width;
+                const mfl_real *a = x + i * v->m * v->k, *d = dy + i * v->m * v->width;
+                mfl_real *out = dx2 + i * v->k * v->width;
                 if (v->transposed)
                         multiply(&turned, d, a, add, out);
                 else
@@ -152,15 +155,15 @@ void mfl_ref_matmul_backward2(
 }
 
 void mfl_ref_embedding_forward(
-        int64_t n, int64_t width, int vocabulary, const float *x, const float *weight, float *y)
+        int64_t n, int64_t width, int vocabulary, const mfl_real *x, const mfl_real *weight, mfl_real *y)
 {
         for (int64_t i = 0; i < n; i++)
                 memcpy(y + i * width, weight + mfl_token(x[i], vocabulary) * width,
                         (size_t)width * sizeof *y);
 }
 
-void mfl_ref_embedding_backward(
-        int64_t n, int64_t width, int vocabulary, int padding, const float *x, const float *dy, float *dw)
+void mfl_ref_embedding_backward(int64_t n, int64_t width, int vocabulary, int padding, const mfl_real *x,
+        const mfl_real *dy, mfl_real *dw)
 {
         for (int64_t i = 0; i < n; i++) {
                 int token = mfl_token(x[i], vocabulary);
@@ -171,16 +174,17 @@ void mfl_ref_embedding_backward(
 
 /* One head of one row: pointers to its first query, key and value; rows of them are 3 width apart. */
 struct head {
-        const float *q, *k, *v;
-        float *p;          /* T x T */
-        const float *mask; /* T; NULL: none */
-        int64_t first;     /* number of p[0] in the dropout mask */
+        const mfl_real *q, *k, *v;
+        mfl_real *p;          /* T x T */
+        const mfl_real *mask; /* T; NULL: none */
+        int64_t first;        /* number of p[0] in the dropout mask */
 };
 
-static struct head head_of(const struct mfl_ref_attention *v, int64_t r, int h, const float *x, float *kept)
+static struct head head_of(
+        const struct mfl_ref_attention *v, int64_t r, int h, const mfl_real *x, mfl_real *kept)
 {
         int64_t t = v->positions, pair = r * v->heads + h, size = v->width / v->heads;
-        const float *row = x + r * t * 3 * v->width + h * size;
+        const mfl_real *row = x + r * t * 3 * v->width + h * size;
         return (struct head){.q = row,
                 .k = row + v->width,
                 .v = row + 2 * v->width,
@@ -189,12 +193,12 @@ static struct head head_of(const struct mfl_ref_attention *v, int64_t r, int h, 
                 .first = (pair + v->first_row * v->heads) * t * t};
 }
 
-static float keep_at(const struct mfl_ref_attention *v, int64_t e)
+static mfl_real keep_at(const struct mfl_ref_attention *v, int64_t e)
 {
         return v->dropout ? mfl_dropout_at(*v->dropout, (uint64_t)e, v->rate) : 1.0f;
 }
 
-static double dot(int64_t n, const float *a, const float *b)
+static double dot(int64_t n, const mfl_real *a, const mfl_real *b)
 {
         double sum = 0;
         for (int64_t i = 0; i < n; i++)
@@ -202,15 +206,15 @@ static double dot(int64_t n, const float *a, const float *b)
         return sum;
 }
 
-static void head_forward(const struct mfl_ref_attention *v, const struct head *head, float *y)
+static void head_forward(const struct mfl_ref_attention *v, const struct head *head, mfl_real *y)
 {
         int64_t t = v->positions, size = v->width / v->heads, step = 3 * v->width;
         double scale = 1 / sqrt((double)size);
         for (int64_t i = 0; i < t; i++) {
                 int64_t seen = v->causal ? i + 1 : t;
-                float *p = head->p + i * t;
+                mfl_real *p = head->p + i * t;
                 for (int64_t j = 0; j < seen; j++)
-                        p[j] = (float)(dot(size, head->q + i * step, head->k + j * step) * scale) +
+                        p[j] = (mfl_real)(dot(size, head->q + i * step, head->k + j * step) * scale) +
                                (head->mask ? head->mask[j] : 0.0f);
                 softmax(seen, t, p, p);
                 for (int64_t c = 0; c < size; c++) {
@@ -218,12 +222,13 @@ static void head_forward(const struct mfl_ref_attention *v, const struct head *h
                         for (int64_t j = 0; j < seen; j++)
                                 sum += (double)(p[j] * keep_at(v, head->first + i * t + j)) *
                                        (double)head->v[j * step + c];
-                        y[i * v->width + c] = (float)sum;
+                        y[i * v->width + c] = (mfl_real)sum;
                 }
         }
 }
 
-void mfl_ref_attention_forward(const struct mfl_ref_attention *v, const float *x, float *kept, float *y)
+void mfl_ref_attention_forward(
+        const struct mfl_ref_attention *v, const mfl_real *x, mfl_real *kept, mfl_real *y)
 {
         for (int64_t r = 0; r < v->rows; r++)
                 for (int h = 0; h < v->heads; h++) {
@@ -234,23 +239,23 @@ void mfl_ref_attention_forward(const struct mfl_ref_attention *v, const float *x
 
 /* The gradients of the values; then p becomes the gradient of the scores; then the gradients of queries and
  * keys. */
-static void head_backward(const struct mfl_ref_attention *v, const struct head *head, const float *dy,
-        bool add, float *scratch, float *dx)
+static void head_backward(const struct mfl_ref_attention *v, const struct head *head, const mfl_real *dy,
+        bool add, mfl_real *scratch, mfl_real *dx)
 {
         int64_t t = v->positions, size = v->width / v->heads, step = 3 * v->width;
         double scale = 1 / sqrt((double)size);
-        float *dq = dx, *dk = dx + v->width, *dv = dx + 2 * v->width;
+        mfl_real *dq = dx, *dk = dx + v->width, *dv = dx + 2 * v->width;
         for (int64_t j = 0; j < t; j++)
                 for (int64_t c = 0; c < size; c++) {
                         double sum = 0;
                         for (int64_t i = 0; i < t; i++)
                                 sum += (double)(head->p[i * t + j] * keep_at(v, head->first + i * t + j)) *
                                        (double)dy[i * v->width + c];
-                        dv[j * step + c] = (add ? dv[j * step + c] : 0.0f) + (float)sum;
+                        dv[j * step + c] = (add ? dv[j * step + c] : 0.0f) + (mfl_real)sum;
                 }
         for (int64_t i = 0; i < t; i++) {
                 for (int64_t j = 0; j < t; j++)
-                        scratch[j] = (float)dot(size, dy + i * v->width, head->v + j * step) *
+                        scratch[j] = (mfl_real)dot(size, dy + i * v->width, head->v + j * step) *
                                      keep_at(v, head->first + i * t + j);
                 softmax_grad(t, head->p + i * t, scratch, false, head->p + i * t);
         }
@@ -261,16 +266,16 @@ static void head_backward(const struct mfl_ref_attention *v, const struct head *
                                 q += (double)head->p[i * t + j] * (double)head->k[j * step + c];
                                 k += (double)head->p[j * t + i] * (double)head->q[j * step + c];
                         }
-                        dq[i * step + c] = (add ? dq[i * step + c] : 0.0f) + (float)(q * scale);
-                        dk[i * step + c] = (add ? dk[i * step + c] : 0.0f) + (float)(k * scale);
+                        dq[i * step + c] = (add ? dq[i * step + c] : 0.0f) + (mfl_real)(q * scale);
+                        dk[i * step + c] = (add ? dk[i * step + c] : 0.0f) + (mfl_real)(k * scale);
                 }
 }
 
-void mfl_ref_attention_backward(
-        const struct mfl_ref_attention *v, const float *x, float *kept, const float *dy, bool add, float *dx)
+void mfl_ref_attention_backward(const struct mfl_ref_attention *v, const mfl_real *x, mfl_real *kept,
+        const mfl_real *dy, bool add, mfl_real *dx)
 {
         int64_t t = v->positions, size = v->width / v->heads;
-        float *scratch = kept + v->rows * v->heads * t * t;
+        mfl_real *scratch = kept + v->rows * v->heads * t * t;
         for (int64_t r = 0; r < v->rows; r++)
                 for (int h = 0; h < v->heads; h++) {
                         struct head head = head_of(v, r, h, x, kept);

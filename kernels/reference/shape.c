@@ -31,34 +31,35 @@ static int64_t at2(const struct mfl_ref_join *v, int64_t i, int64_t j, int64_t k
         return (a * v->dim2[1] + b) * v->dim2[2] + c;
 }
 
-void mfl_ref_join_forward(
-        const struct mfl_ref_join *v, int64_t rows, bool multiply, const float *x, const float *x2, float *y)
+void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, bool multiply, const mfl_real *x,
+        const mfl_real *x2, mfl_real *y)
 {
         int64_t count2 = v->dim2[0] * v->dim2[1] * v->dim2[2], e = 0;
         for (int64_t r = 0; r < rows; r++, x2 += count2)
                 for (int64_t i = 0; i < v->dim[0]; i++)
                         for (int64_t j = 0; j < v->dim[1]; j++)
                                 for (int64_t k = 0; k < v->dim[2]; k++, e++) {
-                                        float b = x2[at2(v, i, j, k)];
+                                        mfl_real b = x2[at2(v, i, j, k)];
                                         y[e] = multiply ? x[e] * b : x[e] + b;
                                 }
 }
 
-void mfl_ref_join_backward(
-        const struct mfl_ref_join *v, int64_t rows, const float *x2, const float *dy, bool add, float *dx)
+void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, const mfl_real *x2, const mfl_real *dy,
+        bool add, mfl_real *dx)
 {
         int64_t count2 = v->dim2[0] * v->dim2[1] * v->dim2[2], e = 0;
         for (int64_t r = 0; r < rows; r++)
                 for (int64_t i = 0; i < v->dim[0]; i++)
                         for (int64_t j = 0; j < v->dim[1]; j++)
                                 for (int64_t k = 0; k < v->dim[2]; k++, e++) {
-                                        float b = x2 ? x2[r * count2 + at2(v, i, j, k)] : 1.0f;
+                                        mfl_real b = x2 ? x2[r * count2 + at2(v, i, j, k)] : 1.0f;
                                         dx[e] = (add ? dx[e] : 0.0f) + dy[e] * b;
                                 }
 }
 
 /* The sum over all partners of x2's element (a, b, c) in one row. */
-static double sum_met(const struct mfl_ref_join *v, const int64_t at[3], const float *x, const float *dy)
+static double sum_met(
+        const struct mfl_ref_join *v, const int64_t at[3], const mfl_real *x, const mfl_real *dy)
 {
         int64_t first[3], end[3];
         double sum = 0;
@@ -76,8 +77,8 @@ static double sum_met(const struct mfl_ref_join *v, const int64_t at[3], const f
         return sum;
 }
 
-void mfl_ref_join_backward2(
-        const struct mfl_ref_join *v, int64_t rows, const float *x, const float *dy, bool add, float *dx2)
+void mfl_ref_join_backward2(const struct mfl_ref_join *v, int64_t rows, const mfl_real *x, const mfl_real *dy,
+        bool add, mfl_real *dx2)
 {
         int64_t count = v->dim[0] * v->dim[1] * v->dim[2], e = 0;
         for (int64_t r = 0; r < rows; r++)
@@ -86,24 +87,24 @@ void mfl_ref_join_backward2(
                                 for (int64_t k = 0; k < v->dim2[2]; k++, e++) {
                                         int64_t at[] = {i, j, k};
                                         double sum = sum_met(v, at, x ? x + r * count : NULL, dy + r * count);
-                                        dx2[e] = (add ? dx2[e] : 0.0f) + (float)sum;
+                                        dx2[e] = (add ? dx2[e] : 0.0f) + (mfl_real)sum;
                                 }
 }
 
 void mfl_ref_part_copy(const struct mfl_ref_axis *whole, int64_t first, int64_t n, bool out, bool add,
-        const float *from, float *to)
+        const mfl_real *from, mfl_real *to)
 {
         for (int64_t o = 0; o < whole->outer; o++) {
                 int64_t large = (o * whole->n + first) * whole->inner, small = o * n * whole->inner;
-                const float *src = from + (out ? large : small);
-                float *dst = to + (out ? small : large);
+                const mfl_real *src = from + (out ? large : small);
+                mfl_real *dst = to + (out ? small : large);
                 for (int64_t e = 0; e < n * whole->inner; e++)
                         dst[e] = (add ? dst[e] : 0.0f) + src[e];
         }
 }
 
 void mfl_ref_transpose(const struct mfl_shape *in, const int *order, int64_t rows, bool back, bool add,
-        const float *from, float *to)
+        const mfl_real *from, mfl_real *to)
 {
         int64_t dim[3] = {1, 1, 1}, stride[3] = {0, 0, 0}, strides_in[3], count = mfl_shape_count(in), e = 0;
         int shift = 3 - in->rank;
@@ -124,31 +125,31 @@ void mfl_ref_transpose(const struct mfl_shape *in, const int *order, int64_t row
                                 }
 }
 
-void mfl_ref_mean_forward(const struct mfl_ref_axis *v, const float *x, float *y)
+void mfl_ref_mean_forward(const struct mfl_ref_axis *v, const mfl_real *x, mfl_real *y)
 {
         for (int64_t o = 0; o < v->outer; o++)
                 for (int64_t i = 0; i < v->inner; i++) {
                         double sum = 0;
                         for (int64_t k = 0; k < v->n; k++)
                                 sum += (double)x[(o * v->n + k) * v->inner + i];
-                        y[o * v->inner + i] = (float)(sum / (double)v->n);
+                        y[o * v->inner + i] = (mfl_real)(sum / (double)v->n);
                 }
 }
 
-void mfl_ref_mean_backward(const struct mfl_ref_axis *v, const float *dy, bool add, float *dx)
+void mfl_ref_mean_backward(const struct mfl_ref_axis *v, const mfl_real *dy, bool add, mfl_real *dx)
 {
         for (int64_t o = 0; o < v->outer; o++)
                 for (int64_t k = 0; k < v->n; k++)
                         for (int64_t i = 0; i < v->inner; i++) {
-                                float *at = &dx[(o * v->n + k) * v->inner + i];
-                                *at = (add ? *at : 0.0f) + dy[o * v->inner + i] / (float)v->n;
+                                mfl_real *at = &dx[(o * v->n + k) * v->inner + i];
+                                *at = (add ? *at : 0.0f) + dy[o * v->inner + i] / (mfl_real)v->n;
                         }
 }
 
-void mfl_ref_global_maxpool_forward(int64_t planes, int64_t plane, const float *x, float *y)
+void mfl_ref_global_maxpool_forward(int64_t planes, int64_t plane, const mfl_real *x, mfl_real *y)
 {
         for (int64_t p = 0; p < planes; p++) {
-                float best = x[p * plane];
+                mfl_real best = x[p * plane];
                 for (int64_t i = 1; i < plane; i++)
                         best = x[p * plane + i] > best ? x[p * plane + i] : best;
                 y[p] = best;
@@ -156,7 +157,7 @@ void mfl_ref_global_maxpool_forward(int64_t planes, int64_t plane, const float *
 }
 
 void mfl_ref_global_maxpool_backward(
-        int64_t planes, int64_t plane, const float *x, const float *dy, bool add, float *dx)
+        int64_t planes, int64_t plane, const mfl_real *x, const mfl_real *dy, bool add, mfl_real *dx)
 {
         for (int64_t p = 0; p < planes; p++) {
                 int64_t best = 0;
@@ -168,7 +169,7 @@ void mfl_ref_global_maxpool_backward(
 }
 
 /* The sum of row r's terms; `from` is the block's first element of the right lane. */
-static double map_sum(const struct mfl_map_rows *rows, int64_t r, int64_t inner, const float *from)
+static double map_sum(const struct mfl_map_rows *rows, int64_t r, int64_t inner, const mfl_real *from)
 {
         int64_t t = rows->first ? rows->first[r] : r, end = rows->first ? rows->first[r + 1] : r + 1;
         double sum = 0;
@@ -177,7 +178,7 @@ static double map_sum(const struct mfl_map_rows *rows, int64_t r, int64_t inner,
         return sum;
 }
 
-void mfl_ref_map_forward(const struct mfl_map *map, int64_t rows, const float *x, float *y)
+void mfl_ref_map_forward(const struct mfl_map *map, int64_t rows, const mfl_real *x, mfl_real *y)
 {
         const int32_t *first = map->y.first;
         for (int64_t a = 0; a < rows * map->outer; a++, x += map->n_in * map->inner)
@@ -185,13 +186,13 @@ void mfl_ref_map_forward(const struct mfl_map *map, int64_t rows, const float *x
                         for (int64_t b = 0; b < map->inner; b++)
                                 *y++ = first && first[o] == first[o + 1]
                                                ? map->fill
-                                               : (float)map_sum(&map->y, o, map->inner, x + b);
+                                               : (mfl_real)map_sum(&map->y, o, map->inner, x + b);
 }
 
-void mfl_ref_map_backward(const struct mfl_map *map, int64_t rows, const float *dy, bool add, float *dx)
+void mfl_ref_map_backward(const struct mfl_map *map, int64_t rows, const mfl_real *dy, bool add, mfl_real *dx)
 {
         for (int64_t a = 0; a < rows * map->outer; a++, dy += map->n_out * map->inner)
                 for (int64_t i = 0; i < map->n_in; i++)
                         for (int64_t b = 0; b < map->inner; b++, dx++)
-                                *dx = (add ? *dx : 0.0f) + (float)map_sum(&map->x, i, map->inner, dy + b);
+                                *dx = (add ? *dx : 0.0f) + (mfl_real)map_sum(&map->x, i, map->inner, dy + b);
 }

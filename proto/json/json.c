@@ -15,7 +15,7 @@ const char *mfl_state_name(Mfl__JobState state)
 
 const char *mfl_collective_name(Mfl__Collective collective)
 {
-        static const char *const names[] = {"unknown", "solo", "shm", "nccl"};
+        static const char *const names[] = {"unknown", "solo", "shm", "nccl", "relay"};
         return (size_t)collective < MFL_ARRAY_SIZE(names) ? names[collective] : names[0];
 }
 
@@ -259,7 +259,7 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
         json_t *sets = json_array();
         for (size_t i = 0; i < d->n_data_sets; i++)
                 json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so so}",
+        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so so so}",
                 "name", make_string(d->name), "node", mfl_json_text(d->node), "address",
                 mfl_json_text(d->address), "backend", mfl_json_text(d->backend), "device",
                 mfl_json_text(d->device), "workers", (json_int_t)d->workers, "state", d->state, "job",
@@ -273,5 +273,5 @@ json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
                 mfl_json_number(true, d->clients_per_second), "numerics", mfl_json_text(d->numerics),
                 "activity", mfl_json_activity(d->activity), "items_part",
                 mfl_json_number(true, d->items_part), "site", mfl_json_text(d->site), "tags",
-                mfl_json_text(d->tags));
+                mfl_json_text(d->tags), "relay", mfl_json_text(d->relay));
 }

@@ -31,7 +31,7 @@ json_t *mfl_json_number(bool known, double value);
 
 /* ---- the words that both use ---- */
 const char *mfl_state_name(Mfl__JobState state); /* "waiting", "running", "done", "failed", "stopped" */
-const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "nccl", "unknown" */
+const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "nccl", "relay", "unknown" */
 /* Whether the round was evaluated with a loss that can tell right from wrong. */
 bool mfl_has_accuracy(const Mfl__RoundInfo *round);
 /* The round's measures, as far as this program knows them. */

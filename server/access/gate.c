@@ -20,6 +20,8 @@ void mfl_gate_close(struct mfl_gate *gate)
 static struct mfl_access_peer peer_of(const struct mfl_session *session, const char *name)
 {
         const struct mfl_tls_identity *id = session ? mfl_stream_identity(&session->stream) : NULL;
+        if (session && session->carrier)
+                return (struct mfl_access_peer){name, session->cn, session->fingerprint};
         return (struct mfl_access_peer){name, id ? id->name : "", id ? id->fingerprint : ""};
 }
 

@@ -70,6 +70,8 @@ static void run_detail(struct mfl_work *work)
                         mfl_store_node_list(op->admin->store, op->job, DETAIL_NODES, &op->nodes, &op->err);
         if (!op->status)
                 op->status = mfl_job_scores_read(op->admin->store, op->job, &op->scores, &op->err);
+        if (!op->status)
+                op->status = mfl_store_contract_get(op->admin->store, op->job, &op->contract, &op->err);
 }
 
 /* The rounds as protobuf: two arrays, freed by the caller. */
@@ -147,6 +149,8 @@ static void answer_show(struct mfl_request *op, struct mfl_session *session)
         detail.nodes = cost_pointers;
         detail.teams = mfl_teams_wire(teams);
         detail.scores = op->scores;
+        if (op->contract)
+                detail.contract = op->contract;
         while (detail.n_nodes && mfl__job_detail__get_packed_size(&detail) > MFL_LIST_BYTES_MAX) {
                 size_t n_dropped = detail.n_nodes / 8 + 1; /* the oldest rounds are left out */
                 detail.nodes += n_dropped;

@@ -58,6 +58,8 @@ static void run_pull(struct mfl_work *work)
                 op->status =
                         mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
         }
+        if (!op->status)
+                op->status = mfl_store_contract_get(op->admin->store, op->job, &op->contract, &op->err);
         if (!op->status) {
                 op->data = row.data;
                 op->text = row.text;
@@ -150,6 +152,8 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
         body.n_frozen = op->graph->n_frozen;
         body.n_tensors = op->tensors ? count_tensors(op->graph) : 0;
         body.text = op->text;
+        if (op->contract)
+                body.contract = op->contract;
         body.n_input = (size_t)op->graph->input.rank;
         body.input = shape;
         body.classes = (uint32_t)op->graph->classes;

@@ -78,6 +78,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_graph_free(op->graph);
         mfl_params_unref(op->params);
         free(op->text);
+        free(op->contract);
         free(op);
 }
 

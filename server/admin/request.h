@@ -41,6 +41,7 @@ struct mfl_request {
         struct mfl_store_rounds rounds;
         struct mfl_store_nodes nodes; /* show */
         Mfl__RoundScores *scores;     /* show; NULL: none */
+        char *contract;               /* show, pull; NULL: none */
         struct mfl_store_audits audits;
         Mfl__Partition *partition;  /* get_partition; NULL: nothing known */
         struct mfl_store_rule rule; /* access; remove: it goes */

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
+#include "server/strategy/plugin.h"
 
 struct mfl_submission {
         uint64_t request, expected, received; /* floats */
@@ -126,7 +127,12 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         if (!r && spec->simulation.attack && !mfl_admin_of(session)->jobs->allow_simulation) {
                 r = mfl_fail(&err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
                 mfl_job_free(spec);
+        } else if (!r && spec->secure.bits && !mfl_admin_of(session)->jobs->tls) {
+                r = mfl_fail(&err, MFL_INVALID, "%s: secure_sum: " MFL_SECURE_NEEDS_TLS, file);
+                mfl_job_free(spec);
         }
+        if (!r && (r = mfl_plugins_resolve(mfl_admin_of(session)->jobs->plugins, spec, &err)))
+                mfl_job_free(spec);
         if (r > 0)
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);
         if (r < 0)

@@ -58,6 +58,16 @@ static const struct mfl_setting rows[] = {
                 .help = "limit of data that was sent but not yet read by peers, all connections together; beyond it, "
                         "the connection with the most unread data is closed"},
 
+        {.section = "Relay",
+                .field = {KEY("upstream", STRING, upstream)}, .option = "upstream", .argument = "HOST:PORT",
+                .note = "none: this is a server", .example = "fl.example.org:7433",
+                .help = "be a relay of the server, or relay, at this address: daemons that connect here work for it. Params come "
+                        "here once for all of them, and their updates are added here. A relay keeps no state. With TLS it "
+                        "needs a certificate with OU=relay (mfl pki issue relay NAME --host HOST)"},
+        {.field = {KEY("name", STRING, name)}, .option = "name", .argument = "NAME",
+                .note = "the certificate's CN, or the host's name", .example = "site-a",
+                .help = "the relay's name: 1 to 63 of A-Z a-z 0-9 . _ -, and no other relay of the server has it"},
+
         {.section = "TLS 1.3",
                 .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
                 .note = "none: plain TCP", .example = "/etc/mfl/server.pem", .reload = MFL_RELOAD_FILE,
@@ -69,7 +79,7 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR", .note = "none",
                 .example = "/etc/mfl/ca.pem", .reload = MFL_RELOAD_FILE,
                 .help = "the CA that must have issued the certificates of daemons and operators (OU=daemon, operator, "
-                        "viewer or admin is the role, CN the name); a file, or a directory of .pem files"},
+                        "viewer, admin or relay is the role, CN the name); a file, or a directory of .pem files"},
         {.field = {KEY("tls_crl", STRING, tls_crl)}, .option = "tls-crl", .argument = "FILE", .note = "none",
                 .example = "/etc/mfl/crl.pem", .reload = MFL_RELOAD_FILE, .help = "revoked certificates (PEM)"},
 
@@ -91,6 +101,11 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("allow_simulation", BOOL, allow_simulation)}, .option = "allow-simulation", .value = "false",
                 .help = "take jobs whose `simulation` makes some clients bad, to test robust strategies; mfl run starts its "
                         "server so. Not for a server with data that matter"},
+
+        {.field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
+                .example = "/usr/lib/mfl/plugins",
+                .help = "a directory of strategies of your own, *.so (mfl/strategy.h), which only root or the server's user may "
+                        "write; they are loaded when the server starts, and run with its rights"},
 
         {.section = "Metrics and dashboard",
                 .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
@@ -141,6 +156,7 @@ static const struct mfl_settings_topic topics[] = {
         {"EXAMPLES",
                 "  mfl-server --state-dir /var/lib/mfl\n"
                 "  mfl-server --config /etc/mfl/server.yaml --log-level debug\n"
+                "  mfl-server --upstream fl.example.org:7433 --name paris --listen 127.0.0.1:7435    a relay\n"
                 "  mfl-server --state-dir /var/lib/mfl --backup /var/backups/mfl/today"},
         {"SEE ALSO", "mfl-server.yaml(5), mfl-client(8), mfl(1), mfl-job(5)"},
         {NULL, NULL},
@@ -197,6 +213,8 @@ int mfl_server_config_load(
                         "use only one of --backup, --check-state and --repair; --backup also checks what it "
                         "saves");
         r = check_tls(&config, err);
+        if (!r && *config.name && !*config.upstream)
+                r = mfl_fail(err, MFL_INVALID, "name is a relay's: it needs upstream, too");
         if (r)
                 return r;
         *ret_config = config;

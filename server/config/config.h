@@ -23,6 +23,8 @@ struct mfl_server_config {
         uint32_t log_level;                   /* index into error, warn, info, debug */
         bool insecure_listen;                 /* plain TCP on an address other than loopback */
         char http[256];                       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
+        char upstream[256];                   /* of a relay; "": this is a server */
+        char name[64];                        /* of a relay; "": from its certificate, or the host */
         bool insecure_http;                   /* also on an address other than loopback */
         /* PEM files (proto/tls.h). The first three together: TLS; none: plain TCP. */
         char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
@@ -31,6 +33,7 @@ struct mfl_server_config {
         char **argv;
         bool exit_with_stdin;  /* command line only */
         bool allow_simulation; /* jobs with simulated attacks */
+        char plugins[1024];    /* a directory of strategies (server/strategy/plugin.h); "": none */
         /* Command line only; instead of serving: */
         char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
         bool check_state;  /* verify state_dir */

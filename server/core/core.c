@@ -4,6 +4,7 @@
 #include "server/round/round.h"
 #include "server/round/round_job.h"
 #include "server/round/round_phase.h"
+#include "server/round/round_secure.h"
 #include "server/round/round_store.h"
 #include "server/round/scheduler.h"
 #include "server/work/core_presence.h"
@@ -37,6 +38,7 @@ void mfl_core_free(struct mfl_core *core)
         while (core->jobs) {
                 struct core_job *job = core->jobs;
                 core->jobs = job->next;
+                mfl_round_secure_free(job);
                 mfl_round_free(core, job);
         }
         for (uint32_t i = 0; i < core->n_daemons; i++) {
@@ -124,6 +126,7 @@ static void release_jobs(struct mfl_core *core)
                 if (!*at)
                         core->jobs_end = at;
                 mfl_core_act(core, MFL_ACT_JOB_RELEASE, job)->teams = job->team_totals;
+                mfl_round_secure_free(job);
                 mfl_round_free(core, job);
         }
 }
@@ -204,6 +207,10 @@ static void job_event(struct mfl_core *core, const struct mfl_core_event *event)
         case MFL_EV_SLOT_BUSY:
         case MFL_EV_ADDED:
                 mfl_core_slot_event(core, job, event);
+                break;
+        case MFL_EV_SECURE_NOTED:
+        case MFL_EV_UNMASKED:
+                mfl_round_secure_event(core, job, event);
                 break;
         case MFL_EV_APPLIED:
                 mfl_round_applied(core, job, event);

@@ -5,6 +5,7 @@
 #include "server/core/core_say.h"
 #include "server/round/round_eval.h"
 #include "server/round/round_move.h"
+#include "server/round/round_secure.h"
 #include "server/work/core_announce.h"
 #include "server/work/core_claims.h"
 #include "server/work/core_group.h"
@@ -28,6 +29,8 @@ static void on_failed(struct mfl_core *core, struct core_daemon *daemon, const s
                 mfl_core_site_said(core, daemon, msg);
                 return;
         }
+        if (task && mfl_round_secure_left(core, task, msg->failed.reason))
+                return;
         if (!task || !mfl_core_task_live(task))
                 return;
         struct core_job *job = task->job;
@@ -149,6 +152,9 @@ void mfl_core_message(struct mfl_core *core, struct core_daemon *daemon, const s
                 break;
         case MFL_MSG_COMMUNICATOR_ID:
                 mfl_core_group_communicator(core, daemon, msg);
+                break;
+        case MFL_MSG_SECURE:
+                mfl_round_secure_message(core, daemon, &msg->secure);
                 break;
         case MFL_MSG_LEAVING:
                 mfl_core_daemon_leaving(core, daemon, msg->cancel.reason);

@@ -113,6 +113,10 @@ void mfl_core_node_view(
         ret_view->collective = MFL_COLLECTIVE_SOLO;
         ret_view->leader = false;
         ret_view->alone[0] = '\0';
+        if (daemon->conn && daemon->info.relay[0]) {
+                ret_view->collective = MFL_COLLECTIVE_RELAY;
+                return;
+        }
         if (!daemon->conn || n < 2) {
                 tell_alone(daemon, ret_view->alone);
                 return;

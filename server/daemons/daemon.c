@@ -58,6 +58,14 @@ static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
         return ok;
 }
 
+/* Only the relay that carries a daemon says that it is below a relay. A path that is too long is cut. */
+static void put_relay(const struct mfl_session *session, const char *rest, char ret_path[MFL_RELAY_BYTES])
+{
+        ret_path[0] = '\0';
+        if (session->carrier)
+                mfl_snprintf(ret_path, MFL_RELAY_BYTES, "%s%s%.190s", session->relay, *rest ? "/" : "", rest);
+}
+
 static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err)
 {
         struct mfl_daemons *daemons = daemons_of(session);
@@ -71,6 +79,7 @@ static int on_greeted(struct mfl_session *session, const Mfl__Envelope *envelope
                 return mfl_fail_memory(err, sizeof *peer, "a daemon's connection");
         }
         mfl_assert(!session->peer && *msg.hello.name);
+        put_relay(session, envelope->hello->relay, msg.hello.relay);
         mfl_strcpy(peer->name, sizeof peer->name, msg.hello.name);
         mfl_strcpy(peer->site, sizeof peer->site, msg.hello.site);
         mfl_strcpy(peer->lanes.daemon, sizeof peer->lanes.daemon, msg.hello.name);
@@ -103,7 +112,7 @@ static void serve_correction(struct mfl_session *session, const Mfl__ParamsGet *
 {
         struct mfl_daemons *daemons = daemons_of(session);
         struct mfl_server_job *job = mfl_server_job_find(daemons->jobs, get->job);
-        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_states(job->runtime);
+        bool ready = job && job->stage == MFL_STAGE_READY && mfl_runtime_corrects(job->runtime);
         struct mfl_correction_ask ask = {.conn = session->conn, .client = get->client, .offset = get->offset};
         struct mfl_daemon_peer *peer = mfl_daemon_of(session);
         if (!ready || peer->correcting ||
@@ -136,7 +145,7 @@ void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *j
 }
 
 /* The core has no part in it. */
-static void serve_params(struct mfl_session *session, const Mfl__ParamsGet *get)
+void mfl_daemons_params(struct mfl_session *session, const Mfl__ParamsGet *get)
 {
         struct mfl_server_job *job = mfl_server_job_find(daemons_of(session)->jobs, get->job);
         struct mfl_params *params =
@@ -175,7 +184,7 @@ static int feed_message(struct mfl_session *session, const Mfl__Envelope *envelo
                 if (envelope->params_get->of_client)
                         serve_correction(session, envelope->params_get);
                 else
-                        serve_params(session, envelope->params_get);
+                        mfl_daemons_params(session, envelope->params_get);
         } else if (msg.kind == MFL_MSG_TELEMETRY) {
                 /* For people who look: the core decides nothing by it. */
                 event.kind = MFL_EV_HEARD;

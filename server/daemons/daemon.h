@@ -43,6 +43,8 @@ const void *mfl_daemons_inside(
 /* As mfl_jobs_ops.corrected. */
 void mfl_daemons_corrected(struct mfl_daemons *daemons, struct mfl_server_job *job,
         const struct mfl_correction_ask *ask, struct mfl_params *correction);
+/* Sends a daemon or a relay the params that it asks for, or ParamsGone. */
+void mfl_daemons_params(struct mfl_session *session, const Mfl__ParamsGet *get);
 /* Tells every daemon that the job has ended, so that it frees its device. */
 void mfl_daemons_job_over(struct mfl_daemons *daemons, const char *job);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a daemon says about a job's partition: for the core, which holds daemons to it, and for the store. */
 #include "common/base/log.h"
+#include "server/daemons/contract_take.h"
 #include "server/daemons/partition_take.h"
 
 struct word {
@@ -139,6 +140,8 @@ void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, 
                 mfl_loop_feed(jobs->loop, &heard);
                 return;
         }
+        if (*partition->contract && !partition->first)
+                mfl_job_contract_take(session, job, *site ? site : daemon, partition->contract);
         tell_core(session, job, partition);
         if (!is_wanted(session, job, partition))
                 return;
@@ -148,6 +151,7 @@ void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, 
         }
         Mfl__Partition shown = *partition;
         shown.n_counts = 0;
+        shown.contract = (char *)protobuf_c_empty_string;
         mfl_strcpy(job->partition_from, sizeof job->partition_from, daemon);
         keep(session, job, "", &shown);
 }

@@ -178,6 +178,12 @@ void mfl_server_job_act(struct mfl_server_job *job, const struct mfl_core_action
         case MFL_ACT_SLOT_FREE:
                 mfl_server_job_slot_free(job, action->slot.slot);
                 break;
+        case MFL_ACT_SECURE_NOTE:
+                mfl_server_job_secure_note(job, action);
+                break;
+        case MFL_ACT_UNMASK:
+                mfl_server_job_unmask(job, action);
+                break;
         case MFL_ACT_APPLY:
                 mfl_server_job_apply(job, action);
                 break;

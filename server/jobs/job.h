@@ -56,6 +56,8 @@ struct mfl_jobs {
         struct mfl_disk_seen *disk;
         uint32_t slots; /* staging buffers of each job; 0: by the model's size */
         bool allow_simulation;
+        bool tls; /* daemons come with certificates */
+        const struct mfl_plugins *plugins;
         const struct mfl_jobs_ops *ops;
         void *user;
         struct mfl_server_job *first;        /* the oldest */

@@ -46,6 +46,11 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
 int mfl_job_private_release(
         struct mfl_server_job *job, uint32_t round, struct mfl_core_event *event, struct mfl_error *err);
 
+/* job_secure.c. prepare, worker: whether an opening of the round after the last committed one was written down. */
+void mfl_server_job_secure_note(struct mfl_server_job *job, const struct mfl_core_action *action);
+void mfl_server_job_unmask(struct mfl_server_job *job, const struct mfl_core_action *action);
+int mfl_job_secure_prepare(struct mfl_server_job *job, bool *ret_opened, struct mfl_error *err);
+
 /* job_cost.c: what a round costs on the network. */
 /* A round begins, or another attempt at it. */
 void mfl_server_job_cost_open(struct mfl_server_job *job, uint32_t round);

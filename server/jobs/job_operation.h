@@ -44,9 +44,11 @@ struct job_operation {
                         uint32_t population;
                         uint64_t virtual_us;
                         struct job_private private;
+                        bool opened; /* a secure sum */
                 } prepare;
-                uint32_t slot;                  /* add, ahead */
-                struct mfl_round_totals totals; /* apply */
+                uint32_t slot;                   /* add, ahead */
+                struct mfl_round_totals totals;  /* apply */
+                const struct mfl_leader *leader; /* note, unmask */
                 struct {
                         const int64_t *memory;
                         uint64_t n_memory;

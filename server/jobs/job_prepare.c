@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "kernels/backend.h"
 #include "server/jobs/job_internal.h"
+#include "server/strategy/plugin.h"
 
 #define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
 #define LARGE_SLOT_BYTES (64u << 20)
@@ -36,8 +37,25 @@ static int check_population(const struct mfl_server_job *job, uint32_t populatio
 {
         if (job->spec->simulation.attack && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
+        if (job->spec->secure.bits && !job->jobs->tls)
+                return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
         int r = mfl_job_check_cohort(job->spec, err);
-        return r || !population ? r : mfl_partition_check(job->spec, data->train_samples, err);
+        return r || !population || mfl_job_owns_data(job->spec)
+                       ? r
+                       : mfl_partition_check(job->spec, data->train_samples, err);
+}
+
+/* A job waits for a plug-in that an earlier start of the server had, and says so. */
+static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
+{
+        char text[256];
+        uint64_t seq;
+        int r = mfl_plugins_resolve(job->jobs->plugins, job->spec, err);
+        if (r || !job->spec->aggregation.plugin.ops)
+                return r == MFL_NOT_FOUND ? MFL_STORE_AGAIN : r;
+        mfl_plugins_describe(job->spec, text, sizeof text);
+        mfl_store_log(job->jobs->store, job->id, text, &seq);
+        return 0;
 }
 
 /* Who is bad belongs to what is known of a run. */
@@ -98,6 +116,11 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         struct mfl_store *store = job->jobs->store;
         uint32_t n = MFL_MIN(mfl_job_versions(job->spec), resume->round);
         struct mfl_store_job row;
+        if (job->spec->model.tensors && !resume->round && !resume->initial_path[0])
+                return mfl_fail(err, MFL_INVALID,
+                        "model.tensors: the job came without its start values: write model.initial, and "
+                        "submit "
+                        "it with mfl");
         if (!n)
                 return 0;
         struct mfl_runtime_version *v = mfl_calloc(n, sizeof *v);
@@ -147,7 +170,7 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
         MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
-        char states_path[MFL_STORE_PATH_BYTES];
+        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -158,12 +181,15 @@ static void run_prepare(struct mfl_work *work)
                                                             : mfl_calendar_rows(job->spec),
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
                 .states = &states,
+                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, mark_path),
                 .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
         };
-        op->status = check_population(job, op->prepare.population, data, &op->err);
+        op->status = find_plugin(job, &op->err);
+        if (!op->status)
+                op->status = check_population(job, op->prepare.population, data, &op->err);
         if (!op->status)
                 op->status = mfl_job_graph(
                         job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
@@ -204,6 +230,8 @@ static void run_prepare(struct mfl_work *work)
         op->status = mfl_job_private_prepare(
                 job, &options.fixed, op->prepare.graph->n_moving, &op->prepare.private, &op->err);
         if (!op->status)
+                op->status = mfl_job_secure_prepare(job, &op->prepare.opened, &op->err);
+        if (!op->status)
                 store_prepared(op);
 }
 
@@ -240,11 +268,12 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.n_slots = mfl_runtime_slots(job->runtime);
         bool classes = mfl_loss_answers(job->spec->training.loss) == MFL_ANSWERS_LABELS;
         int heads = 1 + (int)job->spec->training.auxiliary.n;
+        bool known = !mfl_job_has_program(job->spec); /* only a program knows what it scores */
         op->event.job_ready.scored =
-                (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes);
+                known ? (uint32_t)(classes ? job->graph->positions / heads : job->graph->classes) : 0;
         op->event.job_ready.scored_all =
-                !classes || (!job->graph->vocabulary && job->graph->positions == heads &&
-                                    !job->spec->training.has_ignore_index);
+                known && (!classes || (!job->graph->vocabulary && job->graph->positions == heads &&
+                                              !job->spec->training.has_ignore_index));
         op->event.job_ready.tally = mfl_job_tally(job->spec, job->graph);
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
@@ -253,6 +282,7 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
         op->event.job_ready.select_seed = op->prepare.private.select_seed;
         op->event.job_ready.last_round = op->prepare.private.last_round;
+        op->event.job_ready.opened = op->prepare.opened;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
         mfl_job_operation_end(op);

@@ -6,6 +6,7 @@
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
 #include "server/round/round_phase.h"
+#include "server/round/round_secure.h"
 #include "server/round/round_store.h"
 #include "server/work/core_data.h"
 #include "server/work/core_group.h"
@@ -112,6 +113,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         job->virtual_us = event->job_ready.virtual_us;
         job->select_seed = job->spec->privacy.kind ? event->job_ready.select_seed : job->spec->seed;
         job->last_round = event->job_ready.last_round;
+        job->skip_round = event->job_ready.opened ? job->committed + 1 : 0;
         if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_calendar(job, event)) {
                 core->error = -ENOMEM;
                 return;
@@ -200,6 +202,8 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
                 return;
         }
         const char *why = job->spoilt ? "what was told of clients proved false" : why_over(core, job);
+        if (job->phase == PHASE_TRAIN && job->spec->secure.bits)
+                why = mfl_round_secure_progress(core, job, why);
         if (why && job->phase == PHASE_TRAIN)
                 mfl_round_close_train(core, job, why);
         else if (why && job->eval_tries < job->spec->limits.retries && impossible(core, job)) {
@@ -245,6 +249,7 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
         mfl_round_store_timers(core, job, next_ms);
         mfl_core_group_timers(core, job, next_ms);
         mfl_core_slots_timers(core, job, next_ms);
+        mfl_round_secure_timers(core, job, next_ms);
         if (core->now_ms >= job->deadline_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_DATA && job->prepare_ms > core->now_ms)

@@ -19,13 +19,25 @@ static int set_items(struct core_job *job, uint32_t n)
         return 0;
 }
 
+/* Rounds of one turn of the method have the same clients. */
+static uint32_t turn_of(const struct core_job *job)
+{
+        uint32_t rounds = mfl_method_get(job->spec)->turn_rounds;
+        return rounds ? (job->round - 1) / rounds + 1 : job->round;
+}
+
+static uint32_t draw_of(const struct core_job *job)
+{
+        return mfl_method_get(job->spec)->turn_rounds ? 0 : job->attempt;
+}
+
 /* ---- partition local: the clients are sites ---- */
 
 /* n of the keys without replacement. */
 static int pick(struct core_job *job, const uint64_t *key, uint32_t n_keys, uint32_t n)
 {
         uint32_t *v = n < n_keys ? mfl_malloc(n * sizeof *v) : NULL;
-        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, turn_of(job), draw_of(job));
         int r = n < n_keys && !v ? -ENOMEM : set_items(job, n);
         if (!r && v)
                 r = mfl_draw_uniform(&rng, n_keys, n, v);
@@ -43,7 +55,7 @@ static int pick_each(struct core_job *job, const uint64_t *key, uint32_t n_keys)
         uint32_t *v = mfl_malloc(most * sizeof *v);
         if (!v)
                 return -ENOMEM;
-        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, turn_of(job), draw_of(job));
         for (uint32_t i = 0; i < n_keys && n < most; i++)
                 if (mfl_rng_u32(&rng) < below)
                         v[n++] = i;
@@ -71,7 +83,7 @@ static int pick_weighted(struct core_job *job, const uint64_t *key, uint32_t n_k
 {
         MFL_CLEANUP_FREE uint64_t *weight = mfl_calloc(n_keys, sizeof *weight);
         MFL_CLEANUP_FREE uint32_t *v = mfl_malloc(MFL_MAX(n, 1u) * sizeof *v);
-        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, job->round, job->attempt);
+        struct mfl_rng rng = mfl_rng_new(job->select_seed, MFL_RNG_SELECT, turn_of(job), draw_of(job));
         if (!weight || !v)
                 return -ENOMEM;
         for (uint32_t i = 0; i < job->n_leased; i++) {
@@ -169,14 +181,16 @@ static void measure_staleness(struct core_job *job, const struct mfl_cohort *coh
 
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
 {
+        if (job->skip_round == job->round)
+                return set_items(job, 0);
         if (mfl_core_job_is_local(job))
                 return pick_local(job, job->spec->selection.clients, job->spec->selection.kind);
         struct mfl_cohort cohort;
         int r = take_samples(job);
         struct mfl_cohort_ask ask = {.job = job->spec,
                 .population = job->spec->data.clients,
-                .round = job->round,
-                .attempt = job->attempt,
+                .round = turn_of(job),
+                .attempt = draw_of(job),
                 .samples = job->samples,
                 .memory = job->memory,
                 .bytes = (job->n_params + (job->n_params - job->n_frozen) * mfl_method_vectors(job->spec)) *
@@ -205,6 +219,13 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         job->record.virtual_start_us = cohort.start_us;
         job->record.virtual_end_us = cohort.end_us;
         return r;
+}
+
+uint32_t mfl_round_quorum(const struct core_job *job)
+{
+        double need = ceil(job->spec->limits.quorum * job->n_wanted);
+        /* A Poisson sample may be empty: the params stay what they are. */
+        return need < 1 && job->n_items ? 1 : (uint32_t)need;
 }
 
 int mfl_round_items_census(struct core_job *job)

@@ -20,5 +20,7 @@ int mfl_round_items_census(struct core_job *job);
 bool mfl_round_samples_differ(const struct core_job *job);
 /* A census has to come before the next round. */
 bool mfl_round_lacks_samples(const struct core_job *job);
+/* How many clients of the round must count. */
+uint32_t mfl_round_quorum(const struct core_job *job);
 
 #endif

@@ -20,7 +20,7 @@ bool mfl_round_wants(const struct core_job *job)
 {
         if (mfl_round_waits(job))
                 return true;
-        if (job->phase != PHASE_TRAIN && job->phase != PHASE_EVAL)
+        if ((job->phase != PHASE_TRAIN && job->phase != PHASE_EVAL) || job->secure)
                 return false;
         bool local = job->spec->data.partition == MFL_PARTITION_LOCAL;
         return job->count[ITEM_OPEN] || (local && job->count[ITEM_MISSING]);
@@ -49,6 +49,16 @@ static uint32_t fails_of(const struct core_daemon *daemon, const struct core_job
         return relation ? relation->fails : 0;
 }
 
+/* A daemon is one participant of a secure sum, with one update. */
+static bool has_part(const struct core_job *job, const struct core_daemon *daemon)
+{
+        for (const struct core_task *task = daemon->tasks; task && job->spec->secure.bits;
+                task = task->daemon_next)
+                if (task->job == job && task->kind == MFL_TASK_TRAIN)
+                        return true;
+        return false;
+}
+
 /* Lists the daemons that get open items: the usable ones, without those that have just failed if there are
  * others. They are in the order of names, so that the same daemons get the same clients after a restart. */
 static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
@@ -57,6 +67,8 @@ static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
         for (uint32_t i = 0; i < job->n_leased; i++) {
                 struct core_daemon *daemon = job->leased[i];
                 if (!mfl_core_daemon_usable(daemon, job) || mfl_round_team_assists(daemon))
+                        continue;
+                if (has_part(job, daemon))
                         continue;
                 v[n++] = daemon;
                 if (fails_of(daemon, job))
@@ -177,6 +189,17 @@ static uint32_t drop_weak(const struct core_job *job, struct core_daemon **v, ui
         return n_left;
 }
 
+/* Contiguous pieces of equal length: each daemon is a participant. */
+static void deal_evenly(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t from = (uint32_t)((uint64_t)n_open * i / n),
+                         to = (uint32_t)((uint64_t)n_open * (i + 1) / n);
+                give(core, job, v[i], open + from, to - from);
+        }
+}
+
 static void deal_population(
         struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
 {
@@ -194,7 +217,9 @@ static void deal_population(
                 return;
         }
         n = drop_weak(job, v, n);
-        if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
+        if (n && n_open && job->phase == PHASE_TRAIN && job->spec->secure.bits)
+                deal_evenly(core, job, v, n, open, n_open);
+        else if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
                 deal_by_modulo(core, job, v, n, open, n_open);
         else if (n && n_open)
                 deal_by_speed(core, job, v, n, open, n_open);
@@ -279,6 +304,8 @@ static void send_new(struct mfl_core *core, struct core_job *job, const struct c
 void mfl_round_deal(struct mfl_core *core, struct core_job *job)
 {
         if (core->error)
+                return;
+        if (job->secure) /* its participants are settled */
                 return;
         const struct core_task *old = job->tasks;
         bool moving = job->moving;

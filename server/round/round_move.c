@@ -27,7 +27,8 @@ struct move {
 
 bool mfl_round_moves(const struct core_job *job)
 {
-        return job->phase == PHASE_TRAIN && job->spec->data.partition != MFL_PARTITION_LOCAL &&
+        return job->phase == PHASE_TRAIN && !job->spec->secure.bits &&
+               job->spec->data.partition != MFL_PARTITION_LOCAL &&
                job->spec->selection.assign != MFL_ASSIGN_MODULO && !job->count[ITEM_OPEN] &&
                job->count[ITEM_ASSIGNED];
 }

@@ -5,6 +5,7 @@
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
 #include "server/round/round_scores.h"
+#include "server/round/round_secure.h"
 #include "server/round/round_store.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
@@ -156,17 +157,10 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
         job->stamp = ++core->stamp; /* resting daemons may work again */
 }
 
-static uint32_t quorum_need(const struct core_job *job)
-{
-        double need = ceil(job->spec->limits.quorum * job->n_wanted);
-        /* A Poisson sample may be empty: the params stay what they are. */
-        return need < 1 && job->n_items ? 1 : (uint32_t)need;
-}
-
 /* The round is decided. What is still outstanding is refused from here on; sums under way end first. */
 void mfl_round_close_train(struct mfl_core *core, struct core_job *job, const char *why)
 {
-        uint32_t need = quorum_need(job);
+        uint32_t need = mfl_round_quorum(job);
         mfl_core_groups_end(core, job, "the round closes");
         for (struct core_task *task = job->tasks; task; task = task->job_next)
                 for (uint32_t i = 0; i < task->n_items; i++)
@@ -237,7 +231,10 @@ static int keep_losses(struct core_job *job)
 
 void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
 {
-        uint32_t counted = job->count[ITEM_COUNTED], n = job->n_items, need = quorum_need(job);
+        enum round_secure secure = mfl_round_secure_end(core, job);
+        bool none = secure == ROUND_SECURE_RETRY || secure == ROUND_SECURE_SKIP;
+        uint32_t counted = none ? 0 : job->count[ITEM_COUNTED], n = job->n_items,
+                 need = mfl_round_quorum(job);
         struct mfl_round_record *record = &job->record;
         record->clients = counted;
         record->clients_rejected = job->count[ITEM_REJECTED];
@@ -249,7 +246,7 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
                 return;
         }
         drop_work(core, job, "the round is over");
-        if (job->spoilt) {
+        if (job->spoilt && (secure == ROUND_SECURE_NONE || secure == ROUND_SECURE_RETRY)) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);
                 core->sched_dirty = true;
                 mfl_core_trace(core, job, "round %u begins again, %s", job->round,
@@ -257,8 +254,12 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
                                      : "with the same clients: a counted update proved false");
                 return;
         }
-        if (counted < need) {
+        if (counted < need && secure != ROUND_SECURE_SKIP) {
                 retry_round(core, job, counted, n, need);
+                return;
+        }
+        if (secure == ROUND_SECURE_SKIP && job->n_skipped > job->spec->limits.retries) {
+                mfl_round_job_fail(core, job, MFL_JOB_FAILED, job->last_failure);
                 return;
         }
         if (job->store.round) {

@@ -21,7 +21,7 @@ uint32_t mfl_round_team_ranks(const struct core_job *job)
                 return 1;
         uint32_t grains = mfl_job_grains(spec);
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
-        return MFL_MIN(MFL_MIN(grains, most), MFL_TEAM_RANKS_MAX);
+        return MFL_MIN(MFL_MIN(grains, most), MFL_MIN(mfl_core_team_pays(job), MFL_TEAM_RANKS_MAX));
 }
 
 bool mfl_round_team_assists(const struct core_daemon *daemon)

@@ -16,9 +16,11 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
+#include "server/strategy/plugin.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
 {
@@ -33,10 +35,11 @@ static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 /* Sums and state. */
 static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
 {
-        const struct mfl_strategy_ops *ops = mfl_strategy_get(spec->aggregation.strategy);
+        const struct mfl_strategy_ops *ops = mfl_strategy_of(spec);
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
+        sums += mfl_told_bytes(spec, n) + (spec->compression.down_half ? n * sizeof(float) : 0);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -110,6 +113,11 @@ static int alloc_memory(
         }
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
+        r = mfl_told_open(rt, err);
+        if (!r && rt->spec->compression.down_half && !(rt->rest = alloc_touched(rt->n * sizeof *rt->rest)))
+                r = mfl_fail_memory(err, rt->n * sizeof *rt->rest, "the rest of rounded parameters");
+        if (r)
+                return r;
         r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
         return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
@@ -181,7 +189,8 @@ int mfl_runtime_open(
         mfl_strcpy(rt->job, sizeof rt->job, options->job);
         rt->spec = options->spec;
         rt->graph = options->graph;
-        rt->strategy = mfl_strategy_get(options->spec->aggregation.strategy);
+        rt->strategy = mfl_strategy_of(options->spec);
+        mfl_strcpy(rt->mark_path, sizeof rt->mark_path, options->mark_path ? options->mark_path : "");
         rt->method = mfl_method_get(options->spec);
         rt->fixed = options->fixed;
         rt->budget = options->budget;
@@ -230,6 +239,9 @@ void mfl_runtime_close(struct mfl_runtime *rt)
                 free(rt->state[i]);
         free(rt->slots);
         free(rt->sums);
+        free(rt->told);
+        free(rt->told_mean);
+        free(rt->rest);
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
@@ -260,6 +272,7 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
         mfl_ahead_forget(rt);
         if (rt->sums)
                 memset(rt->sums, 0, rt->n * sizeof *rt->sums);
+        mfl_told_clear(rt);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
         if (rt->states)
@@ -310,7 +323,7 @@ static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *par
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
         float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
-        const struct mfl_strategy_round round = {.number = rt->round,
+        struct mfl_strategy_round round = {.number = rt->round,
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
@@ -328,8 +341,11 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 mfl_runtime_rebase(rt, totals, begin, count);
                 if (rt->largest)
                         mfl_grid_measure(rt->graph, begin, count, rt->d, rt->largest);
+                round.told = mfl_told_mean(rt, begin, count, totals->weight);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
+                if (!r && rt->rest)
+                        mfl_bf16_feed(count, out + begin, rt->rest + begin);
                 if (!r)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
@@ -344,7 +360,7 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 {
         uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
-        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON;
+        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits;
         if (weight != rt->weight_added || (!weight && !may_be_none))
                 return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
                         (unsigned long long)weight, (unsigned long long)rt->weight_added);
@@ -361,8 +377,13 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
         if (!r && rt->spec->privacy.kind)
                 r = mfl_runtime_add_noise(rt, err);
+        bool marks = rt->spec->aggregation.strategy == MFL_STRATEGY_PLUGIN && *rt->mark_path;
+        if (!r && marks)
+                r = mfl_plugin_mark(rt->mark_path, rt->round, rt->strategy->name, err);
         if (!r)
                 r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+        if (!r && marks)
+                mfl_plugin_unmark(rt->mark_path);
         mfl_rows_end(rt);
         if (!r)
                 r = make_grid(rt, !weight, params, err);
@@ -393,7 +414,7 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt)
         return rt->numbers;
 }
 
-_Static_assert(MFL_CHECKPOINT_STATES_MAX >= MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
+_Static_assert(MFL_CHECKPOINT_STATES_MAX > MFL_STRATEGY_STATES_MAX, "a checkpoint holds every state vector");
 _Static_assert(MFL_CHECKPOINT_NUMBERS_MAX >= MFL_METHOD_STATES_MAX, "and every number");
 
 void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_checkpoint)
@@ -415,6 +436,10 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
         for (int i = 0; i < rt->strategy->n_state; i++) {
                 checkpoint.state_name[i] = rt->strategy->state_name[i];
                 checkpoint.state[i] = rt->state[i];
+        }
+        if (rt->rest) {
+                checkpoint.state_name[checkpoint.n_state] = MFL_RUNTIME_REST;
+                checkpoint.state[checkpoint.n_state++] = rt->rest;
         }
         *ret_checkpoint = checkpoint;
 }

@@ -9,7 +9,7 @@
  *
  * MEMORY. 4 bytes for each frozen param. Uniform blocks, one for the current params and one per slot, 4n
  * bytes each when only f32 updates can come (mfl_runtime_f32_only), else 8n; plus the sums (8n; none for
- * single updates, which go to a spill file), 8n for the sum of clients' states (states.h), and 4n per state vector of the strategy. So the median with 2
+ * single updates, which go to a spill file), 8n for the sum of clients' states (states.h) or of their gradients (runtime_told.c), and 4n per state vector of the strategy. So the median with 2
  * slots takes 3 copies of the model, fedavg with 1 slot 6, of which 5 are in memory: the part of a block that
  * params leave over is given back to the system while they hold it. A `local` job has one client a daemon,
  * but a node's daemons add theirs, so its slots take sums as well. APPLY needs a free block for the new
@@ -38,6 +38,7 @@
 #include "common/method/method.h"
 #include "common/privacy/secret.h"
 #include "proto/message.h"
+#include "server/secure/leader.h"
 #include "server/runtime/states.h"
 #include "server/store/checkpoint.h"
 #include "server/store/store.h"
@@ -107,7 +108,9 @@ struct mfl_runtime_options {
         const char *states_path;
         const struct mfl_store_states *states;
         uint32_t population;
-        uint32_t round; /* of those params */
+        const char *
+                mark_path; /* where crashes of a plug-in are counted (server/strategy/plugin.h); NULL: nowhere */
+        uint32_t round;    /* of those params */
         /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round
          * comes from initial_path, which may be set beside checkpoint_path then, or from the seed. */
         const struct mfl_runtime_version *versions;
@@ -212,6 +215,9 @@ const double *mfl_runtime_method(const struct mfl_runtime *rt);
 int mfl_runtime_sum_digest(
         struct mfl_runtime *rt, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
 void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secret);
+/* Worker. A secure sum: takes the masks off the sums and the opening's figures. MFL_INVALID: the sum is not one of valid updates; the
+ * sums are then worth nothing. */
+int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err);
 /* The digests of an asynchronous job's versions, number v at v % (mfl_job_versions + 1); NULL: it is none. Borrowed: valid on
  * the loop thread until the next APPLY or close. */
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];
@@ -223,6 +229,8 @@ const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
  * in the budget while somebody has them. MFL_NOT_FOUND: this is not the job's current digest. */
 int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
         struct mfl_params **ret_correction, struct mfl_error *err);
+/* Whether there are such corrections. */
+bool mfl_runtime_corrects(const struct mfl_runtime *rt);
 /* NULL: clients keep nothing. */
 struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
 /* What a robust rule made of the last applied round's rows. The rows that counted least come first: only those with less

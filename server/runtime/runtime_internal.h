@@ -79,6 +79,7 @@ struct mfl_runtime {
         const struct mfl_job *spec;
         const struct mfl_graph *graph;
         const struct mfl_strategy_ops *strategy;
+        char mark_path[MFL_STORE_PATH_BYTES]; /* of a strategy that is a plug-in; "": none */
         const struct mfl_method_ops *method;
         double numbers[MFL_METHOD_STATES_MAX]; /* what the method keeps from round to round */
         int64_t *
@@ -96,6 +97,10 @@ struct mfl_runtime {
         float *state[MFL_STRATEGY_STATES_MAX];
         struct mfl_spill *spill;   /* NULL but for single updates */
         struct mfl_states *states; /* NULL: clients keep nothing */
+        int64_t *
+                told; /* the sum of clients' second vectors in units of 1 / told_unit; NULL: there is none (runtime_told.c) */
+        double told_unit, *told_mean; /* RANGE_ELEMENTS */
+        float *rest; /* compression.down: what rounding has taken away from the params; NULL: they are not rounded */
         /* Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
          * the digests of all of them, number v at v % (n_older + 1). */
         struct mfl_params **older;
@@ -174,11 +179,22 @@ static inline uint64_t mfl_element_bytes(enum mfl_encoding encoding)
 /* runtime_noise.c, worker: adds the noise to the sums. */
 int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_error *err);
 
+/* runtime_told.c, all of no effect where there is no such sum. update: both vectors of a client's. mean: valid until the next call;
+ * NULL: there is none. */
+uint64_t mfl_told_bytes(const struct mfl_job *spec, uint64_t n);
+int mfl_told_open(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_told_clear(struct mfl_runtime *rt);
+int mfl_told_check(const struct mfl_runtime *rt, const float *update, struct mfl_error *err);
+void mfl_told_add(struct mfl_runtime *rt, uint64_t weight, const float *update);
+const double *mfl_told_mean(struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight);
+
 /* runtime_states.c. advance: the clients' states follow the round, and d may follow them. */
 int mfl_runtime_open_states(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 int mfl_runtime_advance_states(
         struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err);
+
+#define MFL_RUNTIME_REST "rest" /* its name in checkpoints */
 
 /* runtime_load.c. frozen: graph->n_frozen floats; NULL: none. fill: also the state. version, first: of one version, or before the
  * first round, the params alone. */

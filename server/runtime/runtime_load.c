@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/model/safetensors.h"
 
@@ -68,18 +69,18 @@ static int load_initial(
         return r;
 }
 
-static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, int i, const char *path,
-        struct mfl_error *err)
+static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, const char *vector, float *to,
+        const char *path, struct mfl_error *err)
 {
         for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++) {
                 const struct mfl_param *param = &rt->graph->params[t];
                 char name[256];
-                snprintf(name, sizeof name, "strategy/%s/%s", rt->strategy->state_name[i], param->name);
+                snprintf(name, sizeof name, "strategy/%s/%s", vector, param->name);
                 const struct mfl_st_tensor *tensor = mfl_st_find(file, name);
                 if (!tensor || tensor->count != param->count)
                         return mfl_fail(err, MFL_INVALID, "%s: tensor %s is missing or has a wrong shape",
                                 path, name);
-                memcpy(rt->state[i] + (param->offset - rt->graph->n_frozen), tensor->data,
+                memcpy(to + (param->offset - rt->graph->n_frozen), tensor->data,
                         param->count * sizeof(float));
         }
         return 0;
@@ -154,7 +155,10 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
         if (!r)
                 r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
         for (int i = 0; i < rt->strategy->n_state && !r; i++)
-                r = load_state(rt, file, i, options->checkpoint_path, err);
+                r = load_state(
+                        rt, file, rt->strategy->state_name[i], rt->state[i], options->checkpoint_path, err);
+        if (!r && rt->rest)
+                r = load_state(rt, file, MFL_RUNTIME_REST, rt->rest, options->checkpoint_path, err);
         if (!r)
                 r = load_numbers(rt, file, options->checkpoint_path, err);
         if (!r && options->n_memory)
@@ -204,7 +208,10 @@ int mfl_runtime_fill(struct mfl_runtime *rt, const struct mfl_runtime_options *o
         if (options->checkpoint_path)
                 return load_checkpoint(rt, options, frozen, moving, err);
         initial_state(rt);
-        return mfl_runtime_load_first(rt, options, frozen, moving, err);
+        int r = mfl_runtime_load_first(rt, options, frozen, moving, err);
+        if (!r && rt->rest)
+                mfl_bf16_feed(rt->n, moving, rt->rest);
+        return r;
 }
 
 int mfl_runtime_digest(

@@ -206,12 +206,12 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
                 return r ? r : mfl_spill_put(rt->spill, s->upload.item, s->upload.weight, memory, err);
         }
         bool fits = s->upload.weight <= rt->fixed.weight_max - rt->weight_added;
-        if (rt->states) {
-                int r = mfl_states_put(rt->states, s->upload.item, s->upload.steps, memory, err);
-                if (r) {
-                        mfl_ahead_subtract(rt, &s->upload, memory, s->n_added);
-                        return r;
-                }
+        int r = rt->told ? mfl_told_check(rt, memory, err) : 0;
+        if (!r && rt->states)
+                r = mfl_states_put(rt->states, s->upload.item, s->upload.steps, memory, err);
+        if (r) {
+                mfl_ahead_subtract(rt, &s->upload, memory, s->n_added);
+                return r;
         }
         if (s->n_added && fits && !s->wrong &&
                 !mfl_slot_add_range(rt, s, s->n_added, rt->n - s->n_added, err))
@@ -246,6 +246,8 @@ int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err)
                 rt->weight_added += held.upload.weight;
         if (!r && rt->states && !rt->spill)
                 mfl_states_keep(rt->states);
+        if (!r && rt->told)
+                mfl_told_add(rt, held.upload.weight, held.block->memory);
         settle(rt, slot, held.upload.grant);
         mfl_block_release(held.block);
         return r;

@@ -46,12 +46,16 @@ int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGE
 {
         struct mfl_params *correction;
         float *v;
-        if (!rt->states || memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
+        if ((!rt->states && !rt->method->guide) ||
+                memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
                 return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
         int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
         if (r)
                 return r;
-        r = mfl_states_correction(rt->states, client, rt->pool->current->v, v, err);
+        if (rt->method->guide)
+                rt->method->guide(rt->spec, rt->n, (const float *const *)rt->state, v);
+        else
+                r = mfl_states_correction(rt->states, client, rt->pool->current->v, v, err);
         if (r)
                 mfl_params_unref(correction);
         else
@@ -62,4 +66,9 @@ int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGE
 struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt)
 {
         return rt->states;
+}
+
+bool mfl_runtime_corrects(const struct mfl_runtime *rt)
+{
+        return rt->states || rt->method->guide;
 }

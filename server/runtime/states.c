@@ -402,7 +402,7 @@ int mfl_states_put(
                 r = own_range(states, own, first, n, states->own, err);
                 if (r)
                         break;
-                if (states->method->models)
+                if (states->method->models || states->method->tells)
                         memcpy(states->fresh, delta + states->n + first, n * sizeof *delta);
                 else
                         states->method->remember(states->spec, &turn, n, states->mean, states->own,

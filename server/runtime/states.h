@@ -47,7 +47,7 @@ uint32_t mfl_states_seen(const struct mfl_states *states);
 
 /* Forgets the rows of a round that was not applied. */
 void mfl_states_round_open(struct mfl_states *states, uint32_t round);
-/* A client's update is about to count: makes its new row. With `models` of the method, that lies behind the delta. MFL_INVALID: it has none; nothing has changed. The row counts from
+/* A client's update is about to count: makes its new row. With `models` or `tells` of the method, that lies behind the delta. MFL_INVALID: it has none; nothing has changed. The row counts from
  * the next mfl_states_keep on; put again, or mfl_states_round_open, replaces or drops it. */
 int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta,
         struct mfl_error *err);

@@ -250,11 +250,48 @@ static bool is_name_of(const char *name, const char *own)
         return *own && !strncmp(name, own, n) && (!name[n] || is_instance(name + n));
 }
 
+/* The relay has checked the daemon's certificate, and its own says for whom it may speak. */
+static int check_carried(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err)
+{
+        const struct mfl_tls_identity *id = mfl_stream_identity(&session->carrier->stream);
+        mfl_strcpy(session->who, sizeof session->who, session->carrier->who);
+        mfl_strcpy(session->cn, sizeof session->cn, hello->certificate_cn);
+        mfl_strcpy(session->fingerprint, sizeof session->fingerprint, hello->certificate_sha256);
+        if (hello->role != MFL__ROLE__ROLE_DAEMON)
+                return mfl_fail(err, MFL_INVALID, "a relay may only speak for daemons");
+        if (id && *id->site && strcmp(hello->site, id->site) != 0)
+                return mfl_fail(err, MFL_INVALID,
+                        "relay '%s' may only speak for site '%s', as its certificate says, and daemon '%s' "
+                        "belongs to "
+                        "%s%s",
+                        session->relay, id->site, hello->name, *hello->site ? "site " : "no site",
+                        hello->site);
+        return 0;
+}
+
+static int check_relay(
+        const struct mfl_tls_identity *id, const char *roles, const Mfl__Hello *hello, struct mfl_error *err)
+{
+        if (!(id->roles & MFL_TLS_ROLE_RELAY))
+                return mfl_fail(err, MFL_INVALID,
+                        "the certificate of '%s' is not a relay's: it says %s, and OU=relay is needed: issue "
+                        "one with "
+                        "'mfl pki issue relay %s --host HOST'",
+                        id->name, roles, id->name);
+        if (strcmp(hello->name, id->name) != 0)
+                return mfl_fail(err, MFL_INVALID,
+                        "a relay named '%s' showed the certificate of '%s': set name to the certificate's",
+                        hello->name, id->name);
+        return 0;
+}
+
 int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, struct mfl_error *err)
 {
         const struct mfl_tls_identity *id = mfl_stream_identity(&session->stream);
         char roles[64];
         mfl_assert(session->state == MFL_SESSION_STRANGER);
+        if (session->carrier)
+                return check_carried(session, hello, err);
         if (!id) {
                 mfl_strcpy(session->who, sizeof session->who, is_local(session) ? "local" : "anybody");
                 session->roles = ~0u;
@@ -266,6 +303,8 @@ int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, st
         if (!*id->name)
                 return mfl_fail(err, MFL_INVALID,
                         "the certificate (serial %s) has no CN that can be used as a name", id->serial);
+        if (hello->role == MFL__ROLE__ROLE_RELAY)
+                return check_relay(id, roles, hello, err);
         if (hello->role == MFL__ROLE__ROLE_DAEMON) {
                 if (!(id->roles & MFL_TLS_ROLE_DAEMON))
                         return mfl_fail(err, MFL_INVALID,

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "common/base/log.h"
+#include "proto/carry.h"
 #include "proto/version.h"
 #include "server/session/admission.h"
 #include "server/session/rate.h"
@@ -200,7 +201,7 @@ static void send_away(struct mfl_session *session, const Mfl__Envelope *envelope
 {
         const Mfl__Hello *hello = envelope->hello;
         const struct mfl_session_ops *ops = session->all->role[hello->role].ops;
-        mfl_stream_close(&session->stream, err->text, hello->role == MFL__ROLE__ROLE_DAEMON);
+        mfl_stream_close(&session->stream, err->text, hello->role != MFL__ROLE__ROLE_OPERATOR);
         if (ops->denied && !mfl_admission_check(session, hello, err))
                 ops->denied(session, envelope, NULL);
 }
@@ -212,7 +213,9 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
         if (envelope->body_case != MFL__ENVELOPE__BODY_HELLO)
                 return mfl_fail(err, MFL_INVALID, "Hello must come first");
         const struct mfl_session_ops *ops = session->all->role[hello->role].ops;
-        mfl_assert(ops); /* the wire's rules know two roles */
+        if (!ops)
+                return mfl_fail(err, MFL_INVALID,
+                        "this is a relay: it takes daemons and other relays; ask the server above it");
         if (choose_version(session, hello, err)) {
                 send_away(session, envelope, err);
                 return 0;
@@ -270,6 +273,8 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         struct mfl_sessions *all = session->all;
         mfl_admission_end(session);
         unlink_session(session);
+        if (session->carrier)
+                ops_of(session->carrier)->dropped(session->carrier, session);
         if (session->peer)
                 ops_of(session)->closed(session, reason);
         mfl_assert(!session->peer && !session->handshake);
@@ -290,8 +295,9 @@ static const struct mfl_stream_ops session_ops = {
         .on_closed = on_closed,
 };
 
-/* NULL: memory ran out, which ends the process. */
-static struct mfl_session *session_new(struct mfl_sessions *sessions)
+/* carrier NULL: it will have a socket. */
+static struct mfl_session *session_new(
+        struct mfl_sessions *sessions, struct mfl_session *carrier, uint32_t via)
 {
         struct mfl_error err;
         struct mfl_session *session = mfl_calloc(1, sizeof *session);
@@ -302,7 +308,10 @@ static struct mfl_session *session_new(struct mfl_sessions *sessions)
         session->all = sessions;
         session->conn = ++sessions->conn_last;
         session->opened_ms = mfl_loop_now(sessions->loop);
-        int r = mfl_stream_init(&session->stream, &sessions->loop->uv, &session_ops, session, &err);
+        uv_loop_t *uv = &sessions->loop->uv;
+        int r = carrier ? mfl_carry_init(
+                                  &session->stream, uv, &carrier->stream, via, &session_ops, session, &err)
+                        : mfl_stream_init(&session->stream, uv, &session_ops, session, &err);
         if (r) {
                 free(session);
                 mfl_loop_fatal(sessions->loop, r, &err);
@@ -314,6 +323,17 @@ static struct mfl_session *session_new(struct mfl_sessions *sessions)
         return session;
 }
 
+struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t via)
+{
+        struct mfl_session *session = session_new(carrier->all, carrier, via);
+        if (!session)
+                return NULL;
+        session->carrier = carrier;
+        mfl_strcpy(session->relay, sizeof session->relay, carrier->relay);
+        mfl_snprintf(session->address, sizeof session->address, "relay %s", carrier->relay);
+        return session;
+}
+
 void mfl_session_on_connection(uv_stream_t *listener, int status)
 {
         struct mfl_sessions *all = listener->data;
@@ -322,7 +342,7 @@ void mfl_session_on_connection(uv_stream_t *listener, int status)
                 mfl_log(MFL_LOG_WARN, "accept: %s", uv_strerror(status));
                 return;
         }
-        struct mfl_session *session = session_new(all);
+        struct mfl_session *session = session_new(all, NULL, 0);
         if (!session)
                 return;
         all->counts.accepted++;

@@ -34,6 +34,8 @@ struct mfl_session_ops {
                 void **ret_dst, struct mfl_error *err);
         int (*frame)(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
                 struct mfl_error *err);
+        /* A session that this one carries goes. NULL: it carries none. */
+        void (*dropped)(struct mfl_session *session, struct mfl_session *carried);
         /* The session goes; frees session->peer. Only of one that was greeted. */
         void (*closed)(struct mfl_session *session, const char *reason);
 };
@@ -64,6 +66,11 @@ struct mfl_session {
         void *peer;                      /* the role's own; NULL before `greeted` */
         struct mfl_transfer *transfer;   /* server/transfer/params_down.h; NULL: none */
         struct mfl_transfer *correction; /* the same, of a client */
+        struct mfl_session *carrier;     /* the relay's, whose connection carries this one; NULL: none does */
+        char cn[MFL_TLS_NAME_BYTES],
+                fingerprint
+                        [65]; /* carried: of the daemon's certificate, as the relay says; "": it has none */
+        char relay[MFL_NAME_BYTES]; /* of a relay, or carried: the relay's name */
 };
 
 /* Counters since the start. */
@@ -90,7 +97,7 @@ struct mfl_sessions {
         struct {
                 const struct mfl_session_ops *ops;
                 void *owner;
-        } role[3]; /* by Mfl__Role; [0] stays empty */
+        } role[4]; /* by Mfl__Role; [0] stays empty */
         struct mfl_session *first, *buckets[MFL_SESSION_BUCKETS];
         uint32_t n, conn_last;
         uint64_t unread_most; /* bytes: an upper bound of what is unread on all connections */
@@ -110,6 +117,10 @@ void mfl_sessions_close(struct mfl_sessions *sessions);
 void mfl_sessions_beat(struct mfl_sessions *sessions);
 /* A listener of libuv has a connection; listener->data: the sessions. */
 void mfl_session_on_connection(uv_stream_t *listener, int status);
+
+/* A stranger on a relay's connection, under the relay's number for it (proto/carry.h). NULL: memory ran out, which ends the process.
+ * The relay's owner closes it before the relay's session goes. */
+struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t via);
 
 struct mfl_session *mfl_session_find(const struct mfl_sessions *sessions, uint32_t conn); /* NULL: gone */
 bool mfl_session_is_daemon(const struct mfl_session *session);

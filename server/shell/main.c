@@ -148,5 +148,5 @@ int main(int argc, char **argv)
         if (r)
                 mfl_log(MFL_LOG_ERROR, "%s", err.text);
         mfl_server_close(server);
-        return r ? 1 : 0;
+        return r == MFL_INVALID ? EXIT_CONFIG : r ? 1 : 0;
 }

@@ -6,6 +6,7 @@
  *   - close: Bye to all, workers finish what they run, state directory closed.
  */
 #include "server/shell/server.h"
+#include "server/strategy/plugin.h"
 
 #include <stdio.h>
 #include <sys/random.h>
@@ -16,6 +17,7 @@
 #include "server/shell/listen.h"
 #include "server/shell/service.h"
 #include "server/shell/tap.h"
+#include "server/transfer/params_down.h"
 
 #define FLUSH_EVERY_MS 200
 #define FLUSHES_PER_SECOND (1000 / FLUSH_EVERY_MS)
@@ -168,6 +170,7 @@ static void on_flush(uv_timer_t *timer)
         mfl_admin_beat(&server->admin);
         mfl_sessions_beat(&server->sessions);
         mfl_daemons_beat(&server->daemons);
+        mfl_carriers_beat(&server->carriers);
         if (++server->n_flushes % FLUSHES_PER_SECOND)
                 return;
         flush_store(server);
@@ -247,7 +250,41 @@ static int open_stdin(struct mfl_server *server, struct mfl_error *err)
                  : 0;
 }
 
-static int open_loop(struct mfl_server *server, struct mfl_error *err)
+/* ---- relays below ---- */
+
+static void relay_asks(void *user, struct mfl_session *session, const Mfl__ParamsGet *get)
+{
+        mfl_daemons_params(session, get);
+}
+
+static void relay_gone(void *user, struct mfl_session *session)
+{
+        mfl_transfer_stop(session);
+}
+
+static const struct mfl_carriers_ops carriers_ops = {.params = relay_asks, .closed = relay_gone};
+
+/* core NULL: of a relay. */
+static int open_loop(struct mfl_server *server, struct mfl_core *core, struct mfl_error *err)
+{
+        const struct mfl_server_config *config = &server->config;
+        int r = mfl_loop_open(&server->loop, core, &loop_ops, server, err);
+        if (r)
+                return r;
+        uv_loop_t *uv = &server->loop.uv;
+        uv_timer_init(uv, &server->flush);
+        uv_signal_init(uv, &server->sigterm);
+        uv_signal_init(uv, &server->sigint);
+        mfl_service_open(server);
+        server->flush.data = server->sigterm.data = server->sigint.data = server;
+        uv_signal_start(&server->sigterm, on_signal, SIGTERM);
+        uv_signal_start(&server->sigint, on_signal, SIGINT);
+        if (core)
+                uv_timer_start(&server->flush, on_flush, FLUSH_EVERY_MS, FLUSH_EVERY_MS);
+        return config->exit_with_stdin ? open_stdin(server, err) : 0;
+}
+
+static int open_core(struct mfl_server *server, struct mfl_error *err)
 {
         const struct mfl_server_config *config = &server->config;
         struct mfl_core *core;
@@ -262,20 +299,10 @@ static int open_loop(struct mfl_server *server, struct mfl_error *err)
                 getrandom(options.secret, sizeof options.secret, 0) != sizeof options.secret)
                 return mfl_fail_errno(err, "getrandom");
         int r = mfl_core_new(&options, &core, err);
-        if (!r)
-                r = mfl_loop_open(&server->loop, core, &loop_ops, server, err);
         if (r)
                 return r;
-        uv_loop_t *uv = &server->loop.uv;
-        uv_timer_init(uv, &server->flush);
-        uv_signal_init(uv, &server->sigterm);
-        uv_signal_init(uv, &server->sigint);
-        mfl_service_open(server);
-        server->flush.data = server->sigterm.data = server->sigint.data = server;
-        uv_signal_start(&server->sigterm, on_signal, SIGTERM);
-        uv_signal_start(&server->sigint, on_signal, SIGINT);
-        uv_timer_start(&server->flush, on_flush, FLUSH_EVERY_MS, FLUSH_EVERY_MS);
-        return config->exit_with_stdin ? open_stdin(server, err) : 0;
+        server->carriers.instance = options.server_instance;
+        return open_loop(server, core, err);
 }
 
 /* Who sees what: each room gets what is below it. */
@@ -288,6 +315,8 @@ static void connect_rooms(struct mfl_server *server)
                 .disk = &server->observed.disk,
                 .slots = server->config.slots,
                 .allow_simulation = server->config.allow_simulation,
+                .plugins = server->plugins,
+                .tls = server->config.tls_ca[0] != 0,
                 .ops = &jobs_ops,
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};
@@ -313,7 +342,16 @@ static void connect_rooms(struct mfl_server *server)
                 .gate = &server->gate,
                 .budget = &server->budget,
                 .observed = &server->observed};
+        server->carriers = (struct mfl_carriers){.loop = loop,
+                .sessions = &server->sessions,
+                .heartbeat_ms = (uint32_t)server->config.heartbeat_ms,
+                .dead_ms = (uint32_t)server->config.dead_ms,
+                .instance = server->carriers.instance,
+                .name = "",
+                .ops = &carriers_ops,
+                .user = server};
         mfl_daemons_open(&server->daemons);
+        mfl_carriers_open(&server->carriers);
         mfl_admin_open(&server->admin);
 }
 
@@ -337,6 +375,23 @@ static int open_state(struct mfl_server *server, struct mfl_error *err)
         return mfl_observed_open(&server->observed, *http && strcmp(http, "off"), mfl_unix_ms(), err);
 }
 
+/* A relay has sessions and a loop, and neither core nor state. */
+static int open_relay(struct mfl_server *server, struct mfl_error *err)
+{
+        int r = open_loop(server, NULL, err);
+        if (!r)
+                r = mfl_relay_open(&server->loop, &server->sessions, &server->config, &server->budget,
+                        &server->relay, err);
+        if (!r)
+                r = mfl_server_listen(server, err);
+        if (!r)
+                mfl_log(MFL_LOG_INFO, "relay %s of %s: listening on %s%s, %.1f GiB for params and sums",
+                        mfl_relay_name(server->relay), server->config.upstream, server->address,
+                        mfl_admission_has_tls(&server->sessions) ? " with TLS" : "",
+                        (double)server->budget.limit_bytes / (1u << 30));
+        return r;
+}
+
 int mfl_server_open(
         const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err)
 {
@@ -346,11 +401,19 @@ int mfl_server_open(
         server->config = *config;
         int r = open_memory(server, err);
         if (!r)
+                r = mfl_plugins_open(config->plugins, &server->plugins, err);
+        if (!r)
                 r = mfl_sessions_open(&server->sessions, &server->loop, &server->config, err);
+        if (!r && *config->upstream) {
+                r = open_relay(server, err);
+                if (!r)
+                        *ret_server = server;
+                return r;
+        }
         if (!r)
                 r = open_state(server, err);
         if (!r)
-                r = open_loop(server, err);
+                r = open_core(server, err);
         if (r)
                 return r;
         connect_rooms(server);
@@ -378,7 +441,9 @@ const char *mfl_server_address(const struct mfl_server *server)
 
 int mfl_server_run(struct mfl_server *server, struct mfl_error *err)
 {
-        return mfl_loop_run(&server->loop, err);
+        int r = mfl_loop_run(&server->loop, err);
+        const char *over = server->relay ? mfl_relay_over(server->relay) : NULL;
+        return r || !over ? r : mfl_fail(err, MFL_INVALID, "upstream %s: %s", server->config.upstream, over);
 }
 
 /* ---- close ---- */
@@ -399,16 +464,22 @@ static void close_handles(struct mfl_server *server)
 void mfl_server_close(struct mfl_server *server)
 {
         mfl_service_stopping();
-        mfl_pages_close(&server->pages);
+        if (server->relay)
+                mfl_relay_end(server->relay);
+        else
+                mfl_pages_close(&server->pages);
         mfl_loop_begin_close(&server->loop);
         mfl_sessions_end(&server->sessions, "the server is stopping");
         close_handles(server);
         mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
+        if (server->relay)
+                mfl_relay_close(server->relay);
         mfl_jobs_close(&server->jobs);
         mfl_sessions_close(&server->sessions);
         mfl_observed_close(&server->observed);
         mfl_gate_close(&server->gate);
         mfl_store_close(server->store);
+        mfl_plugins_close(server->plugins);
         mfl_loop_close(&server->loop);
         free(server);
 }

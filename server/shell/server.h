@@ -13,6 +13,8 @@
 #define MFL_SERVER_SHELL_SERVER_H
 
 #include "server/admin/admin.h"
+#include "server/carrier/carrier.h"
+#include "server/relay/relay.h"
 #include "server/web/pages.h"
 
 #define MFL_SERVER_LISTENERS_MAX 8
@@ -22,12 +24,15 @@ struct mfl_server {
         struct mfl_loop loop;
         struct mfl_budget budget;
         struct mfl_store *store;
+        struct mfl_plugins *plugins;
         struct mfl_observed observed;
         struct mfl_jobs jobs;
         struct mfl_sessions sessions;
         struct mfl_book book;
         struct mfl_gate gate;
         struct mfl_daemons daemons;
+        struct mfl_carriers carriers;
+        struct mfl_relay *relay; /* with upstream, in place of everything from the store to the pages */
         struct mfl_admin admin;
         struct mfl_pages pages;
         uint32_t n_listeners, n_flushes;

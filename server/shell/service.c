@@ -34,7 +34,7 @@ static void describe(const struct mfl_server *server, char *buf, size_t bytes)
                 n_daemons += mfl_session_is_daemon(s);
         snprintf(buf, bytes, "%s: %u job%s running, %u waiting; %u daemon%s connected", server->address,
                 n_running, n_running == 1 ? "" : "s", n_waiting, n_daemons, n_daemons == 1 ? "" : "s");
-        const uint32_t n_warnings = mfl_store_warnings(server->store);
+        const uint32_t n_warnings = server->store ? mfl_store_warnings(server->store) : 0;
         const size_t n = strlen(buf);
         if (n_warnings)
                 snprintf(buf + n, bytes - n,
@@ -113,10 +113,11 @@ static void reload(struct mfl_server *server)
         int loaded = mfl_admission_load(&server->sessions, &tls_err);
         if (loaded)
                 mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", tls_err.text);
-        mfl_book_note(&server->book, NULL, "reload", "", r || loaded ? "failed" : "done",
-                r        ? err.text
-                : loaded ? tls_err.text
-                         : "SIGHUP");
+        if (server->store)
+                mfl_book_note(&server->book, NULL, "reload", "", r || loaded ? "failed" : "done",
+                        r        ? err.text
+                        : loaded ? tls_err.text
+                                 : "SIGHUP");
         mfl_systemd_notify("READY=1");
 }
 

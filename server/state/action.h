@@ -7,6 +7,8 @@
 #include "common/method/method.h"
 #include "proto/message.h"
 
+struct mfl_leader;
+
 enum mfl_core_action_kind {
         MFL_ACT_SEND, /* msg to conn */
         /* say Bye to conn (reason, retry) and close it; DAEMON_DOWN may be omitted */
@@ -31,6 +33,10 @@ enum mfl_core_action_kind {
         /* worker: params(round) from params(round - 1), the sums and `weight`; answer APPLIED. From then
          * on ParamsGet gives the new params as well as the old ones */
         MFL_ACT_APPLY,
+        /* worker: write down, durably, that the secure sum of `round` is opened from here on; answer SECURE_NOTED */
+        MFL_ACT_SECURE_NOTE,
+        /* worker: take the masks off the sums, and check them; answer UNMASKED */
+        MFL_ACT_UNMASK,
         /* worker: write and sync the file of `round`; answer CHECKPOINTED. The next round may be opened
          * and summed meanwhile; it is applied after COMMITTED */
         MFL_ACT_CHECKPOINT,
@@ -71,6 +77,8 @@ struct mfl_core_action {
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */
+                const struct mfl_leader
+                        *leader; /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
                 struct {
                         const int64_t *
                                 v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */

@@ -25,12 +25,22 @@ enum core_fit mfl_core_fit_compare(const struct mfl_data_info *have, const struc
         return same ? FIT : FIT_CONTENT;
 }
 
-const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job)
+static const struct mfl_data_info *find_offer(const struct core_daemon *daemon, const char *name)
 {
         for (uint32_t i = 0; i < daemon->info.n_data_sets; i++)
-                if (strcmp(daemon->info.data_sets[i].name, job->spec->data.name) == 0)
+                if (strcmp(daemon->info.data_sets[i].name, name) == 0)
                         return &daemon->info.data_sets[i];
         return NULL;
+}
+
+/* A job with a program needs that, too. */
+const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job)
+{
+        char offer[MFL_NAME_BYTES];
+        const char *program = job->spec->training.program;
+        if (*program && !find_offer(daemon, mfl_job_program_offer(program, offer)))
+                return NULL;
+        return find_offer(daemon, job->spec->data.name);
 }
 
 static bool has_last_cell(const struct core_job *job)
@@ -54,7 +64,9 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (job->spec->privacy.kind)
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
-        if (job->spec->compression.up)
+        if (job->spec->secure.bits)
+                return (struct core_demand){MFL_PROTOCOL_SECURE, "secure_sum", ""};
+        if (job->spec->compression.up || job->spec->compression.down_half)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
                 return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};

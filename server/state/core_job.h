@@ -9,12 +9,14 @@
 #include "common/job/job_record.h"
 #include "common/measure/tally.h"
 #include "common/method/method.h"
+#include "common/parallel/plan.h"
 #include "proto/message.h"
 
 struct core_cut;
 struct core_daemon;
 struct core_group;
 struct core_task;
+struct core_secure;
 struct core_slot;
 struct core_team;
 struct core_update;
@@ -158,8 +160,10 @@ struct core_job {
         struct mfl_team_totals team_totals;
         uint64_t team_stamp; /* of the phase in which team_fails teams have ended badly */
         uint32_t team_fails;
-        uint32_t team_round; /* before this one its clients get no teams */
-        bool needs_teams;    /* some daemon can't train a client of it alone */
+        uint32_t team_round;                 /* before this one its clients get no teams */
+        bool needs_teams;                    /* some daemon can't train a client of it alone */
+        struct mfl_parallel_took team_took;  /* by the widest team since team_took_round */
+        uint32_t team_took_round, team_best; /* ranks that pay for a client, by that; 0: not known */
         struct core_daemon **leased;
         uint32_t n_leased, leased_capacity, n_leased_up;
 
@@ -174,6 +178,9 @@ struct core_job {
         uint32_t n_pending; /* orders that the worker has not answered, n_adding included */
         char last_failure[MFL_REASON_BYTES];
 
+        struct core_secure *secure; /* the secure sum of the round at hand; NULL: it has not begun */
+        uint32_t skip_round;        /* its sum was being opened when an earlier server died; 0: none */
+        uint32_t n_skipped;         /* rounds in a row */
         struct mfl_round_record record;
         core_sum train_loss, eval_loss;
         core_sum scalars

@@ -8,7 +8,8 @@
 static const struct mfl_states states = {.thing = "update",
         .n = UPDATE_STATES_,
         .v = {
-                [UPDATE_NEW] = {"NEW", TO(GROUPED) | TO(QUEUED) | TO(COUNTED) | TO(REFUSED)},
+                [UPDATE_NEW] = {"NEW", TO(HELD) | TO(GROUPED) | TO(QUEUED) | TO(COUNTED) | TO(REFUSED)},
+                [UPDATE_HELD] = {"HELD", TO(QUEUED)},
                 [UPDATE_GROUPED] = {"GROUPED", TO(QUEUED) | TO(ADDING)},
                 [UPDATE_QUEUED] = {"QUEUED", TO(FILLING) | TO(GROUPED)},
                 [UPDATE_FILLING] = {"FILLING", TO(ADDING) | TO(QUEUED) | TO(GROUPED)},
@@ -29,5 +30,6 @@ void mfl_core_update_free(struct core_update *update)
                 return;
         free(update->announce.rejected);
         free(update->announce.losses);
+        free(update->keys);
         free(update);
 }

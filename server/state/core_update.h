@@ -13,6 +13,8 @@
  *               |   +------------- the group's sum is refused ----|----+
  *               +----------------- the group's sum is whole ------+
  *
+ * In a job with secure_sum it goes from NEW to HELD, and from there to QUEUED when it is masked (server/round/round_secure.h).
+ *
  * An invalid update goes from NEW to REFUSED, one without clients from NEW to COUNTED. Before ADDING an
  * update can be dropped, as if it had never been announced. An update that leaves FILLING, other than for
  * ADDING, frees its slot (SLOT_FREE). The worker's answer frees the slot of an update that is ADDING.
@@ -28,6 +30,7 @@ struct core_task;
 /* A slot has no state of its own: it is free, or its update is FILLING or ADDING. */
 enum update_state {
         UPDATE_NEW,     /* announced, and nothing is decided; only within a step */
+        UPDATE_HELD,    /* of a secure sum: its daemon keeps it until all are there, and masks it then */
         UPDATE_GROUPED, /* waits for its group; another member's update has the slot, or will have it */
         UPDATE_QUEUED,  /* waits for a slot */
         UPDATE_FILLING, /* has a slot; its bytes are asked for, or arrive */
@@ -46,6 +49,8 @@ struct core_update {
         uint64_t since_ms;        /* FILLING: when its bytes were asked for, or could be there */
         struct core_group *group; /* whose sum includes it, or will */
         bool told;                /* QUEUED: people were told that it uploads, but there was no memory */
+        uint8_t *keys; /* of a secure sum: its daemon's, for this update; NULL: they have not come */
+        uint32_t n_keys;
         char reason[MFL_REASON_BYTES];
 };
 

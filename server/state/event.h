@@ -44,6 +44,9 @@ enum mfl_core_event_kind {
         /* answers APPLY with the digest of the new params; ok = false: some are not finite, and the job
          * fails */
         MFL_EV_APPLIED,
+        MFL_EV_SECURE_NOTED, /* answers SECURE_NOTE */
+        /* answers UNMASK with the figures; ok = false: the sum is not one of valid updates, and no round is made of it */
+        MFL_EV_UNMASKED,
         MFL_EV_CHECKPOINTED, /* answers CHECKPOINT */
         MFL_EV_COMMITTED,    /* answers COMMIT */
         MFL_EV_DRAIN,        /* an operator drains daemon `drain.name`, or ends that */
@@ -103,7 +106,8 @@ struct mfl_core_event {
                         uint8_t digest[MFL_DIGEST_BYTES];        /* of the params after round `committed` */
                         uint64_t select_seed; /* privacy: of the draws, in place of the job's seed */
                         uint32_t last_round;  /* privacy: that the budget allows; 0: no limit */
-                        uint64_t virtual_us;  /* when that round ended in virtual time */
+                        bool opened; /* secure_sum: the round after `committed` was being opened when the server died */
+                        uint64_t virtual_us; /* when that round ended in virtual time */
                         const int64_t *
                                 memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
                         /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
@@ -115,9 +119,10 @@ struct mfl_core_event {
                 struct mfl_population population; /* POPULATION; count is borrowed */
                 struct {
                         uint32_t slot;
-                        uint64_t grant;           /* as in GRANT */
-                } upload;                         /* UPLOAD_COMPLETE, SLOT_BUSY, ADDED */
-                uint8_t digest[MFL_DIGEST_BYTES]; /* APPLIED */
+                        uint64_t grant;               /* as in GRANT */
+                } upload;                             /* UPLOAD_COMPLETE, SLOT_BUSY, ADDED */
+                uint8_t digest[MFL_DIGEST_BYTES];     /* APPLIED */
+                uint64_t figures[MFL_SECURE_FIGURES]; /* UNMASKED */
                 struct {
                         char name[MFL_NAME_BYTES];
                         bool on;

@@ -134,6 +134,8 @@ static const char *const schema_steps[] = {
         " round INTEGER NOT NULL, digest BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round, digest)) "
         "WITHOUT "
         "ROWID;"
+        "CREATE TABLE job_contracts (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " body TEXT NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

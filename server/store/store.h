@@ -156,6 +156,7 @@ struct mfl_store_state {
 #define MFL_STORE_STATE_LOST UINT32_MAX
 #define MFL_STORE_SECRET_FILE "noise.key" /* in the state directory; in no back-up */
 #define MFL_STORE_STATES_FILE "clients.f32"
+#define MFL_STORE_PLUGIN_FILE "plugin.mark" /* server/strategy/plugin.h */
 struct mfl_store_states {
         uint32_t n;
         struct mfl_store_state *v;
@@ -342,6 +343,13 @@ int mfl_store_partition_put(struct mfl_store *store, const char *id, const char 
 int mfl_store_partition_list(struct mfl_store *store, const char *id,
         struct mfl_store_partitions *ret_partitions, struct mfl_error *err);
 void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions);
+
+/* ---- contracts ---- */
+/* What the input of a job's model is (common/contract/contract.h), as text that the store does not interpret. MFL_NOT_FOUND:
+ * there is no such job. */
+int mfl_store_contract_put(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err);
+/* *ret_text: on the heap; NULL: none was put. */
+int mfl_store_contract_get(struct mfl_store *store, const char *id, char **ret_text, struct mfl_error *err);
 
 /* ---- log lines ---- */
 struct mfl_store_line {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the data of jobs are divided over their clients, as reported by daemons. */
+/* What daemons report of the data of jobs: how they are divided over the clients, and what the model's input is. */
 #include "server/store/store_internal.h"
 
 int mfl_store_partition_put(struct mfl_store *store, const char *id, const char *daemon, const void *body,
@@ -65,4 +65,39 @@ void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions)
                 free(partitions->v[i].body);
         free(partitions->v);
         *partitions = (struct mfl_store_partitions){0};
+}
+
+/* ---- contracts ---- */
+
+int mfl_store_contract_put(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "INSERT OR REPLACE INTO job_contracts (job, body) VALUES (?1, ?2)", "tt", id, text);
+        return mfl_store_end(store, r, err);
+}
+
+static int on_contract(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        char **text = user;
+        *text = mfl_strdup(mfl_db_text(row, 0));
+        return *text ? 0 : mfl_fail_memory(err, strlen(mfl_db_text(row, 0)), "a contract");
+}
+
+int mfl_store_contract_get(struct mfl_store *store, const char *id, char **ret_text, struct mfl_error *err)
+{
+        char *text = NULL;
+        mfl_store_lock(store);
+        int r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_query(store->db, on_contract, &text, err,
+                        "SELECT body FROM job_contracts WHERE job = ?1", "t", id);
+        mfl_store_unlock(store);
+        if (!r)
+                *ret_text = text;
+        return r;
 }

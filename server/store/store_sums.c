@@ -25,6 +25,7 @@ static const struct table {
         {"drained", "daemon", "daemon = NEW.daemon", true},
         {"daemon_rules", "pattern", "pattern = NEW.pattern AND verdict = NEW.verdict", true},
         {"job_partitions", "job || ' ' || daemon", "job = NEW.job AND daemon = NEW.daemon", false},
+        {"job_contracts", "job", "job = NEW.job", false},
         {"round_nodes", "job || ', round ' || round || ', node ' || node",
                 "job = NEW.job AND round = NEW.round AND node = NEW.node", false},
         {"round_scores", "job || ', round ' || round", "job = NEW.job AND round = NEW.round", false},

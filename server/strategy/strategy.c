@@ -34,6 +34,9 @@ static const struct mfl_strategy_ops *const strategies[] = {
         &mfl_strategy_pfedme,
         &mfl_strategy_foolsgold,
         &mfl_strategy_fltrust,
+        &mfl_strategy_mimelite,
+        &mfl_strategy_mime,
+        &mfl_strategy_apfl,
 };
 
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)
@@ -42,6 +45,13 @@ const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind)
                 if (strategies[i]->kind == kind)
                         return strategies[i];
         mfl_assert(!"a valid strategy");
+}
+
+const struct mfl_strategy_ops *mfl_strategy_of(const struct mfl_job *job)
+{
+        bool plugin = job->aggregation.strategy == MFL_STRATEGY_PLUGIN;
+        mfl_assert(!plugin || job->aggregation.plugin.ops);
+        return plugin ? job->aggregation.plugin.ops : mfl_strategy_get(job->aggregation.strategy);
 }
 
 /* Counts all, because a loop that stops at the first one would need a branch. */
@@ -70,10 +80,13 @@ static void apply_part(const struct mfl_strategy_ops *ops, const struct mfl_job 
         const double *d, float *const *state, float *params_out)
 {
         float *part[MFL_STRATEGY_STATES_MAX] = {NULL};
+        struct mfl_strategy_round of_part = *round;
         for (int i = 0; i < ops->n_state; i++)
                 part[i] = state[i] + from;
+        if (round->told)
+                of_part.told += from;
         if (trained)
-                ops->apply(job, round, to - from, params_in + from, d + from, part, params_out + from);
+                ops->apply(job, &of_part, to - from, params_in + from, d + from, part, params_out + from);
         for (size_t e = from; e < to && !trained; e++)
                 params_out[e] = (float)((double)params_in[e] + d[e]);
 }

@@ -25,6 +25,8 @@
 struct mfl_strategy_round {
         uint32_t number; /* from 1 on */
         double step; /* factor of d that follows from the round's scalars (common/method/method.h); 1 with most strategies */
+        const double *
+                told; /* of the range: the weighted mean of what clients tell beside their deltas; NULL: they don't */
 };
 
 struct mfl_strategy_ops {
@@ -47,6 +49,9 @@ struct mfl_strategy_ops {
 /* Never NULL for a valid kind. */
 const struct mfl_strategy_ops *mfl_strategy_get(enum mfl_strategy_kind kind);
 
+/* Of the job: the table's, or its plug-in's once it is resolved. */
+const struct mfl_strategy_ops *mfl_strategy_of(const struct mfl_job *job);
+
 /* Computes params [first, first + count) of the graph's flat vector: ops->apply for those that are trained
  * (all, if graph is NULL), params_in + d for the others. MFL_INVALID: a new param or state element is not
  * finite; the text tells its position, first + e. */
@@ -62,6 +67,6 @@ extern const struct mfl_strategy_ops mfl_strategy_fedavg, mfl_strategy_fedprox, 
         mfl_strategy_krum, mfl_strategy_multi_krum, mfl_strategy_bulyan, mfl_strategy_rfa,
         mfl_strategy_centered_clip, mfl_strategy_norm_filter, mfl_strategy_dnc, mfl_strategy_signguard,
         mfl_strategy_flame, mfl_strategy_foolsgold, mfl_strategy_fltrust, mfl_strategy_fedbuff,
-        mfl_strategy_fedasync;
+        mfl_strategy_fedasync, mfl_strategy_mimelite, mfl_strategy_mime, mfl_strategy_apfl;
 
 #endif

@@ -51,7 +51,13 @@ const struct mfl_strategy_ops mfl_strategy_feddyn = {
         .apply = apply,
 };
 
-/* What clients' own models are is common/method/ditto.c's and pfedme.c's. */
+/* What clients' own models are is common/method/ditto.c's, pfedme.c's and apfl.c's. */
+const struct mfl_strategy_ops mfl_strategy_apfl = {
+        .kind = MFL_STRATEGY_APFL,
+        .name = "apfl",
+        .apply = apply,
+};
+
 const struct mfl_strategy_ops mfl_strategy_ditto = {
         .kind = MFL_STRATEGY_DITTO,
         .name = "ditto",

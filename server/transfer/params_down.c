@@ -2,6 +2,7 @@
 /* Sends params down. */
 #include "server/transfer/params_down.h"
 
+#include "common/codec/pack.h"
 #include "server/loop/states.h"
 
 #define FRAME_FLOATS (MFL_PARAMS_CHUNK_BYTES / sizeof(float))
@@ -23,9 +24,10 @@ struct mfl_transfer {
         struct mfl_session *session;
         enum transfer_state state;
         struct mfl_params *params;
-        struct mfl_server_job *job; /* only while it has not ended */
-        uint64_t offset;            /* next float */
-        uint32_t in_flight;         /* frames that are queued */
+        struct mfl_server_job *job; /* only while it has not ended; NULL: of no job here */
+        char id[MFL_JOB_ID_BYTES];
+        uint64_t offset;    /* next float */
+        uint32_t in_flight; /* frames that are queued */
         uint64_t request;
         struct mfl_transfer **place; /* in the session */
         bool of_client;
@@ -62,6 +64,56 @@ static void on_sent(struct mfl_stream *stream, int status, void *arg)
                 pump(t);
 }
 
+/* A packed frame, until it is sent. */
+struct packed {
+        struct mfl_transfer *transfer;
+        uint8_t bytes[];
+};
+
+static void on_packed_sent(struct mfl_stream *stream, int status, void *arg)
+{
+        struct packed *packed = arg;
+        struct mfl_transfer *t = packed->transfer;
+        free(packed);
+        on_sent(stream, status, t);
+}
+
+/* n floats in fewer bytes. NULL: they go as they are. Whoever pulls a model gets plain floats. */
+static struct packed *pack_frame(struct mfl_transfer *t, uint64_t n, uint64_t *ret_bytes)
+{
+        bool wanted = t->job->spec->compression.down_half && !t->request && !t->of_client;
+        struct packed *packed = wanted ? mfl_malloc(sizeof *packed + mfl_pack_room(n * sizeof(float))) : NULL;
+        if (!packed)
+                return NULL;
+        packed->transfer = t;
+        *ret_bytes = mfl_pack(true, t->params->v + t->offset, n * sizeof(float), packed->bytes);
+        if (*ret_bytes)
+                return packed;
+        free(packed);
+        return NULL;
+}
+
+/* The payload, packed or as it is. */
+static int send_payload(struct mfl_transfer *t, Mfl__Envelope *envelope, uint64_t n, uint64_t *ret_bytes,
+        struct mfl_error *err)
+{
+        bool whole = t->offset % FRAME_FLOATS == 0;
+        struct packed *packed = pack_frame(t, n, ret_bytes);
+        int r;
+        if (packed) {
+                envelope->params->bytes = (uint32_t)(n * sizeof(float));
+                r = mfl_stream_send(&t->session->stream, envelope, packed->bytes, *ret_bytes, NULL,
+                        on_packed_sent, packed, err);
+                if (r)
+                        free(packed);
+                return r;
+        }
+        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
+        *ret_bytes = n * sizeof(float);
+        return mfl_stream_send(&t->session->stream, envelope, t->params->v + t->offset, *ret_bytes,
+                whole ? &crc : NULL, on_sent, t, err);
+}
+
 /* Sends one frame; false when the stream takes no more. */
 static bool send_frame(struct mfl_transfer *t)
 {
@@ -72,7 +124,7 @@ static bool send_frame(struct mfl_transfer *t)
         Mfl__Params body = MFL__PARAMS__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         struct mfl_error err;
-        body.job = t->job->id;
+        body.job = t->id;
         body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
         body.offset = t->offset;
         body.total = t->params->n;
@@ -81,17 +133,15 @@ static bool send_frame(struct mfl_transfer *t)
         envelope.request = t->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &body;
-        bool whole = t->offset % FRAME_FLOATS == 0;
-        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
-        int r = mfl_stream_send(&session->stream, &envelope, t->params->v + t->offset, n * sizeof(float),
-                whole ? &crc : NULL, on_sent, t, &err);
+        uint64_t bytes;
+        int r = send_payload(t, &envelope, n, &bytes, &err);
         if (r) {
                 if (r < 0)
                         mfl_loop_fatal(session->all->loop, r, &err);
                 return false;
         }
-        if (!t->request) /* a model that somebody pulls is no part of the round */
-                mfl_server_job_cost_bytes(t->job, session->conn, 0, n * sizeof(float));
+        if (t->job && !t->request) /* a model that somebody pulls is no part of the round */
+                mfl_server_job_cost_bytes(t->job, session->conn, 0, bytes);
         t->offset += n;
         t->in_flight++;
         return true;
@@ -102,7 +152,7 @@ static void give_up(struct mfl_transfer *t)
 {
         Mfl__ParamsGone body = MFL__PARAMS_GONE__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        body.job = t->job->id;
+        body.job = t->id;
         body.digest = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->digest};
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS_GONE;
         envelope.params_gone = &body;
@@ -128,7 +178,7 @@ static void pump(struct mfl_transfer *t)
 }
 
 /* Instead of what is in that place. */
-static void start(const struct mfl_transfer *transfer, struct mfl_params *params)
+static void start(const struct mfl_transfer *transfer, const char *job, struct mfl_params *params)
 {
         struct mfl_transfer *t = mfl_malloc(sizeof *t);
         mfl_assert(transfer->offset < params->n);
@@ -139,6 +189,7 @@ static void start(const struct mfl_transfer *transfer, struct mfl_params *params
                 return;
         }
         *t = *transfer;
+        mfl_strcpy(t->id, sizeof t->id, job);
         t->params = mfl_params_ref(params);
         *t->place = t;
         pump(t);
@@ -153,7 +204,15 @@ void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job,
                 .offset = offset,
                 .request = request,
                 .place = &session->transfer};
-        start(&transfer, params);
+        start(&transfer, job->id, params);
+}
+
+void mfl_transfer_start_alone(
+        struct mfl_session *session, const char *job, struct mfl_params *params, uint64_t offset)
+{
+        const struct mfl_transfer transfer = {
+                .session = session, .state = TRANSFER_SENDING, .offset = offset, .place = &session->transfer};
+        start(&transfer, job, params);
 }
 
 void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
@@ -166,7 +225,7 @@ void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_jo
                 .place = &session->correction,
                 .of_client = true,
                 .client = client};
-        start(&transfer, correction);
+        start(&transfer, job->id, correction);
 }
 
 void mfl_transfer_stop(struct mfl_session *session)

@@ -18,6 +18,9 @@
  * request: of an operator's Pull; 0 for daemons. */
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
         uint64_t offset, uint64_t request);
+/* The same of params that belong to no job of this process: a relay has them. */
+void mfl_transfer_start_alone(
+        struct mfl_session *session, const char *job, struct mfl_params *params, uint64_t offset);
 /* The same for what is added to the gradients of a client's training, instead of another client's. */
 void mfl_transfer_start_client(struct mfl_session *session, struct mfl_server_job *job,
         struct mfl_params *correction, uint64_t client, uint64_t offset);

@@ -75,6 +75,7 @@ static void fill_telemetry(
 _Static_assert((int)MFL_COLLECTIVE_SOLO == MFL__COLLECTIVE__COLLECTIVE_SOLO, "collectives differ");
 _Static_assert((int)MFL_COLLECTIVE_SHM == MFL__COLLECTIVE__COLLECTIVE_SHM, "collectives differ");
 _Static_assert((int)MFL_COLLECTIVE_NCCL == MFL__COLLECTIVE__COLLECTIVE_NCCL, "collectives differ");
+_Static_assert((int)MFL_COLLECTIVE_RELAY == MFL__COLLECTIVE__COLLECTIVE_RELAY, "collectives differ");
 
 void mfl_view_daemon(
         const struct mfl_daemon_row *row, Mfl__DaemonInfo *ret_info, struct mfl_daemon_info_buffers *buffers)
@@ -108,6 +109,7 @@ void mfl_view_daemon(
         out.numerics = (char *)info->numerics;
         out.site = (char *)info->site;
         out.tags = (char *)info->tags;
+        out.relay = (char *)info->relay;
         if (row->telemetry)
                 fill_telemetry(row->telemetry, &out, buffers);
         fill_data_sets(info, &out, buffers);

@@ -85,7 +85,7 @@ void mfl_view_job(
         out.rounds = job->spec->rounds;
         out.n_params = job->n_params;
         out.n_frozen = job->n_frozen;
-        out.model = job->spec->model.preset[0] ? job->spec->model.preset : "layers";
+        out.model = (char *)(uintptr_t)mfl_job_model_name(job->spec);
         out.data = job->spec->data.name;
         out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);
         out.owner = (char *)job->owner;

@@ -74,8 +74,7 @@ static void put_info(struct mfl_exposition *out, const struct job_row *row, cons
         const struct mfl_job *spec = row->job->spec;
         mfl_exposition_u64(out, 1,
                 MFL_LABELS("job", labels[1], "name", spec->name, "data", spec->data.name, "model",
-                        spec->model.preset[0] ? spec->model.preset : "layers", "strategy",
-                        mfl_strategy_name(spec->aggregation.strategy)));
+                        mfl_job_model_name(spec), "strategy", mfl_strategy_name(spec->aggregation.strategy)));
 }
 
 static void put_round(struct mfl_exposition *out, const struct job_row *row, const char *const *labels)

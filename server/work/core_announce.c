@@ -62,7 +62,9 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
 {
         uint32_t n_clients = a->item_count - a->n_rejected;
         uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 * mfl_method_vectors(job->spec) : 8;
-        if (a->n_scalars != (uint32_t)mfl_method_get(job->spec)->n_scalars)
+        if (a->masked != (job->spec->secure.bits > 0))
+                return a->masked ? "masked, in a job without secure_sum" : "this job wants masked updates";
+        if (a->n_scalars != (a->masked ? 0 : (uint32_t)mfl_method_get(job->spec)->n_scalars))
                 return "wrong number of scalars";
         if (a->n_losses != (job->memory ? a->item_count : 0))
                 return "wrong number of losses";
@@ -80,6 +82,10 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                 return "this job wants one update per client";
         if (mfl_job_needs_single_updates(job->spec) && a->encoding != MFL_ENCODING_F32)
                 return "this job wants float32";
+        if (a->masked)
+                return a->weight                         ? "a masked update with its weight"
+                       : a->encoding == MFL_ENCODING_I64 ? NULL
+                                                         : "this job wants int64";
         if (!a->weight || a->weight / n_clients >= MFL_WEIGHT_MAX)
                 return "impossible weight";
         if (a->weight > job->fixed.weight_max - job->weight_claimed)
@@ -180,7 +186,7 @@ static bool admit(struct mfl_core *core, struct core_daemon *daemon, struct core
 {
         struct core_job *job = task->job;
         enum mfl_refused code = MFL_REFUSED_UNKNOWN;
-        if (job->phase != PHASE_TRAIN) {
+        if (job->phase != PHASE_TRAIN || job->secure) {
                 mfl_core_send_refused(
                         core, daemon, a->task, a->update, MFL_REFUSED_LATE, "the round is over");
                 return false;
@@ -220,6 +226,8 @@ static void place(struct mfl_core *core, struct core_update *update)
                 mfl_core_update_refuse(core, update, invalid);
         else if (a->n_rejected == a->item_count)
                 mfl_core_update_count(core, update);
+        else if (a->masked)
+                mfl_core_update_move(update, UPDATE_HELD);
         else
                 mfl_core_update_enqueue(core, update);
         mfl_core_dirty(core, job);
@@ -229,7 +237,7 @@ static void take_update(struct mfl_core *core, struct core_daemon *daemon, struc
         const struct mfl_announce *a)
 {
         char text[MFL_REASON_BYTES];
-        const char *lie = mfl_core_claim_update(task, daemon, a, text);
+        const char *lie = a->masked ? NULL : mfl_core_claim_update(task, daemon, a, text);
         if (lie) {
                 mfl_core_daemon_lied(core, daemon, task->job, "%s", lie);
                 return;
@@ -244,7 +252,7 @@ static void take_update(struct mfl_core *core, struct core_daemon *daemon, struc
                 task->cover[a->item_first + i] = a->update + 1;
         task->n_covered += a->item_count;
         if (a->has_team && task->job->spec->parallel.grain)
-                mfl_core_team_took(task->job, &a->team);
+                mfl_core_team_took(core, task, &a->team);
         if (task->n_covered == task->n_items) {
                 mfl_core_measure_task(core, task);
                 mfl_core_team_done(core, task);

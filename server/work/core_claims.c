@@ -30,7 +30,7 @@ bool mfl_core_claims_known(const struct core_job *job)
 {
         enum mfl_partition_kind kind = job->spec->data.partition;
         return job->cut || kind == MFL_PARTITION_LOCAL || kind == MFL_PARTITION_IID ||
-               job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM;
+               job->spec->aggregation.weighting == MFL_WEIGHT_UNIFORM || job->spec->secure.bits;
 }
 
 /* The number of samples that one client has, with those that it keeps for evaluations. */
@@ -38,6 +38,8 @@ static struct bounds owned_of(const struct core_job *job, const struct mfl_data_
 {
         uint32_t n;
         const struct core_cut *cut = job->cut;
+        if (mfl_job_owns_data(job->spec)) /* only the program knows, and this is its limit */
+                return (struct bounds){1, job->data.train_samples};
         if (job->spec->data.partition == MFL_PARTITION_LOCAL)
                 return (struct bounds){data->train_samples, data->train_samples};
         if (mfl_partition_client(job->spec, job->data.train_samples, client, &n))
@@ -73,7 +75,9 @@ static uint64_t trained_of(const struct core_job *job, uint64_t samples)
         if (spec->training.steps)
                 n = multiply(spec->training.steps, MFL_MIN(rows, samples));
         struct mfl_phase phases[MFL_PHASES_MAX];
-        mfl_method_phases(spec, phases);
+        mfl_method_phases(spec, job->round, phases);
+        if (phases[0].gradient)
+                n = samples;
         return multiply(multiply(n, MFL_MAX(phases[0].inner, 1u)), job->scored);
 }
 
@@ -178,7 +182,7 @@ const char *mfl_core_claim_update(const struct core_task *task, const struct cor
                 accepted.min += one.min;
                 accepted.max += one.max;
         }
-        if (!local)
+        if (!local && !mfl_job_owns_data(job->spec))
                 accepted.max = MFL_MIN(accepted.max, (uint64_t)job->data.train_samples);
         const char *lie = check_weight(job, accepted, a->item_count - a->n_rejected, a->weight, text);
         if (!lie && job->scored && a->samples > scored) {

@@ -275,8 +275,16 @@ void mfl_core_data_lack(
         struct count count = {0};
         count_daemons(core, job, &count);
         if (!count.n) {
-                int at = mfl_snprintf(ret_text, MFL_REASON_BYTES, "no daemon with data set %s is connected",
-                        job->spec->data.name);
+                const struct mfl_job *spec = job->spec;
+                bool own = mfl_job_owns_data(spec);
+                int at = mfl_job_has_program(spec)
+                                 ? mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                                           "no daemon that has the program %s (programs in client.yaml)%s%s "
+                                           "is connected",
+                                           spec->training.program, own ? "" : " and data set ",
+                                           own ? "" : spec->data.name)
+                                 : mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                                           "no daemon with data set %s is connected", spec->data.name);
                 if (core->n_daemons <= CORE_COUNT_MAX)
                         describe_offered(core, ret_text, at);
                 return;

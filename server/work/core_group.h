@@ -6,6 +6,8 @@
  * daemon trains does not depend on groups. A group adds by nccl if each member has its own GPU, which is no
  * MIG instance, and all members have the same version of NCCL. Otherwise it adds by shm.
  *
+ * Daemons below one relay form groups in the same way, whatever their nodes: the relay adds for them (mfl.proto, RELAYS).
+ *
  *   GATHER --all are ready, or the rest is late--> COMBINE --the sum is here--> ADDING --ADDED--> counted
  *     |                                               |                            |
  *     +-- fewer than two, or nccl and one left --> ended: members upload alone <---+ refused

@@ -21,6 +21,12 @@ static bool is_candidate(const struct mfl_core *core, const struct core_daemon *
                daemon->tasks->kind == MFL_TASK_TRAIN;
 }
 
+/* The updates of daemons below a relay are added there. */
+static bool is_direct(const struct mfl_core *core, const struct core_daemon *daemon)
+{
+        return is_candidate(core, daemon) && !daemon->info.relay[0];
+}
+
 /* A confused or hostile daemon may claim another daemon's instance, by which members tell each other
  * apart. */
 static bool has_instance(const struct core_group *group, uint64_t instance)
@@ -76,15 +82,13 @@ static void dissolve(struct core_job *job, struct core_group *group)
         free(group);
 }
 
-/* Forms a group of the next n candidates from *at on. */
-static void form_group(struct mfl_core *core, struct core_job *job, const struct core_node *node, uint32_t n,
-        bool nccl, struct core_daemon **at)
+/* NULL: memory is out. */
+static struct core_group *new_group(struct mfl_core *core, struct core_job *job, uint32_t n)
 {
         struct core_group *group = mfl_calloc(1, sizeof *group + n * sizeof *group->members);
-        char label[MFL_NODE_BYTES];
         if (!group) {
                 core->error = -ENOMEM;
-                return;
+                return NULL;
         }
         group->number = mfl_core_number(core);
         group->job = job;
@@ -92,8 +96,19 @@ static void form_group(struct mfl_core *core, struct core_job *job, const struct
         group->limit_ms = CORE_NEVER;
         group->next = job->groups;
         job->groups = group;
+        return group;
+}
+
+/* Forms a group of the next n candidates from *at on. */
+static void form_group(struct mfl_core *core, struct core_job *job, const struct core_node *node, uint32_t n,
+        bool nccl, struct core_daemon **at)
+{
+        struct core_group *group = new_group(core, job, n);
+        char label[MFL_NODE_BYTES];
+        if (!group)
+                return;
         for (; n > 0; *at = (*at)->node_next) {
-                if (!is_candidate(core, *at))
+                if (!is_direct(core, *at))
                         continue;
                 if (!has_instance(group, (*at)->info.instance))
                         add_member(group, *at);
@@ -116,7 +131,7 @@ static void form_groups(struct mfl_core *core, struct core_job *job, const struc
 {
         uint32_t n = 0;
         for (const struct core_daemon *d = node->first; d; d = d->node_next)
-                n += is_candidate(core, d);
+                n += is_direct(core, d);
         if (n < 2)
                 return;
         uint32_t n_groups = (n + MFL_GROUP_MAX - 1) / MFL_GROUP_MAX;
@@ -124,6 +139,57 @@ static void form_groups(struct mfl_core *core, struct core_job *job, const struc
         struct core_daemon *at = node->first;
         for (uint32_t i = 0; i < n_groups && !core->error; i++)
                 form_group(core, job, node, (n + i) / n_groups, nccl, &at);
+}
+
+/* ---- relays ---- */
+
+/* Whether both are below the same relay of this server. */
+static bool shares_relay(const struct core_daemon *a, const struct core_daemon *b)
+{
+        size_t n = strcspn(a->info.relay, "/");
+        return n && n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
+}
+
+static bool fits_relay(
+        const struct mfl_core *core, const struct core_task *first, const struct core_task *task)
+{
+        return !task->group && is_candidate(core, task->daemon) && shares_relay(first->daemon, task->daemon);
+}
+
+/* A group of the first task and of those behind it that are below the same relay. */
+static void form_relay(
+        struct mfl_core *core, struct core_job *job, struct core_task *const *tasks, uint32_t n_tasks)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_tasks && n < MFL_GROUP_MAX; i++)
+                n += fits_relay(core, tasks[0], tasks[i]);
+        struct core_group *group = n < 2 ? NULL : new_group(core, job, n);
+        if (!group)
+                return;
+        for (uint32_t i = 0; i < n_tasks && n > 0; i++) {
+                if (!fits_relay(core, tasks[0], tasks[i]))
+                        continue;
+                if (!has_instance(group, tasks[i]->daemon->info.instance))
+                        add_member(group, tasks[i]->daemon);
+                n--;
+        }
+        if (group->n_members < 2) {
+                dissolve(job, group);
+                return;
+        }
+        group->collective = MFL_COLLECTIVE_RELAY;
+        const struct core_daemon *daemon = group->members[0].task->daemon;
+        mfl_core_trace(core, job, "round %u: %u daemons below relay %.*s form a group; daemon %s comes first",
+                job->round, group->n_members, (int)strcspn(daemon->info.relay, "/"), daemon->info.relay,
+                daemon->info.name);
+}
+
+static void form_relays(
+        struct mfl_core *core, struct core_job *job, struct core_task *const *tasks, uint32_t n)
+{
+        for (uint32_t i = 0; i < n && !core->error; i++)
+                if (tasks[i]->daemon->info.relay[0] && fits_relay(core, tasks[i], tasks[i]))
+                        form_relay(core, job, tasks + i, n - i);
 }
 
 static bool works_for(const struct core_daemon *daemon, const struct core_job *job)
@@ -151,7 +217,8 @@ static void choose_fetcher(struct core_task *task)
 
 void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n)
 {
-        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec);
+        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec) &&
+                    !job->spec->secure.bits;
         if (job->base) /* a daemon has a task for each version, and a group takes one task of each */
                 return;
         mark(core, tasks, n);
@@ -164,6 +231,8 @@ void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct co
                         form_groups(core, job, node);
                 node->deal = core->deal;
         }
+        if (adds)
+                form_relays(core, job, tasks, n);
 }
 
 /* ---- invariants ---- */

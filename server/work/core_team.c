@@ -153,9 +153,44 @@ static void end(
         free(team);
 }
 
-void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times)
+uint32_t mfl_core_team_pays(const struct core_job *job)
 {
+        bool open = !job->spec->parallel.members && !job->needs_teams && job->team_best;
+        if (!open || job->round >= job->team_took_round + TEAM_REST_ROUNDS)
+                return UINT32_MAX;
+        return MFL_MAX(job->team_best, job->spec->parallel.members_min);
+}
+
+/* What the widest team took is kept: from it the narrower ones follow, and not the reverse. */
+static void judge(struct mfl_core *core, const struct core_team *team, const struct mfl_task_times *times)
+{
+        struct core_job *job = team->job;
+        const struct mfl_job *spec = job->spec;
+        struct mfl_parallel_took took = {.grains = mfl_job_grains(spec),
+                .whole = !spec->parallel.zero,
+                .compute = times->compute_us,
+                .exchange = times->exchange_us,
+                .apply = times->apply_us};
+        for (uint32_t i = 0; i < team->n_members; i++)
+                took.ranks += team->member[i].width;
+        bool older = job->round >= job->team_took_round + TEAM_REST_ROUNDS;
+        if (!took.compute || (job->team_best && !older && took.ranks < job->team_took.ranks))
+                return;
+        uint32_t best = mfl_parallel_width(&took, took.ranks), before = job->team_best;
+        job->team_best = best == took.ranks ? MFL_TEAM_RANKS_MAX : best;
+        job->team_took = took;
+        job->team_took_round = job->round;
+        if (!spec->parallel.members && best < took.ranks && before != job->team_best)
+                mfl_core_trace(core, job, "round %u: more than %u workers for a client would gain too little",
+                        job->round, best);
+}
+
+void mfl_core_team_took(struct mfl_core *core, struct core_task *task, const struct mfl_task_times *times)
+{
+        struct core_job *job = task->job;
         struct mfl_task_times *sum = &job->team_totals.times;
+        if (task->team)
+                judge(core, task->team, times);
         sum->compute_us += times->compute_us;
         sum->exchange_us += times->exchange_us;
         sum->apply_us += times->apply_us;

@@ -53,8 +53,11 @@ bool mfl_core_team_wanted(const struct core_job *job);
 int mfl_core_team_describe(const struct core_task *task, struct mfl_task_team *ret_team);
 /* Of an assistant's task. */
 const struct core_task *mfl_core_team_lead(const struct core_task *task);
-/* An update of the leader says how long its team took. */
-void mfl_core_team_took(struct core_job *job, const struct mfl_task_times *times);
+/* An update of the leader says how long its team took. Where the job leaves the number of workers open, that also decides how many the
+ * next clients get, for TEAM_REST_ROUNDS rounds; then a team as large as can be is measured again. */
+void mfl_core_team_took(struct mfl_core *core, struct core_task *task, const struct mfl_task_times *times);
+/* How many ranks a client may have for its training to be fast; UINT32_MAX: as many as there are. */
+uint32_t mfl_core_team_pays(const struct core_job *job);
 /* The leader's task is covered by updates. */
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task);
 /* The task, of any member, is about to be taken back: its team ends. Nothing if it has none. */

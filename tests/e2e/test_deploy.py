@@ -12,7 +12,8 @@ import mfl_needs
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy')
 BUILT = os.path.join(h.BUILD, 'deploy')
-UNITS = ('mfl-server.service', 'mfl-server.socket', 'mfl-client@.service', 'mfl-client.target')
+SERVES = os.path.exists(h.program('mfl-serve'))  # http-parser was there
+UNITS = ('mfl-server.service', 'mfl-server.socket', 'mfl-client@.service', 'mfl-client.target', *(['mfl-serve.service'] if SERVES else []))
 
 
 def example(tmp_path, name, *keys):
@@ -43,6 +44,14 @@ def test_client_configuration(tmp_path):
     assert 'site-a: backend reference' in done.stderr
 
 
+@pytest.mark.skipif(not SERVES, reason='no mfl-serve here; on Debian: apt-get install libhttp-parser-dev')
+def test_serve_configuration(tmp_path):
+    config = example(tmp_path, 'serve.yaml', 'models')
+    done = subprocess.run([h.program('mfl-serve'), '--config', config, '--listen', '127.0.0.1:0', '--exit-with-stdin'], input='', capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert done.returncode == 0 and 'listening on 127.0.0.1:' in done.stderr, done.stderr
+
+
 def analyze(*argv, **options):
     mfl_needs.program('systemd-analyze')
     return subprocess.run(['systemd-analyze', *argv], capture_output=True, text=True, timeout=60, check=False, **options)
@@ -54,7 +63,7 @@ def copy_units(folder, programs=None):
     for unit in UNITS:
         with open(os.path.join(BUILT, unit), encoding='utf-8') as f:
             text = f.read()
-        for name in ('mfl-server', 'mfl-client'):
+        for name in ('mfl-server', 'mfl-client', 'mfl-serve'):
             text = re.sub(r'^(ExecStart=)\S*/%s ' % name, lambda m, n=name: m[1] + (programs or h.program)(n) + ' ', text, flags=re.M)
         (folder / unit).write_text(text)
     return folder
@@ -71,7 +80,7 @@ def test_units_verify(tmp_path):
     assert not complaints and done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize('unit,threshold', [('mfl-server.service', 2.0), ('mfl-client@0.service', 2.5)])
+@pytest.mark.parametrize('unit,threshold', [('mfl-server.service', 2.0), ('mfl-client@0.service', 2.5), *([('mfl-serve.service', 2.0)] if SERVES else [])])
 def test_units_are_hardened(tmp_path, unit, threshold):
     """The exposure that systemd computes: 2.0 at most for the server; GPUs and code made at run time leave the daemon more."""
     folder = copy_units(tmp_path / 'units')
@@ -106,7 +115,7 @@ def test_accounts_and_folders(tmp_path, program, file):
     (root / 'etc' / 'group').write_text('root:x:0:\n')
     (root / 'dev' / 'shm').mkdir(parents=True)
     paths = [os.path.join(DEPLOY, 'systemd', name + '.sysusers.conf') if file == 'sysusers' else
-             os.path.join(BUILT, name + '.tmpfiles.conf') for name in ('mfl-server', 'mfl-client')]
+             os.path.join(BUILT, name + '.tmpfiles.conf') for name in ('mfl-server', 'mfl-client', *(['mfl-serve'] if SERVES else []))]
     for _ in range(2):
         done = subprocess.run([program, '--root', str(root), *(['--create'] if file == 'tmpfiles' else []), *paths],
                               capture_output=True, text=True, timeout=30, check=False)
@@ -226,6 +235,10 @@ def test_install(tmp_path):
                 'share/man/man8/mfl-client.8', 'share/bash-completion/completions/mfl',
                 'share/zsh/site-functions/_mfl', 'share/fish/vendor_completions.d/mfl.fish',
                 'share/bash-completion/completions/mfl-server', 'share/bash-completion/completions/mfl-client']
+    if SERVES:
+        expected += ['lib/systemd/system/mfl-serve.service', 'lib/sysusers.d/mfl-serve.conf', 'lib/tmpfiles.d/mfl-serve.conf', 'share/doc/mfl/serve.yaml',
+                     'share/man/man5/mfl-serve.yaml.5', 'share/man/man8/mfl-serve.8', 'share/bash-completion/completions/mfl-serve']
+        assert prefix + 'bin/mfl-serve' in files
     assert not [name for name in expected if prefix + name not in files], sorted(files)
     build = os.path.realpath(h.BUILD)
     for name in expected[3:]:

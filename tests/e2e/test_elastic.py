@@ -12,7 +12,7 @@ from mfl_harness import wait_until
 # One client of three hundred steps, each of four grains, in a round. Members of stage 0 have all of its state.
 JOB = {'rounds': 2, 'data': {'partition': 'iid', 'clients': 1}, 'selection': {'clients': 1}, 'evaluation': {'every': 0},
        'training': {'batch': 8, 'accumulate': 2, 'epochs': 12, 'optimizer': 'adamw', 'lr': 0.01, 'clip_norm': 1.0},
-       'parallel': {'grain': 4, 'zero': 0, 'within': 'any'}}
+       'parallel': {'grain': 4, 'members': 64, 'zero': 0, 'within': 'any'}}
 
 
 def staged(zero, **more):

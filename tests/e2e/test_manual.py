@@ -58,7 +58,7 @@ def test_job_keys_are_explained():
     text = ask('mfl', 'help', 'markdown-job')
     parts = re.findall(r'^### `(\S+)`\n+(.*)$', text, re.M)
     assert len(parts) > 45
-    assert dict(parts)['training.lr'] == 'required; learning rate of the clients, above 0'
+    assert dict(parts)['training.lr'] == 'required without program; learning rate of the clients, above 0'
     assert dict(parts)['selection.daemons.max'] == 'at most this many work on the job; default: no limit'
     sections = {'model', 'selection', 'limits', 'evaluation', 'checkpoints', 'data', 'training', 'aggregation', 'selection.daemons'}
     assert not [key for key, words in parts if key not in sections and (not words or words.startswith(('Takes', '#')))]

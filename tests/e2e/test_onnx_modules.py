@@ -62,6 +62,28 @@ class WithW(Between):
         self.register_buffer("mask", (torch.rand(5, 5) > 0.5).float())
 
 
+# ---- steep functions, which are no clamps ----
+
+@of((6,))
+class SteepTanh(Between):
+    def build(self):
+        pass
+
+    def mid(self, x):
+        return torch.tanh(20 * x) + torch.erf(7.5 * x) * x
+
+
+@of((6,))
+class SteepGate(Between):
+    """As the differentiable binarization of text detectors."""
+
+    def build(self):
+        pass
+
+    def mid(self, x):
+        return torch.sigmoid(50 * (x - 0.3)) + F.softplus(100 * x) / 100
+
+
 # ---- parameters computed from parameters ----
 
 @of((6,))

@@ -9,7 +9,7 @@ from mfl_harness import wait_until
 
 # Two clients in a round: a daemon with four workers gives each of them two, one with two workers gives each one.
 JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 2},
-       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4}}
+       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'members': 64}}
 
 
 @pytest.fixture(scope='module')
@@ -31,10 +31,20 @@ def test_members_and_backend(cluster, expected):
     for members in (1, 3):
         assert c.run_job(**dict(JOB, parallel={'grain': 4, 'members': members}))[1] == first
     for how in ({'overlap': True}, {'overlap': True, 'bucket': '64KiB'}, {'bucket': '1GiB'}):
-        assert c.run_job(**dict(JOB, parallel={'grain': 4, **how}))[1] == first
+        assert c.run_job(**dict(JOB, parallel={'grain': 4, 'members': 64, **how}))[1] == first
     assert c.run_job(**dict(JOB, parallel={'grain': 8}))[1] != first  # the grain is part of the result
     alone = c.run_job(**{k: v for k, v in JOB.items() if k != 'parallel'})
     assert alone[1] != first
+
+
+def test_auto(cluster, expected):
+    """However many workers pay, by times that differ from run to run; a step of 16 rows gets grains of four."""
+    c = cluster(3, workers=2)
+    c.wait_daemons(3)
+    assert c.run_job(**dict(JOB, parallel='auto'))[1] == expected
+    few = dict(JOB, rounds=20, selection={'clients': 1})
+    first = c.run_job(**few)[1]
+    assert c.run_job(**dict(few, parallel={'grain': 4, 'members': 'auto'}))[1] == first
 
 
 def test_batch_norm(cluster):
@@ -105,7 +115,7 @@ def test_who_joins_no_team(cluster, few):
     c.start_daemon('d5')
     c.wait_daemons(5)
     for within, teams in (('daemon', 0), ('node', FEW['rounds'])):
-        job, digests = c.run_job(**dict(FEW, parallel={'grain': 4, 'within': within}))
+        job, digests = c.run_job(**dict(FEW, parallel={'grain': 4, 'members': 64, 'within': within}))
         assert logs(c, job).count('daemon d1 leads a team with d5\n') == teams
     assert few  # rounds of this job may be trained by d4, which rounds otherwise
 
@@ -156,7 +166,7 @@ ADAM = {'batch': 8, 'accumulate': 2, 'clip_norm': 1.0, 'optimizer': 'adamw', 'lr
 
 
 def staged(zero, **more):
-    return dict(FEW, training=ADAM, parallel={'grain': 4, 'zero': zero, 'bucket': '64KiB', **more})
+    return dict(FEW, training=ADAM, parallel={'grain': 4, 'members': 64, 'zero': zero, 'bucket': '64KiB', **more})
 
 
 @pytest.fixture(scope='module')
@@ -226,7 +236,7 @@ def test_sums_of_floats(cluster, adam):
 # come on top, with 4.
 MEMORY = '95MiB'
 LARGE = dict(FEW, rounds=2, model={'layers': ['flatten'] + [{'dense': {'units': 512}} for _ in range(24)] + [{'dense': {'units': 4}}]},
-             training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'bucket': '64KiB'})
+             training=dict(ADAM, lr=0.001, backend='cpu'), parallel={'grain': 4, 'members': 64, 'bucket': '64KiB'})
 
 
 def test_a_team_trains_what_is_too_large_for_one(cluster):

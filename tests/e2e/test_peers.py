@@ -14,7 +14,7 @@ from mfl_tls import TlsCluster
 
 # One client in a round, and four grains in a step.
 JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 1},
-       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'within': 'any'}}
+       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'members': 64, 'within': 'any'}}
 NODES = {'d1': 'n1', 'd2': 'n2', 'd3': 'n3'}
 
 
@@ -50,7 +50,7 @@ def test_shards_over_tcp(cluster, expected):
     """Whatever the members keep of the optimizer's state and gradients, and however the sums travel."""
     c = start_all(cluster(0))
     for how in ({'zero': 1}, {'zero': 2, 'overlap': True, 'bucket': '64KiB'}, {'zero': 3, 'overlap': True, 'bucket': '64KiB'}):
-        job, digests = c.run_job(**dict(JOB, parallel={'grain': 4, 'within': 'any', **how}))
+        job, digests = c.run_job(**dict(JOB, parallel={'grain': 4, 'members': 64, 'within': 'any', **how}))
         assert digests == expected, how
         assert 'd1 leads a team with d2 and d3 over the network' in logs(c, job)
 
@@ -79,7 +79,7 @@ def test_who_does_not_listen_joins_nobody_elsewhere(cluster, expected):
     start(c, 'd4', node='n4')
     c.wait_daemons(4)
     for within, teams in (('node', 0), ('any', JOB['rounds'])):
-        job, digests = c.run_job(**dict(JOB, parallel={'grain': 4, 'within': within}))
+        job, digests = c.run_job(**dict(JOB, parallel={'grain': 4, 'members': 64, 'within': within}))
         assert digests == expected and logs(c, job).count('d1 leads a team with d4 over the network') == teams
 
 

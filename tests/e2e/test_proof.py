@@ -99,9 +99,9 @@ def test_a_proof_beside_an_auxiliary_output(tmp_path):
 
 # ---- another model than the proof's ----
 
-def detach(pick):
-    """The gradient stops behind a module, which no ONNX file says."""
-    return lambda net: pick(net).register_forward_hook(lambda module, inputs, out: out.detach())
+def detach(pick, share=1.0):
+    """The gradient, or a share of it, stops behind a module, which a file without a node for it does not say."""
+    return lambda net: pick(net).register_forward_hook(lambda module, inputs, out: out + share * (out.detach() - out))
 
 
 def set_to(pick, **values):
@@ -124,7 +124,7 @@ def tanh_gelu(net):
 DEEP = modules.PROVED["deep"]
 WRONG = {
     "gate": (*DEEP, detach(lambda net: net.gates[4])), "last-gate": (*DEEP, detach(lambda net: net.gates[9])),
-    "branch": (*DEEP, detach(lambda net: net.b[5])), "first-branch": (*DEEP, detach(lambda net: net.a[0])),
+    "branch": (*DEEP, detach(lambda net: net.b[5])), "share": (*DEEP, detach(lambda net: net.b[5], 0.02)), "first-branch": (*DEEP, detach(lambda net: net.a[0])),
     "eps": (*DEEP, set_to(lambda net: net.b[3][1], eps=1e-3)), "padding": (*DEEP, set_to(lambda net: net.a[3][0], padding_mode="reflect")),
     "transposed": (*DEEP, lambda net: net.a[3][0].weight.data.copy_(net.a[3][0].weight.data.transpose(2, 3).clone())),
     "gelu": (lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), modules.VECTOR, tanh_gelu),
@@ -147,26 +147,30 @@ def test_another_model_is_refused(tmp_path, monkeypatch, name):
 
 
 def test_a_file_of_an_earlier_mfl_export(tmp_path):
-    """Without `spread`, `noise` takes its place."""
+    """Without `spread`, `noise` takes its place; without `precision`, gradients may have been computed in floats."""
     export(tmp_path, *DEEP)
 
     def change(found):
+        assert found["mfl.proof"].pop("precision") == "double"
         for parameter in found["mfl.proof"]["parameters"]:
             assert len(parameter.pop("spread")) == 2
     rewrite(tmp_path, change)
     assert "agree" in check(tmp_path)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-def test_a_spread_excuses_little(tmp_path, batches):
-    """However much a file says that rounding changes: 0.15 in both batches is too much, and so is half in one of them."""
+@pytest.mark.parametrize("batches,precision", [(1, "float"), (2, "float"), (2, "double")])
+def test_a_spread_excuses_little(tmp_path, batches, precision):
+    """However much a file says that rounding changes: 0.15 in both batches is too much, and so is half in one of them. In double,
+    it excuses nothing."""
     export(tmp_path, *DEEP)
 
     def change(found):
+        found["mfl.proof"]["precision"] = precision
         for parameter in found["mfl.proof"]["parameters"]:
             parameter["spread"] = [1e6, 1e6]
             for b in range(batches):
-                values = np.frombuffer(base64.b64decode(parameter["value"][b]), "<f4") * np.float32(1.15 if batches == 2 else 1.5)
+                values = np.frombuffer(base64.b64decode(parameter["value"][b]), "<f4") * np.float32(
+                    1.002 if precision == "double" else 1.15 if batches == 2 else 1.5)
                 parameter["value"][b] = base64.b64encode(values.astype("<f4").tobytes()).decode()
     rewrite(tmp_path, change)
     assert "the gradient of" in check(tmp_path, 5)

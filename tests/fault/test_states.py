@@ -15,6 +15,8 @@ N = 260  # floats of the model
 
 
 def states_of(c, job):
+    if not os.path.exists(os.path.join(c.state_dir, 'jobs', job, 'clients.f32')):
+        return {}
     with sqlite3.connect('file:%s/mfl.db?mode=ro' % c.state_dir, uri=True) as db:
         rows = db.execute('SELECT client, slot, crc FROM client_states WHERE job = ?', (job,)).fetchall()
     found = {}
@@ -31,7 +33,9 @@ OWN_LAYERS = {'aggregation': {'strategy': 'fedavg'}, 'personal': {'layers': ['*.
 ON_CLIENTS = {'evaluation': {'on': 'clients'}}
 KINDS = {**{a['strategy']: {'aggregation': a} for a in STATEFUL}, 'personal': OWN_LAYERS,
          'fedrep': {**ON_CLIENTS, 'personal': {'layers': ['*.bias'], 'epochs': 1}},
-         'ditto': {**ON_CLIENTS, 'aggregation': {'strategy': 'ditto'}}, 'pfedme': {**ON_CLIENTS, 'aggregation': {'strategy': 'pfedme'}}}
+         'ditto': {**ON_CLIENTS, 'aggregation': {'strategy': 'ditto'}}, 'pfedme': {**ON_CLIENTS, 'aggregation': {'strategy': 'pfedme'}},
+         'apfl': {**ON_CLIENTS, 'aggregation': {'strategy': 'apfl'}}, 'gradients': {'aggregation': {'strategy': 'scaffold', 'option': 'I'}},
+         'mimelite': {'aggregation': {'strategy': 'mimelite'}}, 'mime': {'aggregation': {'strategy': 'mime'}}}
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -11,7 +11,7 @@ import mfl_harness as h
 
 HARMS = int(os.environ.get('MFL_TEAM_HARMS', '12'))  # 100 for a long run
 JOB = {'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 1},
-       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'within': 'any'},
+       'training': {'batch': 8, 'accumulate': 2, 'momentum': 0.9, 'clip_norm': 1.0}, 'parallel': {'grain': 4, 'members': 64, 'within': 'any'},
        'evaluation': {'every': 0}}
 
 

@@ -34,7 +34,7 @@ PATIENCE = 5  # every limit of a wait is for what hangs, on whatever machine, be
 
 
 def program(name):
-    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client'}[name]
+    folder = {'mfl': 'cli', 'mfl-server': 'server', 'mfl-client': 'client', 'mfl-serve': 'serve'}[name]
     return os.path.join(BUILD, folder, name)
 
 

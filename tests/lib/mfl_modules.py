@@ -515,6 +515,94 @@ class Sums(nn.Module):
                         x.square().sum(2).logsumexp(2, keepdim=True).sum(1))
 
 
+class Straight(nn.Module):
+    """Straight-through estimators: the step's values, and the gradient of what goes around it; and a part that nothing trains."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = nn.Linear(8, 6), nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        h = torch.tanh(self.fc1(x))
+        h = h + (h.sign() - h).detach() - h.amax(1, keepdim=True).detach()
+        with torch.no_grad():
+            target = torch.tanh(self.fc2(x))
+        w = self.fc3.weight
+        size = w.abs().amax(1, keepdim=True).detach() / 7
+        return F.linear(h + target, w + ((w / size).round() * size - w).detach(), self.fc3.bias)
+
+
+class Nearest(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Rounds(nn.Module):
+    def forward(self, x):
+        return Nearest.apply(x)
+
+
+class Joints(nn.Module):
+    """Patches that overlap, and a constant boolean mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.patch, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(36, 36), nn.Linear(3, 4)
+        self.register_buffer("seen", torch.tensor([True, False, True, True]))
+
+    def forward(self, x):
+        x = self.conv(x)
+        columns = self.patch(F.unfold(x, 3, padding=1, stride=2).transpose(1, 2)).transpose(1, 2)
+        return self.fc(torch.tanh(F.fold(columns, (8, 8), 3, padding=1, stride=2))[:, self.seen].mean((2, 3)))
+
+
+class Branches(nn.Module):
+    """RepVGG's branches as one convolution: the weights of the small one are padded."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide, self.narrow, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 1), nn.Linear(4, 4)
+
+    def forward(self, x):
+        x = F.conv2d(x, self.wide.weight + F.pad(self.narrow.weight, (1, 1, 1, 1)), self.wide.bias + self.narrow.bias)
+        return self.fc(torch.tanh(x).mean((2, 3)))
+
+
+class Offsets(nn.Module):
+    """A table for several columns of categories: numbers up to its size are too large for the first one."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(12, 4), nn.Linear(12, 4)
+        self.register_buffer("offsets", torch.tensor([0, 4, 8]))
+
+    def forward(self, x):
+        return self.fc(self.embed(x + self.offsets).flatten(1))
+
+
+class Rewritten(nn.Module):
+    """Functions that mfl_export writes by others, the sums of a graph's edges, and steep ones that are no clamps."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.p = nn.Linear(8, 6), nn.Linear(12, 4), nn.Parameter(torch.rand(4))
+        self.q, self.r = nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))
+        self.register_buffer("rows", torch.tensor([0, 1, 1, 2, 0, 2]))
+
+    def forward(self, x):
+        h = self.fc1(x)
+        h = h + torch.sinh(0.3 * h) + torch.cosh(0.2 * h) + torch.tan(0.1 * h) + torch.exp2(0.1 * h)
+        h = torch.erf(7.5 * h) * h + torch.sigmoid(50 * (h - 0.3)) + 0.1 * torch.tanh(20 * h)
+        edges = torch.zeros(x.shape[0], 3).index_add(1, self.rows, h).repeat_interleave(2, 1)
+        scale = (self.p * self.q).sum().exp() - (self.p * self.r).sum().exp()
+        return self.fc2(torch.cat([h.tile(1, 1), edges * scale], 1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -536,11 +624,15 @@ PROVED = {
     "tied": (lambda: Gpt(tied=True), tokens()), "siamese": (Siamese, VECTOR), "padded": (Padded, tokens()),
     "lstm-cell": (lambda: Cells(nn.LSTMCell), torch.zeros(1, 4, 6)), "gru-cell": (lambda: Cells(nn.GRUCell), torch.zeros(1, 4, 6)),
     "rnn-cell": (lambda: Cells(nn.RNNCell, bias=False), torch.zeros(1, 4, 6)), "sums": (Sums, VECTOR),
+    "straight": (Straight, VECTOR), "joints": (Joints, IMAGE), "offsets": (Offsets, torch.arange(3).reshape(1, 3)),
+    "rewritten": (Rewritten, VECTOR),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR)})
+    PROVED.update({"masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
     "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
+    "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
+                     "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
 }

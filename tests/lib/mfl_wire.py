@@ -79,6 +79,8 @@ def _scalar(type_, v):
         return 0, _varint(int(v) & (1 << 64) - 1)
     if type_ == 'fixed64':
         return 1, struct.pack('<Q', v)
+    if type_ == 'fixed32':
+        return 5, struct.pack('<I', v)
     if type_ == 'double':
         return 1, struct.pack('<d', v)
     if type_ == 'float':
@@ -265,7 +267,7 @@ class Connection:
             del self.buffer[:HEADER.size + n_envelope + n_payload]
             assert crc32c(data) == crc, 'the server sent a wrong checksum'
             envelope = decode('Envelope', data)
-            kinds = [k for k, v in envelope.items() if k != 'request' and v is not None]
+            kinds = [k for k, v in envelope.items() if k not in ('request', 'via') and v is not None]
             assert len(kinds) == 1, kinds
             kind = kinds[0]
             if kind == 'ping':

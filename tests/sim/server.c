@@ -590,7 +590,9 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 sim_daemon_accused(sim, action);
                 break;
         case MFL_ACT_COST:
-        case MFL_ACT_JOB_DATA: /* the simulated data have no meaning */
+        case MFL_ACT_JOB_DATA:    /* the simulated data have no meaning */
+        case MFL_ACT_SECURE_NOTE: /* no simulated job has a secure sum: tests/unit/server/test_secure_sum.c */
+        case MFL_ACT_UNMASK:
                 break;
         case MFL_ACT_TRACE:
                 sim_line(sim, "server", "%s", action->reason);

@@ -28,6 +28,7 @@ struct bed {
         uint32_t n_sent, n_cancelled;
         struct mfl_team_totals ended; /* the released job's */
         bool released;
+        bool works; /* what the worker is told succeeds at once, and rounds end */
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
@@ -56,6 +57,16 @@ static void take(struct bed *bed, const struct mfl_core_action *a)
                 bed->ended = a->teams;
                 bed->released = true;
         }
+        static const enum mfl_core_event_kind answers[] = {[MFL_ACT_GRANT] = MFL_EV_UPLOAD_COMPLETE,
+                [MFL_ACT_SLOT_ADD] = MFL_EV_ADDED,
+                [MFL_ACT_APPLY] = MFL_EV_APPLIED,
+                [MFL_ACT_CHECKPOINT] = MFL_EV_CHECKPOINTED,
+                [MFL_ACT_COMMIT] = MFL_EV_COMMITTED};
+        if (bed->works && (size_t)a->kind < MFL_ARRAY_SIZE(answers) && answers[a->kind])
+                feed(bed, (struct mfl_core_event){.kind = answers[a->kind],
+                                  .ok = true,
+                                  .job = JOB,
+                                  .upload = {.slot = a->slot.slot, .grant = a->slot.grant}});
 }
 
 static void feed(struct bed *bed, struct mfl_core_event event)
@@ -278,6 +289,85 @@ static void teams_reach_over_nodes_where_daemons_listen(void **state)
         mfl_core_free(bed.core);
 }
 
+static void tick(struct bed *bed)
+{
+        bed->now += 500;
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+}
+
+/* The leader's result of a round of one client, by a team whose times are these. */
+static void end_round(struct bed *bed, uint32_t conn, struct mfl_task_times times)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE,
+                .announce = {.task = bed->task[conn].task,
+                        .item_count = 1,
+                        .encoding = MFL_ENCODING_F32,
+                        .bytes = 16,
+                        .weight = 1,
+                        .samples = 1,
+                        .job = JOB,
+                        .round = bed->task[conn].round,
+                        .has_team = bed->task[conn].team.team != 0,
+                        .team = times}};
+        bed->busy[conn] = false;
+        message(bed, conn, msg);
+        tick(bed);
+}
+
+static const struct mfl_task_times slow_line = {.compute_us = 100, .exchange_us = 900, .apply_us = 1},
+                                   fast_line = {.compute_us = 900, .exchange_us = 10, .apply_us = 1};
+
+/* The one daemon that trains alone; the others have nothing to do. */
+static uint32_t single(const struct bed *bed)
+{
+        uint32_t conn = 0;
+        for (uint32_t i = 1; i < DAEMONS; i++)
+                if (bed->busy[i]) {
+                        assert_int_equal(conn, 0);
+                        assert_int_equal(bed->task[i].team.team, 0);
+                        conn = i;
+                }
+        assert_int_not_equal(conn, 0);
+        return conn;
+}
+
+/* More workers than pay are left alone, for some rounds. */
+static void a_team_is_as_large_as_pays(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 1);
+        bed.works = true;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        end_round(&bed, 1, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        end_round(&bed, 1, slow_line);
+        for (uint32_t round = 3; round < 18; round++)
+                end_round(&bed, single(&bed), (struct mfl_task_times){0});
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1"); /* which is measured again */
+        mfl_core_free(bed.core);
+}
+
+/* Whoever writes a number gets it. */
+static void a_number_is_a_number(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 1);
+        bed.spec.parallel.members = 4;
+        bed.works = true;
+        begin(&bed);
+        end_round(&bed, 1, slow_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
+        mfl_core_free(bed.core);
+        setup(&bed, 4, 1);
+        bed.spec.parallel.members_min = 3;
+        bed.works = true;
+        begin(&bed);
+        end_round(&bed, 1, slow_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+        mfl_core_free(bed.core);
+}
+
 static void say_failed(struct bed *bed, uint32_t conn, bool broken, uint32_t accused);
 
 static void a_wall_is_remembered(void **state)
@@ -358,12 +448,6 @@ static void refuse(struct bed *bed, uint32_t conn)
         }
 }
 
-static void tick(struct bed *bed)
-{
-        bed->now += 500;
-        feed(bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
-}
-
 /* Six clients on three daemons would be trained side by side, but none of them has the memory. */
 static void who_cannot_do_it_alone_gets_a_team(void **state)
 {
@@ -429,6 +513,7 @@ static void teams_shrink_to_the_least(void **state)
         setup(&bed, 4, 1);
         bed.spec.parallel.members_min = 3;
         bed.spec.parallel.members = 4;
+        bed.works = true;
         begin(&bed);
         ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1+d4:1");
         say_failed(&bed, 4, true, 2);
@@ -570,6 +655,8 @@ int main(void)
                 cmocka_unit_test(a_wall_is_remembered),
                 cmocka_unit_test(a_site_helps_itself),
                 cmocka_unit_test(the_leaders_result_frees_the_others),
+                cmocka_unit_test(a_team_is_as_large_as_pays),
+                cmocka_unit_test(a_number_is_a_number),
                 cmocka_unit_test(who_is_accused_rests),
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sign, Round, Floor and Ceil of computed values, and conditions that others join. */
+/* Sign, Round, Floor, Ceil and StopGradient of computed values, and conditions that others join. */
 #include "cli/onnx/internal.h"
 
 static bool is(const struct onnx *o, const char *op)
@@ -20,17 +20,26 @@ static const struct {
         enum mfl_op op;
         bool turned; /* ceil(x) = -floor(-x) */
 } steps[] = {{"Sign", MFL_OP_SIGN, false}, {"Round", MFL_OP_ROUND, false}, {"Floor", MFL_OP_FLOOR, false},
-        {"Ceil", MFL_OP_FLOOR, true}};
+        {"Ceil", MFL_OP_FLOOR, true}, {ONNX_STOP, MFL_OP_DETACH, false}};
+
+/* In a file that mfl wrote, an Identity of a computed value is a `detach` layer: ONNX has no other node for it. */
+static bool is_step(const struct onnx *o, size_t k)
+{
+        return is(o, steps[k].name) || (steps[k].op == MFL_OP_DETACH && o->own && is(o, "Identity"));
+}
 
 int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *v;
         size_t k = 0;
-        while (k < MFL_ARRAY_SIZE(steps) && !is(o, steps[k].name))
+        while (k < MFL_ARRAY_SIZE(steps) && !is_step(o, k))
                 k++;
-        if (k == MFL_ARRAY_SIZE(steps) || !x || x->tensor)
+        bool constant = x && x->tensor;
+        if (k == MFL_ARRAY_SIZE(steps) || !x || (constant && !is(o, ONNX_STOP)))
                 return 0;
         *ret_taken = true;
+        if (constant) /* which nothing trains */
+                return mfl_onnx_output(o, 0, x);
         int r = mfl_onnx_resolve(o, x, &v);
         if (!r && steps[k].turned)
                 r = add(o, v, MFL_OP_NEG, &v);

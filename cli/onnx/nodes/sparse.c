@@ -208,6 +208,36 @@ int mfl_onnx_convert_trilu(struct onnx *o)
         return mfl_onnx_output(o, 0, v);
 }
 
+/* A parameter has no batch. Neighbouring dimensions that are not padded are one. */
+static int pad_param(
+        struct onnx *o, struct onnx_value *x, const int64_t pads[ONNX_RANK_MAX][2], struct mfl_layer *l)
+{
+        struct onnx_shape shape = x->shape;
+        struct mfl_shape in = {0};
+        bool joins = false;
+        for (int d = 0; d < shape.rank; d++) {
+                bool plain = !pads[d][0] && !pads[d][1];
+                if (pads[d][0] < 0 || pads[d][1] < 0 || pads[d][0] > 65536 || pads[d][1] > 65536)
+                        return mfl_onnx_fail(
+                                o, "pads a parameter by negative or large numbers; use slices and torch.cat");
+                if (!plain || !joins) {
+                        if (in.rank == MFL_SHAPE_RANK_MAX)
+                                return mfl_onnx_fail(
+                                        o, "pads too many dimensions of a parameter; pad two at a time");
+                        in.dim[in.rank] = l->out.dim[in.rank] = 1;
+                        l->map.before[in.rank] = (int)pads[d][0];
+                        l->map.after[in.rank++] = (int)pads[d][1];
+                }
+                joins = plain;
+                in.dim[in.rank - 1] *= shape.dim[d];
+                shape.dim[d] += pads[d][0] + pads[d][1];
+                l->out.dim[in.rank - 1] *= shape.dim[d];
+        }
+        l->out.rank = in.rank;
+        int r = mfl_onnx_layer_of(o, x, &in, &l->input);
+        return r ? r : add_map(o, l, &shape);
+}
+
 int mfl_onnx_convert_pad(struct onnx *o)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0);
@@ -219,6 +249,9 @@ int mfl_onnx_convert_pad(struct onnx *o)
         int batch = 0, to = 0, r = read_pads(o, shape.rank, pads);
         if (!r)
                 r = pad_mode(o, &l.map.mode);
+        if (!r && mfl_onnx_of_params(o, x) && l.map.mode == MFL_MAP_CONSTANT && value == 0 &&
+                !mfl_onnx_input(o, 2))
+                return pad_param(o, x, pads, &l);
         if (!r && l.map.mode == MFL_MAP_CONSTANT && !(r = crop(o, pads, &x)))
                 shape = x->shape;
         if (!r)

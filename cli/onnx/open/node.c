@@ -19,7 +19,8 @@ static int fail_missing(struct onnx *o, const char *input)
 static int check_node(struct onnx *o)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
-        bool own = !node->domain || !*node->domain || !strcmp(node->domain, "ai.onnx");
+        bool own = !node->domain || !*node->domain || !strcmp(node->domain, "ai.onnx") ||
+                   (!strcmp(node->domain, "mfl") && !strcmp(node->op_type, ONNX_STOP));
         if (!own && !strncmp(node->domain, "pkg.", 4))
                 return mfl_onnx_fail(o,
                         "calls a function of %.60s that is not in the file; torch.onnx.export(..., "

@@ -17,6 +17,10 @@
         "name: t\nseed: 1\nrounds: 5\nmodel: mlp\ndata: {name: scans, partition: local}\n"                   \
         "training: {lr: 0.1, steps: 4, batch: 10}\n"
 
+#define PROGRAM_JOB                                                                                          \
+        "name: t\nseed: 1\nrounds: 5\nmodel: {tensors: [[w, 3]], initial: f}\ndata: {partition: local}\n"    \
+        "training: {program: pets}\n"
+
 /* 0, or MFL_INVALID with the text. */
 static int read_policy(const char *text, struct mfl_policy *ret_policy, struct mfl_error *err)
 {
@@ -50,6 +54,16 @@ static struct mfl_job *job_of(const char *text, const char *more)
         return job;
 }
 
+#define PRINT "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static void peers(void **state)
+{
+        struct mfl_policy any = policy_of("secure_sum: required"),
+                          pinned = policy_of("secure_sum: required, peers: [" PRINT "]");
+        assert_true(any.secure_sum && mfl_policy_peer(&any, PRINT) && mfl_policy_peer(&any, "00"));
+        assert_true(mfl_policy_peer(&pinned, PRINT) && !mfl_policy_peer(&pinned, "00"));
+}
+
 static void files(void **state)
 {
         static const struct {
@@ -64,9 +78,12 @@ static void files(void **state)
                 {"dir: /x, strategies: [fedavg], strategies_refused: [median]", "write one of the two"},
                 {"dir: /x, min_participants: 0", "policy.min_participants"},
                 {"dir: /x, rounds_max: none", "policy.rounds_max"},
-                {"dir: /x, secure_sum: required", "policy.secure_sum: this release can't enforce secure_sum"},
+                {"dir: /x, secure_sum: yes", "policy.secure_sum: expected required"},
+                {"dir: /x, secure_sum: required, peers: [a]", "policy.peers[0]: expected the SHA-256"},
+                {"dir: /x, secure_sum: required, peers: []", "policy.peers: expected a list"},
+                {"dir: /x, peers: [" PRINT "]", "add secure_sum: required"},
                 {"epsilon_max: 8", "can't enforce epsilon_max"}, {"dir: /x, clip: 1", "can't enforce clip"},
-                {"dir: /x, noise: 1", "can't enforce noise"}, {"dir: /x, peers: [a]", "can't enforce peers"}};
+                {"dir: /x, noise: 1", "can't enforce noise"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
                 struct mfl_policy policy;
                 struct mfl_error err;
@@ -102,6 +119,13 @@ static void keys(void **state)
                 {"epochs_max: 2", JOB, "", "", NULL, ""},
                 {"epochs_max: 1", JOB, "", "", "epochs_max", "2 epochs"},
                 {"epochs_max: 9", LOCAL_JOB, "", "", "epochs_max", "write training.epochs"},
+                {"data: [scan]", PROGRAM_JOB, "", "", NULL, ""}, /* its data are not the daemon's */
+                {"programs: [cars, pets]", PROGRAM_JOB, "", "", NULL, ""},
+                {"programs: [cars]", PROGRAM_JOB, "", "", "programs", "refuses the program pets"},
+                {"programs: false", PROGRAM_JOB, "", "", "programs", "trained by a program, as pets"},
+                {"programs: true", PROGRAM_JOB, "", "", NULL, ""}, {"programs: false", JOB, "", "", NULL, ""},
+                {"secure_sum: required", JOB, "", "", "secure_sum", "wants secure sums"},
+                {"secure_sum: required", JOB, "secure_sum: {bits: 64}\n", "", NULL, ""},
                 {"min_participants: 10", JOB, "", "", NULL, ""},
                 {"min_participants: 11", JOB, "", "", "min_participants", "only 10 of its 10"},
                 {"min_participants: 3", JOB, "selection: {clients: 3}\n", "", NULL, ""},
@@ -323,6 +347,7 @@ int main(void)
         mfl_log_set_level(MFL_LOG_ERROR);
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(files),
+                cmocka_unit_test(peers),
                 cmocka_unit_test(keys),
                 cmocka_unit_test(rounds),
                 cmocka_unit_test(answers),

@@ -2,6 +2,7 @@
 /* Packing without loss, whatever the bytes; and rounding to a grid: unbiased, within a step, the same for everybody. */
 #include "tests/lib/test.h"
 #include "common/base/rng.h"
+#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/codec/pack.h"
 
@@ -213,6 +214,98 @@ static void what_is_beyond_is_counted(void **state)
         mfl_graph_free(graph);
 }
 
+static float upper_half(float v)
+{
+        uint32_t bits;
+        memcpy(&bits, &v, sizeof bits);
+        bits &= 0xffff0000u;
+        memcpy(&v, &bits, sizeof v);
+        return v;
+}
+
+/* Of any exponents, infinity and -0 too: 2 bytes a number and 2 a block; with one lower byte, 4. */
+static void halves_take_two_bytes(void **state)
+{
+        static float v[N_MAX];
+        struct mfl_rng rng = mfl_rng_new(5, MFL_RNG_TEST, 0, 0);
+        for (size_t i = 0; i < N_MAX; i++) {
+                uint32_t bits = mfl_rng_u32(&rng) & 0xffff0000u;
+                memcpy(&v[i], &bits, sizeof bits);
+        }
+        size_t blocks = (N_MAX + MFL_PACK_BLOCK - 1) / MFL_PACK_BLOCK;
+        assert_int_equal(there_and_back(true, v, sizeof v), 2 * N_MAX + 2 * blocks);
+        v[7] = 1.00000012f;
+        assert_int_equal(there_and_back(true, v, sizeof v), 2 * N_MAX + 2 * blocks + 2 * MFL_PACK_BLOCK);
+}
+
+static void bfloat16_is_the_nearest(void **state)
+{
+        struct mfl_rng rng = mfl_rng_new(6, MFL_RNG_TEST, 0, 0);
+        for (int i = 0; i < 100000; i++) {
+                double x = ldexp((double)mfl_rng_u32(&rng) - 0x1p31, (int)mfl_rng_below(&rng, 200) - 130);
+                float got = mfl_bf16_nearest(x);
+                assert_true(got == upper_half(got));
+                double unit = got != 0 ? ldexp(1, ilogb((double)got) - 7) : 0x1p-126;
+                assert_true(fabs((double)got - x) <= unit / 2 || (got == 0 && fabs(x) < unit));
+        }
+        assert_true(mfl_bf16_nearest(1 + 0x1p-8) == 1 && mfl_bf16_nearest(1 + 3 * 0x1p-8) == 1 + 0x1p-6);
+        assert_true(mfl_bf16_nearest(0x1.fffp127) == MFL_BF16_MAX &&
+                    mfl_bf16_nearest(-0x1.fffp127) == -MFL_BF16_MAX);
+        assert_true(mfl_bf16_nearest(0x1p-127) == 0 && mfl_bf16_nearest(-0.1) == -0x1.9ap-4f);
+}
+
+/* A param that gets a thousandth of its last place each time moves on in the end. */
+static void what_rounding_leaves_is_not_lost(void **state)
+{
+        float v = 1, rest = 0;
+        for (int i = 0; i < 2000; i++) {
+                v += 0x1p-17f;
+                mfl_bf16_feed(1, &v, &rest);
+                assert_true(v == upper_half(v));
+        }
+        assert_true((double)v + (double)rest == 1 + 2000 * 0x1p-17 && v == 1.015625f);
+}
+
+static void updates_are_rounded_without_bias(void **state)
+{
+        struct mfl_graph *graph = make_graph();
+        uint64_t n = graph->n_moving;
+        float *v = mfl_calloc(n, sizeof *v), *again = mfl_calloc(n, sizeof *v);
+        double *mean = mfl_calloc(n, sizeof *mean);
+        const uint32_t rounds = 4000;
+        for (uint32_t r = 0; r < rounds; r++) {
+                for (uint64_t i = 0; i < n; i++)
+                        v[i] = 1 + (float)(i % 64) * 0x1p-13f;
+                mfl_bf16_round(graph, 3, 4, r, v);
+                for (uint64_t i = 0; i < n; i++)
+                        mean[i] += (double)v[i] / rounds;
+        }
+        for (int t = graph->i_moving; t < graph->n_params; t++) {
+                const struct mfl_param *param = &graph->params[t];
+                for (uint64_t i = param->offset - graph->n_frozen, end = i + param->count; i < end; i++) {
+                        double x = 1 + (double)(i % 64) * 0x1p-13, share = fmod(x, 0x1p-7) * 0x1p7;
+                        if (mfl_param_is_statistics(param)) {
+                                assert_true(v[i] == (float)x);
+                                continue;
+                        }
+                        assert_true(v[i] == upper_half(v[i]) && fabs((double)v[i] - x) < 0x1p-7);
+                        assert_true(
+                                fabs(mean[i] - x) <= 5 * 0x1p-7 * sqrt(share * (1 - share) / rounds) + 1e-12);
+                }
+        }
+        for (uint64_t i = 0; i < n; i++)
+                again[i] = v[i] = 1 + (float)(i % 64) * 0x1p-13f;
+        mfl_bf16_round(graph, 3, 4, 5, v);
+        mfl_bf16_round(graph, 3, 4, 5, again);
+        assert_memory_equal(again, v, n * sizeof *v);
+        mfl_bf16_round(graph, 3, 5, 5, again); /* what is rounded stays */
+        assert_memory_equal(again, v, n * sizeof *v);
+        free(mean);
+        free(again);
+        free(v);
+        mfl_graph_free(graph);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -223,6 +316,10 @@ int main(void)
                 cmocka_unit_test(the_step_follows_from_the_largest),
                 cmocka_unit_test(rounding_is_unbiased_and_within_a_step),
                 cmocka_unit_test(what_is_beyond_is_counted),
+                cmocka_unit_test(halves_take_two_bytes),
+                cmocka_unit_test(bfloat16_is_the_nearest),
+                cmocka_unit_test(what_rounding_leaves_is_not_lost),
+                cmocka_unit_test(updates_are_rounded_without_bias),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,6 +107,32 @@ static void overlap_hides_traffic(void **state)
         assert_float_equal(overlapped.seconds, 7, 0.01); /* behind two thirds of a grain */
 }
 
+/* Of a step of eight grains by four ranks. */
+static void assert_pays(
+        uint64_t compute, uint64_t exchange, uint64_t apply, bool whole, uint32_t most, uint32_t ranks)
+{
+        const struct mfl_parallel_took took = {.ranks = 4,
+                .grains = 8,
+                .whole = whole,
+                .compute = compute,
+                .exchange = exchange,
+                .apply = apply};
+        assert_int_equal(mfl_parallel_width(&took, most), ranks);
+}
+
+static void a_width_follows_from_times(void **state)
+{
+        assert_pays(1000, 0, 0, false, 4, 4);
+        assert_pays(1000, 0, 0, false, 64, 8); /* a rank without a grain would only wait */
+        assert_pays(1000, 0, 0, false, 3, 3);
+        assert_pays(1000, 4500, 0, false, 4, 1); /* 4000 alone; 2000 + 3000 by two, 1000 + 4500 by four */
+        assert_pays(1000, 2000, 0, false, 4, 4); /* 4000; 3333; 3000 */
+        assert_pays(1000, 2500, 0, false, 4,
+                2); /* 4000; 3667; 3500: less than a twentieth less, by twice as many */
+        assert_pays(100, 0, 1000, false, 4, 4);
+        assert_pays(1, 0, 1000, true, 4, 1); /* everybody does all of it */
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -115,6 +141,7 @@ int main(void)
                 cmocka_unit_test(memory_decides_without_times),
                 cmocka_unit_test(what_gains_nothing_stays_on_one_worker),
                 cmocka_unit_test(overlap_hides_traffic),
+                cmocka_unit_test(a_width_follows_from_times),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

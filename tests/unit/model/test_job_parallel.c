@@ -47,6 +47,14 @@ static void the_grain_follows_from_batch_and_members(void **state)
         assert_grain("", "{members: 4, within: any}", 4, 8);
         assert_grain(", batch: 12", "{members: 64}", 64, 3);
         assert_grain(", batch: 10, accumulate: 3", "{members: 2, grain: 2}", 2, 2);
+        /* Four grains or more, as few as the batch allows. */
+        assert_grain("", "auto", 0, 8);
+        assert_grain("", "{members: auto}", 0, 8);
+        assert_grain("", "{members: {min: 2}}", 0, 8);
+        assert_grain(", batch: 10", "auto", 0, 2);
+        assert_grain(", batch: 7", "auto", 0, 1);
+        assert_grain(", batch: 3", "auto", 0, 1);
+        assert_grain(", batch: 8, accumulate: 4", "auto", 0, 8);
 }
 
 static void assert_zero(const char *parallel, int zero, bool exact)
@@ -78,6 +86,9 @@ static void what_cannot_be_done_is_refused(void **state)
                 "j.yaml:6: parallel: needs grain, the samples of one gradient, which decides the result; for "
                 "example 8, "
                 "a quarter of training.batch");
+        assert_refused("", "none", "j.yaml:6: parallel: takes keys, such as {grain: 8}, or auto");
+        assert_refused(", batch: 1", "auto",
+                "j.yaml:6: parallel: a step of one sample can't be shared out; remove parallel");
         assert_refused("", "{grain: 33}",
                 "j.yaml:6: parallel.grain: 33 samples are more than training.batch, which is 32");
         assert_refused("", "{grain: 5}",

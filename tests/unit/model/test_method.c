@@ -175,28 +175,67 @@ static void training_is_a_program_of_phases(void **state)
 {
         struct mfl_phase phases[MFL_PHASES_MAX];
         struct mfl_job *job = job_of(", batch: 10, epochs: 2", "strategy: fedavg");
-        assert_int_equal(mfl_method_phases(job, phases), 1);
-        assert_int_equal(mfl_method_all_steps(job, 23), 6);
+        assert_int_equal(mfl_method_phases(job, 1, phases), 1);
+        assert_int_equal(mfl_method_all_steps(job, 1, 23), 6);
         assert_int_equal(mfl_method_vectors(job), 1);
         mfl_job_free(job);
         job = job_of(", batch: 10, epochs: 2", "strategy: ditto, lambda: 0.3");
-        assert_int_equal(mfl_method_phases(job, phases), 2);
+        assert_int_equal(mfl_method_phases(job, 1, phases), 2);
         assert_true(phases[0].pull == 0 && !phases[0].unsent && !phases[0].models);
         assert_true(phases[1].pull == 0.3 && phases[1].unsent && phases[1].models);
-        assert_int_equal(mfl_method_all_steps(job, 23), 12);
+        assert_int_equal(mfl_method_all_steps(job, 1, 23), 12);
         assert_int_equal(mfl_method_vectors(job), 2);
         mfl_job_free(job);
         job = job_of(", batch: 10, epochs: 2", "strategy: pfedme");
-        assert_int_equal(mfl_method_phases(job, phases), 1);
+        assert_int_equal(mfl_method_phases(job, 1, phases), 1);
         assert_true(phases[0].inner == 5 && phases[0].pull == 15 && phases[0].rate == 0.005);
-        assert_int_equal(mfl_method_all_steps(job, 23), 30);
+        assert_int_equal(mfl_method_all_steps(job, 1, 23), 30);
         mfl_job_free(job);
         job = job_of(", batch: 10, steps: 7}\nevaluation: {every: 0}\npersonal: {layers: [fc2], epochs: 4",
                 "strategy: fedavg");
-        assert_int_equal(mfl_method_phases(job, phases), 2);
+        assert_int_equal(mfl_method_phases(job, 1, phases), 2);
         assert_true(phases[0].moves == MFL_MOVES_PERSONAL && phases[1].moves == MFL_MOVES_OTHERS);
         assert_int_equal(mfl_phase_steps(job, &phases[0], 23), 12);
         assert_int_equal(mfl_phase_steps(job, &phases[1], 23), 7);
+        mfl_job_free(job);
+        job = job_of(", batch: 10, epochs: 2", "strategy: mimelite");
+        assert_int_equal(mfl_method_phases(job, 1, phases), 2);
+        assert_true(!phases[0].gradient && phases[1].gradient && phases[1].unsent);
+        assert_int_equal(mfl_method_all_steps(job, 1, 23), 9); /* each sample once more */
+        assert_int_equal(mfl_method_vectors(job), 2);
+        assert_true(!mfl_method_corrects(job, 1) && mfl_method_corrects(job, 2));
+        mfl_job_free(job);
+        job = job_of(", batch: 10, epochs: 2", "strategy: mimelite, momentum: 0");
+        assert_true(!mfl_method_corrects(job, 2));
+        mfl_job_free(job);
+        job = job_of(", batch: 10, epochs: 2, accumulate: 2", "strategy: apfl, alpha: 0.25");
+        assert_int_equal(mfl_method_phases(job, 1, phases), 1);
+        assert_true(phases[0].mix == 0.25 && phases[0].models && !phases[0].unsent);
+        assert_int_equal(mfl_method_all_steps(job, 1, 23), 4);
+        mfl_job_free(job);
+}
+
+/* Its rounds take turns: gradients, then training. */
+static void mime_takes_two_rounds(void **state)
+{
+        struct mfl_phase phases[MFL_PHASES_MAX];
+        struct mfl_job *job = job_of(", batch: 10, epochs: 2", "strategy: mime, momentum: 0.75");
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        const float s[] = {2, -4}, c[] = {0.5f, 1}, *vectors[] = {s, c};
+        float got[2];
+        assert_int_equal(ops->turn_rounds, 2);
+        assert_int_equal(mfl_method_phases(job, 7, phases), 1);
+        assert_true(phases[0].gradient && !phases[0].anchored && !mfl_method_corrects(job, 7));
+        assert_int_equal(mfl_method_all_steps(job, 7, 23), 3);
+        assert_int_equal(mfl_method_phases(job, 8, phases), 1);
+        assert_true(!phases[0].gradient && phases[0].anchored && mfl_method_corrects(job, 8));
+        assert_int_equal(mfl_method_all_steps(job, 8, 23), 6);
+        ops->guide(job, 2, vectors, got); /* 3 s + c */
+        assert_true(got[0] == 6.5f && got[1] == -11 && ops->rate(job) == 0.25);
+        mfl_job_free(job);
+        job = job_of("", "strategy: mimelite, momentum: 0.75");
+        mfl_method_get(job)->guide(job, 2, vectors, got);
+        assert_true(got[0] == 6 && got[1] == -12);
         mfl_job_free(job);
 }
 
@@ -278,6 +317,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(training_is_a_program_of_phases),
+                cmocka_unit_test(mime_takes_two_rounds),
                 cmocka_unit_test(powers_are_those_of_libm_but_for_the_last_bits),
                 cmocka_unit_test(fednova_has_the_closed_formula),
                 cmocka_unit_test(clients_remember),

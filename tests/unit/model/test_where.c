@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tags of daemons, and expressions over them. */
 #include "tests/lib/test.h"
-#include "common/job/where.h"
+#include "common/tags/where.h"
 
 #include <stdio.h>
 

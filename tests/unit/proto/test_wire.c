@@ -98,6 +98,24 @@ static void random_activity(struct mfl_rng *r, struct mfl_activity_figures *ret)
         }
 }
 
+static void random_secure(struct mfl_rng *r, struct mfl_secure_msg *m)
+{
+        uint8_t data[64];
+        m->task = mfl_rng_u64(r);
+        m->step = MFL_SECURE_KEYS + mfl_rng_below(r, MFL_SECURE_OPENED);
+        for (uint32_t i = 0, member = 0; i < mfl_rng_below(r, 20); i++) {
+                member += 1 + mfl_rng_below(r, 50);
+                for (size_t k = 0; k < sizeof data; k++)
+                        data[k] = (uint8_t)mfl_rng_u32(r);
+                assert_int_equal(mfl_secure_msg_add(m, member, data, 1 + mfl_rng_below(r, sizeof data)), 0);
+        }
+        for (uint32_t i = 0; i < 200 && (m->step == MFL_SECURE_MASK || m->step == MFL_SECURE_SURVIVORS); i++)
+                mfl_secure_put(&m->set, mfl_rng_below(r, MFL_SECURE_MEMBERS_MAX));
+        m->has_figures = m->step == MFL_SECURE_MASKED;
+        for (int i = 0; m->has_figures && i < MFL_SECURE_FIGURES; i++)
+                m->figures[i] = mfl_rng_u64(r);
+}
+
 static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg *m)
 {
         memset(m, 0, sizeof *m);
@@ -179,6 +197,9 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                         m->task.group.members[i] = mfl_rng_u64(r);
                 m->task.group.workers = 1 + mfl_rng_below(r, 100);
                 m->task.group.communicator = mfl_rng_u64(r);
+                break;
+        case MFL_MSG_SECURE:
+                random_secure(r, &m->secure);
                 break;
         case MFL_MSG_COMBINE:
                 m->combine.group = 1 + mfl_rng_u32(r);
@@ -601,6 +622,31 @@ static void a_header_has_the_documented_bytes(void **state)
         assert_int_equal(mfl_frame_decode(got, MFL_ENVELOPE_MAX, MFL_PAYLOAD_MAX, &back, NULL), MFL_INVALID);
 }
 
+/* What packed params stand for is more than what comes, and no more than there is room for. */
+static void packed_params_fit(void **state)
+{
+        static const struct {
+                size_t payload;
+                uint64_t offset;
+                uint32_t bytes;
+                bool of_client, ok;
+        } cases[] = {{17, 0, 400, false, true}, {17, 50, 200, false, true}, {17, 51, 200, false, false},
+                {400, 0, 400, false, false}, {17, 0, 399, false, false}, {17, 0, 400, true, false},
+                {17, 0, 0, false, false}, {400, 0, 0, false, true}, {0, 0, 400, false, true}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                Mfl__Params params = MFL__PARAMS__INIT;
+                Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+                params.total = 100;
+                params.offset = cases[i].offset;
+                params.bytes = cases[i].bytes;
+                params.of_client = cases[i].of_client;
+                envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
+                envelope.params = &params;
+                assert_int_equal(mfl_wire_check_payload(&envelope, cases[i].payload, NULL),
+                        cases[i].ok ? 0 : MFL_INVALID);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -611,6 +657,7 @@ int main(void)
                 cmocka_unit_test(a_long_job_comes_through),
                 cmocka_unit_test(want_of_memory_leaks_nothing),
                 cmocka_unit_test(a_header_has_the_documented_bytes),
+                cmocka_unit_test(packed_params_fit),
         };
         return cmocka_run_group_tests_name("wire", tests, NULL, NULL);
 }

@@ -138,7 +138,10 @@ static ProtobufCMessage *fill(struct filling *f, const ProtobufCMessageDescripto
                         continue;
                 }
                 bool pair = !strcmp(d->short_name, "Group") || !strcmp(d->short_name, "Team");
-                int n = pair || !strcmp(field->name, "losses") ? 2 : !strcmp(field->name, "tally") ? 3 : 1;
+                int n = pair || !strcmp(field->name, "losses") ? 2
+                        : !strcmp(field->name, "tally")        ? 3
+                        : !strcmp(field->name, "figures")      ? 9
+                                                               : 1;
                 char *list = make(f, (size_t)n * value_bytes(field->type));
                 for (int k = 0; k < n; k++)
                         fill_value(f, d, field, list + (size_t)k * value_bytes(field->type), k, 0);

@@ -26,6 +26,7 @@ struct bed {
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
+static bool program; /* the job's data are those of a program */
 
 static uint32_t counted_classes; /* as in JOB_READY */
 
@@ -130,6 +131,8 @@ static void up(struct bed *bed, uint32_t d, uint32_t instance)
                 .instance = instance, .workers = 1, .protocol = 3, .n_data_sets = 1, .data_sets = &data};
         if (bed->spec.selection.kind != MFL_SELECT_UNIFORM)
                 info.protocol = MFL_PROTOCOL_MAX;
+        if (program)
+                mfl_job_program_offer("p", data.name);
         snprintf(info.name, sizeof info.name, "d%u", d);
         bed->instance[d] = instance;
         feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = instance, .daemon = &info});
@@ -143,6 +146,10 @@ static void start_with(
                 .boot = 1, .heartbeat_ms = 5000, .dead_ms = 15000, .reconnect_grace_ms = 10000};
         *bed = (struct bed){0};
         strcpy(bed->spec.data.name, "d");
+        if (program) {
+                strcpy(bed->spec.training.program, "p");
+                mfl_job_program_offer("p", bed->spec.data.name);
+        }
         bed->spec.rounds = 2;
         bed->spec.data.partition = kind;
         bed->spec.data.clients = kind == MFL_PARTITION_LOCAL ? 0 : CLIENTS;
@@ -379,6 +386,31 @@ static void a_site_is_held_to_its_hello(void **state)
         end(&bed);
 }
 
+/* Only the program knows how many samples a client has; what its daemon offers is the limit of each. */
+static void a_program_may_count_up_to_its_limit(void **state)
+{
+        static const enum mfl_partition_kind kinds[] = {MFL_PARTITION_LOCAL, MFL_PARTITION_IID};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(kinds); i++) {
+                struct bed bed;
+                program = true;
+                start(&bed, kinds[i], 2);
+                uint64_t most = (uint64_t)bed.task[2].n_items * SAMPLES;
+                struct mfl_announce a = update_of(&bed, 1, 0);
+                a.weight = bed.task[1].n_items;
+                a.samples = a.correct = 0;
+                a.loss_sum = 0;
+                announce(&bed, 1, a);
+                expect_accused(&bed, "", "");
+                a = update_of(&bed, 2, 0);
+                a.weight = most + 1;
+                announce(&bed, 2, a);
+                assert_string_equal(bed.accused, "d2");
+                assert_non_null(strstr(bed.why, "samples"));
+                end(&bed);
+                program = false;
+        }
+}
+
 static void an_evaluation_is_held_to_its_shards(void **state)
 {
         (void)state;
@@ -599,6 +631,7 @@ int main(void)
                 cmocka_unit_test(losses_of_clients_add_up),
                 cmocka_unit_test(sums_of_losses_do_not_overflow),
                 cmocka_unit_test(a_site_is_held_to_its_hello),
+                cmocka_unit_test(a_program_may_count_up_to_its_limit),
                 cmocka_unit_test(an_evaluation_is_held_to_its_shards),
                 cmocka_unit_test(counts_by_class_are_added_and_checked),
                 cmocka_unit_test(a_liar_does_not_come_back),

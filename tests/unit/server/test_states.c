@@ -48,6 +48,7 @@ static void begin(struct bed *b, enum mfl_strategy_kind strategy, uint32_t popul
         fixture_init(&b->f, strategy, 4);
         b->f.spec.training.lr = 0.5f;
         b->f.spec.aggregation.alpha = 0.25;
+        b->f.spec.aggregation.option = MFL_SCAFFOLD_II;
         snprintf(b->path, sizeof b->path, "%s/clients.f32", b->f.dir);
         open_states(b);
 }

@@ -181,22 +181,23 @@ static void check_untrained(enum mfl_strategy_kind kind)
         enum { N = 28 + 28 + 35 + 20 };
         assert_int_equal(graph->n, N);
         float x[N], all[N], some[N], state[2][2][N];
-        double d[N];
+        double d[N], told[N];
         for (int e = 0; e < N; e++) {
                 x[e] = fixture_delta(1, 0, (uint64_t)e);
                 d[e] = (double)fixture_delta(2, 0, (uint64_t)e);
+                told[e] = (double)fixture_delta(3, 0, (uint64_t)e);
                 for (int i = 0; i < ops->n_state; i++)
                         state[0][i][e] = state[1][i][e] = ops->state_initial(&job, i);
         }
         float *whole[] = {state[0][0], state[0][1]};
-        assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){1, 1}, NULL, 0, N, x, d,
-                                 whole, all, NULL),
+        assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){2, 1, told}, NULL, 0, N,
+                                 x, d, whole, all, NULL),
                 0);
         for (size_t at = 0, step = 1; at < N; at += step, step += 3) {
                 size_t count = MFL_MIN(step, N - at);
                 float *part[] = {state[1][0] + at, state[1][1] + at};
-                assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){1, 1}, graph, at,
-                                         count, x + at, d + at, part, some + at, NULL),
+                assert_int_equal(mfl_strategy_apply(ops, &job, &(struct mfl_strategy_round){2, 1, told + at},
+                                         graph, at, count, x + at, d + at, part, some + at, NULL),
                         0);
         }
         for (int t = 0; t < graph->n_params; t++) {
@@ -220,6 +221,24 @@ static void running_statistics_take_the_plain_mean(void **state)
         check_untrained(MFL_STRATEGY_FEDADAM);
         check_untrained(MFL_STRATEGY_FEDYOGI);
         check_untrained(MFL_STRATEGY_MEDIAN);
+        check_untrained(MFL_STRATEGY_MIMELITE);
+        check_untrained(MFL_STRATEGY_MIME);
+}
+
+/* beta is 3/4. Of Mime, a gradient waits for the even round. */
+static void mime_follows_the_told_gradient(void **state)
+{
+        struct mfl_job job = {.aggregation = {.server_lr = 0.5f, .momentum = 0.75f}};
+        const double d = 2, told = 8;
+        const float x = 1;
+        float s = 4, c = 0, next = 0, *const vectors[] = {&s, &c};
+        const struct mfl_strategy_round first = {.number = 1, .step = 1, .told = &told}, second = {2, 1, &d};
+        mfl_strategy_mimelite.apply(&job, &first, 1, &x, &d, vectors, &next);
+        assert_true(next == 2 && s == 5);
+        mfl_strategy_mime.apply(&job, &first, 1, &x, &d, vectors, &next);
+        assert_true(next == 1 && s == 5 && c == 8);
+        mfl_strategy_mime.apply(&job, &second, 1, &x, &d, vectors, &next);
+        assert_true(next == 2 && s == 5.75f && c == 8);
 }
 
 int main(void)
@@ -230,6 +249,7 @@ int main(void)
                 cmocka_unit_test(flowers_variant_by_hand),
                 cmocka_unit_test(results_that_are_not_finite_are_refused),
                 cmocka_unit_test(running_statistics_take_the_plain_mean),
+                cmocka_unit_test(mime_follows_the_told_gradient),
         };
         return cmocka_run_group_tests_name("server_strategy", tests, NULL, NULL);
 }

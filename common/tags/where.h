@@ -9,8 +9,8 @@
  *
  * A name is a tag's, or name, site, node, backend. A tag that a daemon does not have equals nothing. Pure; any thread.
  */
-#ifndef MFL_COMMON_JOB_WHERE_H
-#define MFL_COMMON_JOB_WHERE_H
+#ifndef MFL_COMMON_TAGS_WHERE_H
+#define MFL_COMMON_TAGS_WHERE_H
 
 #include <stdbool.h>
 

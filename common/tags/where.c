@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/job/where.h"
+#include "common/tags/where.h"
 
 #include <ctype.h>
 #include <string.h>

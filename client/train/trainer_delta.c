@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What becomes of a client's params when it is trained, by whatever has trained it: their change is checked, clipped, rounded to the
+ * job's grid, weighed, and added or left where the upload reads it. */
+#include "client/train/trainer_internal.h"
+
+#include <math.h>
+
+#include "common/codec/bf16.h"
+#include "common/codec/grid.h"
+
+int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
+{
+        if (!reason)
+                return mfl_fail_memory(err, MFL_REASON_BYTES, "a reason");
+        *item = (struct trainer_item){.rejected = reason};
+        return 0;
+}
+
+int mfl_trainer_weight(struct trainer_run *run, struct trainer_item *item, uint64_t n, uint64_t *ret_weight,
+        struct mfl_error *err)
+{
+        uint64_t weight = !n || run->job->spec->aggregation.weighting == MFL_WEIGHT_SAMPLES ? n : 1;
+        uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, run->request->task->fixed.weight_max);
+        *ret_weight = weight;
+        if (weight >= 1 && weight <= max)
+                return 0;
+        return mfl_trainer_reject(item,
+                mfl_asprintf("its weight is %llu, but 1 to %llu can be added", (unsigned long long)weight,
+                        (unsigned long long)max),
+                err);
+}
+
+/* An element that can't be added rejects the client. */
+static int check_delta(struct trainer_run *run, float *params, bool is_delta, struct trainer_item *item,
+        struct mfl_error *err)
+{
+        const float *before = run->request->params;
+        const struct mfl_graph *graph = run->job->graph;
+        const struct mfl_fixed *fixed = &run->request->task->fixed;
+        uint64_t n_bad[2] = {0}, first_bad[2]; /* of trained params, of running statistics */
+        for (uint64_t i = 0; i < graph->n_moving;) {
+                struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
+                for (; i < part.end; i++) {
+                        params[i] -= is_delta ? 0 : before[i];
+                        if (fabsf(params[i]) <= part.fixed.delta_max)
+                                continue;
+                        if (!n_bad[part.statistics]++)
+                                first_bad[part.statistics] = i;
+                }
+        }
+        if (!n_bad[0] && !n_bad[1])
+                return 0;
+        bool statistics = !n_bad[0];
+        uint64_t i = first_bad[statistics];
+        int t = 0;
+        while (t + 1 < graph->n_params && graph->params[t + 1].offset <= graph->n_frozen + i)
+                t++;
+        if (run->job->program) /* short, since its words come behind */
+                return mfl_trainer_reject(item,
+                        mfl_asprintf("%s changes by %g, and aggregation.%s is %g", graph->params[t].name,
+                                (double)params[i], statistics ? "statistics_max" : "delta_max",
+                                (double)(statistics ? fixed->statistics_max : fixed->delta_max)),
+                        err);
+        return mfl_trainer_reject(item,
+                mfl_asprintf("%llu %s not within +-%g (%s); the first is %g in %s",
+                        (unsigned long long)n_bad[statistics],
+                        statistics ? "changes of batch norm's running statistics are"
+                                   : "elements of the update are",
+                        (double)(statistics ? fixed->statistics_max : fixed->delta_max),
+                        statistics ? "aggregation.statistics_max, or scale the data"
+                                   : "aggregation.delta_max; a smaller training.lr may help",
+                        (double)params[i], graph->params[t].name),
+                err);
+}
+
+/* No update that leaves the daemon is longer than the job says. */
+static void clip_delta(struct trainer_run *run, float *delta)
+{
+        double limit = run->job->spec->aggregation.robust.update_clip;
+        const struct mfl_graph *graph = run->job->graph;
+        if (limit > 0)
+                mfl_method_clip(
+                        &run->request->task->fixed, &graph->statistics, limit, delta, graph->n_moving);
+}
+
+/* The first round has no grid. */
+static void round_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item)
+{
+        const struct mfl_task *task = run->request->task;
+        const struct mfl_job *spec = run->job->spec;
+        if (spec->compression.up_half)
+                mfl_bf16_round(run->job->graph, spec->seed, client, task->round, delta);
+        else if (task->grid)
+                item->clamped = mfl_grid_round(run->job->graph, (int)spec->compression.bits, task->grid,
+                        spec->seed, client, task->round, delta);
+}
+
+/* Workers start at different stripes, so they rarely wait for each other. */
+static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
+        double real, struct mfl_error *err)
+{
+        uint64_t n = run->job->graph->n_moving;
+        uint32_t n_stripes = (uint32_t)((n + run->stripe - 1) / run->stripe);
+        for (uint32_t s = 0; s < n_stripes; s++) {
+                uint32_t i = (s + worker * 7) % n_stripes;
+                uint64_t first = i * run->stripe, count = MFL_MIN(run->stripe, n - first);
+                pthread_mutex_lock(&run->stripes[i]);
+                int r = mfl_fixed_parts_add_real(&run->fixed, &run->job->graph->statistics, first, weight,
+                        real, delta + first, count, run->sum + first, err);
+                pthread_mutex_unlock(&run->stripes[i]);
+                if (r)
+                        return r;
+        }
+        return 0;
+}
+
+/* What the strategy makes of a client: its real weight, and its scalars. A client that it can't count is rejected. */
+static int weigh(struct trainer_run *run, const struct trainer_trained *trained, struct trainer_item *item,
+        const float *delta, double *ret_real, struct mfl_error *err)
+{
+        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
+        struct mfl_error why;
+        *ret_real = (double)trained->weight;
+        if (method->counts_steps &&
+                mfl_method_count(run->job->spec, &run->fixed, trained->steps, &item->scalars[0], &why))
+                return mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err);
+        if (!method->weighs)
+                return 0;
+        struct mfl_client_facts facts = {.weight = trained->weight,
+                .samples = trained->samples,
+                .steps = trained->steps,
+                .loss = trained->loss,
+                .n = run->job->graph->n_moving,
+                .scale_bits = run->fixed.scale_bits,
+                .staleness = run->request->task->staleness};
+        if (method->needs_norm)
+                facts.norm2 = mfl_method_norm2(
+                        &run->fixed, &run->job->graph->statistics, delta, run->job->graph->n_moving);
+        if (mfl_method_weigh(run->job->spec, &run->fixed, run->request->task->method, &facts, ret_real,
+                    item->scalars, &why))
+                return mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err);
+        return 0;
+}
+
+int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
+        const struct trainer_trained *trained, struct trainer_item *item, struct mfl_error *err)
+{
+        double real = 0;
+        int r = check_delta(run, delta, trained->is_delta, item, err);
+        if (!r && !item->rejected)
+                clip_delta(run, delta);
+        if (!r && !item->rejected)
+                round_delta(run, trained->client, delta, item);
+        if (!r && !item->rejected)
+                r = weigh(run, trained, item, delta, &real, err);
+        /* Only clients that the device rejected come here, and its sum does not have them. */
+        if (!r && trainer_adds_on_device(run) && !item->rejected)
+                return mfl_fail(err, -EIO, "the device rejects an update that is within +-%g",
+                        (double)run->request->task->fixed.delta_max);
+        if (!r && run->sum && !item->rejected)
+                r = add_delta(run, worker, delta, trained->weight, real, err);
+        return r;
+}

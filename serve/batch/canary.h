@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A new version on trial: which requests it answers, and whether it does well. Pure: time comes in as microseconds of any
+ * monotonic clock.
+ *
+ * A key is always answered by the same version while the share stays. A version is bad when more than failures_max of its requests
+ * have failed, and at least three, so that a single accident is none; or when a row takes it slower_max times as long as
+ * the version before. It is good when it has not been bad for for_us.
+ */
+#ifndef MFL_SERVE_BATCH_CANARY_H
+#define MFL_SERVE_BATCH_CANARY_H
+
+#include "common/base/base.h"
+
+struct mfl_canary_config {
+        double share; /* of the keys, 0 to 1: what a new version answers before it takes over; 0: it takes over at once */
+        uint64_t for_us;
+        double failures_max; /* a share of the requests */
+        double slower_max;
+};
+
+enum mfl_canary_verdict {
+        MFL_CANARY_GOING,
+        MFL_CANARY_GOOD,
+        MFL_CANARY_BAD,
+};
+
+struct mfl_canary {
+        struct mfl_canary_config config;
+        uint64_t began_us, n, n_failed;
+};
+
+/* Whether the new version answers requests with this key. */
+bool mfl_canary_takes(double share, const void *key, size_t bytes);
+void mfl_canary_begin(struct mfl_canary *canary, const struct mfl_canary_config *config, uint64_t now_us);
+/* It has answered a request, or failed to. */
+void mfl_canary_note(struct mfl_canary *canary, bool failed);
+/* row_us: how long a row takes it, and took the version before; 0: unknown. */
+enum mfl_canary_verdict mfl_canary_judge(
+        const struct mfl_canary *canary, uint64_t now_us, double row_us, double row_us_before);
+
+#endif

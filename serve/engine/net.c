@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The network behind a version, by kernels/infer. */
+#include "serve/engine/net.h"
+
+#include "kernels/infer/infer.h"
+
+static enum mfl_tensor_type type_of(enum mfl_dtype dtype)
+{
+        return dtype == MFL_U8 ? MFL_TENSOR_U8 : dtype == MFL_I32 ? MFL_TENSOR_I32 : MFL_TENSOR_F32;
+}
+
+static int describe(struct mfl_version *v, struct mfl_error *err)
+{
+        const struct mfl_contract *c = mfl_infer_contract(v->infer);
+        struct mfl_kserve_model *model = &v->model;
+        model->round = mfl_infer_model(v->infer)->round;
+        model->type = type_of(mfl_contract_dtype(c));
+        model->vocabulary = (uint32_t)c->vocabulary;
+        if (c->shape.rank > MFL_KSERVE_RANK_MAX)
+                return mfl_fail(err, MFL_INVALID, "a sample has %d dimensions, and at most %d can be served",
+                        c->shape.rank, MFL_KSERVE_RANK_MAX);
+        model->rank = (uint32_t)c->shape.rank;
+        for (int i = 0; i < c->shape.rank; i++)
+                model->dim[i] = c->shape.dim[i];
+        model->elements = (size_t)mfl_shape_count(&c->shape);
+        model->outputs = mfl_infer_outputs(v->infer);
+        model->positions = model->outputs / mfl_infer_classes(v->infer);
+        model->output = mfl_contract_is_classes(c) || mfl_contract_is_binary(c) ? "logits" : "values";
+        if (c->class_names && (uint32_t)c->classes == mfl_infer_classes(v->infer))
+                model->classes = (const char *const *)c->class_names;
+        return 0;
+}
+
+int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err)
+{
+        const struct mfl_infer_options options = {.batch_max = v->rows_max, .threads = 1};
+        const int r = mfl_infer_open(path, &options, &v->infer, err);
+        return r ? r : describe(v, err);
+}
+
+void mfl_net_close(struct mfl_version *v)
+{
+        mfl_infer_free(v->infer);
+        v->infer = NULL;
+}
+
+int mfl_net_run(struct mfl_version *v, uint32_t n, const void *x, float *y, struct mfl_error *err)
+{
+        return mfl_infer_run(v->infer, n, x, y, err);
+}

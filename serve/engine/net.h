@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The network behind a version: the seam to kernels/infer, private to this room. */
+#ifndef MFL_SERVE_ENGINE_NET_H
+#define MFL_SERVE_ENGINE_NET_H
+
+#include "serve/engine/version.h"
+
+/* Opens the file and fills v->infer and what v->model says of it. Errors: as mfl_infer_open. */
+int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err);
+void mfl_net_close(struct mfl_version *v);
+int mfl_net_run(struct mfl_version *v, uint32_t n, const void *x, float *y, struct mfl_error *err);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One version of a model, loaded: its network, what it takes and gives, and where its bytes are. Opening reads a whole file, and
+ * running computes: both are for worker threads, one at a time per version. What `model` says is fixed once it is open, and may be
+ * read by any thread.
+ *
+ * A source is a model file, or "identity:N", a network of N numbers that answers its input: for measuring the server itself.
+ */
+#ifndef MFL_SERVE_ENGINE_VERSION_H
+#define MFL_SERVE_ENGINE_VERSION_H
+
+#include "serve/kserve/kserve.h"
+
+#define MFL_VERSION_HEX 16 /* characters of the file's SHA-256 that name a version */
+
+struct mfl_infer;
+struct mfl_version {
+        struct mfl_kserve_model model;
+        char source[1024];       /* where it was asked for */
+        struct mfl_infer *infer; /* NULL: identity */
+        uint32_t rows_max;
+};
+
+struct mfl_version_options {
+        const char *name;
+        const char *cache; /* the model's folder for copies; NULL: none are kept */
+        uint32_t rows_max;
+};
+
+/* Bytes of a source whose digest is known, and where they lie. */
+struct mfl_staged {
+        char source[1024], path[1400];
+        char digest[65];
+        bool in_place; /* path is the source itself: there is no cache */
+};
+
+/* Reads a source, digests it, and copies it to the cache as DIGEST.safetensors. MFL_NOT_FOUND, MFL_INVALID; -ENOMEM and such. */
+int mfl_version_stage(const char *source, const struct mfl_version_options *options,
+        struct mfl_staged *ret_staged, struct mfl_error *err);
+/* The same of what is in the cache already: of this digest, or with NULL of the version that the cache's file `current` names.
+ * MFL_NOT_FOUND: there is none; MFL_INVALID: damaged. */
+int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest,
+        struct mfl_staged *ret_staged, struct mfl_error *err);
+/* Opens it, and computes a full batch and a single row, so that the first request is as fast as others. MFL_INVALID; -ENOMEM and
+ * such. */
+int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_options *options,
+        struct mfl_version **ret_version, struct mfl_error *err);
+void mfl_version_free(struct mfl_version *version);
+/* n rows at x to n * model.outputs floats at y; n <= rows_max. */
+int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, float *y, struct mfl_error *err);
+
+/* Notes in the cache which version is served, after it has been taken into service, which was before it, and which one a rollback
+ * keeps out ("": none); copies of others are removed. */
+int mfl_version_note(const char *cache, const char *current, const char *previous, const char *refused,
+        struct mfl_error *err);
+/* The version that a rollback keeps out; "" if none does. */
+void mfl_version_refused(const char *cache, char ret_digest[65]);
+
+#endif

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Follows a job: happy path and failures are in the header. A connection is always closed from one place (lose), and the next
+ * attempt begins in one (on_closed). */
+#include "serve/follow/follow.h"
+
+#include <inttypes.h>
+#include <libgen.h>
+#include <stdio.h>
+
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "proto/pull/pulled.h"
+#include "proto/version.h"
+
+#define PAUSE_FIRST_MS 1000u
+#define PAUSE_MAX_MS 15000u
+#define PULSE_MS 500u
+#define GREET_MS 10000u
+
+struct mfl_followed {
+        struct mfl_follow *follow;
+        struct mfl_work work;
+        Mfl__Envelope *begin;
+        float *params;
+        int result;
+        struct mfl_error err;
+};
+
+static void want(struct mfl_follow *f);
+
+/* Tells why once, and not again for each attempt. */
+static void say(struct mfl_follow *f, const char *text)
+{
+        if (!strncmp(f->said, text, sizeof f->said - 1))
+                return;
+        mfl_strcpy(f->said, sizeof f->said, text);
+        mfl_log(MFL_LOG_WARN, "%s: job %s of %s: %s; what is served stays", f->config.name, f->config.job,
+                f->config.server, text);
+}
+
+static void drop_pull(struct mfl_follow *f)
+{
+        if (f->begin)
+                mfl_wire_free(f->begin);
+        free(f->params);
+        f->begin = NULL;
+        f->params = NULL;
+        f->n_params = f->have = 0;
+        f->pulling = false;
+}
+
+static void lose(struct mfl_follow *f, const char *why)
+{
+        if (why)
+                say(f, why);
+        mfl_stream_close(&f->stream, why, true);
+}
+
+static int send_to(struct mfl_follow *f, Mfl__Envelope *envelope)
+{
+        struct mfl_error err = {{0}};
+        const int r = mfl_stream_send(&f->stream, envelope, NULL, 0, NULL, NULL, NULL, &err);
+        if (r && r != MFL_BUSY)
+                lose(f, err.text);
+        return r;
+}
+
+/* ---- writing ---- */
+
+static void write_file(struct mfl_work *work)
+{
+        struct mfl_followed *w = MFL_CONTAINER_OF(work, struct mfl_followed, work);
+        const Mfl__PullBegin *begin = w->begin->pull_begin;
+        const char *path = w->follow->config.path;
+        struct mfl_graph *graph;
+        struct mfl_job *job;
+        char digest[65], folder[1400];
+        mfl_strcpy(folder, sizeof folder, path);
+        w->result = mfl_fs_mkdirs(dirname(folder), 0700, &w->err);
+        if (!w->result)
+                w->result = mfl_pulled_graph(begin, &job, &graph, &w->err);
+        if (w->result)
+                return;
+        w->result = mfl_pulled_digest(w->params, begin, digest, &w->err);
+        if (!w->result)
+                w->result = mfl_pulled_write(
+                        begin, graph, w->params, w->follow->config.job, digest, path, &w->err);
+        mfl_graph_free(graph);
+        mfl_job_free(job);
+}
+
+static void on_written(struct mfl_work *work)
+{
+        struct mfl_followed *w = MFL_CONTAINER_OF(work, struct mfl_followed, work);
+        struct mfl_follow *f = w->follow;
+        const uint32_t round = w->begin->pull_begin->round->round;
+        const bool fine = !work->cancelled && !w->result;
+        if (fine)
+                f->round = round;
+        else if (!work->cancelled)
+                say(f, w->err.text);
+        f->n_written += fine;
+        f->n_failed += !fine;
+        f->writing = NULL;
+        mfl_wire_free(w->begin);
+        free(w->params);
+        free(w);
+        if (f->closing)
+                return;
+        if (fine) {
+                mfl_log(MFL_LOG_INFO, "%s: round %u of %s has come", f->config.name, round, f->config.job);
+                f->on_new(f->user);
+        }
+        if (f->wanted)
+                want(f);
+}
+
+static void begin_writing(struct mfl_follow *f)
+{
+        struct mfl_followed *w = mfl_calloc(1, sizeof *w);
+        if (!w) {
+                lose(f, "out of memory");
+                return;
+        }
+        *w = (struct mfl_followed){.follow = f,
+                .begin = f->begin,
+                .params = f->params,
+                .work = {.run = write_file, .done = on_written}};
+        f->begin = NULL;
+        f->params = NULL;
+        drop_pull(f);
+        f->writing = w;
+        if (!mfl_worker_submit(f->worker, &w->work))
+                return;
+        w->work.cancelled = true;
+        on_written(&w->work);
+}
+
+/* ---- asking ---- */
+
+/* A pull, unless one is under way: then another one follows it. */
+static void want(struct mfl_follow *f)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Pull pull = MFL__PULL__INIT;
+        f->wanted = true;
+        if (!f->welcomed || f->pulling || f->writing)
+                return;
+        pull.job = (char *)(uintptr_t)f->config.job;
+        pull.round = f->config.best ? -2 : -1;
+        e.body_case = MFL__ENVELOPE__BODY_PULL;
+        e.pull = &pull;
+        e.request = ++f->request;
+        f->wanted = false;
+        f->pulling = true;
+        send_to(f, &e);
+}
+
+static void watch(struct mfl_follow *f)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Watch message = MFL__WATCH__INIT;
+        message.job = (char *)(uintptr_t)f->config.job;
+        message.rounds_from = f->round;
+        e.body_case = MFL__ENVELOPE__BODY_WATCH;
+        e.watch = &message;
+        e.request = f->watch = ++f->request;
+        send_to(f, &e);
+}
+
+static void greet(struct mfl_follow *f)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Hello hello = MFL__HELLO__INIT;
+        hello.protocol_min = MFL_PROTOCOL_MIN;
+        hello.protocol_max = MFL_PROTOCOL_MAX;
+        hello.role = MFL__ROLE__ROLE_OPERATOR;
+        hello.software = "mfl-serve " MFL_VERSION;
+        e.body_case = MFL__ENVELOPE__BODY_HELLO;
+        e.hello = &hello;
+        send_to(f, &e);
+}
+
+static void answer_ping(struct mfl_follow *f, uint64_t cookie)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Pong pong = MFL__PONG__INIT;
+        pong.cookie = cookie;
+        e.body_case = MFL__ENVELOPE__BODY_PONG;
+        e.pong = &pong;
+        send_to(f, &e);
+}
+
+/* ---- answers ---- */
+
+static int take_welcome(struct mfl_follow *f, const Mfl__Envelope *e, struct mfl_error *err)
+{
+        const struct mfl_protocol_range own = {MFL_PROTOCOL_MIN, MFL_PROTOCOL_MAX};
+        if (e->body_case != MFL__ENVELOPE__BODY_WELCOME)
+                return mfl_fail(err, MFL_INVALID, "the server did not answer Hello with Welcome");
+        const int r = mfl_protocol_check_chosen(
+                own, e->welcome->protocol, "mfl-serve " MFL_VERSION, e->welcome->software, err);
+        if (r)
+                return r;
+        f->heartbeat_ms = e->welcome->heartbeat_ms;
+        f->dead_ms = e->welcome->dead_ms;
+        f->stream.envelope_max = MFL_ENVELOPE_MAX;
+        f->stream.payload_max = MFL_PAYLOAD_MAX;
+        f->welcomed = f->connected = true;
+        watch(f);
+        want(f);
+        return 0;
+}
+
+/* The frame is valid only during the callback: the envelope is packed and unpacked again. */
+static int take_begin(struct mfl_follow *f, const Mfl__Envelope *e, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE uint8_t *bytes = NULL;
+        size_t n;
+        int r = mfl_wire_pack(e, &bytes, &n, err);
+        if (!r)
+                r = mfl_wire_unpack(bytes, n, &f->begin, err);
+        if (r)
+                return r;
+        f->n_params = e->pull_begin->n_params;
+        f->params = mfl_alloc_aligned(f->n_params * sizeof(float));
+        return f->params ? 0
+                         : mfl_fail(err, MFL_INVALID, "not enough memory for %" PRIu64 " parameters",
+                                   f->n_params);
+}
+
+static void take_failure(struct mfl_follow *f, const Mfl__Envelope *e)
+{
+        const bool of_watch = e->request == f->watch;
+        if (!of_watch && e->request != f->request)
+                return;
+        /* Before the first round there is nothing to pull, and the watch tells of it. */
+        if (!of_watch && e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
+                drop_pull(f);
+                return;
+        }
+        lose(f, e->failure->text);
+}
+
+static int take_params(struct mfl_follow *f, const Mfl__Envelope *e, bool stored, size_t payload_bytes)
+{
+        if (e->request != f->request || !stored)
+                return 0;
+        f->have += payload_bytes / sizeof(float);
+        if (f->have == f->n_params)
+                begin_writing(f);
+        return 0;
+}
+
+/* The server answers as it should: the next failure is news. */
+static void note_good(struct mfl_follow *f)
+{
+        f->said[0] = '\0';
+        f->pause_ms = PAUSE_FIRST_MS;
+}
+
+static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *e, void *payload, size_t payload_bytes,
+        struct mfl_error *err)
+{
+        struct mfl_follow *f = stream->owner;
+        char text[600];
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_BYE:
+                snprintf(text, sizeof text, "the server said: %s", e->bye->reason);
+                say(f, text);
+                return 0;
+        case MFL__ENVELOPE__BODY_PING:
+                answer_ping(f, e->ping->cookie);
+                return 0;
+        case MFL__ENVELOPE__BODY_PONG:
+                return 0;
+        case MFL__ENVELOPE__BODY_FAILURE:
+                take_failure(f, e);
+                return 0;
+        case MFL__ENVELOPE__BODY_EVENT:
+                note_good(f);
+                if (e->request == f->watch && e->event->what_case == MFL__EVENT__WHAT_ROUND &&
+                        e->event->round->round > f->round)
+                        want(f);
+                return 0;
+        case MFL__ENVELOPE__BODY_PULL_BEGIN:
+                return f->pulling && e->request == f->request && !f->begin ? take_begin(f, e, err) : 0;
+        case MFL__ENVELOPE__BODY_PARAMS:
+                return take_params(f, e, payload, payload_bytes);
+        default:
+                return f->welcomed ? 0 : take_welcome(f, e, err);
+        }
+}
+
+static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *e, size_t payload_bytes, void **ret_dst,
+        struct mfl_error *err)
+{
+        struct mfl_follow *f = stream->owner;
+        const Mfl__Params *p = e->params;
+        *ret_dst = NULL;
+        if (!f->params || e->request != f->request || e->body_case != MFL__ENVELOPE__BODY_PARAMS)
+                return 0;
+        if (p->offset != f->have || p->total != f->n_params ||
+                payload_bytes / sizeof(float) > f->n_params - f->have)
+                return mfl_fail(err, MFL_INVALID,
+                        "the server sent the params out of order, or more than it announced");
+        *ret_dst = f->params + f->have;
+        return 0;
+}
+
+/* ---- connecting ---- */
+
+static void connect_now(struct mfl_follow *f);
+
+static void on_again(uv_timer_t *timer)
+{
+        connect_now(timer->data);
+}
+
+static void on_pulse(uv_timer_t *timer)
+{
+        struct mfl_follow *f = timer->data;
+        const uint64_t now = uv_now(f->loop);
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Ping ping = MFL__PING__INIT;
+        if (now - f->stream.heard_ms > (f->welcomed ? f->dead_ms : GREET_MS)) {
+                lose(f, "the server is silent");
+                return;
+        }
+        if (!f->welcomed || now - f->stream.sent_ms < f->heartbeat_ms)
+                return;
+        e.body_case = MFL__ENVELOPE__BODY_PING;
+        e.ping = &ping;
+        send_to(f, &e);
+}
+
+static void try_later(struct mfl_follow *f)
+{
+        uv_timer_start(&f->timer, on_again, f->pause_ms, 0);
+        f->pause_ms = MFL_MIN(f->pause_ms * 2, PAUSE_MAX_MS);
+}
+
+static void on_closed(struct mfl_stream *stream, const char *reason)
+{
+        struct mfl_follow *f = stream->owner;
+        f->open = f->welcomed = f->connected = false;
+        drop_pull(f);
+        uv_timer_stop(&f->timer);
+        if (f->closing)
+                return;
+        if (!f->said[0])
+                say(f, reason);
+        try_later(f);
+}
+
+static void on_connected(struct mfl_stream *stream, int status, const char *text)
+{
+        struct mfl_follow *f = stream->owner;
+        if (status) {
+                if (!f->closing)
+                        say(f, text);
+                return;
+        }
+        uv_timer_start(&f->timer, on_pulse, PULSE_MS, PULSE_MS);
+        greet(f);
+}
+
+static const struct mfl_stream_ops ops = {
+        .on_payload = on_payload,
+        .on_frame = on_frame,
+        .on_closed = on_closed,
+        .on_connected = on_connected,
+};
+
+/* Certificates are read again for each attempt. */
+static int add_tls(struct mfl_follow *f, struct mfl_error *err)
+{
+        struct mfl_tls_context *context;
+        if (!f->config.tls.ca || !*f->config.tls.ca)
+                return 0;
+        int r = mfl_tls_context_new(&f->config.tls, false, &context, err);
+        if (r)
+                return r;
+        r = mfl_stream_tls(&f->stream, context, err);
+        mfl_tls_context_unref(context);
+        return r;
+}
+
+static void connect_now(struct mfl_follow *f)
+{
+        struct mfl_error err = {{0}};
+        int r = mfl_stream_init(&f->stream, f->loop, &ops, f, &err);
+        if (r) {
+                say(f, err.text);
+                try_later(f);
+                return;
+        }
+        f->open = true;
+        r = add_tls(f, &err);
+        if (!r)
+                r = mfl_stream_connect(&f->stream, f->config.server, &err);
+        if (r)
+                lose(f, err.text);
+}
+
+void mfl_follow_start(struct mfl_follow *follow, uv_loop_t *loop, struct mfl_worker *worker,
+        const struct mfl_follow_config *config, void (*on_new)(void *user), void *user)
+{
+        *follow = (struct mfl_follow){.config = *config,
+                .loop = loop,
+                .worker = worker,
+                .on_new = on_new,
+                .user = user,
+                .pause_ms = PAUSE_FIRST_MS};
+        uv_timer_init(loop, &follow->timer);
+        follow->timer.data = follow;
+        connect_now(follow);
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+}
+
+void mfl_follow_close(struct mfl_follow *follow)
+{
+        if (!follow->loop || follow->closing)
+                return;
+        follow->closing = true;
+        uv_close((uv_handle_t *)&follow->timer, on_timer_closed);
+        if (follow->open)
+                mfl_stream_close(&follow->stream, NULL, false);
+}

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Secure sums between daemons with TLS: the model is that of the same job without masks over the same survivors; a daemon or the server
+that is killed at any step costs a retry or a skipped round, never another sum of the same updates; what can't be done is refused.
+tests/unit/server/test_secure_sum.c has the protocol with every loss and lie."""
+import json
+import os
+import subprocess
+
+import pytest
+
+import mfl_certs
+import mfl_harness as h
+from mfl_tls import TlsCluster
+from test_policy import LOCAL, Site
+
+SUM = {'bits': 64}
+STEPS = ('the secure sum of', 'shares are exchanged', 'masked updates are added', 'the survivors are signed')
+
+
+def data(i):
+    return ('tiny=synthetic:1,8,8:4:%d:8:%d' % (30 + 5 * i, i),)
+
+
+def fingerprint(cert):
+    out = subprocess.run(['openssl', 'x509', '-in', cert, '-noout', '-fingerprint', '-sha256'], stdout=subprocess.PIPE, text=True, check=True)
+    return out.stdout.strip().rpartition('=')[2].replace(':', '').lower()
+
+
+class Sites(TlsCluster):
+    def __init__(self, directory, n, **config):
+        ca = mfl_certs.Ca(directory / 'ca')
+        ca.server()
+        self.names = ['d%d' % i for i in range(1, n + 1)]
+        ca.pairs = {'ann': ca.issue('ann', ['operator']), **{name: ca.issue(name, ['daemon']) for name in self.names}}
+        super().__init__(directory / 'c', ca, **config)
+
+    def start(self, server=None):
+        for i, name in enumerate(self.names):
+            self.start_daemon(name, data=data(i), server=server if name == self.names[-1] else None)
+        self.wait_daemons(len(self.names), 20)
+        return self
+
+
+@pytest.fixture
+def sites(tmp_path):
+    with Sites(tmp_path, 5) as c:
+        c.start_server()
+        yield c.start()
+        c.check_alive()
+
+
+def lines(c, job):
+    return c.mfl('logs', job).stdout.splitlines()
+
+
+def comparable(c, job):
+    """What people see of a round, but for times and traffic."""
+    keys = ('round', 'clients', 'weight', 'samples', 'train_loss', 'train_accuracy', 'accuracy', 'loss', 'digest', 'clients_rejected')
+    return [{k: r[k] for k in keys} for r in c.rounds(job)]
+
+
+def wait_step(c, job, step):
+    h.wait_until(lambda: any(STEPS[step] in line for line in lines(c, job)), 30, STEPS[step])
+
+
+# ---- the sum ----
+
+@pytest.mark.parametrize('aggregation', [{'strategy': 'fedavg'}, {'strategy': 'fedadam'}, {'strategy': 'fednova'}, {'strategy': 'qfedavg'}],
+                         ids=lambda a: a['strategy'])
+def test_the_model_is_that_of_the_plain_job(sites, aggregation):
+    plain, _ = sites.run_job(data=LOCAL, aggregation=aggregation)
+    masked, _ = sites.run_job(data=LOCAL, aggregation=aggregation, secure_sum=SUM)
+    assert comparable(sites, masked) == comparable(sites, plain)
+    assert {r['clients'] for r in sites.rounds(masked)} == {5}
+    text = '\n'.join(lines(sites, masked))
+    assert 'the secure sum of 5 daemons begins' in text and 'shares are opened' in text and 'skipped' not in text
+
+
+def test_a_population_and_several_clients_of_a_daemon(tmp_path):
+    """Three daemons that simulate ten clients; the clients' sums are added before they are masked."""
+    with Sites(tmp_path, 3) as c:
+        c.start_server()
+        for name in c.names:
+            c.start_daemon(name)
+        c.wait_daemons(3, 20)
+        _, plain = c.run_job(data={'clients': 10})
+        job, masked = c.run_job(data={'clients': 10}, secure_sum=SUM)
+        assert masked == plain and {r['clients'] for r in c.rounds(job)} == {10}
+        c.check_alive()
+
+
+# ---- losses ----
+
+@pytest.mark.parametrize('step', range(4))
+def test_a_daemon_is_killed_at_each_step(tmp_path, step):
+    """One daemon is slow, so that each step takes a while; another is killed in it. The first round that lacks it has the model of the
+    survivors."""
+    with Sites(tmp_path, 5) as c:
+        c.start_server()
+        proxy = h.Proxy(c.address, delay=0.2)
+        c.start(proxy.address)
+        job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5}, rounds=2, evaluation={'every': 0})
+        wait_step(c, job, step)
+        c.daemons['d2'].kill()
+        c.wait_job(job, 60)
+        rounds = c.rounds(job)
+        assert [r['clients'] for r in rounds] == ([4, 4] if step == 0 else [5, 4]), lines(c, job)
+        del c.daemons['d2']
+        if step == 0:  # lost with its keys and shares shared: its pairs' masks are opened
+            _, plain = c.run_job(60, data=LOCAL, rounds=2, evaluation={'every': 0})
+            assert [r['digest'].hex() for r in rounds] == plain
+        else:  # its update is in the sum
+            c.start_daemon('d2', data=data(1))
+            c.wait_daemons(5, 20)
+            _, plain = c.run_job(60, data=LOCAL, rounds=1, evaluation={'every': 0})
+            assert rounds[0]['digest'].hex() == plain[0]
+        proxy.close()
+
+
+@pytest.mark.parametrize('step', range(4))
+def test_the_server_is_killed_at_each_step(tmp_path, step):
+    """Before the opening, the round is done again; from there on it is skipped, and its params stay."""
+    with Sites(tmp_path, 3) as c:
+        c.start_server()
+        c.start()
+        proxy = h.Proxy(c.address, delay=0.2)
+        c.daemons['d3'].kill()
+        c.start_daemon('d3', data=data(2), server=proxy.address)
+        c.wait_daemons(3, 20)
+        job = c.submit(data=LOCAL, secure_sum=SUM, rounds=2, evaluation={'every': 0})
+        wait_step(c, job, step)
+        c.server.kill()
+        c.start_server()
+        c.wait_job(job, 60)
+        rounds = c.rounds(job)
+        skipped = step >= 2
+        assert [r['clients'] for r in rounds] == ([0, 3] if skipped else [3, 3]), lines(c, job)
+        assert any('round 1 is skipped' in line for line in lines(c, job)) == skipped
+        proxy.close()
+
+
+def test_with_three_any_loss_waits_for_the_third(tmp_path):
+    with Sites(tmp_path, 3) as c:
+        c.start_server()
+        c.start()
+        c.daemons['d2'].kill()
+        job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5})
+        c.wait_info(job, lambda i: '3' in i['reason'] and i['state'] == 'waiting', 30, 'the wait for a third daemon')
+        c.start_daemon('d2', data=data(1))
+        c.wait_job(job)
+        assert {r['clients'] for r in c.rounds(job)} == {3}
+
+
+# ---- the same updates with others ----
+
+def test_an_update_is_not_summed_with_others(sites):
+    """The same job file over fewer sites would show the missing one's update: every daemon refuses, and says so."""
+    job, _ = sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1)
+    again, _ = sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1)
+    assert comparable(sites, job) == comparable(sites, again)
+    sites.daemons.pop('d5').kill()
+    info = sites.wait_job(sites.submit(data=LOCAL, secure_sum=SUM, rounds=1, limits={'retries': 0}), state='failed')
+    assert 'was summed with other participants before' in info['reason'], info['reason']
+    for name in ('d1', 'd2', 'd3', 'd4'):
+        assert 'this daemon refuses a secure sum: this update was summed with other participants' in sites.daemons[name].log()
+    sites.run_job(data=LOCAL, secure_sum=SUM, rounds=1, seed=8)  # other updates
+
+
+def test_a_daemon_remembers_after_a_restart(tmp_path):
+    """With a policy it writes down with whom its update was summed. The others have none, and would go on."""
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        site = Site(c, 'd1', sets=data(0), min_participants=3).start()
+        for i in (1, 2, 3):
+            c.start_daemon('d%d' % (i + 1), data=data(i))
+        c.wait_daemons(4, 20)
+        once = {'data': LOCAL, 'secure_sum': SUM, 'rounds': 1, 'limits': {'quorum': 0.7, 'retries': 0}}
+        c.run_job(**once)
+        c.daemons.pop('d4').kill()
+        for i, name in enumerate(('d1', 'd2', 'd3')):
+            c.daemons[name].kill()
+            site.start() if name == 'd1' else c.start_daemon(name, data=data(i))
+        c.wait_daemons(3, 20)
+        info = c.wait_job(c.submit(**once), state='failed')
+        assert 'signed the survivors' in info['reason'], info['reason']
+        assert os.path.getsize(os.path.join(site.dir, 'd1.sums')) == 64
+        assert 'was summed with other participants before' in site.audit()[-1]['reason']
+        c.check_alive()
+
+
+# ---- the site's say ----
+
+def test_sites_require_secure_sums_and_pin_their_peers(tmp_path):
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        pins = [fingerprint(c.ca.pairs[name][0]) for name in ('d1', 'd2', 'd3')]
+        site = Site(c, 'd1', sets=data(0), secure_sum='required', min_participants=3, peers=pins).start()
+        for i in (1, 2):
+            c.start_daemon('d%d' % (i + 1), data=data(i))
+        c.wait_daemons(3, 20)
+        three = {'selection': {'daemons': {'min': 3}}, 'rounds': 1}
+        plain = c.submit(data=LOCAL, limits={'quorum': 0.5}, rounds=1)
+        c.wait_job(plain)
+        assert (plain, 'refuses', 'secure_sum') in site.said()
+        assert any("this site's policy wants secure sums" in line for line in lines(c, plain))
+        good, _ = c.run_job(data=LOCAL, secure_sum=SUM, **three)
+        assert (good, 'takes', '') in site.said()
+        c.start_daemon('d4', data=data(3))
+        c.wait_daemons(4, 20)
+        bad = c.submit(data=LOCAL, secure_sum=SUM, limits={'retries': 0}, seed=9, rounds=1)
+        c.wait_job(bad, state='failed')
+        notes = [line for line in site.audit() if line['job'] == bad and line['decision'] == 'refuses']
+        assert notes and notes[0]['rule'] == 'secure_sum' and "is not among this site's policy.peers" in notes[0]['reason']
+        c.check_alive()
+
+
+# ---- refusals ----
+
+REFUSED = [
+    ({'aggregation': {'strategy': 'median'}}, 'the server sees the sum of all updates alone'),
+    ({'aggregation': {'strategy': 'scaffold'}}, 'the server sees the sum of all updates alone'),
+    ({'selection': {'kind': 'poisson', 'rate': 0.5}}, 'write uniform'),
+    ({'selection': {'clients': 2}}, 'at least 3 clients'),
+    ({'secure_sum': {'bits': 32}}, '32 is not supported yet; write 64'),
+    ({'secure_sum': {'bits': 63}}, 'expected 64'),
+    ({'compression': {'up': 'lossless'}}, 'masked updates look like noise'),
+    ({'parallel': {'grain': 5}}, 'not supported with secure_sum yet'),
+    ({'privacy': {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 8, 'delta': 1e-5}}, 'remove one of the two'),
+]
+
+
+@pytest.mark.parametrize('job,words', REFUSED, ids=range(len(REFUSED)))
+def test_what_does_not_go_together(tmp_path, job, words):
+    path = tmp_path / 'job.yaml'
+    path.write_text(h.job_text(**{'secure_sum': SUM, **job}))
+    done = h.mfl('check', path, status=None)
+    assert done.returncode != 0 and words in done.stderr, done.stderr
+
+
+def test_without_tls(tmp_path):
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        path = c.write('job.yaml', h.job_text(secure_sum=SUM))
+        done = c.mfl('submit', path, status=None)
+        assert done.returncode != 0 and 'secure_sum: needs TLS' in done.stderr, done.stderr
+        assert json.loads(c.mfl('list', '--json').stdout)['jobs'] == []

@@ -1,0 +1,602 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mfl-serve as a process: answers that depend on model and row alone, versions that take turns, limits, keys, and peers that mean no
+good. Nothing here measures time."""
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import threading
+
+import numpy
+import pytest
+
+import mfl_certs
+import mfl_harness as h
+import mfl_needs
+import mfl_serve as s
+
+ROWS = 200
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """Files of two rounds of a small job on 8x8 images in 4 classes."""
+    folder = tmp_path_factory.mktemp('trained')
+    with h.start_cluster(folder) as c:
+        job, _ = c.run_job()
+        files = {n: os.path.join(str(folder), 'round%d.safetensors' % n) for n in (1, 3)}
+        for n, file in files.items():
+            c.mfl('pull', job, '--round', n, '-o', file)
+    return files
+
+
+@pytest.fixture(scope='module')
+def rows():
+    return numpy.random.default_rng(7).integers(0, 256, size=(ROWS, 1, 8, 8), dtype='uint8')
+
+
+def forward(file, x):
+    """The network `mlp` by numpy, with the scale and shift of its contract: an independent answer, in double."""
+    tensors = [numpy.frombuffer(data, '<f4').reshape(shape).astype('float64') for _, shape, data in h.read_safetensors(file).values()]
+    with open(file, 'rb') as f:
+        header = f.read(struct.unpack('<Q', f.read(8))[0])
+    contract = json.loads(json.loads(header)['__metadata__']['contract'])
+    y = x.reshape(len(x), -1) * contract['scale'][0] + contract['shift'][0]
+    for i in range(0, len(tensors), 2):
+        weight, bias = tensors[i], tensors[i + 1]
+        y = y @ (weight.T if weight.shape[1] == y.shape[1] else weight) + bias
+        y = numpy.maximum(y, 0) if i + 2 < len(tensors) else y
+    return y
+
+
+def replace(file, by):
+    shutil.copy(by, file + '.new')
+    os.rename(file + '.new', file)
+
+
+def ask_each(serve, rows, n_threads=1, **options):
+    """Bits of each row, asked alone, over so many connections at once."""
+    bits = [None] * len(rows)
+
+    def work(first):
+        connection = serve.connect()
+        for i in range(first, len(rows), n_threads):
+            status, said = s.infer(connection, 'm', s.question(rows[i:i + 1].tolist(), 'UINT8'), **options)
+            assert status == 200, said
+            bits[i] = said['bits']
+        connection.close()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(n_threads)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return bits
+
+
+def test_an_answer_depends_on_model_and_row_alone(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'delay': '2ms', 'poll': '50ms'}) as serve:
+        alone = ask_each(serve, rows)
+        assert ask_each(serve, rows, 32) == alone
+        connection = serve.connect()
+        together = s.infer(connection, 'm', s.question(rows[:150].tolist(), 'UINT8'))[1]['bits']
+        assert [together[i:i + 4] for i in range(0, 600, 4)] == alone[:150]
+        binary = json.dumps({'inputs': [{'name': 'input', 'shape': list(rows.shape), 'datatype': 'UINT8', 'parameters': {'binary_data_size': rows.nbytes}}],
+                             'parameters': {'binary_data_output': True}}).encode()
+        said = s.infer(connection, 'm', binary + rows.tobytes(), {'Inference-Header-Content-Length': str(len(binary))})[1]
+        assert [said['bits'][i:i + 4] for i in range(0, 4 * ROWS, 4)] == alone
+        got = numpy.array([[float.fromhex(v) for v in row] for row in alone])
+        expected = forward(trained[3], rows)
+        assert numpy.abs(got - expected).max() <= 1e-5 * max(1, numpy.abs(expected).max())
+        # There and back.
+        first = said['model_version']
+        replace(file, trained[1])
+        h.wait_until(lambda: first not in json.loads(serve.get('/v2/models/m')[2])['versions'][:1], 10, 'the swap')
+        assert ask_each(serve, rows[:20]) != alone[:20]
+        assert ask_each(serve, rows[:20], version=first) == alone[:20]  # the one before is still there
+        replace(file, trained[3])
+        h.wait_until(lambda: json.loads(serve.get('/v2/models/m')[2])['versions'][0] == first, 10, 'the swap back')
+        assert ask_each(serve, rows, 32) == alone
+
+
+def test_swaps_lose_no_request(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[1])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
+        expected, wrong, n, stop = {}, [], [0], threading.Event()
+
+        def version():
+            return json.loads(serve.get('/v2/models/m')[2])['versions'][0]
+
+        def learn():
+            expected[version()] = ask_each(serve, rows[:1])[0]
+
+        learn()
+        old = version()
+        replace(file, trained[3])
+        h.wait_until(lambda: version() != old, 10, 'the first swap')
+        learn()
+        assert len({tuple(bits) for bits in expected.values()}) == 2
+
+        def load():
+            connection = serve.connect()
+            while not stop.is_set():
+                status, said = s.infer(connection, 'm', s.question(rows[:1].tolist(), 'UINT8'))
+                if status != 200 or expected[said['model_version']] != said['bits']:
+                    wrong.append((status, said))
+                n[0] += 1
+            connection.close()
+
+        threads = [threading.Thread(target=load) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for i in range(20):
+            old = version()
+            replace(file, trained[(3, 1)[i % 2 == 0]])
+            h.wait_until(lambda: version() != old, 10, 'a swap')
+        stop.set()
+        for t in threads:
+            t.join()
+        assert not wrong and n[0] > 20
+        metrics = serve.get('/metrics')[2].decode()
+        assert 'mfl_serve_swaps_total{model="m"} 22\n' in metrics and 'mfl_serve_failed_total{model="m"} 0\n' in metrics
+
+
+def test_a_file_that_is_no_model_changes_nothing(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
+        before = ask_each(serve, rows[:5])
+        with open(file + '.new', 'wb') as f:
+            f.write(open(trained[1], 'rb').read()[:1000])
+        os.rename(file + '.new', file)
+        h.wait_until(lambda: 'stays in service' in serve.log(), 10, 'the refusal')
+        assert ask_each(serve, rows[:5]) == before
+        reason = json.loads(serve.ask('POST', '/v2/repository/index')[2])[0]
+        assert reason['state'] == 'READY' and reason['reason']
+        replace(file, trained[1])
+        h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the swap')
+        # Back, by hand; what the file has stays out until it is something else, also after a restart. 503: the swap is being noted.
+        h.wait_until(lambda: serve.ask('POST', '/v2/models/m/rollback')[0] == 200, 10, 'the rollback')
+        assert ask_each(serve, rows[:5]) == before
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'read again' in serve.log(), 10, 'the reload')
+        assert ask_each(serve, rows[:5]) == before
+        current = tmp_path / 'cache' / 'm' / 'current'
+        h.wait_until(lambda: len(current.read_text().split()) == 2, 10, 'the note of the rollback')
+        serve.kill()
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
+        assert ask_each(serve, rows[:5]) == before
+        with open(file, 'rb') as f:
+            changed = bytearray(f.read())
+        changed[-1] ^= 1
+        with open(file + '.new', 'wb') as f:
+            f.write(changed)
+        os.rename(file + '.new', file)
+        h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the swap')
+
+
+def test_a_new_version_on_trial(tmp_path, trained, rows):
+    """It answers its share of the keys, a key always the same, and takes over when it has done well; one that fails goes out by itself."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    options = {'poll': '50ms', 'canary': 0.5, 'canary_for': '3s'}
+    with s.Serve(tmp_path, {'m': file}, options) as serve:
+        def versions():
+            return json.loads(serve.get('/v2/models/m')[2])['versions']
+
+        def ask(key):
+            return s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'), {'Mfl-Key': key})
+
+        old, = versions()
+        replace(file, trained[1])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial')
+        given = {key: ask(key)[1]['model_version'] for key in map(str, range(30))}
+        if versions()[0] == old:  # the trial went on all the time
+            assert len(set(given.values())) == 2
+            assert {key: ask(key)[1]['model_version'] for key in given} == given or versions()[0] != old
+        h.wait_until(lambda: versions()[0] != old, 10, 'its end')
+        assert len({ask(key)[1]['model_version'] for key in given}) == 1
+        good = versions()[0]
+        # Its answers are no numbers.
+        with open(trained[3], 'rb') as f:
+            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+        (tmp_path / 'broken').write_bytes(broken)
+        replace(file, str(tmp_path / 'broken'))
+        failed = []
+
+        def is_out():
+            failed.extend(status for status, _ in map(ask, map(str, range(10))) if status != 200)
+            return b'mfl_serve_failed_trials_total{model="m"} 1\n' in serve.get('/metrics')[2]
+
+        h.wait_until(is_out, 10, 'the end of the broken version')
+        assert set(failed) == {500} and len(failed) <= 20
+        assert {ask(key)[1]['model_version'] for key in given} == {good}
+
+
+def test_a_version_that_fails_goes_back_by_itself(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms'}) as serve:
+        before = ask_each(serve, rows[:5])
+        with open(trained[3], 'rb') as f:
+            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+        (tmp_path / 'broken').write_bytes(broken)
+        replace(file, str(tmp_path / 'broken'))
+        connection, statuses = serve.connect(), []
+
+        def is_back():
+            statuses.append(s.infer(connection, 'm', s.question(rows[:1].tolist(), 'UINT8'))[0])
+            return statuses.count(500) and statuses[-1] == 200
+
+        h.wait_until(is_back, 10, 'the way back')
+        assert statuses.count(500) <= 20
+        assert ask_each(serve, rows[:5]) == before
+
+
+def test_a_restart_needs_the_cache_alone(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    config = {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, config) as serve:
+        before = ask_each(serve, rows[:5])
+        h.wait_until(lambda: os.path.exists(tmp_path / 'cache' / 'm' / 'current'), 10, 'the note in the cache')
+        serve.kill()
+    os.unlink(file)
+    with s.Serve(tmp_path, {'m': file}, config) as serve:
+        assert ask_each(serve, rows[:5]) == before
+        replace(file, trained[1])
+        h.wait_until(lambda: ask_each(serve, rows[:5]) != before, 10, 'the file that is there again')
+        assert serve.stop() == 0
+    copy = next(p for p in (tmp_path / 'cache' / 'm').iterdir() if p.name.startswith((tmp_path / 'cache' / 'm' / 'current').read_text()[:16]))
+    data = bytearray(copy.read_bytes())
+    data[-1] ^= 1
+    copy.write_bytes(data)
+    os.unlink(file)
+    with s.Serve(tmp_path, {'m': file}, config, ready=False) as serve:
+        h.wait_until(lambda: 'the copy is damaged' in serve.log(), 10, 'the complaint')
+        assert serve.get('/v2/health/ready')[0] == 503
+
+
+def test_503_until_there_is_a_model(tmp_path, trained, rows):
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms'}, ready=False) as serve:
+        assert serve.get('/v2/health/live')[0] == 200
+        for path in ('/v2/health/ready', '/v2/models/m/ready', '/v2/models/m'):
+            status, headers, body = serve.get(path)
+            assert (status, headers['Retry-After']) == (503, '1') and json.loads(body)['error']
+        status, said = s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'))
+        assert status == 503 and 'no version' in said['error']
+        replace(file, trained[3])
+        serve.wait_ready()
+        assert ask_each(serve, rows[:1])
+
+
+def test_the_queue_is_bounded_and_deadlines_hold(tmp_path):
+    """A long delay keeps rows waiting for as long as this needs."""
+    config = {'delay': '10s', 'batch': 8, 'queue': 4, 'deadline': '60s'}
+    row = [[1.0, 2.0]]
+    with s.Serve(tmp_path, {'m': 'identity:2'}, config) as serve:
+        first = serve.connect()
+        first.request('POST', '/v2/models/m/infer', s.question(row * 4))
+        h.wait_until(lambda: b'mfl_serve_waiting_rows{model="m"} 4\n' in serve.get('/metrics')[2], 10, 'the rows to wait')
+        status, headers, body = serve.ask('POST', '/v2/models/m/infer', s.question(row))
+        assert status == 429 and int(headers['Retry-After']) >= 1 and '4 rows wait, at most 4 may' in json.loads(body)['error']
+        first.close()  # whose rows stay in the queue until their batch
+    with s.Serve(tmp_path, {'m': 'identity:2'}, config) as serve:
+        connection = serve.connect()
+        status, said = s.infer(connection, 'm', s.question(row, parameters={'timeout': 1000}))
+        assert (status, said['error']) == (504, "the request's deadline came before its turn")
+        connection.request('POST', '/v2/models/m/infer', s.question(row))
+        h.wait_until(lambda: b'mfl_serve_waiting_rows{model="m"} 1\n' in serve.get('/metrics')[2], 10, 'the row to wait')
+        # A full batch does not wait for the delay, and takes the row along.
+        assert s.infer(serve.connect(), 'm', s.question(row * 8))[0] == 429
+        assert s.infer(serve.connect(), 'm', s.question(row * 3, parameters={'timeout': 1000}))[0] == 504
+        # Told to stop, it answers what it owes.
+        serve.popen.terminate()
+        assert connection.getresponse().status == 200
+        assert serve.wait(10) == 0
+
+
+@pytest.fixture
+def plain(tmp_path):
+    config = {'request_timeout': '1s', 'head_max': '2KiB', 'body_max': '64KiB', 'bodies_max': '2MiB', 'connections_max': 700, 'pipeline_max': 4}
+    with s.Serve(tmp_path, {'m': 'identity:2'}, config) as serve:
+        yield serve
+        # Whatever was sent: others are answered.
+        assert s.infer(serve.connect(), 'm', s.question([[1.0, -2.5]]))[1]['bits'] == [(1.0).hex(), (-2.5).hex()]
+        assert serve.stop() == 0
+        assert 'assert' not in serve.log()
+
+
+def post(body, *headers):
+    head = 'POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n' + ''.join(line + '\r\n' for line in headers)
+    return head.encode() + b'\r\n' + body.encode()
+
+
+GOOD = s.question([[1.0, 2.0]])
+
+
+@pytest.mark.parametrize('request_bytes, status', [
+    (b'nonsense\r\n\r\n', 400),
+    (b'\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03', 400),
+    (b'GET /v2 HTTP/1.1\r\n\r\n', 400),
+    (b'GET /v2 HTTP/3.0\r\nHost: x\r\n\r\n', 505),
+    (b'GET /v2 HTTP/1.1\r\nHost: x\r\nX: ' + b'a' * 5000 + b'\r\n\r\n', 431),
+    (b'GET /' + b'a' * 1500 + b' HTTP/1.1\r\nHost: x\r\n\r\n', 414),
+    (post(GOOD, 'Content-Length: 5', 'Transfer-Encoding: chunked'), 400),
+    (post(GOOD, 'Content-Length: 5', 'Content-Length: 6'), 400),
+    (post(GOOD, 'Content-Length: 99999999999999999999999'), 400),
+    (post(GOOD, 'Content-Length: 9999999999'), 413),
+    (post('fffffffffff\r\n', 'Transfer-Encoding: chunked'), 413),
+    (post('20000\r\n' + 'x' * 0x20000 + '\r\n0\r\n\r\n', 'Transfer-Encoding: chunked'), 413),
+    (post('zz\r\n', 'Transfer-Encoding: chunked'), 400),
+    (post(GOOD, 'Content-Length: %d' % (len(GOOD) + 10)), 408),
+    (b'GET /v2 HTTP/1.1\r\nHost: ', 408),
+    (post(GOOD, 'Expect: wonders', 'Content-Length: 5'), 417),
+], ids=lambda v: ''.join(c if c.isalnum() else '-' for c in ascii(v)[:50]))
+def test_what_is_no_request_is_answered_and_closed(plain, request_bytes, status):
+    with plain.raw() as sock:
+        sock.sendall(request_bytes)
+        stream = sock.makefile('rb')
+        got, headers, body = s.read_answer(stream)
+        assert got == status and headers['connection'] == 'close' and json.loads(body)['error']
+        assert stream.read() == b''
+
+
+@pytest.mark.parametrize('body, why', [
+    ('', 'ends here'),
+    ('{"inputs": 3}', "expected '['"),
+    (s.question([[1.0]]), 'this model takes [n, 2]'),
+    (s.question([[1.0, 2.0]], datatype='INT32'), 'takes FP32, not INT32'),
+    (s.question([[1.0, float('nan')]]), 'JSON has no NaN'),
+    (s.question([[1.0, 2.0]], priority=1), "'priority' is not supported"),
+    ('[' * 30000, "expected '{'"),
+    ('{"inputs":[{"name":"input","shape":[1,2],"datatype":"FP32","data":' + '[' * 1000, 'deeper'),
+    (s.question([[1.0, 2.0]])[:-4], ''),
+], ids=lambda v: ''.join(c if c.isalnum() else '-' for c in ascii(v)[:50]))
+def test_wrong_questions_get_400_and_the_connection_stays(plain, body, why):
+    connection = plain.connect()
+    status, said = s.infer(connection, 'm', body)
+    assert status == 400 and why in said['error'] and said['error'].startswith(('JSON, at byte', 'inputs'))
+    assert s.infer(connection, 'm', GOOD)[0] == 200  # the same one
+    connection.close()
+
+
+def test_paths_and_methods(plain):
+    for method, path, status in (('GET', '/', 404), ('GET', '/v2/models/x', 404), ('GET', '/v2/models/m/versions/0', 404), ('GET', '/v2/models/m/infer', 405),
+                                 ('POST', '/v2', 405), ('DELETE', '/v2/models/m', 405), ('HEAD', '/v2', 200), ('POST', '/v2/models/m/rollback', 404)):
+        got, headers, body = plain.ask(method, path)
+        assert got == status, (method, path)
+        assert status != 405 or headers['Allow']
+        assert (body == b'') == (method == 'HEAD')
+    assert plain.ask('POST', '/v2/models/m/infer', GOOD, {'Content-Encoding': 'gzip'})[0] == 415
+
+
+def test_rows_that_are_not_finite_harm_no_others(plain):
+    """Beside good ones, in the same batches."""
+    head = json.dumps({'inputs': [{'name': 'input', 'shape': [1, 2], 'datatype': 'FP32', 'parameters': {'binary_data_size': 8}}]}).encode()
+    wrong = []
+
+    def load(value):
+        connection = plain.connect()
+        for _ in range(50):
+            status, said = s.infer(connection, 'm', head + struct.pack('<2f', 3.5, value), {'Inference-Header-Content-Length': str(len(head))})
+            if (status, said.get('bits')) != ((200, [(3.5).hex(), value.hex()]) if value == 1.5 else (400, None)):
+                wrong.append((status, said))
+        connection.close()
+
+    threads = [threading.Thread(target=load, args=(v,)) for v in (1.5, float('nan'), 1.5, float('inf'), 1.5)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_pipelined_and_chunked_requests_are_answered_in_order(plain):
+    one, two = s.question([[1.0, 2.0]], id='one'), s.question([[3.0, 4.0]], id='two')
+    requests = b''
+    for i in range(30):
+        requests += post(one, 'Content-Length: %d' % len(one))
+        requests += post('%x\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n' % (10, two[:10], len(two) - 10, two[10:]), 'Transfer-Encoding: chunked')
+        requests += b'GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n'
+    with plain.raw() as sock:
+        sock.sendall(requests)
+        sock.shutdown(socket.SHUT_WR)  # half open: the answers are still wanted
+        stream = sock.makefile('rb')
+        for i in range(90):
+            status, _, body = s.read_answer(stream)
+            assert status == 200 and (i % 3 == 2 or json.loads(body)['id'] == ('one', 'two')[i % 3])
+        assert stream.read() == b''
+
+
+def test_a_client_may_ask_before_it_sends(plain):
+    with plain.raw() as sock:
+        sock.sendall(post('', 'Content-Length: %d' % len(GOOD), 'Expect: 100-continue'))
+        stream = sock.makefile('rb')
+        assert stream.readline() == b'HTTP/1.1 100 Continue\r\n' and stream.readline() == b'\r\n'
+        sock.sendall(GOOD.encode())
+        assert s.read_answer(stream)[0] == 200
+
+
+def test_many_connections_that_say_nothing_or_little(plain):
+    sockets = [plain.raw() for _ in range(600)]
+    for i, sock in enumerate(sockets[:300]):
+        sock.sendall(post(GOOD, 'Content-Length: %d' % (len(GOOD) + 1))[:20 + i])
+    for _ in range(20):
+        assert plain.ask('POST', '/v2/models/m/infer', GOOD)[0] == 200
+    # Beyond connections_max they are closed at once, and the others stay.
+    more = [plain.raw() for _ in range(150)]
+    assert any(sock.recv(1) == b'' for sock in more[-1:])
+    for sock in sockets[:300]:
+        stream = sock.makefile('rb')
+        assert s.read_answer(stream)[0] == 408 and stream.read() == b''
+    for sock in sockets + more:
+        sock.close()
+
+
+def resident(serve):
+    """KiB"""
+    with open('/proc/%d/status' % serve.pid, encoding='ascii') as f:
+        return next(int(line.split()[1]) for line in f if line.startswith('VmRSS'))
+
+
+def test_an_answer_that_nobody_reads_stops_the_reading(plain):
+    """Questions without end on one connection, whose answers stay unread: the server reads no more of them, and keeps little."""
+    big = s.question([[float(i), 0.1] for i in range(1000)])
+    data = post(big, 'Content-Length: %d' % len(big))
+    for _ in range(50):
+        plain.ask('POST', '/v2/models/m/infer', big)
+    before = resident(plain)
+    with plain.raw() as sock:
+        sock.setblocking(False)
+        sent, stalled = 0, 0
+        while stalled < 20:
+            try:
+                sent += sock.send(data[sent % len(data):])
+                stalled = 0
+            except BlockingIOError:
+                stalled += 1
+                threading.Event().wait(0.02)
+            assert sent < 64 << 20
+        assert plain.ask('POST', '/v2/models/m/infer', GOOD)[0] == 200
+    with open('/proc/%d/maps' % plain.pid, encoding='ascii', errors='replace') as f:
+        sanitized = 'libasan' in f.read()  # which keeps what is freed for a while
+    assert sanitized or resident(plain) < before + (64 << 10)
+
+
+def test_keys_and_tls(tmp_path):
+    mfl_needs.program('openssl')
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    cert, key = ca.server()
+    keys = tmp_path / 'keys'
+    keys.write_text('# of the test\nann 0123456789abcdef\nroot fedcba9876543210 admin\n')
+    keys.chmod(0o600)
+    options = ('--tls-cert', cert, '--tls-key', key, '--api-keys', str(keys))
+    with s.Serve(tmp_path, {'m': 'identity:2'}, options=options, ready=False) as serve:
+        context = ca.python()
+
+        def ask(method, path, bearer=None, body=None):
+            connection = s.http.client.HTTPSConnection(*serve.place, timeout=30, context=context)
+            connection.request(method, path, body, {'Authorization': 'Bearer ' + bearer} if bearer else {})
+            answer = connection.getresponse()
+            said = answer.read()
+            connection.close()
+            return answer.status, said
+
+        h.wait_until(lambda: ask('GET', '/v2/health/ready')[0] == 200, 10, 'readiness')
+        path = '/v2/models/m/infer'
+        assert ask('POST', path, body=GOOD)[0] == 401
+        assert ask('POST', path, 'x' * 16, GOOD)[0] == 401
+        assert ask('GET', '/metrics')[0] == 401
+        status, said = ask('POST', path, '0123456789abcdef', GOOD)
+        assert status == 200 and json.loads(said)['outputs'][0]['data'] == [1, 2]
+        big = s.question([[i, 0.1] for i in range(1000)])  # several records each way
+        assert len(json.loads(ask('POST', path, '0123456789abcdef', big)[1])['outputs'][0]['data']) == 2000
+        assert ask('POST', '/v2/models/m/rollback', '0123456789abcdef')[0] == 403
+        assert ask('POST', '/v2/models/m/rollback', 'fedcba9876543210')[0] == 404  # there is none
+        for data in (b'GET / HTTP/1.1\r\n\r\n', b'\x16\x03\x01\x00\x05hello', b'MFLP'):
+            with serve.raw() as sock:
+                sock.sendall(data)
+                sock.recv(1000)
+        # Other certificates and keys, without a restart; wrong ones change nothing.
+        keys.write_text('ann short\n')
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'keys:1: a key has at least 16 characters' in serve.log(), 10, 'the complaint')
+        assert ask('GET', '/v2', '0123456789abcdef')[0] == 200
+        keys.write_text('ben 0123456789ABCDEF\n')
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'keys read again' in serve.log(), 10, 'the reload')
+        assert ask('GET', '/v2', '0123456789abcdef')[0] == 401
+        assert ask('GET', '/v2', '0123456789ABCDEF')[0] == 200
+        assert serve.stop() == 0
+
+
+@pytest.mark.parametrize('options, why', [
+    (('--listen', '0.0.0.0:0'), 'is not a loopback address'),
+    (('--listen', 'x y'), 'listen'),
+    (('--model', 'a/b=identity:1'), 'no name for a model'),
+    (('--model', 'm=identity:1', '--model', 'm=identity:2'), "'m' twice"),
+    (('--tls-cert', '/nowhere'), 'tls_key is missing'),
+    (('--api-keys', '/nowhere'), '/nowhere: no such file'),
+    (('--follow', 'm=j-000001'), 'server is missing'),
+    (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
+])
+def test_wrong_settings(tmp_path, options, why):
+    serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)
+    assert serve.wait(10) == 78 and why in serve.log()
+    serve.kill()
+
+
+def test_triton_client(tmp_path, trained, rows):
+    """The client of others, as it is."""
+    client_of = mfl_needs.module('tritonclient.http')
+    with s.Serve(tmp_path, {'m': trained[3]}) as serve:
+        client = client_of.InferenceServerClient(serve.address)
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready('m')
+        about = client.get_model_metadata('m')
+        assert about['inputs'][0]['shape'] == [-1, 1, 8, 8] and client.get_model_config('m')['input'][0]['dims'] == [1, 8, 8]
+        assert client.get_server_metadata()['name'] == 'mfl-serve' and client.get_model_repository_index()[0]['state'] == 'READY'
+        expected = ask_each(serve, rows[:8])
+        for binary in (True, False):
+            given = client_of.InferInput('input', [8, 1, 8, 8], 'UINT8')
+            given.set_data_from_numpy(rows[:8], binary_data=binary)
+            wanted = [client_of.InferRequestedOutput('logits', binary_data=binary)]
+            answer = client.infer('m', [given], outputs=wanted, request_id='x')
+            got = answer.as_numpy('logits')
+            assert [[float(v).hex() for v in row] for row in got] == expected
+            assert answer.get_response()['model_version'] == about['versions'][0]
+            best = client.infer('m', [given], outputs=[client_of.InferRequestedOutput('logits', binary_data=binary, class_count=2)]).as_numpy('logits')
+            assert [int(row[0].decode().split(':')[1] if binary else row[0].split(':')[1]) for row in best.tolist()] == got.argmax(1).tolist()
+        with pytest.raises(client_of.InferenceServerException, match='no model'):
+            client.infer('x', [given])
+
+
+def test_follows_a_job(tmp_path, rows):
+    """Each round is served when it is committed; what is served stays when the server goes, over a restart, and goes on when it is back."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job = c.begin(rounds=h.ENDLESS)
+        options = ('--server', c.address, '--follow', 'm=' + job)
+
+        def about(serve):
+            return json.loads(serve.get('/v2/models/m')[2])['parameters']
+
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            first = about(serve)['round']
+            h.wait_until(lambda: about(serve)['round'] >= first + 2, 20, 'two more rounds')
+            # What is served is that round.
+            c.stop_job(job)
+            newest = max(r['round'] for r in c.rounds(job))
+            h.wait_until(lambda: about(serve)['round'] == newest, 20, 'the last round')
+            file = os.path.join(str(tmp_path), 'pulled.safetensors')
+            c.mfl('pull', job, '-o', file)
+            bits = ask_each(serve, rows[:5])
+            got = numpy.array([[float.fromhex(v) for v in row] for row in bits])
+            assert numpy.abs(got - forward(file, rows[:5])).max() <= 1e-5 * max(1, numpy.abs(got).max())
+            assert b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2]
+            c.server.kill()
+            h.wait_until(lambda: b'mfl_serve_following{model="m"} 0\n' in serve.get('/metrics')[2], 20, 'the loss')
+            assert ask_each(serve, rows[:5]) == bits
+            serve.kill()
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            assert ask_each(serve, rows[:5]) == bits and about(serve)['round'] == newest
+            c.start_server()
+            h.wait_until(lambda: b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2], 20, 'the connection')
+            assert ask_each(serve, rows[:5]) == bits
+            assert serve.stop() == 0
+
+
+def test_follows_what_is_not_there(tmp_path):
+    with h.start_cluster(tmp_path / 'cluster', daemons=0) as c:
+        options = ('--server', c.address, '--follow', 'm=j-000042', '--model', 'other=identity:2')
+        with s.Serve(tmp_path, config={'cache_dir': str(tmp_path / 'cache')}, options=options, ready=False) as serve:
+            h.wait_until(lambda: 'job j-000042 of ' in serve.log(), 10, 'the complaint')
+            h.wait_until(lambda: s.infer(serve.connect(), 'other', GOOD)[0] == 200, 10, 'the other model')
+            assert serve.get('/v2/health/ready')[0] == 503
+            assert serve.stop() == 0

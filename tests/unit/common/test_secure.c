@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Primitives of secure sums: published vectors, shares, degrees, and the key schedule, whose vectors an independent program made
+ * (Python with the package cryptography 48: X25519, HKDF, AES-CTR, AES-GCM and hashlib, from the text of schedule.h). */
+#include "common/secure/schedule.h"
+#include "common/secure/shamir.h"
+#include "tests/lib/test.h"
+
+static void from_hex(const char *hex, uint8_t *ret, size_t n)
+{
+        assert_int_equal(strlen(hex), 2 * n);
+        for (size_t i = 0; i < n; i++) {
+                const char byte[3] = {hex[2 * i], hex[2 * i + 1], 0};
+                ret[i] = (uint8_t)strtoul(byte, NULL, 16);
+        }
+}
+
+static void expect_hex(const uint8_t *bytes, size_t n, const char *hex)
+{
+        char text[257];
+        assert_true(2 * n < sizeof text);
+        mfl_hex(bytes, n, text);
+        assert_string_equal(text, hex);
+}
+
+/* RFC 7748, 6.1: Bob's side. */
+static void test_agree(void **state)
+{
+        struct mfl_secure_key bob, alice, public, secret;
+        struct mfl_error err;
+        (void)state;
+        from_hex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb", bob.v, 32);
+        from_hex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a", alice.v, 32);
+        assert_int_equal(mfl_secure_public(&bob, &public, NULL), 0);
+        expect_hex(public.v, 32, "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f");
+        assert_int_equal(mfl_secure_agree(&bob, &alice, &secret, NULL), 0);
+        expect_hex(secret.v, 32, "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742");
+        memset(&alice, 0, sizeof alice);
+        assert_int_equal(mfl_secure_agree(&bob, &alice, &secret, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "low order"));
+}
+
+/* ---- shares ---- */
+
+static void test_shares(void **state)
+{
+        (void)state;
+        for (uint32_t t = 1; t <= 30; t += 7) {
+                struct mfl_secure_key secret, share[255], joined;
+                uint8_t random[30 * 32], x[30], number = 7;
+                struct mfl_secure_key picked[30];
+                assert_int_equal(mfl_secure_random(&secret, sizeof secret, NULL), 0);
+                assert_int_equal(mfl_secure_random(random, sizeof random, NULL), 0);
+                for (uint32_t i = 0; i < 255; i++)
+                        mfl_shamir_share(&secret, t, random, (uint8_t)(i + 1), &share[i]);
+                for (uint32_t i = 0; i < t; i++) { /* 8 * 37 mod 255 and so on: all different */
+                        number = (uint8_t)((number + 37) % 255);
+                        x[i] = (uint8_t)(number + 1);
+                        picked[i] = share[number];
+                }
+                mfl_shamir_join(t, x, picked, &joined);
+                assert_memory_equal(&joined, &secret, sizeof secret);
+                if (t == 1)
+                        continue;
+                mfl_shamir_join(t - 1, x, picked, &joined);
+                assert_memory_not_equal(&joined, &secret, sizeof secret);
+                picked[0].v[31] ^= 1;
+                mfl_shamir_join(t, x, picked, &joined);
+                assert_memory_not_equal(&joined, &secret, sizeof secret);
+        }
+}
+
+/* The field's multiplication, FIPS 197, 4.2: {57} * {83} = {c1}. The share at x of secret s with the coefficient c is s + c x. */
+static void test_field(void **state)
+{
+        struct mfl_secure_key secret = {{0}}, share;
+        uint8_t random[32];
+        (void)state;
+        memset(random, 0x57, sizeof random);
+        mfl_shamir_share(&secret, 2, random, 0x83, &share);
+        assert_int_equal(share.v[0], 0xc1);
+        secret.v[0] = 0xff;
+        mfl_shamir_share(&secret, 2, random, 0x13, &share); /* {57} * {13} = {fe} */
+        assert_int_equal(share.v[0], 0xfe ^ 0xff);
+}
+
+/* ---- degrees ---- */
+
+static void test_degrees(void **state)
+{
+        static const struct {
+                uint32_t n;
+                double bad, lost;
+                uint32_t k, t;
+        } rows[] = {{3, .1, .1, 2, 3}, {5, .1, .1, 4, 4}, {20, .1, .1, 19, 14}, {50, .1, .1, 12, 7},
+                {100, .1, .1, 22, 12}, {200, .1, .1, 34, 19}, {500, .1, .1, 42, 24}, {1000, .1, .1, 48, 27},
+                {100, .33, .05, 34, 29}, {1000, .33, .05, 78, 60}, {100, .2, .2, 40, 21},
+                {1000, .2, .2, 98, 54}};
+        struct mfl_secure_graph graph;
+        struct mfl_error err;
+        uint32_t k, t;
+        (void)state;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                const struct mfl_secure_spec spec = {64, rows[i].bad, rows[i].lost};
+                assert_int_equal(mfl_secure_degree(&spec, rows[i].n, &k, &t, NULL), 0);
+                assert_int_equal(k, rows[i].k);
+                assert_int_equal(t, rows[i].t);
+        }
+        const struct mfl_secure_spec spec = {64, .1, .1}, hopeless = {64, .5, .5};
+        assert_int_equal(mfl_secure_degree(&spec, 2, &k, &t, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "at least 3 participants"));
+        assert_int_equal(mfl_secure_degree(&hopeless, 100, &k, &t, &err), MFL_INVALID);
+        for (uint32_t n = 3; n < 60;
+                n++) { /* each has k neighbours, who hold shares with different numbers */
+                uint8_t transcript[32] = {(uint8_t)n};
+                assert_int_equal(mfl_secure_graph_make(&spec, n, transcript, &graph, NULL), 0);
+                for (uint32_t a = 0; a < n; a++) {
+                        bool seen[256] = {true};
+                        uint32_t degree = 0;
+                        for (uint32_t b = 0; b < n; b++) {
+                                uint32_t x = mfl_secure_share_number(&graph, a, b);
+                                if (a != b)
+                                        assert_int_equal(x > 0, mfl_secure_are_neighbours(&graph, b, a));
+                                assert_true(x <= graph.k + 1 && (!x || !seen[x]));
+                                seen[x] = true;
+                                degree += a != b && x;
+                        }
+                        assert_int_equal(degree, graph.k);
+                }
+        }
+}
+
+/* ---- the schedule ---- */
+
+struct vector {
+        struct mfl_secure_key channel[4], mask[4]; /* private, 1 to 3 */
+        uint8_t context[32], transcript[32];
+        struct mfl_secure_msg peers;
+        struct mfl_secure_graph graph;
+        int order[3];
+};
+
+static int place_of(const uint8_t first) /* of a member, by the first byte of its channel key */
+{
+        static const uint8_t bytes[] = {0xce, 0x5d, 0xa4};
+        for (int i = 0; i < 3; i++)
+                if (bytes[i] == first)
+                        return i;
+        fail();
+        return -1;
+}
+
+static void make_vector(struct vector *v)
+{
+        uint8_t params[32], blob[3][256], signature[64];
+        uint32_t n[3] = {0};
+        const struct mfl_secure_spec spec = {64, .1, .1};
+        *v = (struct vector){.peers = {.step = MFL_SECURE_PEERS}};
+        for (int i = 0; i < 32; i++)
+                params[i] = (uint8_t)i;
+        assert_int_equal(mfl_secure_context("j-000001", 7, params, "a job", v->context, NULL), 0);
+        for (int i = 1; i <= 3; i++) {
+                const char chain[] = {'c', 'h', 'a', 'i', 'n', (char)('0' + i)};
+                struct mfl_secure_keys keys = {.signature = signature,
+                        .n_signature = 60 + (uint32_t)i,
+                        .chain = (const uint8_t *)chain,
+                        .n_chain = 6};
+                memset(signature, 0xa0 + i, sizeof signature);
+                memset(&v->channel[i], i, sizeof v->channel[i]);
+                memset(&v->mask[i], 16 + i, sizeof v->mask[i]);
+                assert_int_equal(mfl_secure_public(&v->channel[i], &keys.channel, NULL), 0);
+                assert_int_equal(mfl_secure_public(&v->mask[i], &keys.mask, NULL), 0);
+                int at = place_of(keys.channel.v[0]);
+                v->order[at] = i;
+                n[at] = mfl_secure_keys_write(&keys, blob[at]);
+        }
+        for (uint32_t i = 0; i < 3; i++)
+                assert_int_equal(mfl_secure_msg_add(&v->peers, i, blob[i], n[i]), 0);
+        assert_int_equal(mfl_secure_transcript(&spec, &v->peers, &v->graph, v->transcript, NULL), 0);
+}
+
+static void test_schedule(void **state)
+{
+        struct vector v;
+        struct mfl_secure_key key, seed, public[3];
+        struct mfl_secure_keys keys;
+        struct mfl_secure_set set = {{5}};
+        uint8_t statement[MFL_SECURE_SET_STATEMENT], digest[32];
+        uint64_t words[5001] = {0};
+        (void)state;
+        make_vector(&v);
+        expect_hex(v.context, 32, "ba4223deb4ba68642f30ba30f41cea0fb798921b40f6315d0e791b0d1d08a9e1");
+        expect_hex(v.transcript, 32, "a7a6e5f4923ca1f7e68641ce84d285712164b06d676e109bd132a4e8c4bca318");
+        for (uint32_t i = 0; i < 3; i++) {
+                const struct mfl_secure_part *part = &v.peers.parts[i];
+                assert_int_equal(mfl_secure_keys_read(v.peers.bytes + part->at, part->n, &keys, NULL), 0);
+                public[i] = keys.channel;
+                if (i)
+                        continue;
+                mfl_secure_keys_statement(v.context, &keys.channel, &keys.mask, statement);
+                assert_int_equal(mfl_sha256(statement, MFL_SECURE_KEYS_STATEMENT, digest, NULL), 0);
+                expect_hex(digest, 32, "9387671da77470c9c621a0923a042e92cf2e6ed944e80c82a59a8979621bf327");
+        }
+        assert_int_equal(
+                mfl_secure_share_key(&v.channel[v.order[0]], &public[1], v.transcript, 0, 1, &key, NULL), 0);
+        expect_hex(key.v, 32, "e9cb16984422f823fa70858199b114081d6082e649cf63eed7a81256becfbcc5");
+        uint8_t sealed[26];
+        char plain[11] = "";
+        assert_int_equal(mfl_secure_seal(&key, "two shares", 10, sealed, NULL), 0);
+        expect_hex(sealed, sizeof sealed, "da2e8ea06f95bdf17f82a965b21bee2f0b4d13ff765e923563d5");
+        assert_int_equal(mfl_secure_unseal(&key, sealed, sizeof sealed, plain, NULL), 0);
+        assert_string_equal(plain, "two shares");
+        sealed[3] ^= 1;
+        assert_int_equal(mfl_secure_unseal(&key, sealed, sizeof sealed, plain, NULL), MFL_INVALID);
+        struct mfl_secure_key mask_0;
+        assert_int_equal(mfl_secure_public(&v.mask[v.order[0]], &mask_0, NULL), 0);
+        assert_int_equal(
+                mfl_secure_pair_mask(&v.mask[v.order[2]], &mask_0, v.transcript, 2, 0, &key, NULL), 0);
+        expect_hex(key.v, 32, "dccd0a60ecc82a1d623169aa41557686075899d71618f5733e2631591bf2c34f");
+        assert_int_equal(mfl_secure_mask(&key, false, 0, words, 5001, NULL), 0);
+        assert_true(words[0] == 0x9558cc9d2a86681a && words[1] == 0xebd7b2d31b0d6afb &&
+                    words[5000] == 0xdedea4ba68c89cbc);
+        assert_int_equal(
+                mfl_secure_mask(&key, true, 0, words, 3000, NULL), 0); /* in pieces, an odd one among them */
+        assert_int_equal(mfl_secure_mask(&key, true, 3000, words + 3000, 1, NULL), 0);
+        assert_int_equal(mfl_secure_mask(&key, true, 3001, words + 3001, 2000, NULL), 0);
+        for (int i = 0; i < 5001; i++)
+                assert_true(!words[i]);
+        for (int i = 0; i < 32; i++)
+                seed.v[i] = (uint8_t)(100 + i);
+        assert_int_equal(mfl_secure_self_mask(&seed, v.transcript, 1, &key, NULL), 0);
+        expect_hex(key.v, 32, "7a21355380ffe86fc5203c3574c309cdb8b3b7160c89d3f476b46a1aa76fe63b");
+        uint32_t n = mfl_secure_set_statement(v.transcript, &set, 3, statement);
+        assert_int_equal(mfl_sha256(statement, n, digest, NULL), 0);
+        expect_hex(digest, 32, "6120c614497ea679720e60ca3227a3d37b4c96c3f8cb2b33766ecd5ec8a8f205");
+        mfl_secure_msg_deinit(&v.peers);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_agree),
+                cmocka_unit_test(test_shares),
+                cmocka_unit_test(test_field),
+                cmocka_unit_test(test_degrees),
+                cmocka_unit_test(test_schedule),
+        };
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
