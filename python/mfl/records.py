@@ -334,7 +334,7 @@ class Daemon:
     items_part: float
     site: Optional[str]
     tags: Optional[str]
-    relay: Optional[str]  # the relay server that it is behind
+    relay: Optional[str]  # the relays between it and the server, the server's first, with '/' between
 
     @classmethod
     def _from(cls, d: _protocol.Message) -> Daemon:
