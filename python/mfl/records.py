@@ -11,7 +11,7 @@ from . import _protocol
 
 STATES = ("unknown", "waiting", "running", "done", "failed", "stopped")
 ENDED = ("done", "failed", "stopped")
-COLLECTIVES = (None, "solo", "shm", "nccl")
+COLLECTIVES = (None, "solo", "shm", "nccl", "relay")
 # By their bits in RoundInfo.measured: common/measure/measure.h.
 MEASURES = ("client_mean", "client_variance", "client_worst", "client_best", "client_low", "client_high", "macro_f1", "mae", "rmse", "r2",
             "staleness_mean", "staleness_max", "dropped", "epsilon", "backdoor")
@@ -334,6 +334,7 @@ class Daemon:
     items_part: float
     site: Optional[str]
     tags: Optional[str]
+    relay: Optional[str]  # the relays between it and the server, the server's first, with '/' between
 
     @classmethod
     def _from(cls, d: _protocol.Message) -> Daemon:
@@ -344,7 +345,7 @@ class Daemon:
             samples_per_second=d.samples_per_second, connected_unix_ms=d.connected_ms, data_sets=sets, software=d.software or None,
             note=d.note or None, gpu=Gpu._from(d), collective=_name(COLLECTIVES, d.collective), leader=d.leader, alone=d.alone or None,
             clients_per_second=d.clients_per_second, numerics=d.numerics or None, activity=Activity._of(d), items_part=d.items_part,
-            site=d.site or None, tags=d.tags or None)
+            site=d.site or None, tags=d.tags or None, relay=d.relay or None)
 
 
 @dataclass(frozen=True)
