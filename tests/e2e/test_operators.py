@@ -301,7 +301,7 @@ ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samp
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
                'samples_per_second', 'connected_unix_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
-               'clients_per_second', 'numerics', 'activity', 'items_part', 'site', 'tags'}
+               'clients_per_second', 'numerics', 'activity', 'items_part', 'site', 'tags', 'relay'}
 
 
 def test_json_shapes(done_job):

@@ -262,7 +262,7 @@ static void test_json(void **state)
                 "null,"
                 "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
                 "\"because\",\"clients_per_second\":12.5,\"numerics\":null,\"activity\":null,\"items_part\":"
-                "0.5,\"site\":null,\"tags\":null}]}",
+                "0.5,\"site\":null,\"tags\":null,\"relay\":null}]}",
                 "");
         fake_close(&f);
 }
