@@ -52,10 +52,9 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (method->starts || mfl_method_keeps(method))
                 return (struct core_demand){MFL_PROTOCOL_STATES,
                         method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
-        if (job->spec->privacy.kind)
-                return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
-        if (job->spec->secure.bits)
-                return (struct core_demand){MFL_PROTOCOL_SECURE, "secure_sum", ""};
+        if (job->spec->privacy.kind || job->spec->secure.bits)
+                return (struct core_demand){
+                        MFL_PROTOCOL_PRIVACY, job->spec->secure.bits ? "secure_sum" : "privacy", ""};
         if (job->spec->compression.up)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
