@@ -18,11 +18,11 @@
 #define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
 #define MFL_PROTOCOL_TEAMS 6      /* the first for tasks with a team */
 #define MFL_PROTOCOL_METHODS 7    /* the first with Task.method and Announce.scalars */
-#define MFL_PROTOCOL_SHARDS 8  /* the first for tasks with a team whose members agree on where state lies */
-#define MFL_PROTOCOL_STATES 8  /* the first for jobs whose clients keep a state */
-#define MFL_PROTOCOL_PACKED 8  /* the first with Task.grid and Chunk.bytes */
-#define MFL_PROTOCOL_PRIVACY 8 /* the first whose daemons clip for jobs with noise */
-#define MFL_PROTOCOL_SECURE 8  /* the first with Secure and Announce.masked */
+#define MFL_PROTOCOL_SHARDS 8 /* the first for tasks with a team whose members agree on where state lies */
+#define MFL_PROTOCOL_STATES 8 /* the first for jobs whose clients keep a state */
+#define MFL_PROTOCOL_PACKED 8 /* the first with Task.grid and Chunk.bytes */
+#define MFL_PROTOCOL_PRIVACY                                                                                 \
+        8 /* the first for jobs with noise, for which daemons clip, and with secure sums */
 #define MFL_PROTOCOL_COHORTS                                                                                 \
         8 /* the first for jobs in virtual time or with losses of clients: Announce.losses */
 #define MFL_PROTOCOL_PEERS 8      /* the first for teams over several nodes */

@@ -306,16 +306,6 @@ static bool is_secure(const struct mfl_job *job)
         return job->secure.bits;
 }
 
-static bool secure_personal(const struct mfl_job *job)
-{
-        return is_secure(job) && is_personal(job);
-}
-
-static bool secure_private(const struct mfl_job *job)
-{
-        return is_secure(job) && is_private(job);
-}
-
 static bool secure_virtual(const struct mfl_job *job)
 {
         return is_secure(job) && !real(job);
@@ -329,11 +319,6 @@ static bool secure_attacked(const struct mfl_job *job)
 static bool secure_chosen(const struct mfl_job *job)
 {
         return is_secure(job) && (by_loss(job) || job->selection.kind == MFL_SELECT_POISSON);
-}
-
-static bool secure_clipped(const struct mfl_job *job)
-{
-        return is_secure(job) && job->aggregation.robust.has_update_clip;
 }
 
 static bool secure_few(const struct mfl_job *job)
@@ -643,11 +628,11 @@ static const struct rule rules[] = {
                  "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
                 ANY, secure_few, "", "secure_sum"},
         {{"secure_sum", "privacy", "is not supported with secure_sum yet; remove one of the two"}, ANY,
-                secure_private, "", "privacy"},
+                is_secure, "", "privacy"},
         {{"secure_sum", "personal",
                  "the server takes updates of clients with personal layers one by one; remove one of the "
                  "two"},
-                ANY, secure_personal, "", "personal"},
+                ANY, is_secure, "", "personal"},
         {{"secure_sum", "compression", "masked updates look like noise, and can't be packed; remove it"}, ANY,
                 is_secure, "", "compression"},
         {{"secure_sum", "parallel",
@@ -664,7 +649,7 @@ static const struct rule rules[] = {
                  "the first two need each client's losses, and poisson may draw fewer than 3 clients; write "
                  "uniform"},
                 ANY, secure_chosen, "selection", "kind"},
-        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, secure_clipped,
+        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, is_secure,
                 "aggregation", "update_clip"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},

@@ -51,6 +51,12 @@ static bool has_last_cell(const struct core_job *job)
         return false;
 }
 
+/* NULL: nothing. */
+static const char *hidden_by(const struct mfl_job *spec)
+{
+        return spec->secure.bits ? "secure_sum" : spec->privacy.kind ? "privacy" : NULL;
+}
+
 /* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
@@ -62,10 +68,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (method->starts || mfl_method_keeps(method))
                 return (struct core_demand){MFL_PROTOCOL_STATES,
                         method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
-        if (job->spec->privacy.kind)
-                return (struct core_demand){MFL_PROTOCOL_PRIVACY, "privacy", ""};
-        if (job->spec->secure.bits)
-                return (struct core_demand){MFL_PROTOCOL_SECURE, "secure_sum", ""};
+        if (hidden_by(job->spec))
+                return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
         if (job->spec->compression.up || job->spec->compression.down_half)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)

@@ -303,8 +303,10 @@ static void twice_the_same(struct bed *bed, uint32_t member, struct mfl_secure_m
 {
         (void)bed;
         (void)member;
-        const struct mfl_secure_part *last = &msg->parts[msg->n_parts - 1];
-        mfl_secure_msg_add(msg, msg->n_parts, msg->bytes + last->at, last->n);
+        uint8_t keys[MFL_SECURE_KEYS_MAX];
+        const struct mfl_secure_part last = msg->parts[msg->n_parts - 1];
+        memcpy(keys, msg->bytes + last.at, last.n);
+        assert_int_equal(mfl_secure_msg_add(msg, msg->n_parts, keys, last.n), 0);
 }
 
 static void few_signatures(struct bed *bed, uint32_t member, struct mfl_secure_msg *msg)
