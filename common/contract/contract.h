@@ -74,7 +74,8 @@ int mfl_contract_scaling(const struct mfl_contract *contract, uint64_t *ret_scal
 /* JSON on one line; the caller frees. Equal contracts give equal texts. Names that are no UTF-8, or too long for
  * MFL_CONTRACT_TEXT_MAX, are left out. */
 int mfl_contract_text(const struct mfl_contract *contract, char **ret_text, struct mfl_error *err);
-/* The reverse. Text from a stranger: MFL_INVALID names the key and what it should be; `from` is for messages. */
+/* The reverse. Text from a stranger: strange characters in names become
+ * '?' (common/base/plain.h); MFL_INVALID names the key and what it should be; `from` is for messages. */
 int mfl_contract_parse(
         const char *text, const char *from, struct mfl_contract **ret_contract, struct mfl_error *err);
 

@@ -2,6 +2,8 @@
 /* Reads a contract from JSON that comes from a daemon or a file. Unknown keys are of later versions, and ignored. */
 #include "common/contract/internal.h"
 
+#include "common/base/plain.h"
+
 #include <jansson.h>
 #include <math.h>
 
@@ -54,6 +56,7 @@ static int read_text(const struct reading *r, const char *key, char *value, size
                 return 0;
         if (!json_is_string(v) || !mfl_strcpy(value, bytes, json_string_value(v)))
                 return fail(r, key, "a short text");
+        mfl_plain_clean(value, false);
         return 0;
 }
 
@@ -153,6 +156,7 @@ static int read_names(const struct reading *r, const char *key, int64_t n, char 
                 const json_t *v = json_array_get(list, i);
                 names[i] = memcpy(at, json_string_value(v), json_string_length(v) + 1);
                 at += json_string_length(v) + 1;
+                mfl_plain_clean(names[i], false);
         }
         *ret_names = names;
         return 0;
@@ -190,7 +194,7 @@ static int read_sites(const struct reading *r, struct mfl_contract *c)
                 const char *name = json_string_value(json_array_get(list, i));
                 if (!name || !mfl_strcpy(c->sites[c->n_sites], sizeof c->sites[0], name))
                         return fail(r, "sites", "names");
-                c->n_sites++;
+                mfl_plain_clean(c->sites[c->n_sites++], false);
         }
         return 0;
 }

@@ -149,7 +149,7 @@ static json_t *object_of(const struct mfl_contract *c, bool names)
 static char *text_of(const struct mfl_contract *contract, bool names)
 {
         json_t *top = object_of(contract, names);
-        char *text = top ? json_dumps(top, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+        char *text = top ? json_dumps(top, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17)) : NULL;
         json_decref(top);
         return text;
 }

@@ -174,6 +174,23 @@ def test_onnxruntime(images):
     assert json.loads(session.get_modelmeta().custom_metadata_map['contract'])['type'] == 'u8'
 
 
+def test_torch(images):
+    """The tensors, read by the safetensors library, in PyTorch."""
+    torch = pytest.importorskip('torch', reason='there is no PyTorch')
+    loader = pytest.importorskip('safetensors.torch', reason='there is no safetensors library')
+    c, _, arrays = images
+    v = loader.load_file(os.path.join(c.dir, 'images.safetensors'))
+    conv, dense = (next(n[:-len('.weight')] for n, t in v.items() if t.dim() == d) for d in (4, 2))
+    contract = c.mfl_json('model', 'show', 'images.safetensors')['contract']
+    scale, shift = (torch.tensor(contract[k]).float().reshape(1, 3, 1, 1) for k in ('scale', 'shift'))
+    x = torch.tensor(arrays['x_test']).float() * scale + shift
+    f = torch.nn.functional
+    y = f.max_pool2d(f.relu(f.conv2d(x, v[conv + '.weight'], v[conv + '.bias'], padding=1)), 2).flatten(1)
+    y = f.linear(y, v[dense + '.weight'], v[dense + '.bias'])
+    c.mfl('predict', 'images.safetensors', '--data', 'images.npz', '--logits', '-o', 'z.npy')
+    assert np.abs(y.numpy() - np.load(os.path.join(c.dir, 'z.npy'))).max() <= 1e-4
+
+
 TABLE = 'tab=csv:%s/%s,test_fraction=0.25,normalise=columns,names=share'
 
 

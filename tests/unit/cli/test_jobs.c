@@ -237,7 +237,8 @@ static void test_json(void **state)
                 "{\"round\":1,\"node\":\"earlier\",\"daemons\":0,\"bytes_up\":0,\"bytes_down\":0,"
                 "\"bytes_up_alone\":0,\"bytes_down_alone\":0},"
                 "{\"round\":2,\"node\":\"n\",\"daemons\":3,\"bytes_up\":10,\"bytes_down\":0,"
-                "\"bytes_up_alone\":30,\"bytes_down_alone\":7}],\"teams\":null,\"scores\":null}",
+                "\"bytes_up_alone\":30,\"bytes_down_alone\":7}],\"teams\":null,\"scores\":null,\"contract\":"
+                "null}",
                 "show j-000002");
         check(&f, "models b --json", 0, "{\"job\":\"j-000002\",\"models\":[" ROUND_2 "]}", "models j-000002");
         check(&f, "stop last --json", 0, "{\"job\":\"j-000010\",\"text\":\"stopping\"}", "stop j-000010");

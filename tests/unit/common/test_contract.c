@@ -175,6 +175,11 @@ static void hostile_texts(void **state)
                                 "'%s' says '%s', which does not name %s", texts[i][0], err.text, texts[i][1]);
         }
         mfl_contract_free(parse("{\"shape\":[1],\"later\":{}}")); /* a later version's key */
+        struct mfl_contract *c =
+                parse("{\"shape\":[1],\"from\":\"a\\u001bb\",\"classes\":1,\"class_names\":[\"\\u202ex\"]}");
+        assert_string_equal(c->from, "a?b");
+        assert_string_equal(c->class_names[0], "?x");
+        mfl_contract_free(c);
 }
 
 static void memory_ends(void **state)
