@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "client/secure/member.h"
-#include "proto/tls_sign.h"
+#include "proto/tls/tls_sign.h"
 #include "server/secure/leader.h"
 
 #define STRETCH ((uint64_t)65536)

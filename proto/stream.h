@@ -27,7 +27,7 @@
 
 #include "common/base/base.h"
 #include "proto/frame.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 #include "proto/wire.h"
 
 struct mfl_stream;

@@ -11,7 +11,7 @@
 #include <uv.h>
 
 #include "common/base/base.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 /* Exit codes, documented in `mfl help exit`. */
 enum mfl_exit {

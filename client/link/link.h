@@ -28,7 +28,7 @@
 #include "client/policy/gate.h"
 #include "client/train/compute.h"
 #include "common/base/worker.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 struct mfl_link;
 

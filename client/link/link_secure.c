@@ -11,7 +11,7 @@
 
 #include "client/secure/member.h"
 #include "common/base/log.h"
-#include "proto/tls_sign.h"
+#include "proto/tls/tls_sign.h"
 
 struct link_secure {
         struct mfl_link *link;

@@ -7,7 +7,7 @@
 #define MFL_CLIENT_PEER_LINK_H
 
 #include "proto/frame.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 #include "proto/wire.h"
 
 enum { PEER_OVER = 20 };

@@ -19,7 +19,7 @@
 
 #include "kernels/mesh/mesh.h"
 #include "proto/message.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 struct mfl_peer_port;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order in which a task's clients are trained, and the number of lanes: chosen so that lanes end
- * together, and no lane only waits. Pure. */
+ * together, and no lane only waits; and whether those of another task will do. Pure. */
 #include "client/train/trainer_internal.h"
 
 #define SIMULATED_MAX ((uint64_t)1 << 22) /* clients times lanes: about 10 ms */
@@ -51,4 +51,28 @@ uint32_t mfl_trainer_balance(const struct trainer_clients *clients, uint32_t wor
         while (n < most && makespan(clients, workers * n, end) > best)
                 n++;
         return (uint32_t)n;
+}
+
+/* What the job says is kept; what is chosen here is chosen for this task. */
+uint32_t mfl_trainer_lanes(
+        const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most)
+{
+        return job->spec->training.fuse ? most : mfl_trainer_balance(clients, workers, most);
+}
+
+/* A network made for a task of few clients is too narrow for many, and one that was balanced for its task may
+ * be too narrow for another: it is made anew with all lanes that pay, so that this happens once. */
+bool mfl_trainer_outgrown(struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers)
+{
+        const struct trainer_slot *slot = &job->slots[0];
+        uint32_t wanted = (clients->n + workers - 1) / workers;
+        if (!slot->train)
+                return false;
+        if (slot->n_fit == slot->n_wanted && wanted > slot->n_wanted)
+                return true;
+        uint32_t most = MFL_MIN(slot->n_fit, MFL_MAX(wanted, 1u));
+        if (slot->n_lanes >= slot->n_fit || mfl_trainer_lanes(job, clients, workers, most) <= slot->n_lanes)
+                return false;
+        job->wide = true;
+        return true;
 }

@@ -11,6 +11,20 @@
 #include "client/train/trainer_internal.h"
 #include "client/train/trainer_poison.h"
 
+/* Statistics are v's. */
+void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to)
+{
+        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
+        const struct mfl_graph *graph = run->job->graph;
+        for (uint64_t e = 0; e < graph->n_moving;) {
+                struct mfl_fixed_part part =
+                        mfl_fixed_part_at(&apart, &graph->statistics, e, graph->n_moving);
+                for (; e < part.end; e++)
+                        to[e] = part.statistics ? v[e]
+                                                : (float)(mix * (double)v[e] + (1 - mix) * (double)w[e]);
+        }
+}
+
 #define REACH 0x1p20f
 
 static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */

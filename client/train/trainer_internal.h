@@ -242,6 +242,11 @@ int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spe
 /* trainer_spec.c: the request's population becomes that of the job. */
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err);
+/* The lanes of a task: what the job says, or what is best for its clients, `most` at most. */
+uint32_t mfl_trainer_lanes(
+        const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most);
+/* Whether the networks that there are have too few of them for these clients. */
+bool mfl_trainer_outgrown(struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers);
 /* The job of a request, made or found. */
 int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job **ret_job, struct mfl_error *err);

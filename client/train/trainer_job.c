@@ -423,13 +423,6 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
         return r ? mfl_fail_memory(err, bytes, "a worker's scratch") : 0;
 }
 
-/* What the job says is kept; what is chosen here is chosen for this task. */
-static uint32_t balance(
-        const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most)
-{
-        return job->spec->training.fuse ? most : mfl_trainer_balance(clients, workers, most);
-}
-
 /* The rest of a slot whose client is trained by a team; the first network is there. */
 static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
@@ -464,7 +457,7 @@ static int prepare_training(struct mfl_trainer *trainer, struct trainer_job *job
         if (r || slot->train)
                 return r;
         r = find_lanes(trainer, job, &options, wanted, &slot->n_fit, err);
-        slot->n_lanes = r || job->wide ? slot->n_fit : balance(job, clients, workers, slot->n_fit);
+        slot->n_lanes = r || job->wide ? slot->n_fit : mfl_trainer_lanes(job, clients, workers, slot->n_fit);
         if (!r)
                 r = prepare_lanes(trainer, job, slot, err);
         options.groups = (int)slot->n_lanes;
@@ -514,23 +507,6 @@ static int prepare_data(
         return r;
 }
 
-/* A network made for a task of few clients is too narrow for many, and one that was balanced for its task may
- * be too narrow for another: it is made anew with all lanes that pay, so that this happens once. */
-static bool outgrown(struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers)
-{
-        const struct trainer_slot *slot = &job->slots[0];
-        uint32_t wanted = (clients->n + workers - 1) / workers;
-        if (!slot->train)
-                return false;
-        if (slot->n_fit == slot->n_wanted && wanted > slot->n_wanted)
-                return true;
-        uint32_t most = MFL_MIN(slot->n_fit, MFL_MAX(wanted, 1u));
-        if (slot->n_lanes >= slot->n_fit || balance(job, clients, workers, most) <= slot->n_lanes)
-                return false;
-        job->wide = true;
-        return true;
-}
-
 /* Teams of a task of few clients are wider than those of one of many; a broken one has no use. */
 static bool misfits(const struct mfl_trainer *trainer, const struct trainer_job *job, uint32_t workers)
 {
@@ -557,7 +533,7 @@ static int prepare_slots(struct mfl_trainer *trainer, struct trainer_job *job, e
         uint32_t most = job->slots[0].n_lanes;
         for (uint32_t i = 1; i < n; i++)
                 most = MFL_MIN(most, job->slots[i].n_lanes);
-        uint32_t used = balance(job, clients, n, most);
+        uint32_t used = mfl_trainer_lanes(job, clients, n, most);
         for (uint32_t i = 0; i < n; i++)
                 job->slots[i].n_used = job->spec->training.fuse ? job->slots[i].n_lanes : used;
         return 0;
@@ -569,7 +545,7 @@ static int prepare_networks(struct mfl_trainer *trainer, struct trainer_job *job
         if (kind == MFL_TASK_TRAIN)
                 mfl_trainer_team_learn(job);
         if (kind == MFL_TASK_TRAIN && (job->spec->training.fuse || trainer->ops->fuse) &&
-                outgrown(job, clients, n))
+                mfl_trainer_outgrown(job, clients, n))
                 mfl_trainer_job_empty(trainer, job);
         if (kind == MFL_TASK_TRAIN && misfits(trainer, job, n))
                 mfl_trainer_job_empty(trainer, job);

@@ -2,7 +2,6 @@
 /* The job document: its keys, their limits and defaults, and the rules between keys. */
 #include "common/job/job.h"
 #include "common/job/job_compression.h"
-#include "common/job/job_evaluation.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
 #include "common/job/job_time.h"

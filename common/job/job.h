@@ -13,7 +13,6 @@
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
-#include "common/job/plugin.h"
 #include "common/job/robust.h"
 #include "common/tags/where.h"
 #include "common/measure/tally.h"
@@ -186,6 +185,26 @@ enum mfl_within {
         MFL_WITHIN_DAEMON, /* threads of one daemon */
         MFL_WITHIN_NODE,   /* and daemons of its node */
         MFL_WITHIN_ANY,    /* and of all nodes, where daemons listen for each other */
+};
+
+/* What a job says of a strategy that is a plug-in (include/mfl/strategy.h): its name, and numbers for it. */
+#define MFL_PLUGIN_NAME_BYTES 64
+#define MFL_PLUGIN_SETTING_BYTES 32
+#define MFL_PLUGIN_SETTINGS_MAX 16
+
+struct mfl_plugin_setting {
+        char name[MFL_PLUGIN_SETTING_BYTES];
+        double value; /* finite */
+};
+
+struct mfl_plugin_spec {
+        char name[MFL_PLUGIN_NAME_BYTES]; /* "": the strategy is no plug-in */
+        uint32_t n_settings;
+        struct mfl_plugin_setting
+                settings[MFL_PLUGIN_SETTINGS_MAX]; /* as in the job; the server knows what they mean */
+        /* The server's, once it has found it (server/strategy/plugin.h); else NULL. */
+        const struct mfl_strategy_ops *ops;
+        double values[MFL_PLUGIN_SETTINGS_MAX]; /* by the plug-in's own table */
 };
 
 struct mfl_job {

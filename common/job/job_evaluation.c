@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `evaluation` key of a job document: on which samples the model of a round is evaluated. */
-#include "common/job/job_evaluation.h"
+#include "common/job/job_keys.h"
 
 #include <math.h>
 

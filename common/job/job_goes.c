@@ -1,29 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of combinations, and its readers. */
-#include "common/job/job_goes.h"
+#include "common/job/job_rules.h"
 
 #include "common/job/job_compression.h"
-#include "common/job/job_time.h"
 #include "common/job/job_training.h"
 
-struct rule {
-        struct mfl_job_goes shown;
-        unsigned strategies;                      /* which have it: bits of enum mfl_strategy_kind */
-        bool (*meets)(const struct mfl_job *job); /* the rest */
-        const char *section, *key; /* where it is written, if it must be; section "": at the top */
-};
-
-#define ANY (~0u)
-#define ONLY(symbol) MFL_JOB_BIT(MFL_STRATEGY_##symbol)
-#define STATEFUL (ONLY(SCAFFOLD) | ONLY(FEDDYN))
-#define ASYNC (ONLY(FEDBUFF) | ONLY(FEDASYNC))
-#define MODELS (ONLY(DITTO) | ONLY(PFEDME) | ONLY(APFL))
-#define GUIDED (ONLY(MIMELITE) | ONLY(MIME))
-#define PROBES (GUIDED | ONLY(APFL))
-#define TRAINS_APART                                                                                         \
-        (STATEFUL | MODELS | GUIDED | ASYNC | ONLY(FEDPROX) | ONLY(FEDNOVA) | ONLY(QFEDAVG) | ONLY(FLTRUST))
-#define AVERAGES                                                                                             \
-        (ONLY(FEDAVG) | ONLY(FEDAVGM) | ONLY(FEDADAGRAD) | ONLY(FEDADAM) | ONLY(FEDYOGI) | ONLY(FEDPROX))
 
 static bool adapts(const struct mfl_job *job)
 {
@@ -85,19 +66,9 @@ static bool fixed_mu(const struct mfl_job *job)
         return !job->aggregation.mu_adaptive;
 }
 
-static bool is_personal(const struct mfl_job *job)
-{
-        return job->personal.layers.n;
-}
-
 static bool personal_adaptive(const struct mfl_job *job)
 {
         return is_personal(job) && job->aggregation.mu_adaptive;
-}
-
-static bool is_local(const struct mfl_job *job)
-{
-        return job->data.partition == MFL_PARTITION_LOCAL;
 }
 
 static bool local_separated(const struct mfl_job *job)
@@ -118,11 +89,6 @@ static bool local_oort(const struct mfl_job *job)
 static bool local_virtual(const struct mfl_job *job)
 {
         return is_local(job) && job->time == MFL_TIME_VIRTUAL;
-}
-
-static bool real(const struct mfl_job *job)
-{
-        return job->time == MFL_TIME_REAL;
 }
 
 static bool real_oort(const struct mfl_job *job)
@@ -155,11 +121,6 @@ static bool personal_by_daemons(const struct mfl_job *job)
         return is_personal(job) && kept_by_daemons(job);
 }
 
-static bool attacks_rows(const struct mfl_job *job)
-{
-        return mfl_attack_is_on_updates(&job->simulation);
-}
-
 static bool personal_attacks(const struct mfl_job *job)
 {
         return is_personal(job) && attacks_rows(job);
@@ -173,11 +134,6 @@ static bool personal_on_test(const struct mfl_job *job)
 static bool unheld(const struct mfl_job *job)
 {
         return job->aggregation.lambda == 0;
-}
-
-static bool by_loss(const struct mfl_job *job)
-{
-        return job->selection.kind >= MFL_SELECT_POWER_OF_CHOICE;
 }
 
 static bool cuda_phases(const struct mfl_job *job)
@@ -210,124 +166,6 @@ static bool backdoor_detailed(const struct mfl_job *job)
         return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.detailed;
 }
 
-static bool has_program(const struct mfl_job *job)
-{
-        return mfl_job_has_program(job);
-}
-
-static bool program_layers(const struct mfl_job *job)
-{
-        return has_program(job) && !job->model.tensors;
-}
-
-static bool tensors_alone(const struct mfl_job *job)
-{
-        return !has_program(job);
-}
-
-static bool program_virtual(const struct mfl_job *job)
-{
-        return has_program(job) && job->time == MFL_TIME_VIRTUAL;
-}
-
-static bool program_by_samples(const struct mfl_job *job)
-{
-        return has_program(job) && job->selection.kind >= MFL_SELECT_WEIGHTED;
-}
-
-static bool program_cut(const struct mfl_job *job)
-{
-        return mfl_job_owns_data(job) && job->data.partition > MFL_PARTITION_IID;
-}
-
-static bool rounds(const struct mfl_job *job)
-{
-        return job->compression.bits > 0;
-}
-
-static bool is_private(const struct mfl_job *job)
-{
-        return job->privacy.kind;
-}
-
-static bool private_adaptive(const struct mfl_job *job)
-{
-        return is_private(job) && job->aggregation.mu_adaptive;
-}
-
-static bool private_personal(const struct mfl_job *job)
-{
-        return is_private(job) && is_personal(job);
-}
-
-static bool private_rounds(const struct mfl_job *job)
-{
-        return is_private(job) && rounds(job);
-}
-
-static bool private_virtual(const struct mfl_job *job)
-{
-        return is_private(job) && !real(job);
-}
-
-static bool private_attacked(const struct mfl_job *job)
-{
-        return is_private(job) && attacks_rows(job);
-}
-
-static bool private_by_samples(const struct mfl_job *job)
-{
-        return is_private(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
-}
-
-static bool private_chosen(const struct mfl_job *job)
-{
-        bool all = job->selection.kind == MFL_SELECT_UNIFORM && !job->selection.clients;
-        return is_private(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
-}
-
-static bool private_local(const struct mfl_job *job)
-{
-        return is_private(job) && is_local(job) && !job->privacy.clients;
-}
-
-static bool private_population(const struct mfl_job *job)
-{
-        return is_private(job) && !is_local(job);
-}
-
-static bool private_limited(const struct mfl_job *job)
-{
-        return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
-}
-
-static bool is_secure(const struct mfl_job *job)
-{
-        return job->secure.bits;
-}
-
-static bool secure_virtual(const struct mfl_job *job)
-{
-        return is_secure(job) && !real(job);
-}
-
-static bool secure_attacked(const struct mfl_job *job)
-{
-        return is_secure(job) && attacks_rows(job);
-}
-
-static bool secure_chosen(const struct mfl_job *job)
-{
-        return is_secure(job) && (by_loss(job) || job->selection.kind == MFL_SELECT_POISSON);
-}
-
-static bool secure_few(const struct mfl_job *job)
-{
-        uint32_t n = job->selection.clients;
-        return is_secure(job) &&
-               ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
-}
-
 static bool beyond_one(const struct mfl_job *job)
 {
         return job->aggregation.alpha > 1;
@@ -340,7 +178,7 @@ static bool draws_anew(const struct mfl_job *job)
 
 #define UNKNOWN_CLIENTS "needs a population that is known beforehand; with partition local, write uniform"
 
-static const struct rule rules[] = {
+static const struct mfl_job_rule rules[] = {
         {{"strategy: fednova", "optimizer other than sgd",
                  "fednova divides by the steps of sgd, and other optimizers' steps have no such number; "
                  "write sgd, or strategy: fedavg"},
@@ -541,116 +379,6 @@ static const struct rule rules[] = {
                  "changes rows of updates, and clients with personal layers have none; remove it, or "
                  "personal"},
                 ANY, personal_attacks, "", "simulation"},
-        {{"program", "model: layers, preset or onnx",
-                 "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
-                 "are its params"},
-                ANY, program_layers, "training", "program"},
-        {{"model: tensors", "training without program",
-                 "have no layers that mfl can train; name the program that does: training: {program: NAME}"},
-                ANY, tensors_alone, "model", "tensors"},
-        {{"program", "strategies that change local training",
-                 "needs local training of mfl's own: a program would have to add its terms or tell its "
-                 "steps; "
-                 "write "
-                 "fedavg, one of its server optimizers, or a robust rule"},
-                TRAINS_APART, has_program, "aggregation", "strategy"},
-        {{"program", "parallel", "shares out steps of mfl's own training, and a program has none; remove it"},
-                ANY, has_program, "", "parallel"},
-        {{"program", "personal", "is done by mfl's own training; keep such tensors in the program"}, ANY,
-                has_program, "", "personal"},
-        {{"program", "augment", "is done by mfl's own training; do it in the program"}, ANY, has_program,
-                "data", "augment"},
-        {{"program", "time: virtual",
-                 "needs the number of each client's steps, and only its program knows them; write real"},
-                ANY, program_virtual, "", "time"},
-        {{"program", "selection by samples or loss",
-                 "needs figures of each client that a program does not tell; write uniform, separated or "
-                 "poisson"},
-                ANY, program_by_samples, "selection", "kind"},
-        {{"program with its own data", "partitions other than local and iid",
-                 "needs samples, and here only the program has them: write local, or iid, whose clients the "
-                 "program "
-                 "tells apart by their numbers, or name a data set of the daemons"},
-                ANY, program_cut, "data", "partition"},
-        {{"program", "evaluation on",
-                 "is not supported with a program yet, which has test samples; remove it"},
-                ANY, has_program, "evaluation", "on"},
-        {{"program", "evaluation detailed", "counts predictions that only the program sees; remove it"}, ANY,
-                has_program, "evaluation", "detailed"},
-        {{"program", "simulation", "changes mfl's own training; remove it, or let the program do it"}, ANY,
-                has_program, "", "simulation"},
-        {{"privacy", "strategies other than fedavg and its server optimizers",
-                 "needs a strategy that only adds up clients' changes: fedavg, fedavgm, fedadagrad, fedadam, "
-                 "fedyogi "
-                 "or fedprox. Others look at single updates or losses, or keep states of clients, which the "
-                 "noise "
-                 "of a sum does not hide"},
-                ~AVERAGES, is_private, "", "privacy"},
-        {{"privacy", "mu: adaptive",
-                 "adaptive follows the training losses, which have no noise; write a number"},
-                ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
-        {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
-                ANY, private_personal, "", "privacy"},
-        {{"privacy", "compression: bits",
-                 "bits are of no use with privacy, whose clipping and noise have a grid of their own; write "
-                 "lossless"},
-                ANY, private_rounds, "compression", "up"},
-        {{"privacy", "time: virtual", "virtual is not supported with privacy yet; write real"}, ANY,
-                private_virtual, "", "time"},
-        {{"privacy", "simulation: an attack on updates",
-                 "bad clients change single updates, which a job with privacy does not have; remove it"},
-                ANY, private_attacked, "", "simulation"},
-        {{"privacy", "weighting: samples",
-                 "a client must not count more than others: write uniform, or remove it"},
-                ANY, private_by_samples, "aggregation", "weighting"},
-        {{"privacy", "selection other than poisson, or of all",
-                 "the cost of a round is only known if each client is drawn by itself, or all take part: "
-                 "write "
-                 "selection: {kind: poisson, rate: 0.1}, or no selection"},
-                ANY, private_chosen, "", "selection"},
-        {{"privacy", "partition: local without privacy.clients",
-                 "needs clients, the number of sites by which a round's sum is divided: a number that does "
-                 "not "
-                 "depend on who is there"},
-                ANY, private_local, "", "privacy"},
-        {{"privacy.clients", "partitions other than local", "is data.clients for a population; remove it"},
-                ANY, private_population, "privacy", "clients"},
-        {{"privacy", "delta_max below clip",
-                 "a client with a longer element would be left out instead of clipped; write at least "
-                 "privacy.clip, or remove it"},
-                ANY, private_limited, "aggregation", "delta_max"},
-        {{"secure_sum", "strategies that look at single updates, or keep something of each client",
-                 "the server sees the sum of all updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
-                 "fedyogi, "
-                 "fedprox, fednova or qfedavg"},
-                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), is_secure, "", "secure_sum"},
-        {{"secure_sum", "fewer than 3 clients in a round",
-                 "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
-                ANY, secure_few, "", "secure_sum"},
-        {{"secure_sum", "privacy", "is not supported with secure_sum yet; remove one of the two"}, ANY,
-                is_secure, "", "privacy"},
-        {{"secure_sum", "personal",
-                 "the server takes updates of clients with personal layers one by one; remove one of the "
-                 "two"},
-                ANY, is_secure, "", "personal"},
-        {{"secure_sum", "compression", "masked updates look like noise, and can't be packed; remove it"}, ANY,
-                is_secure, "", "compression"},
-        {{"secure_sum", "parallel",
-                 "clients that are trained by several workers together are not supported with secure_sum "
-                 "yet; "
-                 "remove it"},
-                ANY, is_secure, "", "parallel"},
-        {{"secure_sum", "time: virtual", "virtual is not supported with secure_sum yet; write real"}, ANY,
-                secure_virtual, "", "time"},
-        {{"secure_sum", "simulation: an attack on updates",
-                 "bad clients change single updates, which the server does not see; remove it"},
-                ANY, secure_attacked, "", "simulation"},
-        {{"secure_sum", "selection: power-of-choice, oort or poisson",
-                 "the first two need each client's losses, and poisson may draw fewer than 3 clients; write "
-                 "uniform"},
-                ANY, secure_chosen, "selection", "kind"},
-        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, is_secure,
-                "aggregation", "update_clip"},
         {{"strategy: fedprox, mu: a number", "mu_start", "is only used with mu: adaptive; remove it"},
                 ONLY(FEDPROX), fixed_mu, "aggregation", "mu_start"},
         {{"strategy: fedprox, mu: a number", "mu_patience", "is only used with mu: adaptive; remove it"},
@@ -684,20 +412,25 @@ static const struct rule rules[] = {
                 ANY, real, "limits", "virtual_deadline"},
 };
 
+static const struct mfl_job_rule *rule_at(size_t i)
+{
+        return i < MFL_ARRAY_SIZE(rules) ? &rules[i] : &mfl_job_rules_more[i - MFL_ARRAY_SIZE(rules)];
+}
+
 size_t mfl_job_goes_count(void)
 {
-        return MFL_ARRAY_SIZE(rules);
+        return MFL_ARRAY_SIZE(rules) + mfl_job_rules_more_count;
 }
 
 const struct mfl_job_goes *mfl_job_goes_at(size_t i)
 {
-        return &rules[i].shown;
+        return &rule_at(i)->shown;
 }
 
 int mfl_job_check_goes(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
 {
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(rules); i++) {
-                const struct rule *rule = &rules[i];
+        for (size_t i = 0; i < mfl_job_goes_count(); i++) {
+                const struct mfl_job_rule *rule = rule_at(i);
                 const struct mfl_yaml_node *root = mfl_yaml_root(doc);
                 const struct mfl_yaml_node *section =
                         rule->section[0] ? mfl_job_find_key(root, rule->section) : root;

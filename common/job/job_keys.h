@@ -39,4 +39,10 @@ extern const struct mfl_yaml_field mfl_job_simulation_fields[];
 /* Also sets the defaults of what the attack uses. */
 int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 
+/* job_evaluation.c: the key `evaluation`. */
+#define MFL_HELD_ALL 1000000u /* so many samples that each millionth of a split shows */
+extern const struct mfl_yaml_field mfl_job_evaluation_fields[];
+/* After the rules of `data`; sets the defaults that depend on other keys. */
+int mfl_job_check_evaluation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
+
 #endif

@@ -16,7 +16,7 @@
 
 #include <uv.h>
 
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 #include "serve/http/parse.h"
 #include "serve/http/reply.h"
 

@@ -6,7 +6,7 @@
 
 #include "common/base/log.h"
 #include "common/base/systemd.h"
-#include "proto/tls_web.h"
+#include "proto/tls/tls_web.h"
 
 #define STOP_MS 5000 /* for answers that are owed */
 

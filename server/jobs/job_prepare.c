@@ -31,20 +31,6 @@ static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
         return (uint32_t)MFL_MAX(2, MFL_MIN(cheap, (uint64_t)CHEAP_SLOTS_MAX));
 }
 
-/* Rejects what every daemon would refuse, or what would take the loop too long. */
-static int check_population(const struct mfl_server_job *job, uint32_t population,
-        const struct mfl_data_info *data, struct mfl_error *err)
-{
-        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
-                return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
-        if (job->spec->secure.bits && !job->jobs->tls)
-                return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
-        int r = mfl_job_check_cohort(job->spec, err);
-        return r || !population || mfl_job_owns_data(job->spec)
-                       ? r
-                       : mfl_partition_check(job->spec, data->train_samples, err);
-}
-
 /* A job waits for a plug-in that an earlier start of the server had, and says so. */
 static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
 {
@@ -56,6 +42,22 @@ static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
         mfl_plugins_describe(job->spec, text, sizeof text);
         mfl_store_log(job->jobs->store, job->id, text, &seq);
         return 0;
+}
+
+/* Rejects what every daemon would refuse, or what would take the loop too long. */
+static int check_population(struct mfl_server_job *job, uint32_t population,
+        const struct mfl_data_info *data, struct mfl_error *err)
+{
+        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
+                return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
+        if (job->spec->secure.bits && !job->jobs->tls)
+                return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
+        int r = find_plugin(job, err);
+        if (!r)
+                r = mfl_job_check_cohort(job->spec, err);
+        return r || !population || mfl_job_owns_data(job->spec)
+                       ? r
+                       : mfl_partition_check(job->spec, data->train_samples, err);
 }
 
 /* Who is bad belongs to what is known of a run. */
@@ -187,9 +189,7 @@ static void run_prepare(struct mfl_work *work)
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
         };
-        op->status = find_plugin(job, &op->err);
-        if (!op->status)
-                op->status = check_population(job, op->prepare.population, data, &op->err);
+        op->status = check_population(job, op->prepare.population, data, &op->err);
         if (!op->status)
                 op->status = mfl_job_graph(
                         job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);

@@ -6,7 +6,7 @@
 #include <openssl/x509.h>
 
 #include "tests/lib/test.h"
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 struct certs {
         char dir[64];

@@ -2,7 +2,7 @@
 /* Signatures by certificates' keys: whose are taken, and what is wrong with the others. */
 #include <stdio.h>
 
-#include "proto/tls_sign.h"
+#include "proto/tls/tls_sign.h"
 #include "tests/unit/proto/certs.h"
 
 static struct certs certs;

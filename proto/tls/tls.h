@@ -12,8 +12,8 @@
  * Errors: MFL_INVALID with a line for people; -ENOMEM. One thread at a time per connection; a context may be shared by
  * threads, and its references counted by any.
  */
-#ifndef MFL_PROTO_TLS_H
-#define MFL_PROTO_TLS_H
+#ifndef MFL_PROTO_TLS_TLS_H
+#define MFL_PROTO_TLS_TLS_H
 
 #include "common/base/base.h"
 

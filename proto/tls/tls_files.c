@@ -18,7 +18,7 @@
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/plain.h"
-#include "proto/tls_internal.h"
+#include "proto/tls/tls_internal.h"
 
 #define FILE_BYTES_MAX (16u << 20) /* revocation lists grow */
 #define CHAIN_MAX 8

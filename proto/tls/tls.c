@@ -15,8 +15,8 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#include "proto/tls_internal.h"
-#include "proto/tls_web.h"
+#include "proto/tls/tls_internal.h"
+#include "proto/tls/tls_web.h"
 
 #define OUT_FIRST_BYTES 4096u
 #define VERIFY_DEPTH 8

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Signatures and chains, by OpenSSL. */
-#include "proto/tls_sign.h"
+#include "proto/tls/tls_sign.h"
 
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/rsa.h>
 #include <openssl/x509v3.h>
 
-#include "proto/tls_internal.h"
+#include "proto/tls/tls_internal.h"
 
 #define CHAIN_MAX 8 /* certificates */
 

@@ -3,10 +3,10 @@
  *
  * A signature is that of the key's own kind over SHA-256 (ECDSA, RSA with PSS) or as it is (Ed25519). One thread at a time per signer.
  * Errors: MFL_INVALID with a line for people; -ENOMEM. */
-#ifndef MFL_PROTO_TLS_SIGN_H
-#define MFL_PROTO_TLS_SIGN_H
+#ifndef MFL_PROTO_TLS_TLS_SIGN_H
+#define MFL_PROTO_TLS_TLS_SIGN_H
 
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 struct mfl_tls_signer;
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What tls.c (connections) and tls_files.c (certificates from files) share. */
-#ifndef MFL_PROTO_TLS_INTERNAL_H
-#define MFL_PROTO_TLS_INTERNAL_H
+#ifndef MFL_PROTO_TLS_TLS_INTERNAL_H
+#define MFL_PROTO_TLS_TLS_INTERNAL_H
 
 #include <openssl/x509.h>
 
-#include "proto/tls.h"
+#include "proto/tls/tls.h"
 
 /* Our own certificate, those between it and the CA, and its key. */
 struct mfl_tls_own {
