@@ -61,4 +61,9 @@ static inline bool rounds(const struct mfl_job *job)
         return job->compression.bits > 0;
 }
 
+static inline bool is_private(const struct mfl_job *job)
+{
+        return job->privacy.kind;
+}
+
 #endif

@@ -32,11 +32,6 @@ static bool program_cut(const struct mfl_job *job)
         return mfl_job_owns_data(job) && job->data.partition > MFL_PARTITION_IID;
 }
 
-static bool is_private(const struct mfl_job *job)
-{
-        return job->privacy.kind;
-}
-
 static bool private_adaptive(const struct mfl_job *job)
 {
         return is_private(job) && job->aggregation.mu_adaptive;
