@@ -87,14 +87,11 @@ bool mfl_proof_output_agrees(
         return d->output[b] <= bound(OUTPUT_BOUND, batch->largest, rounds ? batch->noise : 0);
 }
 
-bool mfl_proof_is_close(const struct mfl_proof *proof, const struct mfl_proof_differences *d)
+bool mfl_proof_is_close(const struct mfl_proof *proof, const struct mfl_proof_differences *d, int b)
 {
-        bool close = true;
-        for (int b = 0; b < MFL_PROOF_BATCHES; b++) {
-                close = close && mfl_proof_output_agrees(proof, d, b, false);
-                for (uint32_t i = 0; close && i < proof->n_gradients; i++)
-                        close = d->gradient[b][i].is_close;
-        }
+        bool close = mfl_proof_output_agrees(proof, d, b, false);
+        for (uint32_t i = 0; close && i < proof->n_gradients; i++)
+                close = d->gradient[b][i].is_close;
         return close;
 }
 

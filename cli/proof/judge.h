@@ -32,8 +32,8 @@ bool mfl_proof_output_agrees(
         const struct mfl_proof *proof, const struct mfl_proof_differences *d, int b, bool rounds);
 int mfl_proof_judge(const struct mfl_proof *proof, const struct mfl_proof_differences *d, bool rounds,
         struct mfl_error *err);
-/* Outputs and gradients without any allowance. */
-bool mfl_proof_is_close(const struct mfl_proof *proof, const struct mfl_proof_differences *d);
+/* A batch's outputs and gradients, without any allowance. */
+bool mfl_proof_is_close(const struct mfl_proof *proof, const struct mfl_proof_differences *d, int b);
 /* The largest difference, relative, and of what. */
 double mfl_proof_worst(
         const struct mfl_proof *proof, const struct mfl_proof_differences *d, const char **ret_name);

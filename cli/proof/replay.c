@@ -28,7 +28,7 @@ struct replay {
         size_t heads; /* the main output, and auxiliary ones, which the proof's loss has no part of */
         const struct mfl_backend_ops *ops;
         struct mfl_device *device;
-        int n_batches; /* both; in double, the first one tells as much */
+        bool done[MFL_PROOF_BATCHES]; /* in double: what is close in floats */
         struct mfl_proof_differences found;
 };
 
@@ -311,8 +311,8 @@ static int replay_batch(struct replay *p, int b, struct mfl_error *err)
 static int replay_batches(struct replay *p, struct mfl_error *err)
 {
         int r = mfl_proof_differences_init(&p->found, p->proof, err);
-        for (int b = 0; !r && b < p->n_batches; b++)
-                r = replay_batch(p, b, err);
+        for (int b = 0; !r && b < MFL_PROOF_BATCHES; b++)
+                r = p->done[b] ? 0 : replay_batch(p, b, err);
         return r;
 }
 
@@ -367,9 +367,19 @@ static int choose_backend(struct replay *p, const char *backend, struct mfl_erro
 
 /* ---- in double ---- */
 
+static bool is_close(const struct replay *p)
+{
+        bool close = true;
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                close = close && mfl_proof_is_close(p->proof, &p->found, b);
+        return close;
+}
+
 static bool is_affordable(const struct replay *p)
 {
-        uint64_t forward, training, rows = p->proof->batch[0].rows;
+        uint64_t forward, training, rows = 0;
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                rows += p->done[b] ? 0 : p->proof->batch[b].rows;
         mfl_graph_flops(p->graph, &forward, &training);
         return (double)(forward + training) * (double)rows <= DOUBLE_FLOPS_MAX;
 }
@@ -381,13 +391,14 @@ static int look_closer(struct replay *p, bool *ret_double, struct mfl_error *err
         struct mfl_error ignored;
         bool settled = false;
         q.ops = &mfl_backend_double;
-        q.n_batches = 1;
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                q.done[b] = mfl_proof_is_close(p->proof, &p->found, b);
         q.found = (struct mfl_proof_differences){.gradient = {NULL}};
-        int r = is_affordable(p) ? q.ops->device_open(&q.device, err) : MFL_INVALID;
+        int r = is_affordable(&q) ? q.ops->device_open(&q.device, err) : MFL_INVALID;
         if (r)
                 return r < 0 ? r : judge(p, true, err);
         if (!missing_memory(&q) && !(r = replay_batches(&q, &ignored))) {
-                bool agrees = mfl_proof_is_close(p->proof, &q.found);
+                bool agrees = is_close(&q);
                 settled = agrees || p->proof->exact;
                 r = agrees ? 0 : p->proof->exact ? judge(&q, false, err) : 0;
         }
@@ -417,10 +428,7 @@ static void describe(const struct replay *p, bool in_double, char ret_text[MFL_P
 int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *graph, const float *params,
         uint32_t auxiliary, const char *backend, char ret_text[MFL_PROOF_TEXT], struct mfl_error *err)
 {
-        struct replay p = {.proof = proof,
-                .params = params,
-                .heads = 1 + (size_t)auxiliary,
-                .n_batches = MFL_PROOF_BATCHES};
+        struct replay p = {.proof = proof, .params = params, .heads = 1 + (size_t)auxiliary};
         int r = build(graph, -1, &p.graph, err);
         if (r)
                 return r;
@@ -436,7 +444,7 @@ int mfl_proof_replay(const struct mfl_proof *proof, const struct mfl_graph *grap
         bool in_double = false;
         if (!missing)
                 r = replay_batches(&p, err);
-        if (!r && !missing && !mfl_proof_is_close(proof, &p.found))
+        if (!r && !missing && !is_close(&p))
                 r = look_closer(&p, &in_double, err);
         if (!r && missing)
                 mfl_snprintf(ret_text, MFL_PROOF_TEXT,
