@@ -280,6 +280,11 @@ static int start_mask(struct link_secure *secure, struct mfl_error *err)
         struct link_result *result = mfl_link_result_find(link, secure->task);
         if (!result || result->refs)
                 return mfl_fail(err, MFL_INVALID, "the update is not there, or is being sent");
+        const struct mfl_train_result *made = result->result;
+        if (made->n_updates != 1 || made->updates[0].encoding != MFL_ENCODING_I64 ||
+                made->updates[0].bytes != made->n * sizeof *secure->masked)
+                return mfl_fail(err, MFL_INVALID,
+                        "this daemon's update is not one sum of int64, which alone can be masked");
         free(result->masked);
         result->masked = NULL;
         secure->masked = mfl_malloc(result->result->n * sizeof *secure->masked);

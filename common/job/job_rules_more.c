@@ -210,6 +210,9 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "yet; "
                  "remove it"},
                 ANY, is_secure, "", "parallel"},
+        {{"secure_sum", "training.program",
+                 "updates of programs are not masked yet; remove it, or secure_sum"},
+                ANY, is_secure, "training", "program"},
         {{"secure_sum", "time: virtual", "virtual is not supported with secure_sum yet; write real"}, ANY,
                 secure_virtual, "", "time"},
         {{"secure_sum", "simulation: an attack on updates",
