@@ -184,7 +184,7 @@ struct trainer_job {
         struct mfl_parallel_took took; /* by the widest team of threads; ranks 0: none yet */
         uint32_t took_tasks;           /* begun since then */
         bool in_place; /* the current task's update is made where its team's leader had the params */
-        bool sums;     /* the current task needs a place for floats beside those where updates are uploaded from */
+        bool sums; /* the current task needs a place for floats beside those where updates are uploaded from */
         struct trainer_poison
                 *poison; /* of a simulated attack on data; NULL: there is none (trainer_poison.c) */
         const struct trainer_work *work;
@@ -243,8 +243,8 @@ int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spe
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,
         struct trainer_job *job, struct mfl_error *err);
 /* The lanes of a task: what the job says, or what is best for its clients, `most` at most. */
-uint32_t mfl_trainer_lanes(
-        const struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers, uint32_t most);
+uint32_t mfl_trainer_lanes(const struct trainer_job *job, const struct trainer_clients *clients,
+        uint32_t workers, uint32_t most);
 /* Whether the networks that there are have too few of them for these clients. */
 bool mfl_trainer_outgrown(struct trainer_job *job, const struct trainer_clients *clients, uint32_t workers);
 /* The job of a request, made or found. */

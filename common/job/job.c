@@ -251,9 +251,10 @@ static const struct mfl_yaml_field job_fields[] = {
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
-        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields, selection_fields, oort_fields,
-        daemons_fields, mfl_privacy_fields, mfl_secure_fields, mfl_job_trace_fields,
-        mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields, checkpoints_fields, NULL};
+        aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields,
+        selection_fields, oort_fields, daemons_fields, mfl_privacy_fields, mfl_secure_fields,
+        mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
+        checkpoints_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 

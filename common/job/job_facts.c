@@ -13,7 +13,8 @@ const char *const mfl_job_partition_names[] = {"local", "iid", "dirichlet", "sha
 const char *const mfl_job_strategy_names[] = {"fedavg", "fedavgm", "fedadagrad", "fedadam", "fedyogi",
         "fedprox", "median", "fednova", "qfedavg", "scaffold", "feddyn", "trimmed-mean", "mean-around-median",
         "krum", "multi-krum", "bulyan", "rfa", "centered-clip", "norm-filter", "dnc", "signguard", "flame",
-        "fedbuff", "fedasync", "ditto", "pfedme", "foolsgold", "fltrust", "plugin", "mimelite", "mime", "apfl", NULL};
+        "fedbuff", "fedasync", "ditto", "pfedme", "foolsgold", "fltrust", "plugin", "mimelite", "mime",
+        "apfl", NULL};
 _Static_assert(MFL_ARRAY_SIZE(mfl_job_strategy_names) == MFL_STRATEGIES + 1, "each strategy has a name");
 const char *const mfl_job_selection_names[] = {
         "uniform", "separated", "poisson", "weighted", "power-of-choice", "oort", NULL};

@@ -5,7 +5,6 @@
 #include "common/job/job_compression.h"
 #include "common/job/job_training.h"
 
-
 static bool adapts(const struct mfl_job *job)
 {
         return job->training.optimizer != SGD;

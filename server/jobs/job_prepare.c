@@ -45,8 +45,8 @@ static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
 }
 
 /* Rejects what every daemon would refuse, or what would take the loop too long. */
-static int check_population(struct mfl_server_job *job, uint32_t population,
-        const struct mfl_data_info *data, struct mfl_error *err)
+static int check_population(struct mfl_server_job *job, uint32_t population, const struct mfl_data_info *data,
+        struct mfl_error *err)
 {
         if (job->spec->simulation.attack && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);

@@ -257,9 +257,9 @@ static void keys_that_contradict_are_refused(void **state)
         mfl_job_free(turns);
         assert_refused(document(NULL, NULL, NULL, "selection: {daemons: {min: 3, max: 2}}"),
                 "j.yaml:6: selection.daemons.max: 2 is below min, which is 3");
-        assert_refused(
-                document("{init: he}", NULL, NULL, NULL), "j.yaml:3: model: give one of preset, layers and "
-                                                          "onnx, or, with training.program, only initial");
+        assert_refused(document("{init: he}", NULL, NULL, NULL),
+                "j.yaml:3: model: give one of preset, layers and "
+                "onnx, or, with training.program, only initial");
         assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and onnx, or, with training.program, only "
                 "initial");
