@@ -78,10 +78,12 @@ static void on_packed_sent(struct mfl_stream *stream, int status, void *arg)
         on_sent(stream, status, t);
 }
 
-/* n floats in fewer bytes. NULL: they go as they are. Whoever pulls a model gets plain floats. */
+/* n floats in fewer bytes. NULL: they go as they are. Whoever pulls a model gets plain floats, and so does a relay, which has no job and
+ * hands them on. */
 static struct packed *pack_frame(struct mfl_transfer *t, uint64_t n, uint64_t *ret_bytes)
 {
-        bool wanted = t->job->spec->compression.down_half && !t->request && !t->of_client;
+        bool daemon = t->job && !t->request && !t->of_client && t->session->role == MFL__ROLE__ROLE_DAEMON;
+        bool wanted = daemon && t->job->spec->compression.down_half;
         struct packed *packed = wanted ? mfl_malloc(sizeof *packed + mfl_pack_room(n * sizeof(float))) : NULL;
         if (!packed)
                 return NULL;

@@ -316,7 +316,7 @@ def test_json_shapes(done_job):
     # 8 clients, one update: 64-bit sums go up, floats come down, at least once.
     assert listed['last']['bytes_up'] >= 54004 * 8
     shown = c.mfl_json('show', job)
-    assert set(shown) == {'job', 'rounds', 'text', 'nodes', 'teams', 'scores'} and set(shown['job']) == JOB_KEYS
+    assert set(shown) == {'job', 'rounds', 'text', 'nodes', 'teams', 'scores', 'contract'} and set(shown['job']) == JOB_KEYS
     assert shown['text'].startswith('name: "finished"')
     assert [set(r) for r in shown['rounds']] == [ROUND_KEYS] * 5
     assert [set(n) for n in shown['nodes']] == [NODE_KEYS] * 5

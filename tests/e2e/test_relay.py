@@ -20,6 +20,7 @@ JOBS = {
     'median': {'data': POPULATION, 'aggregation': {'strategy': 'median'}},
     'scaffold': {'data': POPULATION, 'aggregation': {'strategy': 'scaffold'}},
     'packed': {'data': POPULATION, 'compression': {'up': {'bits': 8}}},
+    'halves': {'data': POPULATION, 'compression': {'up': 'bf16', 'down': 'bf16'}},
     'losses': {'data': POPULATION, 'selection': {'kind': 'power-of-choice', 'clients': 5, 'candidates': 8}},
 }
 LOCAL = {'data': {'partition': 'local', 'clients': None}, 'selection': {'daemons': {'min': 4}}}
