@@ -231,6 +231,14 @@ static bool keeps_tensors(const char *op)
         return false;
 }
 
+/* In a file that mfl wrote, a `detach` layer (condition.c). A weight that stays without a batch is an Identity, too, but of the
+ * initializer itself. */
+static bool is_own_detach(const struct onnx *o)
+{
+        const struct onnx_value *x = mfl_onnx_input(o, 0);
+        return o->own && !strcmp(mfl_onnx_node(o)->op_type, "Identity") && x && x->node >= 0;
+}
+
 /* Nodes without a gradient: what they are computed from is no parameter that trains by them. */
 static bool has_no_gradient(const char *op)
 {
@@ -330,7 +338,7 @@ int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
                 mixed = mixed || (v && v->tensor->f && !v->tensor->param);
         }
         bool joins = !strcmp(node->op_type, "Concat") && mixed; /* a tensor is trained as a whole */
-        if (!computes || (keeps_tensors(node->op_type) && !joins))
+        if (!computes || (keeps_tensors(node->op_type) && !joins && !is_own_detach(o)))
                 return 0;
         if (has_no_gradient(node->op_type) && !reads_param(o)) {
                 for (size_t i = 0; i < node->n_input; i++)

@@ -87,6 +87,8 @@ static void judge_area(const struct judging *j, struct mfl_judgement *out)
                         if (label < 0)
                                 continue;
                         mfl_answers_row(a, a->z + i * a->classes, j->p);
+                        if (isnan(j->p[c]))
+                                return; /* of a model that has diverged: it has no order */
                         j->v[m++] = (struct scored){j->p[c],
                                 classes ? label == (int32_t)c : j->split->targets[i * a->classes + c] > 0.5f};
                 }
@@ -120,8 +122,8 @@ static void judge_calibration(const struct judging *j, struct mfl_judgement *out
                         calibrate(&c, fmax(j->p[k], 1 - j->p[k]),
                                 (z[k] > 0) == (j->split->targets[i * a->classes + k] > 0.5f));
         }
-        out->has_ece = n > 0;
         out->ece = n ? calibration_error(&c, n) : 0;
+        out->has_ece = n && isfinite(out->ece);
 }
 
 static enum mfl_tally tally_of(const struct mfl_answers *a)

@@ -287,6 +287,8 @@ static int run(struct child *c)
                 say("can't make the program's namespaces: %s\n", strerror(errno));
                 return STATUS_LIMITS;
         }
+        /* The program must not reach into what is not filtered, through /proc/PID/mem; exec opens its own again. */
+        prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         tell_limits(c);
         pid_t first = signals < 0 ? -1 : fork();

@@ -217,12 +217,13 @@ static int wait_for(
                         take_output(process);
                 else if (fds[1].revents)
                         close_fd(&process->output);
-                if (fds[0].revents)
-                        return 0;
+                /* First, since a program that sends one byte after the other is always ready. */
                 if (wait->stopped && wait->stopped(wait->user))
                         return mfl_fail(err, MFL_PROGRAM_STOPPED, "stopped");
                 if (mfl_now_ms() >= wait->until_ms)
                         return mfl_fail(err, MFL_PROGRAM_FAILED, "does not answer in time");
+                if (fds[0].revents)
+                        return 0;
         }
 }
 

@@ -18,7 +18,7 @@ struct mfl_program {
         struct program_memory params, result, data; /* none before the first call */
         bool described;                             /* this process knows the job */
         bool evaluates;
-        bool filled; /* params have been set */
+        bool filled; /* params are those of the calls since the last without same_params */
 };
 
 /* ---- the data set ---- */
@@ -268,7 +268,7 @@ static int ask(struct mfl_program *p, const struct mfl_program_call *call, const
                 train.samples = (uint32_t *)(uintptr_t)call->samples;
                 train.n_samples = call->samples ? call->n_samples : 0;
         }
-        if (!call->same_params || !p->filled)
+        if (!p->filled)
                 memcpy(p->params.at, call->params, p->params.bytes);
         p->filled = true;
         return send_message(p, &envelope, NULL, 0, wait, err);
@@ -364,6 +364,8 @@ int mfl_program_call(struct mfl_program *program, const struct mfl_program_call 
         char how[96] = "";
         bool own = false;
         int r = open_memory(program, &why);
+        if (!call->same_params) /* also if this call fails before it has filled them */
+                program->filled = false;
         /* Somebody may have killed it: it gets a second chance. */
         for (int turn = 0; !turn || (turn < 2 && *how); turn++) {
                 if (!r || r == MFL_PROGRAM_FAILED)

@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -150,6 +151,9 @@ static void hide_secrets(struct client *c)
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         hide_secrets(c);
+        /* Without namespaces a program is a process of the same user: it must not open this one's /proc/PID/mem. */
+        if (c->config.programs.n && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+                return mfl_fail_errno(err, "close this process's memory to programs");
         uint64_t limit = c->config.memory_bytes;
         if (!limit) {
                 int r = mfl_memory_total(&limit, err);

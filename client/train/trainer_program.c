@@ -69,12 +69,13 @@ static int count(struct trainer_run *run, uint32_t worker, struct trainer_item *
         return r;
 }
 
-/* same: another client of this run was before it. */
-static int train_one(struct trainer_run *run, uint32_t worker, uint32_t i, bool same, struct mfl_error *err)
+/* *same: a call of this run was before it. */
+static int train_one(
+        struct trainer_run *run, uint32_t worker, uint32_t i, bool *same, struct mfl_error *err)
 {
         struct trainer_item *item = &run->items[i];
         struct mfl_train_control *control = run->request->control;
-        struct mfl_program_call asked = {.same_params = same};
+        struct mfl_program_call asked = {.same_params = *same};
         struct mfl_program_answer answer;
         struct mfl_error why;
         uint64_t client = run->request->task->items[i], start_ns = mfl_now_ns();
@@ -83,6 +84,7 @@ static int train_one(struct trainer_run *run, uint32_t worker, uint32_t i, bool 
                 return r;
         if (!asked.n_samples && !mfl_job_owns_data(run->job->spec))
                 return mfl_trainer_reject(item, mfl_strdup("it has no samples"), err);
+        *same = true;
         r = call(run, &asked, client, &answer, &why);
         if (r == MFL_PROGRAM_FAILED)
                 r = mfl_trainer_reject(item, mfl_strdup(why.text), err);
@@ -109,11 +111,11 @@ static void train_worker(void *arg, uint32_t worker)
         struct trainer_run *run = arg;
         struct mfl_error err = {{0}};
         uint32_t item;
+        bool same = false;
         int r = 0;
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        for (bool same = false; !r && !mfl_trainer_run_stopped(run) && mfl_trainer_item_begin(run, &item);
-                same = true)
-                r = train_one(run, worker, item, same, &err);
+        while (!r && !mfl_trainer_run_stopped(run) && mfl_trainer_item_begin(run, &item))
+                r = train_one(run, worker, item, &same, &err);
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)
                 mfl_trainer_run_fail(run, r, &err);

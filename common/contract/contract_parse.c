@@ -119,6 +119,8 @@ static int read_columns(const struct reading *r, struct mfl_contract *c)
         const json_t *list = json_object_get(r->top, "mean");
         if (!list)
                 return 0;
+        if (c->dtype != MFL_F32)
+                return fail(r, "mean", "none for bytes or tokens");
         if (json_array_size(list) != n)
                 return fail(r, "mean", "a number for each feature");
         c->feature_mean = mfl_calloc(2 * n, sizeof *c->feature_mean);

@@ -1,28 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of the functions of one variable, and their bodies in double. */
-#include <math.h>
-
 #include "common/model/unary.h"
 
-#define UNARY_REAL double
-#define UNARY_BODY static inline
-#define UNARY_NAME(body) body##_double
-#define UNARY_C(number) number
-#define UNARY_EXP exp
-#define UNARY_EXPM1 expm1
-#define UNARY_LOG1P_OF_EXP(x) log1p(exp(x))
-#define UNARY_TANH tanh
-#define UNARY_ERF erf
-#define UNARY_ABS fabs
-#define UNARY_LOG log
-#define UNARY_SQRT sqrt
-#define UNARY_POW pow
-#define UNARY_SIN sin
-#define UNARY_COS cos
-#define UNARY_FLOOR floor
-#define UNARY_RINT rint
-#define UNARY_GATE(v, x) ((v) / (1.0 + exp(-(x))))
-#include "common/model/unary_bodies.h"
+#include "common/model/unary_double.h"
 
 #define PARAM(member, key, otherwise, low, high, open)                                                       \
         {                                                                                                    \

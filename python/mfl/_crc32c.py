@@ -55,7 +55,7 @@ def _zeros(doublings: int) -> _Words:
     rows = np.stack([np.arange(256, dtype=np.uint32) << np.uint32(8 * k) for k in range(4)])
     for _ in range(_BLOCK):
         rows = (rows >> 8) ^ _TABLE[rows & 255]
-    return rows
+    return np.asarray(rows, dtype=np.uint32)
 
 
 def _blocks(words: NDArray[np.uint8]) -> _Words:

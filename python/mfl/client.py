@@ -93,7 +93,8 @@ class Client:
         while True:
             try:
                 with self._open() as connection:
-                    return work(connection)
+                    result: _T = work(connection)
+                    return result
             except ConnectionLost as e:
                 patience.wait(e)
 

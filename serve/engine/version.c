@@ -95,11 +95,24 @@ static void make_identity(struct mfl_version *v, uint32_t n)
 
 /* ---- files ---- */
 
+/* A copy of before this start may have been damaged meanwhile: then it is written again. */
+static bool has_copy(const char *path, const void *data, size_t bytes)
+{
+        struct mfl_error err;
+        char *copy;
+        size_t n;
+        if (mfl_fs_read(path, FILE_BYTES_MAX, &copy, &n, &err))
+                return false;
+        const bool same = n == bytes && !memcmp(copy, data, n);
+        free(copy);
+        return same;
+}
+
 static int write_copy(
         const char *cache, const char *path, const void *data, size_t bytes, struct mfl_error *err)
 {
         struct mfl_fs_file file = {0};
-        if (!access(path, R_OK))
+        if (has_copy(path, data, bytes))
                 return 0;
         int r = mfl_fs_mkdirs(cache, 0700, err);
         if (!r)

@@ -107,6 +107,12 @@ static void on_written(struct mfl_work *work)
         free(w);
         if (f->closing)
                 return;
+        if (!fine && f->open) {
+                /* The round may be the job's last: a new connection, later, asks for it again. */
+                f->pause_ms = PAUSE_MAX_MS;
+                lose(f, NULL);
+                return;
+        }
         if (fine) {
                 mfl_log(MFL_LOG_INFO, "%s: round %u of %s has come", f->config.name, round, f->config.job);
                 f->on_new(f->user);

@@ -13,7 +13,8 @@
 #define WRITE_BUFS_MAX 32
 #define DROP_BYTES_MAX (8u << 20) /* of what comes after the last request */
 #define DROP_MS 2000
-#define STALL_MS 30000 /* nobody takes the answers */
+#define STALL_MS 30000 /* nobody takes the answers: not even so many bytes of them */
+#define STALL_BYTES (64u << 10)
 
 struct write {
         uv_write_t req;
@@ -533,9 +534,14 @@ void mfl_http_conn_finish(struct mfl_http_conn *conn)
 void mfl_http_conn_sweep(struct mfl_http_conn *conn, uint64_t now_ms)
 {
         const struct mfl_http_config *config = &conn->http->config;
-        const uint64_t ms = now_ms - MFL_MIN(conn->since_ms, now_ms);
         if (conn->closing)
                 return;
+        const size_t queued = conn->writing ? uv_stream_get_write_queue_size((uv_stream_t *)&conn->tcp) : 0;
+        if (conn->writing && (queued > conn->queued || conn->queued - queued >= STALL_BYTES)) {
+                conn->queued = queued;
+                conn->since_ms = now_ms;
+        }
+        const uint64_t ms = now_ms - MFL_MIN(conn->since_ms, now_ms);
         if (conn->writing ? ms > STALL_MS : conn->shut && ms > DROP_MS) {
                 mfl_http_conn_close(conn);
         } else if (conn->writing || conn->shut || conn->oldest) {

@@ -19,6 +19,7 @@ struct mfl_http_conn {
         char *rest; /* bytes that came while nothing was read from here */
         size_t rest_bytes;
         uint64_t since_ms; /* begin of the request, of the silence, or of the write that nobody takes */
+        size_t queued;     /* of the write, when its peer was last seen to take something */
         uint64_t dropped;  /* bytes after the last request */
         bool greeted;      /* the TLS handshake is over */
         bool writing, reading, dirty, closing;

@@ -87,9 +87,10 @@ static void take_header(struct mfl_http_parser *p)
         }
 }
 
+/* Fields behind a chunked body are not headers (RFC 9110, section 6.5.1). */
 static void end_header(struct mfl_http_parser *p)
 {
-        if (p->name_bytes && p->name_bytes <= sizeof p->name)
+        if (p->in_head && p->name_bytes && p->name_bytes <= sizeof p->name)
                 take_header(p);
         p->name_bytes = p->value_bytes = 0;
         p->value_began = p->long_value = false;

@@ -71,21 +71,62 @@ void mfl_kserve_config(const struct mfl_kserve_model *model, uint32_t rows_max, 
 
 /* ---- tensors ---- */
 
+struct ranked {
+        float value;
+        uint32_t i;
+};
+
+static int compare_ranked(const void *a, const void *b)
+{
+        const struct ranked *x = a, *y = b;
+        return x->value != y->value ? (x->value < y->value) - (x->value > y->value)
+                                    : (x->i > y->i) - (x->i < y->i);
+}
+
+static void sift(struct ranked *heap, uint32_t n, uint32_t at)
+{
+        for (;;) {
+                uint32_t last = at;
+                for (uint32_t child = 2 * at + 1; child <= 2 * at + 2 && child < n; child++)
+                        if (compare_ranked(&heap[child], &heap[last]) > 0)
+                                last = child;
+                if (last == at)
+                        return;
+                const struct ranked moved = heap[at];
+                heap[at] = heap[last];
+                heap[last] = moved;
+                at = last;
+        }
+}
+
+/* By a heap of the k best so far, the last of them at its top: a client chooses k, and the loop waits. */
+static void find_best(const float *row, uint32_t n, struct ranked *best, uint32_t k)
+{
+        for (uint32_t i = 0; i < k; i++)
+                best[i] = (struct ranked){row[i], i};
+        for (uint32_t at = k / 2; at-- > 0;)
+                sift(best, k, at);
+        for (uint32_t i = k; i < n; i++) {
+                const struct ranked one = {row[i], i};
+                if (compare_ranked(&one, &best[0]) >= 0)
+                        continue;
+                best[0] = one;
+                sift(best, k, 0);
+        }
+        qsort(best, k, sizeof *best, compare_ranked);
+}
+
 /* The k largest of a row, largest first; equal ones by their place. */
 static void put_best(const struct mfl_kserve_model *model, const float *row, uint32_t k, bool binary,
         struct mfl_reply *reply)
 {
-        float last = INFINITY;
-        uint32_t last_i = 0;
-        for (uint32_t j = 0; j < k; j++) {
-                uint32_t best = UINT32_MAX;
-                for (uint32_t i = 0; i < model->outputs; i++) {
-                        const bool after = row[i] < last || (row[i] == last && j && i > last_i);
-                        if (after && (best == UINT32_MAX || row[i] > row[best]))
-                                best = i;
-                }
-                last = row[best];
-                last_i = best;
+        struct ranked *order = mfl_malloc(k * sizeof *order);
+        reply->failed |= !order;
+        if (order)
+                find_best(row, model->outputs, order, k);
+        for (uint32_t j = 0; order && j < k; j++) {
+                const float last = order[j].value;
+                const uint32_t best = order[j].i;
                 char text[256];
                 mfl_snprintf(text, sizeof text, model->classes ? "%f:%u:%s" : "%f:%u", (double)last, best,
                         model->classes ? model->classes[best] : "");
@@ -98,6 +139,7 @@ static void put_best(const struct mfl_kserve_model *model, const float *row, uin
                         mfl_reply_string(reply, text);
                 }
         }
+        free(order);
 }
 
 static void put_values(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,

@@ -8,14 +8,14 @@
 #include "common/base/fs.h"
 
 #define FILE_BYTES_MAX (1u << 20)
+#define MFL_KEY_BYTES_MAX 255 /* what a request's header can hold (serve/http/parse.h) */
 
 static int read_line(
         char *line, const char *file, unsigned number, struct mfl_keys *keys, struct mfl_error *err)
 {
         char *save = NULL, *word[4] = {NULL};
         size_t n = 0;
-        line[strcspn(line, "#")] = '\0';
-        for (char *w = strtok_r(line, " \t\r", &save); w && n < 4; w = strtok_r(NULL, " \t\r", &save))
+        for (char *w = strtok_r(line, " \t\r", &save); w && *w != '#' && n < 4; w = strtok_r(NULL, " \t\r", &save))
                 word[n++] = w;
         if (!n)
                 return 0;
@@ -25,6 +25,9 @@ static int read_line(
         if (strlen(word[1]) < MFL_KEY_BYTES_MIN)
                 return mfl_fail(err, MFL_INVALID, "%s:%u: a key has at least %d characters", file, number,
                         MFL_KEY_BYTES_MIN);
+        if (strlen(word[1]) > MFL_KEY_BYTES_MAX)
+                return mfl_fail(err, MFL_INVALID, "%s:%u: a key has at most %d characters", file, number,
+                        MFL_KEY_BYTES_MAX);
         struct mfl_key *grown = mfl_realloc(keys->v, (keys->n + 1) * sizeof *grown);
         if (!grown)
                 return mfl_fail_memory(err, sizeof *grown, "keys");

@@ -29,6 +29,7 @@ struct mfl_admin {
         struct mfl_retention retention; /* may change at any time */
         /* Private. */
         bool retaining;                /* a job is being deleted */
+        bool retain_failed;            /* the last one was not, and the log says so */
         struct mfl_drain_wait *drains; /* operators that wait until a daemon is idle */
         uint32_t n_operators, n_log_watchers;
 };

@@ -3,7 +3,7 @@
  *
  * Happy path: pick the job that ended first -> the row, its files and a line of the audit go on the disk worker -> the object
  * goes -> the next one. One job at a time. A job that something still uses, or whose end the disk has not taken yet, waits. If
- * the disk is full or a row can't be deleted, the log says so and the next second tries again.
+ * the disk is full or a row can't be deleted, the log says so once and the next second tries again.
  */
 #include "common/base/log.h"
 #include "server/access/book.h"
@@ -41,8 +41,11 @@ static void done_retain(struct mfl_work *work)
         admin->retaining = false;
         if (op->status < 0 && !work->cancelled)
                 mfl_loop_fatal(admin->loop, op->status, &op->err);
-        if (op->status > 0 && !work->cancelled)
-                mfl_log(MFL_LOG_WARN, "%s is not deleted: %s", op->audit.object, op->err.text);
+        if (op->status > 0 && !work->cancelled && !admin->retain_failed)
+                mfl_log(MFL_LOG_WARN, "%s is not deleted, and the server keeps trying: %s", op->audit.object,
+                        op->err.text);
+        if (!work->cancelled)
+                admin->retain_failed = op->status > 0;
         if (!op->status && !work->cancelled) {
                 mfl_log(MFL_LOG_INFO, "%s (%s): deleted: %s", op->audit.object, op->name, op->audit.text);
                 if (job) {

@@ -152,6 +152,7 @@ static void lower_params(void *user, struct mfl_session *session, const Mfl__Par
 
 static void lower_closed(void *user, struct mfl_session *session)
 {
+        relay_params_leave(user, session);
         mfl_transfer_stop(session);
 }
 

@@ -344,6 +344,7 @@ static void on_closed(struct mfl_session *session, const char *reason)
         struct mfl_relay_event event = {.kind = MFL_RELAY_EV_DOWN, .peer = daemon->conn};
         struct mfl_error err;
         int status;
+        relay_params_leave(daemon->relay, session);
         mfl_transfer_stop(session);
         relay_slot_end(daemon, false, &status, &err);
         session->peer = NULL;

@@ -137,8 +137,28 @@ static struct relay_cached *add(struct mfl_relay *relay, const Mfl__ParamsGet *g
         return c;
 }
 
+void relay_params_leave(struct mfl_relay *relay, const struct mfl_session *session)
+{
+        for (struct relay_cached **at = &relay->cache, *c; (c = *at);) {
+                for (struct relay_waiter **w = &c->waiters, *waiter; (waiter = *w);) {
+                        if (waiter->conn != session->conn) {
+                                w = &waiter->next;
+                                continue;
+                        }
+                        *w = waiter->next;
+                        free(waiter);
+                }
+                if (c->whole || c->asked || c->waiters)
+                        at = &c->next;
+                else
+                        drop(relay, at);
+        }
+}
+
+/* A new ParamsGet replaces the one before. */
 void relay_params_ask(struct mfl_relay *relay, struct mfl_session *session, const Mfl__ParamsGet *get)
 {
+        relay_params_leave(relay, session);
         struct relay_cached *c = find(relay, get->job, get->digest.data);
         struct relay_waiter *waiter = mfl_calloc(1, sizeof *waiter);
         if (!c)

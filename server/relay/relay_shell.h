@@ -128,6 +128,8 @@ void relay_daemons_drop(struct mfl_relay *relay, const char *reason);
 
 /* relay_params.c */
 void relay_params_ask(struct mfl_relay *relay, struct mfl_session *session, const Mfl__ParamsGet *get);
+/* It does not wait for params any longer. */
+void relay_params_leave(struct mfl_relay *relay, const struct mfl_session *session);
 /* As mfl_stream_ops, for what comes to the relay itself. */
 int relay_params_payload(
         struct mfl_relay *relay, const Mfl__Params *params, size_t payload_bytes, void **ret_dst);

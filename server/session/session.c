@@ -115,6 +115,12 @@ uint64_t mfl_session_unread(const struct mfl_sessions *sessions, struct mfl_sess
         return sum;
 }
 
+/* What a carried session sends waits at its relay's stream. */
+static size_t unread_of(const struct mfl_session *session)
+{
+        return session->carrier ? session->carrier->stream.unread_bytes : session->stream.unread_bytes;
+}
+
 /* Its queue held `before` unread bytes and has grown. When all connections together have more than
  * unread_max, the one with the most is closed. What goes out is not seen here, so the bound only rises; the
  * true sum is taken when the bound is over the limit. */
@@ -122,7 +128,7 @@ static void note_queued(struct mfl_session *session, size_t before)
 {
         struct mfl_sessions *all = session->all;
         struct mfl_session *most;
-        size_t now = session->stream.unread_bytes;
+        size_t now = unread_of(session);
         all->unread_most += now > before ? now - before : 0;
         if (all->unread_most <= all->config->unread_max_bytes)
                 return;
@@ -142,7 +148,7 @@ static void note_queued(struct mfl_session *session, size_t before)
 void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope)
 {
         struct mfl_error err;
-        size_t before = session->stream.unread_bytes;
+        size_t before = unread_of(session);
         mfl_assert(envelope->body_case != MFL__ENVELOPE__BODY__NOT_SET);
         int r = mfl_stream_send(&session->stream, envelope, NULL, 0, NULL, NULL, NULL, &err);
         note_queued(session, before);
@@ -162,7 +168,7 @@ void mfl_session_send_msg(
         struct mfl_session *session, const struct mfl_msg *msg, const struct mfl_wire_extra *extra)
 {
         struct mfl_error err;
-        size_t before = session->stream.unread_bytes;
+        size_t before = unread_of(session);
         int r = mfl_stream_send_msg(&session->stream, msg, extra, &err);
         if (r < 0)
                 mfl_loop_fatal(session->all->loop, r, &err);

@@ -93,7 +93,8 @@ void mfl_chunk_broken(struct mfl_session *session, struct mfl_chunk *chunk)
  * megabytes takes long on a slow line, so a part of one counts too. */
 void mfl_chunk_beat(struct mfl_session *session, struct mfl_chunk *chunk)
 {
-        uint64_t bytes = chunk->bytes + (chunk->state == MFL_CHUNK_NONE ? 0 : session->stream.in.have);
+        const struct mfl_stream *wire = session->carrier ? &session->carrier->stream : &session->stream;
+        uint64_t bytes = chunk->bytes + (chunk->state == MFL_CHUNK_NONE ? 0 : wire->in.have);
         if (bytes == chunk->told)
                 return;
         struct mfl_core_event event = {.kind = MFL_EV_UPLOADING, .conn = session->conn};

@@ -373,8 +373,8 @@ static int open_socket(struct mfl_http *http, int *ret_fd, struct mfl_error *err
                 freeaddrinfo(info);
                 return mfl_fail(err, MFL_INVALID,
                         "http: %s is not a loopback address: anyone who can reach the port could see the "
-                        "names "
-                        "and the state of jobs and daemons; use 127.0.0.1 with a proxy before it, or set "
+                        "state of daemons, and jobs with their files and logs; use 127.0.0.1 with a proxy "
+                        "before it, or set "
                         "insecure_http (--insecure-http) on a network that you trust",
                         address);
         }
