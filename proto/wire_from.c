@@ -438,7 +438,8 @@ static int secure_to_msg(const Mfl__Secure *s, struct mfl_msg *m)
 {
         m->secure.task = s->task;
         m->secure.step = (enum mfl_secure_step)s->step;
-        memcpy(m->secure.set.bits, s->set.data, s->set.len);
+        if (s->set.len)
+                memcpy(m->secure.set.bits, s->set.data, s->set.len);
         m->secure.has_figures = s->n_figures > 0;
         if (s->n_figures)
                 memcpy(m->secure.figures, s->figures, sizeof m->secure.figures);

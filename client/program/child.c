@@ -321,5 +321,6 @@ int mfl_program_child(int argc, char **argv)
                 .hidden = argv + 6,
                 .n_hidden = at - 6,
                 .command = argv + at + 1};
-        return run(&c);
+        /* What the daemon's libraries do at an end is not this process's. */
+        _exit(run(&c));
 }

@@ -70,8 +70,7 @@ static int count(struct trainer_run *run, uint32_t worker, struct trainer_item *
 }
 
 /* *same: a call of this run was before it. */
-static int train_one(
-        struct trainer_run *run, uint32_t worker, uint32_t i, bool *same, struct mfl_error *err)
+static int train_one(struct trainer_run *run, uint32_t worker, uint32_t i, bool *same, struct mfl_error *err)
 {
         struct trainer_item *item = &run->items[i];
         struct mfl_train_control *control = run->request->control;

@@ -93,13 +93,14 @@ class Client:
         while True:
             try:
                 with self._open() as connection:
-                    result: _T = work(connection)
-                    return result
+                    return work(connection)
             except ConnectionLost as e:
                 patience.wait(e)
 
     def _ask(self, kind: str, fields: Dict[str, Any], expected: str) -> Any:
-        return self._safely(lambda connection: connection.call(kind, fields, expected))
+        def work(connection: Connection) -> Any:
+            return connection.call(kind, fields, expected)
+        return self._safely(work)
 
     def _change(self, kind: str, fields: Dict[str, Any]) -> str:
         """Once: if the connection breaks, nobody knows whether it was done."""

@@ -15,7 +15,8 @@ static int read_line(
 {
         char *save = NULL, *word[4] = {NULL};
         size_t n = 0;
-        for (char *w = strtok_r(line, " \t\r", &save); w && *w != '#' && n < 4; w = strtok_r(NULL, " \t\r", &save))
+        for (char *w = strtok_r(line, " \t\r", &save); w && *w != '#' && n < 4;
+                w = strtok_r(NULL, " \t\r", &save))
                 word[n++] = w;
         if (!n)
                 return 0;
