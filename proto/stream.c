@@ -71,21 +71,13 @@ static void close_handles(struct mfl_stream *s)
                 uv_close((uv_handle_t *)&s->tcp, on_handle_closed);
 }
 
-/* The carrier may be in the middle of a payload for this stream, whose memory goes with it: the rest is read and dropped. */
-static void drop_payload(const struct mfl_stream *s)
-{
-        struct mfl_stream_in *in = s->carrier ? &s->carrier->in : NULL;
-        if (in && in->envelope && in->envelope->via == s->via)
-                in->payload = NULL;
-}
-
 /* From now on no frame is delivered or accepted. False if the stream was stopped already. */
 static bool stop(struct mfl_stream *s, const char *reason)
 {
         if (s->closing)
                 return false;
         s->closing = true;
-        drop_payload(s);
+        mfl_stream_drop_payload(s);
         mfl_strcpy(s->reason, sizeof s->reason, reason);
         if (!s->connecting)
                 return true;

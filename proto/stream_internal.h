@@ -66,4 +66,13 @@ void mfl_stream_mark(struct mfl_stream *stream, size_t got, bool drained, size_t
 /* From now on the socket wakes the loop for every byte. */
 void mfl_stream_mark_clear(struct mfl_stream *stream);
 
+/* A stream stops. Its carrier, if it has one, may be in the middle of a payload for it, whose memory goes with it: the rest is read and
+ * dropped. */
+static inline void mfl_stream_drop_payload(const struct mfl_stream *s)
+{
+        struct mfl_stream_in *in = s->carrier ? &s->carrier->in : NULL;
+        if (in && in->envelope && in->envelope->via == s->via)
+                in->payload = NULL;
+}
+
 #endif

@@ -59,8 +59,14 @@ int mfl_link_book_keep(struct mfl_link *link, const uint8_t update[MFL_SHA256_BY
         uint8_t row[ROW_BYTES];
         memcpy(row, update, MFL_SHA256_BYTES);
         memcpy(row + MFL_SHA256_BYTES, with, MFL_SHA256_BYTES);
+        struct stat st;
         if (link->book_file < 0)
                 return 0;
+        if (fstat(link->book_file, &st))
+                return fail(err, MFL_INVALID, "a secure sum can't be written down");
+        /* A part of a row that an earlier failure has left would move all that follow. */
+        if (st.st_size % ROW_BYTES && ftruncate(link->book_file, st.st_size - st.st_size % ROW_BYTES))
+                return fail(err, MFL_INVALID, "a secure sum can't be written down");
         errno = ENOSPC;
         if (write(link->book_file, row, sizeof row) != (ssize_t)sizeof row || fdatasync(link->book_file))
                 return fail(err, MFL_INVALID, "a secure sum can't be written down");

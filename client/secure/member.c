@@ -167,12 +167,15 @@ static int check_peer(struct mfl_secure_member *m, uint32_t i, struct mfl_error 
                 sizeof statement, peer->keys.signature, peer->keys.n_signature, &peer->identity, err);
 }
 
-/* Two members with one certificate would be one party that holds two shares of everything. */
+/* Two members with one certificate would be one party that holds two shares of everything. The name counts, too: a certificate that
+ * was renewed is another, and whoever has one that is signed by ECDSA can write it in a second way (s, or the order less s), with
+ * another fingerprint. */
 static int check_parties(const struct mfl_secure_member *m, struct mfl_error *err)
 {
         for (uint32_t i = 0; i < m->n; i++)
                 for (uint32_t j = 0; j < i; j++)
-                        if (!strcmp(m->peer[i].identity.fingerprint, m->peer[j].identity.fingerprint))
+                        if (!strcmp(m->peer[i].identity.fingerprint, m->peer[j].identity.fingerprint) ||
+                                !strcmp(m->peer[i].identity.name, m->peer[j].identity.name))
                                 return mfl_fail(err, MFL_INVALID,
                                         "two of the %u participants have the certificate of '%s'", m->n,
                                         m->peer[i].identity.name);

@@ -9,6 +9,11 @@
  *   - somebody has fewer than t neighbours left with probability <= 2^-20,
  * for t the larger of the first number and k/2 + 1. Bad and lost members are drawn without replacement (hypergeometric); probabilities
  * are bounded over all members. 100 members at 10% and 10%: k 22, t 12; 1,000: 48, 27.
+ *
+ * Of one survivor set. A member checks its own neighbours' signatures alone, so a server may show two sets to two sides of the ring, and
+ * whoever has 2t - k - 1 bad neighbours may then have both secrets opened: with k 22 and t 12 one is enough. Against that t would have to
+ * be the larger (2t - k - 1 where it says t above), and k with it: 32 and 22 for 100 members. docs/privacy.md says so.
+ *
  * All arithmetic is common/exact's, so that everybody finds the same numbers. Pure; any thread. */
 #ifndef MFL_COMMON_SECURE_GRAPH_H
 #define MFL_COMMON_SECURE_GRAPH_H
