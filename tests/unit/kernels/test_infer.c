@@ -32,7 +32,7 @@ static int remove_path(void **state)
 static struct mfl_graph *graph_of(const char *text)
 {
         struct mfl_job *job;
-        struct mfl_graph *graph;
+        struct mfl_graph *graph = NULL;
         struct mfl_error err = {""};
         if (mfl_job_parse(text, strlen(text), "job", &job, &err) ||
                 mfl_job_graph(job, &input, 4, &graph, &err))
