@@ -186,7 +186,7 @@ static void requests(void **state)
                 INPUT("\"data\":[1,2.5,-3,4],\"datatype\":\"FP32\",\"shape\":[1,2,2]"),
                 INPUT("\"shape\":[1,2,2],\"datatype\":\"FP32\",\"data\":[[[1,2.5],[-3,4]]]"),
                 (" { \"id\" : \"\\u00e9\\ud83d\\ude00\" ,\n\"inputs\" : [ { \"shape\" : [ 1 , 2 , 2 ] , "
-                "\"datatype\":\"FP32\", \"data\" : [ 1 , 2.5,-3 ,4 ] } ] } ")};
+                 "\"datatype\":\"FP32\", \"data\" : [ 1 , 2.5,-3 ,4 ] } ] } ")};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(same); i++) {
                 struct mfl_kserve_request q;
                 assert_int_equal(parse(&images, same[i], NULL, 0, &q), 0);
