@@ -263,7 +263,7 @@ void mfl_carriers_beat(struct mfl_carriers *carriers)
         for (struct mfl_session *s = carriers->sessions->first; s; s = s->next) {
                 if (!is_relay(s) || s->stream.closing)
                         continue;
-                if (now_ms - s->stream.heard_ms > carriers->dead_ms) {
+                if (!s->stream.paused && now_ms - s->stream.heard_ms > carriers->dead_ms) {
                         mfl_snprintf(text, sizeof text, "nothing heard for %u ms", carriers->dead_ms);
                         mfl_stream_close(&s->stream, text, true);
                 } else if (now_ms - s->stream.sent_ms >= carriers->heartbeat_ms) {

@@ -166,6 +166,7 @@ static void on_beat(uv_timer_t *timer)
         mfl_sessions_beat(relay->sessions);
         mfl_carriers_beat(&relay->carriers);
         relay_up_beat(relay);
+        relay_daemons_resume(relay);
         relay_step(relay, &tick);
 }
 

@@ -2,7 +2,7 @@
 /* Daemons below a relay: a session with the daemon, and a stream on the connection above, under the session's number.
  *
  * Happy path: Hello -> the same Hello above, with the relay's path -> frames go through the core, or straight on. A payload that is
- * passed on is held until it is sent; the server grants what comes up, so there are never more of them than it has slots.
+ * passed on up is held until it is sent; who sends faster than the line above takes it is not read for a while.
  * Failures: either end closes: the other one follows, unless the daemon's update is in a sum (relay_core.h).
  */
 #include "common/base/log.h"
@@ -31,17 +31,45 @@ static void free_if_done(struct relay_daemon *daemon)
 
 /* ---- passing on ---- */
 
+/* When more than this waits to go up, nothing is read from whoever sends more. The daemons' Pongs wait behind it, so it is what the line
+ * above should carry within a part of dead_after. */
+#define UP_HIGH ((size_t)2 << 20)
+#define UP_LOW ((size_t)1 << 20)
+
+static void hold(struct relay_daemon *daemon)
+{
+        if (daemon->session && daemon->relay->up.stream.queued_bytes > UP_HIGH)
+                mfl_stream_pause(&daemon->session->stream, true);
+}
+
+void relay_daemons_resume(struct mfl_relay *relay)
+{
+        if (relay->up.state == UP_WELCOME && relay->up.stream.queued_bytes > UP_LOW)
+                return;
+        for (struct mfl_session *s = relay->sessions->first; s; s = s->next)
+                if (s->stream.paused)
+                        mfl_stream_pause(&s->stream, false);
+}
+
+/* It goes up: the stream is the carrier. */
+static void on_passed_up(struct mfl_stream *stream, int status, void *arg)
+{
+        free(arg);
+        relay_daemons_resume(stream->owner);
+}
+
 static void on_passed(struct mfl_stream *stream, int status, void *arg)
 {
         free(arg);
 }
 
 /* Takes the payload over. */
-static void pass_payload(struct mfl_stream *to, Mfl__Envelope *envelope, uint8_t *payload, size_t bytes)
+static void pass_payload(struct mfl_stream *to, Mfl__Envelope *envelope, uint8_t *payload, size_t bytes,
+        mfl_stream_sent_cb sent)
 {
         uint32_t via = envelope->via;
         envelope->via = 0;
-        if (!payload || mfl_stream_send(to, envelope, payload, bytes, NULL, on_passed, payload, NULL))
+        if (!payload || mfl_stream_send(to, envelope, payload, bytes, NULL, sent, payload, NULL))
                 free(payload);
         envelope->via = via;
 }
@@ -176,7 +204,8 @@ static int up_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         case MFL__ENVELOPE__BODY_PARAMS:
                 daemon->from_above = NULL;
                 if (daemon->session)
-                        pass_payload(&daemon->session->stream, open_envelope(envelope), bytes, payload_bytes);
+                        pass_payload(&daemon->session->stream, open_envelope(envelope), bytes, payload_bytes,
+                                on_passed);
                 else
                         free(bytes);
                 return 0;
@@ -311,7 +340,7 @@ static int end_chunk(struct relay_daemon *daemon, const Mfl__Envelope *envelope,
                 return status;
         daemon->from_below = NULL;
         if (daemon->up_open)
-                pass_payload(&daemon->up, open_envelope(envelope), bytes, payload_bytes);
+                pass_payload(&daemon->up, open_envelope(envelope), bytes, payload_bytes, on_passed_up);
         else
                 free(bytes);
         return 0;
@@ -321,6 +350,7 @@ static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, 
         struct mfl_error *err)
 {
         struct relay_daemon *daemon = session->peer;
+        hold(daemon);
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_CHUNK:
                 return end_chunk(daemon, envelope, payload_bytes, err);

@@ -120,6 +120,8 @@ static inline bool relay_is_up(const struct mfl_relay *relay)
 
 /* relay_daemon.c */
 void relay_daemons_open(struct mfl_relay *relay);
+/* Daemons whose bytes had to wait may send again, if what waits to go up is little. */
+void relay_daemons_resume(struct mfl_relay *relay);
 void relay_daemon_pass(struct relay_daemon *daemon, const struct mfl_relay_action *action);
 void relay_daemon_send(struct relay_daemon *daemon, const struct mfl_msg *msg, bool up);
 void relay_daemon_part(struct relay_daemon *daemon);

@@ -109,6 +109,31 @@ def test_one_sum_and_one_copy(tmp_path_factory, clients):
         c.close()
 
 
+def test_updates_wait_at_their_daemons(tmp_path_factory):
+    """Updates that a relay can't add go through it one by one. Over a slow line they wait at the daemons, and the relay's memory
+    holds a small part of one: not the four that its daemons may send at once. All daemons stay connected meanwhile."""
+    big = {'model': {'layers': [{'dense': {'units': 4096}}, 'relu', {'dense': {'units': 256}}, 'relu', {'dense': {'units': 4}}]}, 'aggregation': {'strategy': 'median'},
+           'data': {'clients': 8}, 'rounds': 1, 'evaluation': {'every': 1}}
+    with Tree(tmp_path_factory.mktemp('narrow')) as c:
+        c.start_server()
+        narrow = h.Proxy(c.address, delay=0.01)
+        try:
+            relay = c.start_relay('a', narrow.address)
+            for i in range(4):
+                c.start_below('d%d' % i, 'a')
+            c.wait_daemons(4)
+            before = relay.memory_peak()
+            job, digests = c.run_job(120, **big)
+            update = 4 * (65 * 4096 + 4097 * 256 + 257 * 4)
+            assert narrow.bytes_up > 8 * update * .9
+            # Beside what it holds of updates: one copy of the params, which it sends to its daemons.
+            assert relay.memory_peak() - before < update + (6 << 20), (relay.memory_peak(), before)
+            assert narrow.n_connections == 1
+            assert c.run_job(120, **big)[1] == digests
+        finally:
+            narrow.close()
+
+
 # ---- what is killed ----
 
 @pytest.fixture(scope='module')

@@ -94,6 +94,11 @@ class Process:
     def alive(self):
         return self.popen.poll() is None
 
+    def memory_peak(self):
+        """Bytes: the most that it has had resident."""
+        with open('/proc/%d/status' % self.pid) as status:
+            return 1024 * int(next(line for line in status if line.startswith('VmHWM')).split()[1])
+
     def wait(self, timeout):
         """The exit status; negative for a signal."""
         try:

@@ -78,6 +78,33 @@ static void messages_go_out_at_once_and_wait_behind_a_full_socket(void **state)
         run_until(w, &w->client.closed, 1);
 }
 
+/* What a peer sends to one that is paused fills the kernels and then waits at the peer; nothing of it is lost, and a close ends the
+ * pause. */
+static void a_paused_stream_reads_later(void **state)
+{
+        struct world *w = *state;
+        static const uint8_t data[1 << 20];
+        connect_both(w);
+        mfl_stream_pause(&w->server.stream, true);
+        for (int i = 0; i < 32; i++) {
+                assert_int_equal(send_chunk(&w->client, 0, data, sizeof data, NULL), 0);
+                uv_run(&w->loop, UV_RUN_NOWAIT);
+        }
+        assert_int_equal(w->server.frames, 0);
+        assert_true(w->client.stream.queued_bytes > 0);
+        mfl_stream_pause(&w->server.stream, false);
+        run_until(w, &w->server.frames, 32);
+        mfl_stream_pause(&w->server.stream, true);
+        close_end(&w->client, "going home");
+        for (int i = 0; i < 5; i++)
+                uv_run(&w->loop, UV_RUN_NOWAIT);
+        assert_int_equal(w->server.closed, 0);
+        mfl_stream_close(&w->server.stream, NULL, false);
+        assert_false(w->server.stream.paused);
+        run_until(w, &w->server.closed, 1);
+        run_until(w, &w->client.closed, 1);
+}
+
 static void refused_payloads_are_dropped_or_end_the_stream(void **state)
 {
         struct world *w = *state;
@@ -398,6 +425,7 @@ int main(void)
                         big_payloads_land_at_their_destination, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(
                         messages_go_out_at_once_and_wait_behind_a_full_socket, world_setup, world_teardown),
+                cmocka_unit_test_setup_teardown(a_paused_stream_reads_later, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(
                         refused_payloads_are_dropped_or_end_the_stream, world_setup, world_teardown),
                 cmocka_unit_test_setup_teardown(single_bytes_make_frames, world_setup, world_teardown),
