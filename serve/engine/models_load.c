@@ -247,12 +247,13 @@ static void on_staged(struct mfl_work *work)
         submit(load, run_open, on_opened);
 }
 
+/* A load may retire two versions: the previous one, and what it has loaded, if that fails its trial. */
 static bool has_room(const struct mfl_model *model)
 {
+        size_t n_free = 0;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(model->retired); i++)
-                if (!model->retired[i])
-                        return true;
-        return false;
+                n_free += !model->retired[i];
+        return n_free >= 2;
 }
 
 static struct mfl_load *new_load(struct mfl_model *model)
