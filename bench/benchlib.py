@@ -145,7 +145,7 @@ class Daemons:
             raise SystemExit(f"left in shared memory: {left}")
 
 
-def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid"):
+def noop_job(name, rounds, clients, model="logistic", strategy="fedavg", partition="iid", aggregation=None):
     """For the swarm, whose clients all have weight 1 whatever samples it tells of. The model logistic has classes * (features + 1) parameters, as the swarm's data are. With the
     partition `local` each daemon is one client, and the job waits until all are there. Else as many daemons as clients
     have one each: by speed, clients that cost nothing would soon be with the few daemons that are answered first."""
@@ -155,7 +155,7 @@ rounds: {rounds}
 model: {model}
 data: {{name: noop, partition: {partition}{"" if partition == "local" else f", clients: {clients}"}}}
 training: {{lr: 0.1}}
-aggregation: {{strategy: {strategy}, weighting: uniform}}
+aggregation: {{{aggregation or f"strategy: {strategy}, weighting: uniform"}}}
 evaluation: {{every: 0}}
 selection: {{{selection}}}
 """

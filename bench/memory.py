@@ -4,6 +4,7 @@
 what such a round takes.
 
     memory.py [--uploads 10 100] [--kinds local:2] [--features 2499] [--classes 10000] [--rounds 4]
+              [--aggregation "strategy: multi-krum, f: 10"]
 
 A swarm of as many daemons as uploads, which do not train. The model `logistic` has classes * (features + 1) parameters,
 25,000,000 as it stands. A swarm needs two copies of the model for each daemon; where memory is short, there are fewer. A kind
@@ -27,9 +28,10 @@ def measure(uploads, kind, options):
     model = 4 * options.classes * (options.features + 1)
     clients = uploads if partition == "local" else 2 * uploads
     with bench.Server(config="" if slots == "auto" else f"slots: {slots}\n") as server:
-        child, _ = server.swarm(uploads, "--moving", "--features", str(options.features), "--classes", str(options.classes))
+        child, _ = server.swarm(uploads, "--moving", "--features", str(options.features), "--classes", str(options.classes),
+                                *(["--samples", "1"] if options.aggregation else []))
         before = bench.memory(server.pid)[0]
-        job = server.submit(bench.noop_job("memory", options.rounds, clients, partition=partition))
+        job = server.submit(bench.noop_job("memory", options.rounds, clients, partition=partition, aggregation=options.aggregation))
         bench.wait_until(lambda: server.rounds(job), 600, "the first round")
         seen, start = len(server.rounds(job)), processor(server, child)
         server.mfl("wait", job)
@@ -63,6 +65,7 @@ def main():
     parser.add_argument("--features", type=int, default=2499)
     parser.add_argument("--classes", type=int, default=10000)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--aggregation", help="what stands in a job's aggregation: {...}; default: fedavg")
     options = parser.parse_args()
     if options.rounds < 2:
         parser.error("--rounds: at least 2, because the first one is not timed")

@@ -35,7 +35,7 @@ struct update {
 struct swarm {
         uv_loop_t loop;
         const char *server, *prefix;
-        uint32_t n_daemons, delay_ms, seconds, features, classes;
+        uint32_t n_daemons, delay_ms, seconds, features, classes, samples;
         bool idle, moving;
         struct mfl_worker hasher;
         struct mfl_link **links;
@@ -286,7 +286,7 @@ static int open_daemon(struct swarm *swarm, uint32_t i, struct mfl_error *err)
         struct mfl_data_info data = {.name = "noop",
                 .shape = {1, {swarm->features}},
                 .classes = swarm->classes,
-                .train_samples = 1000000,
+                .train_samples = swarm->samples,
                 .test_samples = 1000,
                 .fingerprint = ((uint64_t)swarm->features << 32 | swarm->classes)};
         struct mfl_link_options options = {.server = swarm->server,
@@ -374,7 +374,7 @@ static int usage(void)
         fprintf(stderr,
                 "usage: bench_swarm [--server HOST:PORT] [--daemons K] [--idle] [--moving] [--delay-ms N] "
                 "[--seconds N]\n"
-                "                   [--features F] [--classes C] [--prefix NAME]\n");
+                "                   [--features F] [--classes C] [--samples N] [--prefix NAME]\n");
         return 2;
 }
 
@@ -389,6 +389,7 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                 {"seconds", required_argument, NULL, 't'},
                 {"features", required_argument, NULL, 'f'},
                 {"classes", required_argument, NULL, 'c'},
+                {"samples", required_argument, NULL, 'n'},
                 {"prefix", required_argument, NULL, 'p'},
                 {NULL, 0, NULL, 0},
         };
@@ -423,6 +424,9 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                 case 'c':
                         swarm->classes = n;
                         break;
+                case 'n':
+                        swarm->samples = n;
+                        break;
                 default:
                         return false;
                 }
@@ -433,8 +437,12 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-        static struct swarm swarm = {
-                .server = "127.0.0.1:7433", .prefix = "swarm", .n_daemons = 10, .features = 1, .classes = 2};
+        static struct swarm swarm = {.server = "127.0.0.1:7433",
+                .prefix = "swarm",
+                .n_daemons = 10,
+                .features = 1,
+                .classes = 2,
+                .samples = 1000000};
         struct mfl_error err = {{0}};
         if (!parse(&swarm, argc, argv))
                 return usage();

@@ -64,6 +64,9 @@ static int map_file(struct mfl_spill *spill, int fd, const char *path, struct mf
         if (map == MAP_FAILED)
                 return mfl_fail_errno(err, "map %s", path);
         spill->map = map;
+        /* Pages by themselves. Else Linux keeps the file in pieces of up to 2 MB, and from 6.18 on maps a whole piece of each row when
+         * one element of it is looked at. Advice only. */
+        madvise(map, spill->map_bytes, MADV_RANDOM);
         return 0;
 }
 
