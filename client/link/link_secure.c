@@ -162,7 +162,7 @@ void mfl_link_secure_hide(
         if (!job || !job->secure.bits)
                 return;
         entry->secure = true;
-        result->packed = false;
+        result->packed = result->ring.n > 0; /* masked numbers are as wide as the ring, and no wider */
         for (uint32_t i = 0; i < result->n_updates; i++) {
                 struct mfl_announce *a = &result->updates[i];
                 uint64_t figures[MFL_SECURE_FIGURES] = {
@@ -251,8 +251,12 @@ static void run_mask(struct mfl_work *work)
         const struct mfl_train_result *result = secure->result->result;
         memcpy(secure->answer.figures, secure->result->figures, sizeof secure->answer.figures);
         memcpy(secure->masked, result->data[0], result->n * sizeof *secure->masked);
-        secure->status = mfl_secure_member_mask(
-                secure->member, secure->masked, result->n, secure->answer.figures, &secure->err);
+        secure->status =
+                mfl_secure_ring_fold(&result->ring, (int64_t *)secure->masked, result->n, &secure->err);
+        if (!secure->status)
+                secure->status = mfl_secure_member_mask(
+                        secure->member, secure->masked, result->n, secure->answer.figures, &secure->err);
+        mfl_secure_ring_cut(&result->ring, 0, secure->masked, result->n);
 }
 
 static void on_masked(struct mfl_work *work)

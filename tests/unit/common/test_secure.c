@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Primitives of secure sums: published vectors, shares, degrees, and the key schedule, whose vectors an independent program made
  * (Python with the package cryptography 48: X25519, HKDF, AES-CTR, AES-GCM and hashlib, from the text of schedule.h). */
+#include "common/base/rng.h"
+#include "common/secure/ring.h"
 #include "common/secure/schedule.h"
 #include "common/secure/shamir.h"
+#include <math.h>
 #include "tests/lib/test.h"
 
 static void from_hex(const char *hex, uint8_t *ret, size_t n)
@@ -235,6 +238,135 @@ static void test_schedule(void **state)
         mfl_secure_msg_deinit(&v.peers);
 }
 
+/* ---- narrow rings ---- */
+
+#define N_PARTS 4 /* on a grid, a finer grid than the sum's units, statistics, and one that did not move */
+#define PART 50
+
+struct ring_bed {
+        struct mfl_param params[N_PARTS];
+        struct mfl_graph graph;
+        int32_t exponent[N_PARTS];
+        struct mfl_fixed fixed;
+};
+
+static void make_bed(struct ring_bed *bed, int bits, uint64_t weight_max)
+{
+        memset(bed, 0, sizeof *bed);
+        bed->graph.params = bed->params;
+        bed->graph.n_params = N_PARTS;
+        bed->graph.n = bed->graph.n_moving = N_PARTS * PART;
+        for (int t = 0; t < N_PARTS; t++)
+                bed->params[t] = (struct mfl_param){
+                        .offset = (uint64_t)t * PART, .count = PART, .moves = true, .trained = t != 2};
+        assert_int_equal(mfl_fixed_choose(1.0f, weight_max, &bed->fixed, NULL), 0);
+        const int32_t exponent[N_PARTS] = {-bits, -bed->fixed.scale_bits - 3, -bits, MFL_GRID_EXACT};
+        memcpy(bed->exponent, exponent, sizeof exponent);
+}
+
+/* The exact sum of clients with deltas on the grid; each has the largest or the smallest number of its bits now and then. */
+static void add_client(
+        const struct ring_bed *bed, struct mfl_rng *rng, int bits, uint64_t weight, int64_t *update)
+{
+        float delta[N_PARTS * PART];
+        double most = ldexp(1, bits - 1) - 1;
+        for (int i = 0; i < N_PARTS * PART; i++) {
+                uint32_t x = mfl_rng_u32(rng);
+                double k = x % 7 == 0 ? most : x % 7 == 1 ? -most : (double)(int32_t)x * 0x1p-31 * most;
+                int32_t e = bed->exponent[i / PART];
+                delta[i] = e == MFL_GRID_EXACT || i / PART == 2 ? (float)(k / (2 * most))
+                                                                : (float)ldexp(trunc(k), e);
+        }
+        assert_int_equal(mfl_fixed_add_f32(&bed->fixed, weight, delta, N_PARTS * PART, update, NULL), 0);
+}
+
+/* What is added is noise modulo the ring; only the sum of all has no mask. */
+static void test_ring(void **state)
+{
+        (void)state;
+        static const uint32_t rings[] = {32, 48};
+        for (int c = 0; c < 2; c++) {
+                struct ring_bed bed;
+                struct mfl_secure_ring ring;
+                struct mfl_error err;
+                enum { N = N_PARTS * PART, CLIENTS = 16 };
+                int bits = rings[c] == 32 ? 16 : 24;
+                uint64_t weight = ((uint64_t)1 << (rings[c] - (uint32_t)bits)) / CLIENTS, sum[N] = {0},
+                         mask[N];
+                int64_t plain[N] = {0};
+                struct mfl_rng rng = mfl_rng_new(3, MFL_RNG_SELECT, rings[c], 0);
+                make_bed(&bed, bits, weight * CLIENTS);
+                assert_int_equal(mfl_secure_ring_fits(rings[c], (uint32_t)bits, weight * CLIENTS, NULL), 0);
+                assert_int_equal(mfl_secure_ring_make(rings[c], (uint32_t)bits, &bed.graph, &bed.fixed,
+                                         bed.exponent, &ring, NULL),
+                        0);
+                for (int k = 0; k < CLIENTS; k++) {
+                        int64_t update[N] = {0};
+                        add_client(&bed, &rng, bits, weight, update);
+                        for (int i = 0; i < N; i++)
+                                plain[i] += update[i];
+                        assert_int_equal(mfl_secure_ring_fold(&ring, update, N, &err), 0);
+                        for (int i = 0; i < N; i++) {
+                                uint64_t word = (uint64_t)mfl_rng_u32(&rng) << 32 | mfl_rng_u32(&rng);
+                                /* client 2 j subtracts what client 2 j + 1 adds */
+                                mask[i] = k % 2 ? mask[i] : word;
+                                update[i] = (int64_t)((uint64_t)update[i] + (k % 2 ? mask[i] : -mask[i]));
+                        }
+                        mfl_secure_ring_cut(&ring, 0, (uint64_t *)update, N);
+                        for (int i = 0; i < N; i++) {
+                                bool narrow = i / PART < 2;
+                                assert_true(!narrow || (update[i] < (int64_t)1 << (rings[c] - 1) &&
+                                                               update[i] >= -((int64_t)1 << (rings[c] - 1))));
+                                sum[i] += (uint64_t)update[i];
+                        }
+                }
+                uint64_t spoilt[N];
+                memcpy(spoilt, sum, sizeof sum);
+                /* in pieces that end within parts */
+                assert_int_equal(
+                        mfl_secure_ring_unfold(&ring, 0, weight * CLIENTS, (int64_t *)sum, 77, NULL), 0);
+                assert_int_equal(mfl_secure_ring_unfold(
+                                         &ring, 77, weight * CLIENTS, (int64_t *)sum + 77, N - 77, NULL),
+                        0);
+                assert_memory_equal(sum, plain, sizeof plain);
+                spoilt[5] =
+                        ((uint64_t)1 << (rings[c] - 1)) - 1; /* more than half of that weight can add up to */
+                assert_int_equal(
+                        mfl_secure_ring_unfold(&ring, 0, weight * CLIENTS / 2, (int64_t *)spoilt, N, &err),
+                        MFL_INVALID);
+                assert_non_null(strstr(err.text, "element 5 is "));
+                plain[7]++; /* not on the grid */
+                assert_int_equal(mfl_secure_ring_fold(&ring, plain, N, &err), MFL_INVALID);
+                mfl_secure_ring_deinit(&ring);
+        }
+}
+
+static void test_ring_fits(void **state)
+{
+        static const struct {
+                uint32_t bits, grid;
+                uint64_t weight;
+                const char *why; /* NULL: it fits */
+        } rows[] = {{64, 0, UINT64_MAX, NULL}, {32, 16, 65536, NULL}, {32, 8, 1 << 24, NULL},
+                {32, 32, 1, NULL},
+                {32, 16, 65537,
+                        "takes 33 bits with its sign; write compression: {up: {bits: 8}}, or secure_sum: "
+                        "{bits: 48}"},
+                {32, 32, 2, "write compression: {up: {bits: 16}}, or secure_sum: {bits: 48}"},
+                {48, 48, 100,
+                        "takes 55 bits with its sign; write compression: {up: {bits: 32}}, or secure_sum: "
+                        "{bits: 64}"},
+                {32, 8, (uint64_t)1 << 36, "write weighting: uniform, or secure_sum: {bits: 48}"}};
+        (void)state;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                struct mfl_error err = {{0}};
+                int r = mfl_secure_ring_fits(rows[i].bits, rows[i].grid, rows[i].weight, &err);
+                assert_int_equal(r, rows[i].why ? MFL_INVALID : 0);
+                if (rows[i].why && !strstr(err.text, rows[i].why))
+                        fail_msg("row %zu: %s", i, err.text);
+        }
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -243,6 +375,8 @@ int main(void)
                 cmocka_unit_test(test_field),
                 cmocka_unit_test(test_degrees),
                 cmocka_unit_test(test_schedule),
+                cmocka_unit_test(test_ring),
+                cmocka_unit_test(test_ring_fits),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
