@@ -10,6 +10,7 @@ import pytest
 
 import mfl_certs
 import mfl_harness as h
+from mfl_relay import Relay
 from mfl_tls import TlsCluster
 from test_policy import LOCAL, Site
 
@@ -99,6 +100,47 @@ def test_narrow_rings(sites, ring, grid):
     assert up[0] == 8 * n  # nobody knows a range yet
     for bytes_up in up[1:]:
         assert ring / 8 * n <= bytes_up < 1.05 * ring / 8 * n, (bytes_up, n)
+
+
+# ---- below relays ----
+
+class Below(Sites):
+    """The last two of the daemons speak to the server, the others to a relay."""
+
+    def start_relay(self, old=None):
+        cert, key = self.ca.pairs['hub']
+        config = self.write('relay.yaml', 'heartbeat: 500ms\ndead_after: 5s\ntls_cert: %s\ntls_key: %s\ntls_ca: %s\n' % (cert, key, self.ca.ca))
+        relay = Relay(self, 'hub', self.address, config=config, **({'listen': old.address} if old else {}))
+        self.others.append(relay)
+        assert relay.wait_ready(), relay.log()
+        return relay
+
+    def plant(self):
+        self.ca.pairs['hub'] = self.ca.issue('hub', ['relay'], san='DNS:localhost,IP:127.0.0.1')
+        relay = self.start_relay()
+        for i, name in enumerate(self.names):
+            self.start_daemon(name, data=data(i), server=relay.address if i < len(self.names) - 2 else None)
+        self.wait_daemons(len(self.names), 20)
+        return relay
+
+
+def test_below_a_relay(tmp_path):
+    """A relay passes masked updates on, one for each daemon, and forms no groups; daemons check each other's keys, not its word."""
+    with Below(tmp_path, 5) as c:
+        c.start_server()
+        relay = c.plant()
+        plain, _ = c.run_job(60, data=LOCAL, rounds=2)
+        masked, _ = c.run_job(60, data=LOCAL, rounds=2, secure_sum=SUM)
+        assert comparable(c, masked) == comparable(c, plain)
+        assert 'below relay hub form a group' in c.mfl('logs', plain).stdout
+        assert 'form a group' not in c.mfl('logs', masked).stdout
+        slow = c.submit(data=LOCAL, rounds=6, secure_sum=SUM, evaluation={'every': 0}, seed=11, limits={'quorum': 0.5})
+        h.wait_until(lambda: any('secure sum of 5' in line for line in lines(c, slow)), 30, 'the first sum')
+        relay.kill()
+        c.start_relay(relay)
+        c.wait_job(slow, 90)
+        assert {r['clients'] for r in c.rounds(slow)} <= {0, 5} and c.rounds(slow)[-1]['clients'] == 5, lines(c, slow)
+        c.check_alive()
 
 
 # ---- the same updates with others ----
