@@ -146,6 +146,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         result->n = run->job->graph->n_moving;
         result->vectors = mfl_method_vectors(run->job->spec);
         result->packed = run->job->spec->compression.up;
+        result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)

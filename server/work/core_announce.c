@@ -227,7 +227,7 @@ static void place(struct mfl_core *core, struct core_update *update)
         else if (a->n_rejected == a->item_count)
                 mfl_core_update_count(core, update);
         else if (a->masked)
-                mfl_core_update_move(update, UPDATE_HELD);
+                mfl_core_update_hold(update);
         else
                 mfl_core_update_enqueue(core, update);
         mfl_core_dirty(core, job);
