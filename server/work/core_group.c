@@ -42,6 +42,14 @@ static void send_alone(struct mfl_core *core, struct core_task *task, const char
         mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, reason);
 }
 
+static void wait_alone(struct mfl_core *core, struct core_update *update)
+{
+        if (update->announce.masked)
+                mfl_core_update_hold(update);
+        else
+                mfl_core_update_enqueue(core, update);
+}
+
 /* Takes the member out of its group. stays: it is told, and its update, if it is ready, waits for a slot. */
 static void release(
         struct mfl_core *core, struct core_group *group, uint32_t rank, bool stays, const char *reason)
@@ -55,10 +63,8 @@ static void release(
                 update->group = NULL;
         if (stays)
                 send_alone(core, task, reason);
-        if (update && stays && update->announce.masked)
-                mfl_core_update_hold(update);
-        else if (update && stays)
-                mfl_core_update_enqueue(core, update);
+        if (update && stays)
+                wait_alone(core, update);
         else if (update)
                 mfl_core_update_drop(core, update);
 }

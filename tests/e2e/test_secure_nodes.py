@@ -11,7 +11,7 @@ JOB = {'data': POPULATION, 'rounds': 3, 'aggregation': {'strategy': 'fednova'}, 
 
 
 class Nodes(Sites):
-    """Daemon i is on node 1 + i % 3, but for the last one, which has no neighbour."""
+    """Daemon i is on node 1 + i % 3, but for the last of seven, which has no neighbour."""
 
     def start(self, server=None, slow=None):
         self.share()
@@ -61,22 +61,24 @@ def test_fewer_nodes_than_three(tmp_path):
 @pytest.mark.parametrize('step', ['combine', 'the secure sum of', 'shares are exchanged', 'masked updates are added'])
 @pytest.mark.parametrize('who', ['member', 'leader'])
 def test_a_daemon_of_a_node_is_killed(tmp_path, who, step):
-    """d1 and d4 are one node, and d1 leads. Another daemon is slow, so that each step takes a while."""
+    """d1, d4 and d7 are one node with five clients, and d1 leads. Another daemon is slow, so that each step takes a while."""
     with Nodes(tmp_path, 8) as c:
         c.start_server()
         proxy = h.Proxy(c.address, delay=0.2)
         c.start(server=proxy.address, slow='d8')
-        job = c.submit(secure_sum=SUM, limits={'quorum': 0.4, 'retries': 5}, **dict(JOB, rounds=2))
+        job = c.submit(secure_sum=SUM, limits={'quorum': 0.4, 'retries': 5}, **dict(JOB, rounds=4))
         words = 'daemon d1 leads' if step == 'combine' else step
         h.wait_until(lambda: said(c, job, words), 30, words)
         c.daemons.pop('d4' if who == 'member' else 'd1').kill()
         c.wait_job(job, 90)
         rounds = c.rounds(job)
         assert rounds[-1]['clients'] == 13, lines(c, job)  # others train what the dead one would have
-        _, plain = c.run_job(60, **dict(JOB, rounds=2))
-        if rounds[0]['clients'] == 13:
-            assert [r['digest'].hex() for r in rounds] == plain
-        else:
-            assert rounds[0]['clients'] == 0 or said(c, job, 'leaves the secure sum') or said(c, job, 'are missing'), lines(c, job)
+        _, plain = c.run_job(60, **dict(JOB, rounds=4))
+        for r, digest in zip(rounds, plain):  # as long as nobody was missing
+            if r['clients'] != 13:
+                break
+            assert r['digest'].hex() == digest
+        for r in rounds:
+            assert r['clients'] == 0 or r['clients'] >= 13 - 5, lines(c, job)
         c.check_alive()
         proxy.close()

@@ -17,6 +17,7 @@ struct party {
         struct mfl_secure_trust trust;
         struct mfl_secure_book book;
         uint8_t name[8];
+        const char *with; /* another daemon of its node, whose update it brings, too; NULL: none */
         struct mfl_secure_member *member;
         uint64_t plain[WORDS], v[WORDS], figures[MFL_SECURE_FIGURES], told[MFL_SECURE_FIGURES];
         bool lost;
@@ -72,7 +73,8 @@ static int check(void *user, const uint8_t *chain, uint32_t n_chain, const void 
 
 static void make_member(struct bed *bed, struct party *party)
 {
-        const struct mfl_secure_member_options options = {.job = bed->job,
+        uint64_t other[MFL_SECURE_WHO_WORDS] = {0};
+        struct mfl_secure_member_options options = {.job = bed->job,
                 .text = "a job",
                 .round = 1,
                 .params = bed->params,
@@ -80,6 +82,11 @@ static void make_member(struct bed *bed, struct party *party)
                 .least = 3,
                 .trust = &party->trust,
                 .book = &party->book};
+        assert_int_equal(mfl_secure_who((const char *)party->name, options.who, NULL), 0);
+        if (party->with)
+                assert_int_equal(mfl_secure_who(party->with, other, NULL), 0);
+        for (uint32_t i = 0; i < MFL_SECURE_WHO_WORDS; i++)
+                options.who[i] += other[i];
         mfl_secure_member_free(party->member);
         assert_int_equal(mfl_secure_member_new(&options, &party->member, NULL), 0);
         memcpy(party->v, party->plain, sizeof party->v);
@@ -507,10 +514,11 @@ static void test_other_subset(void **state)
                 run_stage(&bed, why, sizeof why);
         expect_sum(&bed, true);
         bed.job = "j-000002"; /* the same job file under another number: the same updates */
-        for (int again = 0; again < 2; again++) {
+        for (int again = 0; again < 3; again++) { /* the same; without one; one brings its neighbour's update, too */
+                bed.v[3].with = again == 2 ? "d9" : NULL;
                 for (uint32_t i = 0; i < bed.n; i++)
                         make_member(&bed, &bed.v[i]);
-                bed.v[2].lost = again;
+                bed.v[2].lost = again == 1;
                 assert_int_equal(begin(&bed, &err), 0);
                 while (mfl_leader_stage(bed.leader) < MFL_LEADER_SIGN)
                         run_stage(&bed, why, sizeof why);
