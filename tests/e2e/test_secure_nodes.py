@@ -58,6 +58,20 @@ def test_fewer_nodes_than_three(tmp_path):
         c.check_alive()
 
 
+def test_a_late_member_is_a_participant_of_its_own(tmp_path):
+    """The node waits two seconds for it, and adds without it."""
+    with Nodes(tmp_path, 6) as c:
+        c.start_server()
+        proxy = h.Proxy(c.address, delay=1.2)
+        c.start(server=proxy.address, slow='d4')
+        once = dict(JOB, rounds=1)
+        plain, _ = c.run_job(60, **once)
+        masked, _ = c.run_job(60, secure_sum=SUM, **once)
+        assert comparable(c, masked) == comparable(c, plain)
+        assert said(c, masked, 'the secure sum of 4 daemons begins'), lines(c, masked)
+        proxy.close()
+
+
 @pytest.mark.parametrize('step', ['combine', 'the secure sum of', 'shares are exchanged', 'masked updates are added'])
 @pytest.mark.parametrize('who', ['member', 'leader'])
 def test_a_daemon_of_a_node_is_killed(tmp_path, who, step):
