@@ -9,6 +9,7 @@
 #include "common/secure/shamir.h"
 
 #define SECURITY_BITS 41 /* each of the two events of 2^-40 */
+#define TRIES_BITS 80    /* sets of keys that a server may look through */
 #define FAILURE_BITS 20
 #define SMALL 1e-9 /* shares are decimal fractions */
 
@@ -67,7 +68,8 @@ static bool stays_connected(const struct factorials *f, uint32_t n, uint32_t gon
 /* 0: no threshold is good enough. One of the n looks at its k neighbours among the others. */
 static uint32_t threshold(const struct factorials *f, uint32_t n, uint32_t bad, uint32_t lost, uint32_t k)
 {
-        double security = ldexp(1.0, -SECURITY_BITS) / n, failure = ldexp(1.0, -FAILURE_BITS) / n;
+        double security = ldexp(1.0, -SECURITY_BITS - TRIES_BITS) / n,
+               failure = ldexp(1.0, -FAILURE_BITS) / n;
         uint32_t t = k / 2 + 1;
         if (!stays_connected(f, n, MFL_MIN(bad + lost, n), k))
                 return 0;
