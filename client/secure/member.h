@@ -56,7 +56,7 @@ void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_
         const uint8_t with[MFL_SHA256_BYTES]);
 
 struct mfl_secure_member_options {
-        const char *job, *text; /* number and job file */
+        const char *job, *text;             /* number and job file */
         uint64_t who[MFL_SECURE_WHO_WORDS]; /* whose updates it brings */
         uint32_t round;
         const uint8_t *params; /* digest */

@@ -72,8 +72,8 @@ def test_a_late_member_is_a_participant_of_its_own(tmp_path):
         proxy.close()
 
 
-@pytest.mark.parametrize('step', ['combine', 'the secure sum of', 'shares are exchanged', 'masked updates are added'])
-@pytest.mark.parametrize('who', ['member', 'leader'])
+@pytest.mark.parametrize('who,step', [('member', 'combine'), ('member', 'shares are exchanged'), ('leader', 'the secure sum of'),
+                                      ('leader', 'masked updates are added')])
 def test_a_daemon_of_a_node_is_killed(tmp_path, who, step):
     """d1, d4 and d7 are one node with five clients, and d1 leads. Another daemon is slow, so that each step takes a while."""
     with Nodes(tmp_path, 8) as c:

@@ -514,7 +514,8 @@ static void test_other_subset(void **state)
                 run_stage(&bed, why, sizeof why);
         expect_sum(&bed, true);
         bed.job = "j-000002"; /* the same job file under another number: the same updates */
-        for (int again = 0; again < 3; again++) { /* the same; without one; one brings its neighbour's update, too */
+        for (int again = 0; again < 3;
+                again++) { /* the same; without one; one brings its neighbour's update, too */
                 bed.v[3].with = again == 2 ? "d9" : NULL;
                 for (uint32_t i = 0; i < bed.n; i++)
                         make_member(&bed, &bed.v[i]);
