@@ -294,6 +294,7 @@ static void stepped(struct mfl_link *link)
 
 static void summed(struct mfl_link *link)
 {
+        mfl_link_secure_summed(link);
         mfl_link_upload_pump(link);
         tell_transfer(link);
 }
@@ -431,9 +432,13 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 mfl_msg_deinit(&msg);
                 return mfl_fail_memory(err, strlen(envelope->job_spec->text), "a job file");
         }
+        bool alone = msg.kind == MFL_MSG_ALONE;
+        uint64_t task = alone ? msg.cancel.task : 0;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_MESSAGE, .msg = &msg};
         mfl_link_post(link, &event);
         mfl_msg_deinit(&msg);
+        if (alone)
+                mfl_link_secure_alone(link, task);
         return 0;
 }
 

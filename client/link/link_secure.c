@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Secure sums at the daemon: from a result to its masked update.
  *
- *   result computed -> its figures are kept here, and the agent announces none
- *   Announce sent   -> a member (client/secure/member.h) with new keys: KEYS
+ *   result computed -> its figures are kept here, and the agent announces none; where others of the node may add the update, they
+ *                      stand behind it
+ *   Announce sent   -> a member (client/secure/member.h) with new keys: KEYS. With a group, only its leader has one, when it has the
+ *                      node's sum; Alone makes one for the update alone
  *   PEERS ..        -> what the member answers; MASK: a worker masks a copy of the update, then MASKED. From then on grants are
  *                      answered from the copy: the update itself never leaves
  *
@@ -19,7 +21,10 @@ struct link_secure {
         char job[MFL_JOB_ID_BYTES];
         struct mfl_tls_signer *signer;
         struct mfl_secure_trust trust;
-        struct mfl_secure_member *member;
+        struct mfl_secure_member *member; /* NULL: the update waits for its group */
+        uint32_t round;
+        bool group;
+        struct link_combine *combine; /* the node's sum, which is masked; NULL: the update */
         struct link_secure *next;
         bool dead; /* off the list; freed when the worker has masked */
         /* While the worker masks: */
@@ -80,6 +85,8 @@ static int check(void *user, const uint8_t *chain, uint32_t n_chain, const void 
 static void free_secure(struct link_secure *secure)
 {
         mfl_secure_member_free(secure->member);
+        if (secure->combine)
+                mfl_link_combine_unref(secure->combine);
         mfl_tls_signer_free(secure->signer);
         mfl_secure_msg_deinit(&secure->answer);
         free(secure->masked);
@@ -155,6 +162,22 @@ static void refuse(struct link_secure *secure, int status, const struct mfl_erro
 
 /* ---- results ---- */
 
+/* Behind the update, in memory that the daemons of the node can read. A group of a secure sum never adds on GPUs. */
+static void put_tail(struct mfl_link *link, const struct mfl_train_result *result, const uint64_t *figures)
+{
+        uint64_t who[MFL_SECURE_WHO_WORDS];
+        struct mfl_error err;
+        if (result->tail != MFL_SECURE_TAIL || !result->data[0])
+                return;
+        uint64_t *tail = (uint64_t *)result->data[0] + result->n;
+        if (mfl_secure_who(link->options.agent.info.name, who, &err)) {
+                mfl_link_fatal(link, &err);
+                return;
+        }
+        memcpy(tail, figures, MFL_SECURE_FIGURES * sizeof *tail);
+        memcpy(tail + MFL_SECURE_FIGURES, who, sizeof who);
+}
+
 void mfl_link_secure_hide(
         struct mfl_link *link, const char *id, struct mfl_train_result *result, struct link_result *entry)
 {
@@ -162,7 +185,7 @@ void mfl_link_secure_hide(
         if (!job || !job->secure.bits)
                 return;
         entry->secure = true;
-        result->packed = false;
+        result->packed = result->ring.n > 0; /* masked numbers are as wide as the ring, and no wider */
         for (uint32_t i = 0; i < result->n_updates; i++) {
                 struct mfl_announce *a = &result->updates[i];
                 uint64_t figures[MFL_SECURE_FIGURES] = {
@@ -170,6 +193,8 @@ void mfl_link_secure_hide(
                 for (uint32_t s = 0; s < a->n_scalars; s++)
                         figures[MFL_FIGURE_SCALAR + s] = (uint64_t)a->scalars[s];
                 memcpy(entry->figures, figures, sizeof figures);
+                if (result->grouped && a->bytes)
+                        put_tail(link, result, entry->figures);
                 a->weight = a->samples = a->correct = a->clamped = 0;
                 a->loss_sum = 0;
                 a->n_scalars = 0;
@@ -178,7 +203,13 @@ void mfl_link_secure_hide(
         }
 }
 
-static int new_member(struct link_secure *secure, const struct link_job *job, const struct mfl_announce *a,
+/* Behind the node's sum. */
+static const uint64_t *tail_of(const struct link_combine *combine)
+{
+        return (const uint64_t *)combine->call.combine.sum + combine->result->result->n;
+}
+
+static int new_member(struct link_secure *secure, const struct link_job *job,
         const struct link_result *result, struct mfl_error *err)
 {
         const struct mfl_policy *policy = mfl_gate_policy(secure->link->options.gate);
@@ -187,16 +218,81 @@ static int new_member(struct link_secure *secure, const struct link_job *job, co
                 return r;
         secure->trust = (struct mfl_secure_trust){.user = secure, .sign = sign, .check = check};
         secure->trust.chain = mfl_tls_signer_chain(secure->signer, &secure->trust.n_chain);
-        const struct mfl_secure_member_options options = {.job = job->id,
+        struct mfl_secure_member_options options = {.job = job->id,
                 .text = job->text,
-                .round = a->round,
+                .round = secure->round,
                 .params = result->params,
                 .spec = job->secure,
                 .least = policy ? policy->min_participants : 0,
                 .trust = &secure->trust,
                 .book = secure->link->book,
                 .keep = keep};
-        return mfl_secure_member_new(&options, &secure->member, err);
+        r = mfl_secure_who(secure->link->options.agent.info.name, options.who, err);
+        if (secure->combine)
+                memcpy(options.who, tail_of(secure->combine) + MFL_SECURE_FIGURES, sizeof options.who);
+        return r ? r : mfl_secure_member_new(&options, &secure->member, err);
+}
+
+/* Makes the member, of the node's sum or of the update alone. */
+static void begin(struct link_secure *secure)
+{
+        struct mfl_link *link = secure->link;
+        struct link_result *result = mfl_link_result_find(link, secure->task);
+        const struct link_job *job = job_of(link, secure->job);
+        struct mfl_secure_msg keys = {0};
+        struct mfl_error err;
+        if (!result || !job) {
+                drop_one(secure);
+                return;
+        }
+        int r = new_member(secure, job, result, &err);
+        if (!r)
+                r = mfl_secure_member_keys(secure->member, &keys, &err);
+        if (r) {
+                refuse(secure, r, &err);
+                return;
+        }
+        send_secure(secure, &keys);
+        mfl_secure_msg_deinit(&keys);
+}
+
+void mfl_link_secure_summed(struct mfl_link *link)
+{
+        for (struct link_secure *secure = link->secures, *next; secure; secure = next) {
+                next = secure->next;
+                struct link_combine *combine =
+                        secure->group ? mfl_link_combine_find(link, secure->task) : NULL;
+                if (!combine || combine->state != LINK_COMBINE_DONE || !combine->call.combine.sum)
+                        continue;
+                secure->group = false;
+                secure->combine = combine;
+                combine->refs++;
+                begin(secure);
+        }
+}
+
+/* The group is over: what was made of its sum is, too. */
+void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire)
+{
+        for (struct link_secure **at = &link->secures; *at; at = &(*at)->next) {
+                struct link_secure *secure = *at;
+                if (secure->wire != wire)
+                        continue;
+                struct link_secure *own =
+                        secure->group || secure->combine ? mfl_calloc(1, sizeof *own) : NULL;
+                if (!own)
+                        return;
+                own->link = link;
+                own->task = secure->task;
+                own->wire = wire;
+                own->round = secure->round;
+                mfl_strcpy(own->job, sizeof own->job, secure->job);
+                drop(at);
+                own->next = link->secures;
+                link->secures = own;
+                begin(own);
+                return;
+        }
 }
 
 /* An earlier sum of this job is over, whatever became of it. */
@@ -213,9 +309,8 @@ static void drop_earlier(struct mfl_link *link, const char *job)
 void mfl_link_secure_announced(struct mfl_link *link, const struct mfl_agent_action *action)
 {
         const struct mfl_announce *a = &action->msg.announce;
-        struct link_result *result = mfl_link_result_find(link, action->task_number);
+        const struct link_result *result = mfl_link_result_find(link, action->task_number);
         const struct link_job *job = job_of(link, a->job);
-        struct mfl_secure_msg keys = {0};
         struct mfl_error err;
         if (!result || !result->secure || !a->bytes || !job || !link->stream_state)
                 return;
@@ -229,18 +324,13 @@ void mfl_link_secure_announced(struct mfl_link *link, const struct mfl_agent_act
         secure->link = link;
         secure->task = action->task_number;
         secure->wire = a->task;
+        secure->round = a->round;
+        secure->group = a->group != 0;
         mfl_strcpy(secure->job, sizeof secure->job, a->job);
         secure->next = link->secures;
         link->secures = secure;
-        int r = new_member(secure, job, a, result, &err);
-        if (!r)
-                r = mfl_secure_member_keys(secure->member, &keys, &err);
-        if (r) {
-                refuse(secure, r, &err);
-                return;
-        }
-        send_secure(secure, &keys);
-        mfl_secure_msg_deinit(&keys);
+        if (!secure->group)
+                begin(secure);
 }
 
 /* ---- masking ---- */
@@ -249,10 +339,17 @@ static void run_mask(struct mfl_work *work)
 {
         struct link_secure *secure = MFL_CONTAINER_OF(work, struct link_secure, work);
         const struct mfl_train_result *result = secure->result->result;
-        memcpy(secure->answer.figures, secure->result->figures, sizeof secure->answer.figures);
-        memcpy(secure->masked, result->data[0], result->n * sizeof *secure->masked);
-        secure->status = mfl_secure_member_mask(
-                secure->member, secure->masked, result->n, secure->answer.figures, &secure->err);
+        const struct link_combine *combine = secure->combine;
+        memcpy(secure->answer.figures, combine ? tail_of(combine) : secure->result->figures,
+                sizeof secure->answer.figures);
+        memcpy(secure->masked, combine ? combine->call.combine.sum : result->data[0],
+                result->n * sizeof *secure->masked);
+        secure->status =
+                mfl_secure_ring_fold(&result->ring, (int64_t *)secure->masked, result->n, &secure->err);
+        if (!secure->status)
+                secure->status = mfl_secure_member_mask(
+                        secure->member, secure->masked, result->n, secure->answer.figures, &secure->err);
+        mfl_secure_ring_cut(&result->ring, 0, secure->masked, result->n);
 }
 
 static void on_masked(struct mfl_work *work)
@@ -278,7 +375,7 @@ static int start_mask(struct link_secure *secure, struct mfl_error *err)
 {
         struct mfl_link *link = secure->link;
         struct link_result *result = mfl_link_result_find(link, secure->task);
-        if (!result || result->refs)
+        if (!result || result->refs > (secure->combine ? 1u : 0u))
                 return mfl_fail(err, MFL_INVALID, "the update is not there, or is being sent");
         const struct mfl_train_result *made = result->result;
         if (made->n_updates != 1 || made->updates[0].encoding != MFL_ENCODING_I64 ||
@@ -312,7 +409,7 @@ void mfl_link_secure_message(struct mfl_link *link, const struct mfl_secure_msg 
         struct mfl_error err;
         while (secure && secure->wire != msg->task)
                 secure = secure->next;
-        if (!secure || secure->result) {
+        if (!secure || secure->result || !secure->member) {
                 mfl_link_trace(link, "a step of a secure sum that is over, or not due: ignored");
                 return;
         }
@@ -342,7 +439,8 @@ bool mfl_link_secure_lets(struct mfl_link *link, const struct mfl_task *task)
                 return true;
         if (!link->options.tls.ca)
                 why = "secure_sum: " MFL_SECURE_NEEDS_TLS;
-        else if (task->group.group || task->team.team || task->single_updates)
+        else if ((task->group.group && task->group.collective != MFL_COLLECTIVE_SHM) || task->team.team ||
+                 task->single_updates)
                 why = "the server wants updates of a job with secure_sum to be shared before they are masked";
         if (!why)
                 return true;

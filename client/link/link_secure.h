@@ -8,8 +8,10 @@
 /* A training is done. In a job with secure_sum its figures go into `entry`, and the result tells none. */
 void mfl_link_secure_hide(
         struct mfl_link *link, const char *job, struct mfl_train_result *result, struct link_result *entry);
-/* The Announce was sent: keys follow, if its result is masked. */
+/* The Announce was sent: keys follow, if its result is masked; with a group, when the node's sum is there. */
 void mfl_link_secure_announced(struct mfl_link *link, const struct mfl_agent_action *action);
+void mfl_link_secure_summed(struct mfl_link *link);               /* a combine has ended */
+void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire); /* the server has ended the task's group */
 void mfl_link_secure_message(struct mfl_link *link, const struct mfl_secure_msg *msg);
 /* False: the task is refused, and the server was told. */
 bool mfl_link_secure_lets(struct mfl_link *link, const struct mfl_task *task);

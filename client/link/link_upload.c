@@ -62,7 +62,7 @@ void mfl_link_upload_add(struct mfl_link *link, struct mfl_agent_action *action)
                                           : result->result->updates[action->update].bytes;
         /* The server asks for more than there is, or for a sum that has just failed: nothing comes, so it
          * grants again or gives up. */
-        bool unmasked = result->secure && (!result->masked || combine);
+        bool unmasked = result->secure && !result->masked;
         if (!link->stream_state || !ranges_fit(action, bytes) || (action->combined && !combine) || unmasked)
                 return;
         supersede(link, action);
@@ -178,9 +178,9 @@ static int send_chunk(
         struct mfl_link *link, struct link_upload *upload, uint64_t bytes, struct mfl_error *err)
 {
         const struct mfl_range *range = &upload->ranges[upload->range];
-        const char *data = upload->combine          ? (const char *)upload->combine->call.combine.sum
-                           : upload->result->secure ? (const char *)upload->result->masked
-                                                    : upload->result->result->data[upload->update];
+        const char *data = upload->result->secure ? (const char *)upload->result->masked
+                           : upload->combine      ? (const char *)upload->combine->call.combine.sum
+                                                  : upload->result->result->data[upload->update];
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         Mfl__Chunk chunk = MFL__CHUNK__INIT;
         chunk.task = upload->wire_task;

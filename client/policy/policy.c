@@ -113,6 +113,7 @@ static const struct mfl_yaml_field fields[] = {
         NAMES("strategies", strategies, read_strategies),
         NAMES("strategies_refused", strategies_refused, read_strategies),
         NAMES("secure_sum", secure_sum, read_required),
+        {.key = "secure_bad", AT(F64, secure_bad), .min = 0, .max = 0.5},
         NAMES("peers", peers, read_peers),
         {.key = "programs", .kind = MFL_YAML_CALL, .read = read_programs},
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
@@ -126,7 +127,7 @@ static const struct mfl_yaml_field fields[] = {
 int mfl_policy_read(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        struct mfl_policy policy = {.set = true};
+        struct mfl_policy policy = {.set = true, .secure_bad = 0.1};
         if (node->type != MFL_YAML_MAPPING)
                 return mfl_yaml_fail(
                         doc, node, err, "expected a mapping such as {owners: [alice], dir: DIR}");
@@ -140,6 +141,9 @@ int mfl_policy_read(
         if (policy.strategies.n && policy.strategies_refused.n)
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "strategies_refused"), err,
                         "strategies already lists all that are allowed: write one of the two");
+        if (mfl_yaml_find(node, "secure_bad") && !policy.secure_sum)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "secure_bad"), err,
+                        "is held against secure sums alone: add secure_sum: required");
         if (policy.peers.n && !policy.secure_sum)
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "peers"), err,
                         "only secure sums name their participants: add secure_sum: required");
@@ -262,6 +266,14 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
                 mfl_strcpy(ret_reason, MFL_REASON_BYTES,
                         "this site's policy wants secure sums: add secure_sum: {bits: 64} to the job");
                 rule = "secure_sum";
+        }
+        if (!rule && policy->secure_sum && job->secure.bad < policy->secure_bad) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy counts on %g%% of daemons that work with the server: write "
+                        "secure_sum: "
+                        "{bits: %u, bad: %g} or more",
+                        policy->secure_bad * 100, job->secure.bits, policy->secure_bad);
+                rule = "secure_bad";
         }
         if (!rule)
                 rule = check_limits(policy, job, ret_reason);

@@ -35,6 +35,7 @@ struct mfl_policy {
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
         bool secure_sum;                /* jobs without it are refused */
+        double secure_bad;              /* and those that count on fewer bad daemons */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
         char dir[MFL_POLICY_DIR_BYTES];
 };

@@ -57,7 +57,8 @@ static void move(struct mfl_secure_member *m, enum stage to)
 
 /* ---- keys ---- */
 
-static int make_keys(struct mfl_secure_member *m, struct mfl_error *err)
+static int make_keys(
+        struct mfl_secure_member *m, const uint64_t who[MFL_SECURE_WHO_WORDS], struct mfl_error *err)
 {
         uint8_t statement[MFL_SECURE_KEYS_STATEMENT], signature[MFL_SECURE_SIGNATURE_MAX];
         struct mfl_secure_keys keys = {.chain = m->trust->chain, .n_chain = m->trust->n_chain};
@@ -72,12 +73,13 @@ static int make_keys(struct mfl_secure_member *m, struct mfl_error *err)
                 r = mfl_secure_public(&m->mask, &m->mask_public, err);
         if (r)
                 return r;
-        mfl_secure_keys_statement(m->context, &m->channel_public, &m->mask_public, statement);
+        keys.channel = m->channel_public;
+        keys.mask = m->mask_public;
+        memcpy(keys.who, who, sizeof keys.who);
+        mfl_secure_keys_statement(m->context, &keys, statement);
         r = m->trust->sign(m->trust->user, statement, sizeof statement, signature, &keys.n_signature, err);
         if (r)
                 return r;
-        keys.channel = m->channel_public;
-        keys.mask = m->mask_public;
         keys.signature = signature;
         m->n_own = mfl_secure_keys_write(&keys, m->own);
         return m->n_own ? 0
@@ -99,7 +101,7 @@ int mfl_secure_member_new(const struct mfl_secure_member_options *options,
         int r = mfl_secure_context(
                 options->job, options->round, options->params, options->text, m->context, err);
         if (!r)
-                r = make_keys(m, err);
+                r = make_keys(m, options->who, err);
         if (r)
                 mfl_secure_member_free(m);
         else
@@ -162,7 +164,7 @@ static int check_peer(struct mfl_secure_member *m, uint32_t i, struct mfl_error 
         int r = mfl_secure_keys_read(m->peers.bytes + part->at, part->n, &peer->keys, err);
         if (r)
                 return r;
-        mfl_secure_keys_statement(m->context, &peer->keys.channel, &peer->keys.mask, statement);
+        mfl_secure_keys_statement(m->context, &peer->keys, statement);
         return m->trust->check(m->trust->user, peer->keys.chain, peer->keys.n_chain, statement,
                 sizeof statement, peer->keys.signature, peer->keys.n_signature, &peer->identity, err);
 }
@@ -360,25 +362,34 @@ int mfl_secure_member_mask(struct mfl_secure_member *m, uint64_t *v, uint64_t n,
 
 /* ---- SURVIVORS ---- */
 
-static int compare_prints(const void *a, const void *b)
+struct survivor {
+        char print[72]; /* no hole behind it: all of it is hashed */
+        uint64_t who[MFL_SECURE_WHO_WORDS];
+};
+
+static int compare_survivors(const void *a, const void *b)
 {
-        return memcmp(a, b, MFL_SECURE_PRINT_BYTES);
+        const struct survivor *x = a, *y = b;
+        return memcmp(x->print, y->print, sizeof x->print);
 }
 
-/* A digest of who they are, whatever their numbers in this sum. */
+/* A digest of who they are and whose updates they bring, whatever their numbers in this sum. */
 static int name_survivors(const struct mfl_secure_member *m, const struct mfl_secure_set *set,
         uint8_t ret_name[MFL_SHA256_BYTES], struct mfl_error *err)
 {
         uint32_t n = 0;
-        char(*prints)[MFL_SECURE_PRINT_BYTES] = mfl_calloc(m->n, sizeof *prints);
-        if (!prints)
-                return mfl_fail_memory(err, m->n * sizeof *prints, "survivors");
-        for (uint32_t i = 0; i < m->n; i++)
-                if (mfl_secure_has(set, i))
-                        memcpy(prints[n++], m->peer[i].identity.fingerprint, MFL_SECURE_PRINT_BYTES);
-        qsort(prints, n, sizeof *prints, compare_prints);
-        int r = mfl_sha256(prints, n * sizeof *prints, ret_name, err);
-        free(prints);
+        struct survivor *v = mfl_calloc(m->n, sizeof *v);
+        if (!v)
+                return mfl_fail_memory(err, m->n * sizeof *v, "survivors");
+        for (uint32_t i = 0; i < m->n; i++) {
+                if (!mfl_secure_has(set, i))
+                        continue;
+                memcpy(v[n].print, m->peer[i].identity.fingerprint, MFL_SECURE_PRINT_BYTES);
+                memcpy(v[n++].who, m->peer[i].keys.who, sizeof v->who);
+        }
+        qsort(v, n, sizeof *v, compare_survivors);
+        int r = mfl_sha256(v, n * sizeof *v, ret_name, err);
+        free(v);
         return r;
 }
 

@@ -11,8 +11,8 @@
  *   - survivors: this member opens nothing before t of the holders of its shares have signed the same set;
  *   - one answer: for a member that counts it opens a share of the self mask, for one that is gone a share of the mask key, and it
  *     does so once;
- *   - rounds: the same update in a sum with other survivors would be known from the difference, so a book remembers with whom an
- *     update was summed. An update is known by its elements, since the server gives jobs their numbers and files.
+ *   - rounds: the same update in a sum with other survivors, or with survivors that bring other updates of their nodes, would be known
+ *     from the difference, so a book remembers with whom an update was summed. An update is known by its elements, since the server gives jobs their numbers and files.
  *
  * Pure, but for randomness and signatures (trust). One thread at a time. MFL_INVALID: refused, the text says what the server did;
  * negative: the process can't go on. */
@@ -56,7 +56,8 @@ void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_
         const uint8_t with[MFL_SHA256_BYTES]);
 
 struct mfl_secure_member_options {
-        const char *job, *text; /* number and job file */
+        const char *job, *text;             /* number and job file */
+        uint64_t who[MFL_SECURE_WHO_WORDS]; /* whose updates it brings */
         uint32_t round;
         const uint8_t *params; /* digest */
         struct mfl_secure_spec spec;

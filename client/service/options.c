@@ -341,6 +341,7 @@ static const struct mfl_setting rows[] = {
                         "  min_participants   a round must count at least this many clients (its clients times limits.quorum)\n"
                         "  strategies, strategies_refused   takes only these strategies of aggregation, or all but these\n"
                         "  secure_sum   required: takes only jobs with secure_sum, whose server sees no single update\n"
+                        "  secure_bad   the job must stand this share of daemons that work with the server: its secure_sum.bad. Default: 0.1\n"
                         "  peers     only with daemons that have these certificates (SHA-256, hexadecimal) in one secure sum; this "
                         "daemon's own is one of them\n"
                         "  rounds_max, epochs_max   the most rounds of a job, and epochs of training.epochs\n"

@@ -121,11 +121,21 @@ void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_resul
         mfl_mesh_memory_close(owned->lent);
         if (owned->lent_bytes)
                 mfl_trainer_memory_release(&trainer->memory, owned->lent_bytes);
+        mfl_secure_ring_deinit(&result->ring);
         free(result->data);
         free(result->updates);
         free(result->eval);
         free(result->tally);
         free(owned);
+}
+
+static int make_ring(struct trainer_run *run, struct mfl_secure_ring *ret_ring, struct mfl_error *err)
+{
+        const struct mfl_job *spec = run->job->spec;
+        return spec->secure.bits
+                       ? mfl_secure_ring_make(spec->secure.bits, spec->compression.bits, run->job->graph,
+                                 &run->request->task->fixed, run->request->task->grid, ret_ring, err)
+                       : 0;
 }
 
 static int make_buffers(struct trainer_run *run, struct trainer_result *owned, struct mfl_error *err)
@@ -136,12 +146,15 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         result->n = run->job->graph->n_moving;
         result->vectors = mfl_method_vectors(run->job->spec);
         result->packed = run->job->spec->compression.up;
+        result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
-        int r = mfl_trainer_group_place(run, owned, err);
+        int r = make_ring(run, &result->ring, err);
+        if (!r)
+                r = mfl_trainer_group_place(run, owned, err);
         bool weighs = mfl_method_get(run->job->spec)->weighs || run->job->spec->secure.bits;
         bool alone =
                 !result->grouped && !weighs && !task->sum && (task->n_items == 1 || task->single_updates);

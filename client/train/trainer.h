@@ -54,6 +54,7 @@
 #include "common/base/base.h"
 #include "common/base/budget.h"
 #include "common/data/dataset.h"
+#include "common/secure/ring.h"
 #include "kernels/backend.h"
 #include "proto/message.h"
 
@@ -140,6 +141,9 @@ struct mfl_train_result {
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
         uint32_t vectors; /* of floats, in a client's update: 2 with a model of its own behind the delta */
         bool packed;      /* compression.up: they travel packed (common/codec/pack.h) */
+        struct mfl_secure_ring ring; /* secure_sum: in which they are masked */
+        uint32_t
+                tail; /* secure_sum: elements behind the n of a grouped result, which its owner sets and a group adds, too */
         uint32_t n_updates;
         struct mfl_announce *updates; /* without task, job and round */
         void **data;                  /* updates[i].bytes each; NULL where that is 0 */

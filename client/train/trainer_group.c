@@ -4,13 +4,18 @@
 #include "client/train/trainer_internal.h"
 #include "common/base/log.h"
 
+static uint64_t sum_bytes(const struct mfl_train_result *result)
+{
+        return (result->n + result->tail) * sizeof(int64_t);
+}
+
 static int place_shared(struct trainer_run *run, struct trainer_result *result, struct mfl_error *err)
 {
         struct mfl_trainer *trainer = run->trainer;
         if (!trainer->share || !trainer->shm)
                 return mfl_fail(err, MFL_INVALID, "this daemon has no shared memory");
-        int r = mfl_trainer_shared_get(
-                &trainer->memory, trainer->share, result->base.n * sizeof(int64_t), &result->shared, err);
+        uint64_t bytes = sum_bytes(&result->base);
+        int r = mfl_trainer_shared_get(&trainer->memory, trainer->share, bytes, &result->shared, err);
         if (!r)
                 result->base.data[0] = mfl_share_buffer_data(result->shared->buffer);
         return r;
@@ -86,7 +91,7 @@ static int get_sum(struct mfl_trainer *trainer, struct mfl_train_combine *combin
         if (combine->group.rank != combine->leader)
                 return 0;
         int r = mfl_trainer_buffer_get(
-                &trainer->memory, combine->result->n * sizeof(int64_t), "the node's sum", &buffer, err);
+                &trainer->memory, sum_bytes(combine->result), "the node's sum", &buffer, err);
         if (!r)
                 combine->sum = buffer;
         return r;
@@ -105,7 +110,7 @@ int mfl_trainer_combine(struct mfl_trainer *trainer, struct mfl_train_combine *c
         struct mfl_combine order = {.group = &combine->group,
                 .ranks = combine->ranks,
                 .leader = combine->leader,
-                .n = combine->result->n,
+                .n = combine->result->n + combine->result->tail,
                 .own = combine->result->data[0],
                 .held = owned->held ? owned->held->sum : NULL,
                 .out = combine->sum,
@@ -116,7 +121,7 @@ int mfl_trainer_combine(struct mfl_trainer *trainer, struct mfl_train_combine *c
 
 void mfl_trainer_combine_free(struct mfl_trainer *trainer, struct mfl_train_combine *combine)
 {
-        mfl_trainer_buffer_put(&trainer->memory, combine->sum, combine->result->n * sizeof(int64_t));
+        mfl_trainer_buffer_put(&trainer->memory, combine->sum, sum_bytes(combine->result));
         combine->sum = NULL;
 }
 

@@ -18,6 +18,7 @@
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
 #include "common/privacy/spec.h"
+#include "common/secure/ring.h"
 #include "common/secure/spec.h"
 #include "common/trace/trace.h"
 
@@ -446,6 +447,8 @@ int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err
 /* Whether a round has more clients than a server accepts: MFL_INVALID, with what to write instead. For jobs that are
  * being submitted or prepared, as above. */
 int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);
+/* Whether the ring of secure_sum holds sums of such weights (common/secure/ring.h). MFL_INVALID */
+int mfl_job_check_ring(const struct mfl_job *job, uint64_t weight_max, struct mfl_error *err);
 
 /* How many clients of a population take part in a round (selection.clients, or all). poisson: at most; what exceeds ten
  * standard deviations and forty clients is cut off, and has a probability below 2^-70 (Bernstein's inequality). */

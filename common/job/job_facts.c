@@ -104,9 +104,32 @@ uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
         return mfl_job_cohort_size(job, population);
 }
 
+int mfl_job_check_ring(const struct mfl_job *job, uint64_t weight_max, struct mfl_error *err)
+{
+        struct mfl_error why;
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        if (!job->secure.bits)
+                return 0;
+        if (local && job->aggregation.weighting == MFL_WEIGHT_UNIFORM) /* a site is one participant */
+                weight_max = MFL_MIN(weight_max, (uint64_t)MFL_SECURE_MEMBERS_MAX);
+        int r = mfl_secure_ring_fits(job->secure.bits, job->compression.bits, weight_max, &why);
+        return r ? mfl_fail(err, r, "job %s: %s", job->name, why.text) : 0;
+}
+
+/* What the job file tells of it: clients have a sample at least; those of sites may have any number. */
+static uint64_t least_weight(const struct mfl_job *job)
+{
+        if (job->data.partition != MFL_PARTITION_LOCAL)
+                return MFL_MAX(mfl_job_cohort_size(job, job->data.clients), 1u);
+        return job->aggregation.weighting == MFL_WEIGHT_UNIFORM ? MFL_SECURE_MEMBERS_MAX : (uint64_t)1 << 36;
+}
+
 int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err)
 {
         uint32_t n = mfl_job_cohort_size(job, job->data.clients);
+        int r = mfl_job_check_ring(job, least_weight(job), err);
+        if (r)
+                return r;
         if (job->data.partition == MFL_PARTITION_LOCAL || n <= MFL_COHORT_MAX)
                 return 0;
         if (job->selection.kind == MFL_SELECT_POISSON)

@@ -93,6 +93,16 @@ static bool secure_virtual(const struct mfl_job *job)
         return is_secure(job) && !real(job);
 }
 
+static bool secure_packs(const struct mfl_job *job)
+{
+        return is_secure(job) && job->compression.up && !rounds(job);
+}
+
+static bool secure_exact(const struct mfl_job *job)
+{
+        return is_secure(job) && job->secure.bits < 64 && !rounds(job);
+}
+
 static bool secure_attacked(const struct mfl_job *job)
 {
         return is_secure(job) && attacks_rows(job);
@@ -203,8 +213,14 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "the server takes updates of clients with personal layers one by one; remove one of the "
                  "two"},
                 ANY, is_secure, "", "personal"},
-        {{"secure_sum", "compression", "masked updates look like noise, and can't be packed; remove it"}, ANY,
-                is_secure, "", "compression"},
+        {{"secure_sum", "compression: up: lossless or bf16",
+                 "masked updates look like noise, and can't be packed; remove it, or write {bits: 16}, with "
+                 "secure_sum: {bits: 32}"},
+                ANY, secure_packs, "compression", "up"},
+        {{"secure_sum.bits below 64", "changes that are not rounded",
+                 "exact sums take 64 bits; for a narrower ring round clients' changes, compression: {up: "
+                 "{bits: 16}}, or write 64"},
+                ANY, secure_exact, "secure_sum", "bits"},
         {{"secure_sum", "parallel",
                  "clients that are trained by several workers together are not supported with secure_sum "
                  "yet; "

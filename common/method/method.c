@@ -64,7 +64,9 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         struct mfl_fixed fixed;
         const struct mfl_method_ops *method = mfl_method_get(spec);
         int share_bits = method->share_bits ? method->share_bits(spec) : 0;
-        int r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
+        int r = mfl_job_check_ring(spec, weight_max, err);
+        if (!r)
+                r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
         if (!r && spec->privacy.kind == MFL_PRIVACY_CENTRAL)
                 fixed.scale_bits = MFL_MIN(fixed.scale_bits, mfl_central_scale_max(spec));
         if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)

@@ -9,6 +9,7 @@
 #include "common/secure/shamir.h"
 
 #define SECURITY_BITS 41 /* each of the two events of 2^-40 */
+#define TRIES_BITS 80    /* sets of keys that a server may look through */
 #define FAILURE_BITS 20
 #define SMALL 1e-9 /* shares are decimal fractions */
 
@@ -64,16 +65,39 @@ static bool stays_connected(const struct factorials *f, uint32_t n, uint32_t gon
         return log < -SECURITY_BITS * mfl_exact_log(2);
 }
 
-/* 0: no threshold is good enough. */
+/* 0: no threshold is good enough. One of the n looks at its k neighbours among the others. */
 static uint32_t threshold(const struct factorials *f, uint32_t n, uint32_t bad, uint32_t lost, uint32_t k)
 {
-        double security = ldexp(1.0, -SECURITY_BITS) / n, failure = ldexp(1.0, -FAILURE_BITS) / n;
+        double security = ldexp(1.0, -SECURITY_BITS - TRIES_BITS) / n,
+               failure = ldexp(1.0, -FAILURE_BITS) / n;
         uint32_t t = k / 2 + 1;
         if (!stays_connected(f, n, MFL_MIN(bad + lost, n), k))
                 return 0;
-        while (t <= k && at_least(f, n, bad, k, t) > security)
+        while (t <= k && at_least(f, n - 1, bad, k, 2 * t - k - 1) > security)
                 t++;
-        return t <= k && below(f, n, n - lost, k, t) <= failure ? t : 0;
+        return t <= k && below(f, n - 1, n - 1 - lost, k, t) <= failure ? t : 0;
+}
+
+/* Each with each: bad members are fewer than 2t - n. 0: too many are lost then. */
+static uint32_t threshold_of_all(uint32_t n, uint32_t bad, uint32_t lost)
+{
+        uint32_t t = MFL_MAX(2 * n / 3 + 1, (n + bad) / 2 + 1);
+        return n <= MFL_SECURE_COMPLETE ? MFL_MIN(t, n) : t + lost <= n ? t : 0;
+}
+
+static bool find_sparse(uint32_t n, uint32_t bad, uint32_t lost, uint32_t *ret_k, uint32_t *ret_t)
+{
+        struct factorials f;
+        find_factorials(&f, n);
+        for (uint32_t k = 2; k < n - 1 && k < MFL_SHAMIR_SHARES_MAX; k += 2) {
+                uint32_t t = threshold(&f, n, bad, lost, k);
+                if (!t)
+                        continue;
+                *ret_k = k;
+                *ret_t = t;
+                return true;
+        }
+        return false;
 }
 
 int mfl_secure_degree(const struct mfl_secure_spec *spec, uint32_t n, uint32_t *ret_k, uint32_t *ret_t,
@@ -86,19 +110,12 @@ int mfl_secure_degree(const struct mfl_secure_spec *spec, uint32_t n, uint32_t *
                 return mfl_fail(err, MFL_INVALID,
                         "a secure sum has at most %u participants, and there are %u", MFL_SECURE_MEMBERS_MAX,
                         n);
-        if (n <= MFL_SECURE_COMPLETE) {
-                *ret_k = n - 1;
-                *ret_t = 2 * n / 3 + 1;
-                return 0;
-        }
-        struct factorials f;
-        find_factorials(&f, n);
         uint32_t bad = (uint32_t)floor(spec->bad * n + SMALL), lost = (uint32_t)floor(spec->lost * n + SMALL);
-        for (uint32_t k = 2; k < n - 1 && k < MFL_SHAMIR_SHARES_MAX; k += 2) {
-                uint32_t t = threshold(&f, n, bad, lost, k);
-                if (!t)
-                        continue;
-                *ret_k = k;
+        if (n > MFL_SECURE_COMPLETE && find_sparse(n, bad, lost, ret_k, ret_t))
+                return 0;
+        uint32_t t = n <= MFL_SHAMIR_SHARES_MAX ? threshold_of_all(n, bad, lost) : 0;
+        if (t) {
+                *ret_k = n - 1;
                 *ret_t = t;
                 return 0;
         }

@@ -36,6 +36,10 @@ enum mfl_secure_figure {
         MFL_SECURE_FIGURES = MFL_FIGURE_SCALAR + 4
 };
 
+/* What stands behind a daemon's sum where the others of its node read it: the figures, and who it is (schedule.h, "who"). */
+#define MFL_SECURE_WHO_WORDS 4u
+#define MFL_SECURE_TAIL (MFL_SECURE_FIGURES + MFL_SECURE_WHO_WORDS)
+
 enum mfl_secure_step {
         MFL_SECURE_KEYS = 1,
         MFL_SECURE_PEERS,

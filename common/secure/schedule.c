@@ -15,6 +15,22 @@ static uint8_t *put32(uint8_t *to, uint32_t v)
         return to + 4;
 }
 
+static uint8_t *put_who(uint8_t *to, const uint64_t who[MFL_SECURE_WHO_WORDS])
+{
+        for (uint32_t i = 0; i < MFL_SECURE_WHO_WORDS; i++)
+                to = put32(put32(to, (uint32_t)who[i]), (uint32_t)(who[i] >> 32));
+        return to;
+}
+
+static void read_who(const uint8_t *from, uint64_t ret_who[MFL_SECURE_WHO_WORDS])
+{
+        for (uint32_t i = 0; i < MFL_SECURE_WHO_WORDS; i++) {
+                ret_who[i] = 0;
+                for (uint32_t b = 0; b < 8; b++)
+                        ret_who[i] |= (uint64_t)from[8 * i + b] << 8 * b;
+        }
+}
+
 #define LABEL(to, text) put(to, text, sizeof(text))
 
 int mfl_secure_context(const char *job, uint32_t round, const uint8_t params[MFL_SHA256_BYTES],
@@ -29,13 +45,29 @@ int mfl_secure_context(const char *job, uint32_t round, const uint8_t params[MFL
         return r ? r : mfl_sha256(bytes, (size_t)(at + MFL_SHA256_BYTES - bytes), ret_context, err);
 }
 
+int mfl_secure_who(const char *name, uint64_t ret_who[MFL_SECURE_WHO_WORDS], struct mfl_error *err)
+{
+        uint8_t text[128], digest[MFL_SHA256_BYTES], *at = LABEL(text, "mfl secure who");
+        size_t n = strlen(name);
+        mfl_assert(n < sizeof text - 32);
+        at = put(at, name, n);
+        int r = mfl_sha256(text, (size_t)(at - text), digest, err);
+        if (!r)
+                read_who(digest, ret_who);
+        return r;
+}
+
+/* Both keys, and who. */
+#define HEAD_BYTES (2 * MFL_SECURE_KEY_BYTES + 8 * MFL_SECURE_WHO_WORDS)
+
 uint32_t mfl_secure_keys_write(const struct mfl_secure_keys *keys, uint8_t *ret_bytes)
 {
-        uint32_t n = 2 * MFL_SECURE_KEY_BYTES + 2 + keys->n_signature + keys->n_chain;
+        uint32_t n = HEAD_BYTES + 2 + keys->n_signature + keys->n_chain;
         if (n > MFL_SECURE_KEYS_MAX || keys->n_signature > MFL_SECURE_SIGNATURE_MAX)
                 return 0;
         uint8_t *at = put(ret_bytes, keys->channel.v, MFL_SECURE_KEY_BYTES);
         at = put(at, keys->mask.v, MFL_SECURE_KEY_BYTES);
+        at = put_who(at, keys->who);
         *at++ = (uint8_t)keys->n_signature;
         *at++ = (uint8_t)(keys->n_signature >> 8);
         at = put(at, keys->signature, keys->n_signature);
@@ -46,13 +78,14 @@ uint32_t mfl_secure_keys_write(const struct mfl_secure_keys *keys, uint8_t *ret_
 int mfl_secure_keys_read(
         const uint8_t *bytes, uint32_t n, struct mfl_secure_keys *ret_keys, struct mfl_error *err)
 {
-        uint32_t head = 2 * MFL_SECURE_KEY_BYTES + 2;
+        uint32_t head = HEAD_BYTES + 2;
         uint32_t n_signature = n < head ? 0 : bytes[head - 2] | (uint32_t)bytes[head - 1] << 8;
         if (n > MFL_SECURE_KEYS_MAX || !n_signature || n_signature > MFL_SECURE_SIGNATURE_MAX ||
                 n - head <= n_signature)
                 return mfl_fail(err, MFL_INVALID, "keys of a secure sum that are not whole");
         memcpy(ret_keys->channel.v, bytes, MFL_SECURE_KEY_BYTES);
         memcpy(ret_keys->mask.v, bytes + MFL_SECURE_KEY_BYTES, MFL_SECURE_KEY_BYTES);
+        read_who(bytes + (ptrdiff_t)2 * MFL_SECURE_KEY_BYTES, ret_keys->who);
         ret_keys->signature = bytes + head;
         ret_keys->n_signature = n_signature;
         ret_keys->chain = bytes + head + n_signature;
@@ -60,13 +93,14 @@ int mfl_secure_keys_read(
         return 0;
 }
 
-void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const struct mfl_secure_key *channel,
-        const struct mfl_secure_key *mask, uint8_t ret_statement[MFL_SECURE_KEYS_STATEMENT])
+void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const struct mfl_secure_keys *keys,
+        uint8_t ret_statement[MFL_SECURE_KEYS_STATEMENT])
 {
         uint8_t *at = LABEL(ret_statement, "mfl secure keys");
         at = put(at, context, MFL_SHA256_BYTES);
-        at = put(at, channel->v, MFL_SECURE_KEY_BYTES);
-        at = put(at, mask->v, MFL_SECURE_KEY_BYTES);
+        at = put(at, keys->channel.v, MFL_SECURE_KEY_BYTES);
+        at = put(at, keys->mask.v, MFL_SECURE_KEY_BYTES);
+        at = put_who(at, keys->who);
         mfl_assert(at == ret_statement + MFL_SECURE_KEYS_STATEMENT);
 }
 

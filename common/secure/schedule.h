@@ -3,7 +3,9 @@
  *
  *   context     SHA-256 of "mfl secure sum", the job's number in 24 bytes, the round (4 bytes), the digest of the params that it starts
  *               from, and the SHA-256 of the job file: two daemons with different jobs never agree on a key
- *   keys        signed: "mfl secure keys", context, channel key, mask key
+ *   who         whose updates a member brings: for each daemon of its node that it sums for, itself included, the SHA-256 of
+ *               "mfl secure who" and the daemon's name, as four words of 64 bits, added up modulo 2^64
+ *   keys        signed: "mfl secure keys", context, channel key, mask key, who
  *   transcript  SHA-256 of "mfl secure peers", n, k, t (4 bytes each), and the SHA-256 of each member's keys as they travelled, in the
  *               order of members, which is that of their mask keys; by the signatures in them it is of one context
  *   share key   HKDF(X25519(channel, channel), transcript, "share", from, to)
@@ -24,9 +26,13 @@
 int mfl_secure_context(const char *job, uint32_t round, const uint8_t params[MFL_SHA256_BYTES],
         const char *text, uint8_t ret_context[MFL_SHA256_BYTES], struct mfl_error *err);
 
-/* One member's keys as they travel: channel key, mask key, u16 and signature, then certificates (DER), its own first. */
+/* Of one daemon. */
+int mfl_secure_who(const char *name, uint64_t ret_who[MFL_SECURE_WHO_WORDS], struct mfl_error *err);
+
+/* One member's keys as they travel: channel key, mask key, who, u16 and signature, then certificates (DER), its own first. */
 struct mfl_secure_keys {
         struct mfl_secure_key channel, mask;
+        uint64_t who[MFL_SECURE_WHO_WORDS];
         const uint8_t *signature, *chain; /* in the bytes that were read */
         uint32_t n_signature, n_chain;
 };
@@ -36,9 +42,10 @@ uint32_t mfl_secure_keys_write(const struct mfl_secure_keys *keys, uint8_t *ret_
 int mfl_secure_keys_read(
         const uint8_t *bytes, uint32_t n, struct mfl_secure_keys *ret_keys, struct mfl_error *err);
 
-#define MFL_SECURE_KEYS_STATEMENT 112u
-void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const struct mfl_secure_key *channel,
-        const struct mfl_secure_key *mask, uint8_t ret_statement[MFL_SECURE_KEYS_STATEMENT]);
+#define MFL_SECURE_KEYS_STATEMENT 144u
+/* Of the keys alone, which need no signature yet. */
+void mfl_secure_keys_statement(const uint8_t context[MFL_SHA256_BYTES], const struct mfl_secure_keys *keys,
+        uint8_t ret_statement[MFL_SECURE_KEYS_STATEMENT]);
 
 #define MFL_SECURE_SET_STATEMENT (47u + MFL_SECURE_MEMBERS_MAX / 8)
 /* Returns its length. */

@@ -5,14 +5,13 @@
 static int read_bits(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 32, .max = 64};
         uint32_t *bits = value;
-        if (node->type == MFL_YAML_SCALAR && (!strcmp(node->text, "32") || !strcmp(node->text, "48")))
-                return mfl_yaml_fail(doc, node, err,
-                        "%s is not supported yet; write 64, in which the exact sums are kept", node->text);
-        if (node->type != MFL_YAML_SCALAR || strcmp(node->text, "64") != 0)
-                return mfl_yaml_fail(doc, node, err, "expected 64");
-        *bits = 64;
-        return 0;
+        int r = mfl_yaml_read_value(doc, node, &field, bits, err);
+        if (!r && *bits != 32 && *bits != 48 && *bits != 64)
+                r = mfl_yaml_fail(doc, node, err, "expected 32, 48 or 64, got %u", *bits);
+        return r;
 }
 
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_secure_spec, member)

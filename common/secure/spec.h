@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `secure_sum` key of a job: {bits: 64, bad: 0.1, lost: 0.1}. */
+/* The `secure_sum` key of a job: {bits: 32 | 48 | 64, bad: 0.1, lost: 0.1}. */
 #ifndef MFL_COMMON_SECURE_SPEC_H
 #define MFL_COMMON_SECURE_SPEC_H
 

@@ -5,6 +5,7 @@
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
 #include "server/secure/leader.h"
+#include "server/work/core_group.h"
 #include "server/work/core_task.h"
 #include "server/work/core_update.h"
 
@@ -35,10 +36,25 @@ static struct core_update *held_of(const struct core_task *task)
         return NULL;
 }
 
+/* Whose update takes part for it: its own, or that of its node's leader; NULL: the node's sum is not ordered yet. */
+static const struct core_task *speaker(const struct core_task *task)
+{
+        const struct core_group *group = task->group;
+        if (!group)
+                return task;
+        return group->state == GROUP_COMBINE ? group->members[group->leader].task : NULL;
+}
+
 static bool is_ready(const struct core_task *task)
 {
-        const struct core_update *update = held_of(task);
-        return update && update->keys && task->daemon && task->daemon->conn;
+        const struct core_task *by = speaker(task);
+        const struct core_update *update = by ? held_of(by) : NULL;
+        return update && update->keys && by->daemon && by->daemon->conn;
+}
+
+static bool is_participant(const struct core_task *task)
+{
+        return speaker(task) == task && is_ready(task);
 }
 
 static bool is_open(const struct core_secure *secure)
@@ -147,14 +163,14 @@ static int list_members(struct core_job *job, struct core_secure *secure, struct
 {
         uint32_t n = 0;
         for (const struct core_task *task = job->tasks; task; task = task->job_next)
-                n += is_ready(task);
+                n += is_participant(task);
         secure->v = mfl_calloc(MFL_MAX(n, 1u), sizeof *secure->v);
         if (!secure->v)
                 return -ENOMEM;
         for (const struct core_task *task = job->tasks; task && n <= MFL_SECURE_MEMBERS_MAX;
                 task = task->job_next) {
                 const struct core_update *update = held_of(task);
-                if (!is_ready(task))
+                if (!is_participant(task))
                         continue;
                 secure->v[secure->n] = (struct member){task->number, task->daemon->conn};
                 if (mfl_secure_msg_add(ret_keys, secure->n++, update->keys, update->n_keys))
@@ -292,6 +308,8 @@ static void keep_keys(struct mfl_core *core, struct core_task *task, const struc
         free(update->keys);
         update->keys = keys;
         update->n_keys = msg->n_bytes;
+        if (update->group)
+                mfl_core_group_combined(update->group);
 }
 
 /* Its number in the sum; n: it has none. */

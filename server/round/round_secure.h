@@ -2,7 +2,8 @@
 /* The secure sum of a round (server/secure/leader.h): when it begins, who takes part, and what comes of it.
  *
  * Daemons train as in any other job, and announce. Their updates are HELD, and their keys come. When nothing is left to train, or the
- * round would close otherwise, those that are held are the participants: one for each daemon. Nothing is dealt from here on, and
+ * round would close otherwise, those that are held are the participants: one for each daemon, or for each node whose daemons
+ * add their updates first (server/work/core_group.h). Nothing is dealt from here on, and
  * clients of daemons that are lost are missing. A daemon that loses its connection is out of the sum, unless its update is in it.
  *
  *   gathers --> leader's stages --> WHOLE: the round is counted

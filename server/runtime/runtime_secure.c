@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Secure sums: the masks that are left in the sums are taken off, and the result is checked as a whole. */
+#include "common/secure/ring.h"
 #include "server/runtime/runtime_internal.h"
 
 /* More elements than apply takes at once, since a mask's key is set up for each range. */
@@ -32,23 +33,43 @@ static int check_range(struct mfl_runtime *rt, uint64_t from, uint64_t n, uint64
                      : r;
 }
 
+static int unfold(struct mfl_runtime *rt, const struct mfl_secure_ring *ring, uint64_t from, uint64_t n,
+        uint64_t weight, struct mfl_error *err)
+{
+        struct mfl_error why;
+        int r = mfl_secure_ring_unfold(ring, from, weight, rt->sums + from, n, &why);
+        return r > 0 ? mfl_fail(err, MFL_INVALID, "the secure sum is not one of valid updates: %.300s",
+                               why.text)
+                     : r;
+}
+
 int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err)
 {
         int64_t *zeros = mfl_malloc(STRETCH * sizeof *zeros);
         if (!zeros)
                 return mfl_fail_memory(err, STRETCH * sizeof *zeros, "a check");
+        struct mfl_secure_ring ring = {0};
+        uint64_t *figures = opening->figures;
         mfl_ahead_undo(rt);
-        int r = mfl_leader_unmask(opening, rt->n, opening->figures, MFL_SECURE_FIGURES, err);
+        int r = mfl_secure_ring_make(rt->spec->secure.bits, rt->spec->compression.bits, rt->graph, &rt->fixed,
+                rt->pool->current->grid, &ring, err);
         if (!r)
-                r = check_figures(rt, opening->figures, err);
+                r = mfl_leader_unmask(opening, rt->n, figures, MFL_SECURE_FIGURES, err);
+        if (!r)
+                r = check_figures(rt, figures, err);
+        if (!r)
+                r = mfl_job_check_ring(rt->spec, figures[MFL_FIGURE_WEIGHT], err);
         for (uint64_t at = 0; at < rt->n && !r; at += STRETCH) {
                 uint64_t n = MFL_MIN(rt->n - at, STRETCH);
                 r = mfl_leader_unmask(opening, at, (uint64_t *)rt->sums + at, (size_t)n, err);
                 if (!r)
-                        r = check_range(rt, at, n, opening->figures[MFL_FIGURE_WEIGHT], zeros, err);
+                        r = unfold(rt, &ring, at, n, figures[MFL_FIGURE_WEIGHT], err);
+                if (!r)
+                        r = check_range(rt, at, n, figures[MFL_FIGURE_WEIGHT], zeros, err);
         }
         free(zeros);
+        mfl_secure_ring_deinit(&ring);
         if (!r)
-                rt->weight_added = opening->figures[MFL_FIGURE_WEIGHT];
+                rt->weight_added = figures[MFL_FIGURE_WEIGHT];
         return r;
 }

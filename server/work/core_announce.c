@@ -222,12 +222,15 @@ static void place(struct mfl_core *core, struct core_update *update)
                 return;
         }
         mfl_core_group_lose(core, task, "its update is not for the group");
+        if (a->masked &&
+                a->group) /* it waits for its group, and tells its own keys only when it is told so */
+                mfl_core_group_alone(core, task, "its group was added without it");
         if (invalid)
                 mfl_core_update_refuse(core, update, invalid);
         else if (a->n_rejected == a->item_count)
                 mfl_core_update_count(core, update);
         else if (a->masked)
-                mfl_core_update_move(update, UPDATE_HELD);
+                mfl_core_update_hold(update);
         else
                 mfl_core_update_enqueue(core, update);
         mfl_core_dirty(core, job);

@@ -42,6 +42,14 @@ static void send_alone(struct mfl_core *core, struct core_task *task, const char
         mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, reason);
 }
 
+static void wait_alone(struct mfl_core *core, struct core_update *update)
+{
+        if (update->announce.masked)
+                mfl_core_update_hold(update);
+        else
+                mfl_core_update_enqueue(core, update);
+}
+
 /* Takes the member out of its group. stays: it is told, and its update, if it is ready, waits for a slot. */
 static void release(
         struct mfl_core *core, struct core_group *group, uint32_t rank, bool stays, const char *reason)
@@ -56,7 +64,7 @@ static void release(
         if (stays)
                 send_alone(core, task, reason);
         if (update && stays)
-                mfl_core_update_enqueue(core, update);
+                wait_alone(core, update);
         else if (update)
                 mfl_core_update_drop(core, update);
 }
@@ -92,17 +100,20 @@ static void end_group(struct mfl_core *core, struct core_group *group, const str
                 struct core_task *task = group->members[r].task;
                 if (!task)
                         continue;
-                release(core, group, r, !quiet && task != lost, reason);
-                if (!quiet && task != lost && !task->daemon)
+                release(core, group, r, !quiet && task != lost && !job->secure, reason);
+                if (!quiet && task != lost && (!task->daemon || job->secure))
                         taken[n_taken++] = task;
         }
         if (group->communicator && !refused &&
                 (group->state == GROUP_COMBINE || !mfl_core_comm_is_passed(core, group->communicator)))
                 mfl_core_comm_lost(core, group->communicator, false, reason);
         mfl_core_group_free(group);
-        for (uint32_t i = 0; i < n_taken;
-                i++) /* their clients were in the sum; now other daemons train them */
-                mfl_core_task_reclaim(core, taken[i], ITEM_OPEN);
+        for (uint32_t i = 0; i < n_taken; i++) {
+                if (job->secure) /* whose participants are settled */
+                        mfl_core_task_cancel(core, taken[i], reason);
+                /* their clients were in the sum; now other daemons train them */
+                mfl_core_task_reclaim(core, taken[i], job->secure ? ITEM_MISSING : ITEM_OPEN);
+        }
         mfl_core_dirty(core, job);
 }
 
@@ -164,7 +175,20 @@ static void combine(struct mfl_core *core, struct core_group *group)
                 if (group->members[r].task &&
                         (r == group->leader || group->collective == MFL_COLLECTIVE_NCCL))
                         send_combine(core, group, r, ranks);
-        mfl_core_update_enqueue(core, mfl_core_member_update(group, group->leader));
+        struct core_update *update = mfl_core_member_update(group, group->leader);
+        if (!update->announce.masked) {
+                mfl_core_update_enqueue(core, update);
+                return;
+        }
+        mfl_core_update_hold(update); /* its keys show that the sum is there */
+        group->limit_ms = core->now_ms + combine_ms(core, job);
+        mfl_core_wake(core, group->limit_ms);
+}
+
+void mfl_core_group_combined(struct core_group *group)
+{
+        if (group->state == GROUP_COMBINE)
+                group->limit_ms = CORE_NEVER;
 }
 
 /* The time limit to combine must not run while the leader makes an id. */

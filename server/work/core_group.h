@@ -23,6 +23,10 @@
  * ADDING: the whole sum is here. It counts, whatever happens to the members now. Then each member's update
  *   counts under its own task.
  *
+ * In a job with secure_sum each node is one participant, if there are three or more: its leader masks the sum. From Combine on the leader's
+ * update is HELD, until the leader's keys have come and its sum is masked; then it waits for a slot. A group that ends before the secure
+ * sum begins leaves its members as participants of their own; one that ends later leaves the sum, and its clients are missing.
+ *
  * A member's update is GROUPED while it waits. A task that leaves its group never returns to it. If a member
  * leaves before ADDING, the whole group ends if it is combining, or adds by nccl. CombineFailed, a time limit
  * and a refused sum also end the group, and so does having fewer than two members. Connected members are
@@ -48,6 +52,8 @@ void mfl_core_group_alone(struct mfl_core *core, struct core_task *task, const c
 void mfl_core_group_fetcher_lost(struct mfl_core *core, struct core_daemon *daemon);
 /* Its sum got a slot. Returns when the first bytes are due at the latest. */
 uint64_t mfl_core_group_granted(struct mfl_core *core, struct core_group *group);
+/* A secure sum: the leader's keys have come. */
+void mfl_core_group_combined(struct core_group *group);
 /* Its leader sends nothing. */
 void mfl_core_group_stalled(struct mfl_core *core, struct core_group *group);
 /* Its leader waits for a slot again. */

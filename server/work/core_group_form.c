@@ -62,7 +62,7 @@ static void choose_collective(
 {
         uint64_t instances[MFL_GROUP_MAX];
         group->collective = MFL_COLLECTIVE_SHM;
-        nccl = nccl &&
+        nccl = nccl && !group->job->spec->secure.bits &&  /* figures stand behind sums on the host */
                !mfl_method_get(group->job->spec)->weighs; /* weights of their own are folded in on the host */
         for (uint32_t r = 0; r < group->n_members; r++) {
                 nccl = nccl && !is_in_another(group->members[r].task->daemon, group);
@@ -215,13 +215,29 @@ static void choose_fetcher(struct core_task *task)
         task->params_from = n > 1 ? first->info.instance : 0;
 }
 
+/* Of a secure sum, if each node is one. */
+static uint32_t count_participants(
+        const struct mfl_core *core, struct core_task *const *tasks, uint32_t n_tasks)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_tasks; i++) {
+                bool first = true;
+                for (uint32_t j = 0; j < i && first; j++)
+                        first = tasks[j]->daemon->node != tasks[i]->daemon->node ||
+                                !is_direct(core, tasks[i]->daemon) || !is_direct(core, tasks[j]->daemon);
+                n += first;
+        }
+        return n;
+}
+
 void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n)
 {
-        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec) &&
-                    !job->spec->secure.bits;
+        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec);
         if (job->base) /* a daemon has a task for each version, and a group takes one task of each */
                 return;
         mark(core, tasks, n);
+        bool masks = adds && job->spec->secure.bits;
+        adds = adds && (!masks || count_participants(core, tasks, n) >= MFL_SECURE_LEAST);
         for (uint32_t i = 0; i < n && !core->error; i++) {
                 struct core_node *node = tasks[i]->daemon->node;
                 if (node->n < 2)
@@ -231,7 +247,7 @@ void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct co
                         form_groups(core, job, node);
                 node->deal = core->deal;
         }
-        if (adds)
+        if (adds && !masks) /* a relay must not see updates, either */
                 form_relays(core, job, tasks, n);
 }
 
@@ -259,7 +275,8 @@ static void check_member(const struct core_group *group, const struct core_task 
         if (group->state == GROUP_ADDING)
                 mfl_assert(update->state == UPDATE_ADDING);
         else if (leads)
-                mfl_assert(update->state == UPDATE_QUEUED || update->state == UPDATE_FILLING);
+                mfl_assert(update->state == UPDATE_QUEUED || update->state == UPDATE_FILLING ||
+                           (update->state == UPDATE_HELD && update->announce.masked));
         else
                 mfl_assert(update->state == UPDATE_GROUPED);
 }

@@ -16,6 +16,14 @@ void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update)
         mfl_core_dirty(core, job);
 }
 
+void mfl_core_update_hold(struct core_update *update)
+{
+        mfl_core_update_move(update, UPDATE_HELD);
+        free(update->keys);
+        update->keys = NULL;
+        update->n_keys = 0;
+}
+
 /* It keeps its turn. */
 void mfl_core_update_enqueue_first(struct mfl_core *core, struct core_update *update)
 {

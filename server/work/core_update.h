@@ -11,7 +11,9 @@ struct mfl_core_action *mfl_core_update_act(
         struct mfl_core *core, enum mfl_core_action_kind kind, const struct core_update *update);
 /* It waits for a slot, for itself or as its group's leader. */
 void mfl_core_update_enqueue(struct mfl_core *core, struct core_update *update);
-/* As above, but it keeps its turn. */
+/* Of a secure sum: it is masked later, and its daemon tells new keys. */
+void mfl_core_update_hold(struct core_update *update);
+/* As enqueue, but it keeps its turn. */
 void mfl_core_update_enqueue_first(struct mfl_core *core, struct core_update *update);
 void mfl_core_update_dequeue(struct core_job *job, struct core_update *update);
 /* QUEUED or FILLING: it gives up its place or slot, and waits for its group. */

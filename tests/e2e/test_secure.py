@@ -10,6 +10,7 @@ import pytest
 
 import mfl_certs
 import mfl_harness as h
+from mfl_relay import Relay
 from mfl_tls import TlsCluster
 from test_policy import LOCAL, Site
 
@@ -84,6 +85,66 @@ def test_a_population_and_several_clients_of_a_daemon(tmp_path):
         c.check_alive()
 
 
+# ---- narrow rings ----
+
+@pytest.mark.parametrize('ring,grid', [(32, 16), (48, 32), (64, 16)])
+def test_narrow_rings(sites, ring, grid):
+    """On the same grid the model is that of the plain job; what travels from round 2 on is as wide as the ring."""
+    job = {'data': LOCAL, 'rounds': 3, 'aggregation': {'weighting': 'uniform'}, 'compression': {'up': {'bits': grid}},
+           'model': {'preset': 'mlp'}, 'evaluation': {'every': 0}}
+    plain, _ = sites.run_job(60, **job)
+    masked, _ = sites.run_job(60, secure_sum={'bits': ring}, **job)
+    assert comparable(sites, masked) == comparable(sites, plain)
+    n = 5 * next(j['params'] for j in json.loads(sites.mfl('list', '--json').stdout)['jobs'] if j['job'] == masked)
+    up = [r['bytes_up'] for r in sites.rounds(masked)]
+    assert up[0] == 8 * n  # nobody knows a range yet
+    for bytes_up in up[1:]:
+        assert ring / 8 * n <= bytes_up < 1.05 * ring / 8 * n, (bytes_up, n)
+
+
+# ---- below relays ----
+
+class Below(Sites):
+    """The last two of the daemons speak to the server, the others to a relay."""
+
+    def start_relay(self, old=None):
+        cert, key = self.ca.pairs['hub']
+        config = self.write('relay.yaml', 'heartbeat: 500ms\ndead_after: 5s\ntls_cert: %s\ntls_key: %s\ntls_ca: %s\n' % (cert, key, self.ca.ca))
+        relay = Relay(self, 'hub', self.address, config=config, **({'listen': old.address} if old else {}))
+        self.others.append(relay)
+        assert relay.wait_ready(), relay.log()
+        return relay
+
+    def plant(self):
+        self.ca.pairs['hub'] = self.ca.issue('hub', ['relay'], san='DNS:localhost,IP:127.0.0.1')
+        relay = self.start_relay()
+        for i, name in enumerate(self.names):
+            self.start_daemon(name, data=data(i), node='host-of-' + name, server=relay.address if i < len(self.names) - 2 else None)
+        self.wait_daemons(len(self.names), 20)
+        return relay
+
+
+def test_below_a_relay(tmp_path):
+    """A relay passes masked updates on, one for each daemon, and forms no groups; daemons check each other's keys, not its word."""
+    with Below(tmp_path, 5) as c:
+        c.start_server()
+        relay = c.plant()
+        plain, _ = c.run_job(60, data=LOCAL, rounds=2)
+        masked, _ = c.run_job(60, data=LOCAL, rounds=2, secure_sum=SUM)
+        assert comparable(c, masked) == comparable(c, plain)
+        assert 'below relay hub form a group' in c.mfl('logs', plain).stdout
+        assert 'form a group' not in c.mfl('logs', masked).stdout
+        slow = c.submit(data=LOCAL, rounds=6, secure_sum=SUM, evaluation={'every': 0}, seed=11, limits={'quorum': 0.5})
+        h.wait_until(lambda: any('secure sum of 5' in line for line in lines(c, slow)), 30, 'the first sum')
+        relay.kill()
+        c.start_relay(relay)
+        c.wait_job(slow, 90)
+        assert {r['clients'] for r in c.rounds(slow)} <= {0, 3, 4, 5}, lines(c, slow)  # those that are back already
+        masked, _ = c.run_job(60, data=LOCAL, rounds=2, secure_sum=SUM, selection={'daemons': {'min': 5}})
+        assert comparable(c, masked) == comparable(c, plain)
+        c.check_alive()
+
+
 # ---- the same updates with others ----
 
 def test_an_update_is_not_summed_with_others(sites):
@@ -154,8 +215,12 @@ REFUSED = [
     ({'aggregation': {'strategy': 'scaffold'}}, 'the server sees the sum of all updates alone'),
     ({'selection': {'kind': 'poisson', 'rate': 0.5}}, 'write uniform'),
     ({'selection': {'clients': 2}}, 'at least 3 clients'),
-    ({'secure_sum': {'bits': 32}}, '32 is not supported yet; write 64'),
-    ({'secure_sum': {'bits': 63}}, 'expected 64'),
+    ({'secure_sum': {'bits': 32}}, "for a narrower ring round clients' changes, compression: {up: {bits: 16}}"),
+    ({'secure_sum': {'bits': 63}}, 'expected 32, 48 or 64, got 63'),
+    ({'secure_sum': {'bits': 32}, 'compression': {'up': {'bits': 32}}},
+     "clients' changes have 32 bits, their weights add up to as much as 8, and the sum takes 35 bits with its sign; "
+     'write compression: {up: {bits: 16}}, or secure_sum: {bits: 48}'),
+    ({'secure_sum': {'bits': 32}, 'compression': {'up': {'bits': 8}}, 'data': LOCAL}, 'write weighting: uniform'),
     ({'compression': {'up': 'lossless'}}, 'masked updates look like noise'),
     ({'parallel': {'grain': 5}}, 'not supported with secure_sum yet'),
     ({'privacy': {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 8, 'delta': 1e-5}}, 'remove one of the two'),

@@ -65,6 +65,22 @@ def test_the_server_is_killed_at_each_step(tmp_path, step):
         assert any('round 1 is skipped' in line for line in lines(c, job)) == skipped
 
 
+def test_more_than_twenty(tmp_path):
+    """Above 20 daemons each shares masks with some of the others: 24 with 8 of them, of whom 6 must be left."""
+    with Sites(tmp_path, 24) as c:
+        c.start_server()
+        proxy = h.Proxy(c.address, delay=0.2)
+        c.start(proxy.address)
+        job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5}, rounds=1, evaluation={'every': 0})
+        wait_step(c, job, 0)
+        c.daemons.pop('d2').kill()
+        c.wait_job(job, 60)
+        assert [r['clients'] for r in c.rounds(job)] == [23], lines(c, job)
+        _, plain = c.run_job(60, data=LOCAL, rounds=1, evaluation={'every': 0})
+        assert [r['digest'].hex() for r in c.rounds(job)] == plain
+        proxy.close()
+
+
 def test_with_three_any_loss_waits_for_the_third(tmp_path):
     with Sites(tmp_path, 3) as c:
         c.start_server()

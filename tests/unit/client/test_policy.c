@@ -82,6 +82,8 @@ static void files(void **state)
                 {"dir: /x, secure_sum: required, peers: [a]", "policy.peers[0]: expected the SHA-256"},
                 {"dir: /x, secure_sum: required, peers: []", "policy.peers: expected a list"},
                 {"dir: /x, peers: [" PRINT "]", "add secure_sum: required"},
+                {"dir: /x, secure_bad: 0.2", "add secure_sum: required"},
+                {"dir: /x, secure_sum: required, secure_bad: 0.6", "policy.secure_bad"},
                 {"epsilon_max: 8", "can't enforce epsilon_max"}, {"dir: /x, clip: 1", "can't enforce clip"},
                 {"dir: /x, noise: 1", "can't enforce noise"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
@@ -126,6 +128,11 @@ static void keys(void **state)
                 {"programs: true", PROGRAM_JOB, "", "", NULL, ""}, {"programs: false", JOB, "", "", NULL, ""},
                 {"secure_sum: required", JOB, "", "", "secure_sum", "wants secure sums"},
                 {"secure_sum: required", JOB, "secure_sum: {bits: 64}\n", "", NULL, ""},
+                {"secure_sum: required", JOB, "secure_sum: {bits: 64, bad: 0.05}\n", "", "secure_bad",
+                        "counts on 10% of daemons that work with the server: write secure_sum: {bits: 64, "
+                        "bad: 0.1}"},
+                {"secure_sum: required, secure_bad: 0.05", JOB, "secure_sum: {bits: 64, bad: 0.05}\n", "",
+                        NULL, ""},
                 {"min_participants: 10", JOB, "", "", NULL, ""},
                 {"min_participants: 11", JOB, "", "", "min_participants", "only 10 of its 10"},
                 {"min_participants: 3", JOB, "selection: {clients: 3}\n", "", NULL, ""},

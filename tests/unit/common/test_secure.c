@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Primitives of secure sums: published vectors, shares, degrees, and the key schedule, whose vectors an independent program made
  * (Python with the package cryptography 48: X25519, HKDF, AES-CTR, AES-GCM and hashlib, from the text of schedule.h). */
+#include "common/base/rng.h"
+#include "common/secure/ring.h"
 #include "common/secure/schedule.h"
 #include "common/secure/shamir.h"
+#include <math.h>
 #include "tests/lib/test.h"
 
 static void from_hex(const char *hex, uint8_t *ret, size_t n)
@@ -91,10 +94,10 @@ static void test_degrees(void **state)
                 uint32_t n;
                 double bad, lost;
                 uint32_t k, t;
-        } rows[] = {{3, .1, .1, 2, 3}, {5, .1, .1, 4, 4}, {20, .1, .1, 19, 14}, {50, .1, .1, 12, 7},
-                {100, .1, .1, 22, 12}, {200, .1, .1, 34, 19}, {500, .1, .1, 42, 24}, {1000, .1, .1, 48, 27},
-                {100, .33, .05, 34, 29}, {1000, .33, .05, 78, 60}, {100, .2, .2, 40, 21},
-                {1000, .2, .2, 98, 54}};
+        } rows[] = {{3, .1, .1, 2, 3}, {5, .1, .1, 4, 4}, {20, .1, .1, 19, 14}, {20, .5, .1, 19, 16},
+                {50, .1, .1, 18, 13}, {100, .1, .1, 32, 22}, {200, .1, .1, 56, 39}, {500, .1, .1, 110, 81},
+                {1000, .1, .1, 144, 107}, {100, .05, .1, 28, 18}, {1000, .05, .1, 108, 77},
+                {500, .1, .05, 84, 67}, {200, .2, .2, 118, 80}, {50, .1, .3, 38, 23}, {30, .3, .3, 29, 21}};
         struct mfl_secure_graph graph;
         struct mfl_error err;
         uint32_t k, t;
@@ -162,6 +165,7 @@ static void make_vector(struct vector *v)
                 const char chain[] = {'c', 'h', 'a', 'i', 'n', (char)('0' + i)};
                 struct mfl_secure_keys keys = {.signature = signature,
                         .n_signature = 60 + (uint32_t)i,
+                        .who = {(uint64_t)i, 0x0102030405060708, UINT64_MAX - (uint64_t)i, 0},
                         .chain = (const uint8_t *)chain,
                         .n_chain = 6};
                 memset(signature, 0xa0 + i, sizeof signature);
@@ -189,24 +193,24 @@ static void test_schedule(void **state)
         (void)state;
         make_vector(&v);
         expect_hex(v.context, 32, "ba4223deb4ba68642f30ba30f41cea0fb798921b40f6315d0e791b0d1d08a9e1");
-        expect_hex(v.transcript, 32, "a7a6e5f4923ca1f7e68641ce84d285712164b06d676e109bd132a4e8c4bca318");
+        expect_hex(v.transcript, 32, "f75044b40419f4745731fb1ba6c6feaf306d307897d2fc8e46ac97ff0b11607d");
         for (uint32_t i = 0; i < 3; i++) {
                 const struct mfl_secure_part *part = &v.peers.parts[i];
                 assert_int_equal(mfl_secure_keys_read(v.peers.bytes + part->at, part->n, &keys, NULL), 0);
                 public[i] = keys.channel;
                 if (i)
                         continue;
-                mfl_secure_keys_statement(v.context, &keys.channel, &keys.mask, statement);
+                mfl_secure_keys_statement(v.context, &keys, statement);
                 assert_int_equal(mfl_sha256(statement, MFL_SECURE_KEYS_STATEMENT, digest, NULL), 0);
-                expect_hex(digest, 32, "9387671da77470c9c621a0923a042e92cf2e6ed944e80c82a59a8979621bf327");
+                expect_hex(digest, 32, "a6622c81ed30ec9b8fc61ba2b28d54ce0a195cb470457bf848ee0bc6f8a877d0");
         }
         assert_int_equal(
                 mfl_secure_share_key(&v.channel[v.order[0]], &public[1], v.transcript, 0, 1, &key, NULL), 0);
-        expect_hex(key.v, 32, "e9cb16984422f823fa70858199b114081d6082e649cf63eed7a81256becfbcc5");
+        expect_hex(key.v, 32, "427a49f70733784c7d2d9b81086de121ea69c37bce62e14c27bf482b17493c5a");
         uint8_t sealed[26];
         char plain[11] = "";
         assert_int_equal(mfl_secure_seal(&key, "two shares", 10, sealed, NULL), 0);
-        expect_hex(sealed, sizeof sealed, "da2e8ea06f95bdf17f82a965b21bee2f0b4d13ff765e923563d5");
+        expect_hex(sealed, sizeof sealed, "6c1055d2257940c2a7fca775cca64ca3fe0b04b029c25a725b76");
         assert_int_equal(mfl_secure_unseal(&key, sealed, sizeof sealed, plain, NULL), 0);
         assert_string_equal(plain, "two shares");
         sealed[3] ^= 1;
@@ -215,10 +219,10 @@ static void test_schedule(void **state)
         assert_int_equal(mfl_secure_public(&v.mask[v.order[0]], &mask_0, NULL), 0);
         assert_int_equal(
                 mfl_secure_pair_mask(&v.mask[v.order[2]], &mask_0, v.transcript, 2, 0, &key, NULL), 0);
-        expect_hex(key.v, 32, "dccd0a60ecc82a1d623169aa41557686075899d71618f5733e2631591bf2c34f");
+        expect_hex(key.v, 32, "cdf4953bf4940b991733b3a07bca4a10dc903bcdff2afa10176ee8cc80b938f1");
         assert_int_equal(mfl_secure_mask(&key, false, 0, words, 5001, NULL), 0);
-        assert_true(words[0] == 0x9558cc9d2a86681a && words[1] == 0xebd7b2d31b0d6afb &&
-                    words[5000] == 0xdedea4ba68c89cbc);
+        assert_true(words[0] == 0x16e32e1fdf92f021 && words[1] == 0x4c07f7c4c8cc78ff &&
+                    words[5000] == 0x289ffb0e25dda64c);
         assert_int_equal(
                 mfl_secure_mask(&key, true, 0, words, 3000, NULL), 0); /* in pieces, an odd one among them */
         assert_int_equal(mfl_secure_mask(&key, true, 3000, words + 3000, 1, NULL), 0);
@@ -228,11 +232,140 @@ static void test_schedule(void **state)
         for (int i = 0; i < 32; i++)
                 seed.v[i] = (uint8_t)(100 + i);
         assert_int_equal(mfl_secure_self_mask(&seed, v.transcript, 1, &key, NULL), 0);
-        expect_hex(key.v, 32, "7a21355380ffe86fc5203c3574c309cdb8b3b7160c89d3f476b46a1aa76fe63b");
+        expect_hex(key.v, 32, "d2365e52f46125079cb50e5f914bc5adff55b42426f984ae4acd8518408d9535");
         uint32_t n = mfl_secure_set_statement(v.transcript, &set, 3, statement);
         assert_int_equal(mfl_sha256(statement, n, digest, NULL), 0);
-        expect_hex(digest, 32, "6120c614497ea679720e60ca3227a3d37b4c96c3f8cb2b33766ecd5ec8a8f205");
+        expect_hex(digest, 32, "8051d230d9d1adb635bc9255405762b6f9e8861f32af7352ed8118b30d3d4f7b");
         mfl_secure_msg_deinit(&v.peers);
+}
+
+/* ---- narrow rings ---- */
+
+#define N_PARTS 4 /* on a grid, a finer grid than the sum's units, statistics, and one that did not move */
+#define PART 50
+
+struct ring_bed {
+        struct mfl_param params[N_PARTS];
+        struct mfl_graph graph;
+        int32_t exponent[N_PARTS];
+        struct mfl_fixed fixed;
+};
+
+static void make_bed(struct ring_bed *bed, int bits, uint64_t weight_max)
+{
+        memset(bed, 0, sizeof *bed);
+        bed->graph.params = bed->params;
+        bed->graph.n_params = N_PARTS;
+        bed->graph.n = bed->graph.n_moving = N_PARTS * PART;
+        for (int t = 0; t < N_PARTS; t++)
+                bed->params[t] = (struct mfl_param){
+                        .offset = (uint64_t)t * PART, .count = PART, .moves = true, .trained = t != 2};
+        assert_int_equal(mfl_fixed_choose(1.0f, weight_max, &bed->fixed, NULL), 0);
+        const int32_t exponent[N_PARTS] = {-bits, -bed->fixed.scale_bits - 3, -bits, MFL_GRID_EXACT};
+        memcpy(bed->exponent, exponent, sizeof exponent);
+}
+
+/* The exact sum of clients with deltas on the grid; each has the largest or the smallest number of its bits now and then. */
+static void add_client(
+        const struct ring_bed *bed, struct mfl_rng *rng, int bits, uint64_t weight, int64_t *update)
+{
+        float delta[N_PARTS * PART];
+        double most = ldexp(1, bits - 1) - 1;
+        for (int i = 0; i < N_PARTS * PART; i++) {
+                uint32_t x = mfl_rng_u32(rng);
+                double k = x % 7 == 0 ? most : x % 7 == 1 ? -most : (double)(int32_t)x * 0x1p-31 * most;
+                int32_t e = bed->exponent[i / PART];
+                delta[i] = e == MFL_GRID_EXACT || i / PART == 2 ? (float)(k / (2 * most))
+                                                                : (float)ldexp(trunc(k), e);
+        }
+        assert_int_equal(mfl_fixed_add_f32(&bed->fixed, weight, delta, N_PARTS * PART, update, NULL), 0);
+}
+
+/* What is added is noise modulo the ring; only the sum of all has no mask. */
+static void test_ring(void **state)
+{
+        (void)state;
+        static const uint32_t rings[] = {32, 48};
+        for (int c = 0; c < 2; c++) {
+                struct ring_bed bed;
+                struct mfl_secure_ring ring;
+                struct mfl_error err;
+                enum { N = N_PARTS * PART, CLIENTS = 16 };
+                int bits = rings[c] == 32 ? 16 : 24;
+                uint64_t weight = ((uint64_t)1 << (rings[c] - (uint32_t)bits)) / CLIENTS, sum[N] = {0},
+                         mask[N];
+                int64_t plain[N] = {0};
+                struct mfl_rng rng = mfl_rng_new(3, MFL_RNG_SELECT, rings[c], 0);
+                make_bed(&bed, bits, weight * CLIENTS);
+                assert_int_equal(mfl_secure_ring_fits(rings[c], (uint32_t)bits, weight * CLIENTS, NULL), 0);
+                assert_int_equal(mfl_secure_ring_make(rings[c], (uint32_t)bits, &bed.graph, &bed.fixed,
+                                         bed.exponent, &ring, NULL),
+                        0);
+                for (int k = 0; k < CLIENTS; k++) {
+                        int64_t update[N] = {0};
+                        add_client(&bed, &rng, bits, weight, update);
+                        for (int i = 0; i < N; i++)
+                                plain[i] += update[i];
+                        assert_int_equal(mfl_secure_ring_fold(&ring, update, N, &err), 0);
+                        for (int i = 0; i < N; i++) {
+                                uint64_t word = (uint64_t)mfl_rng_u32(&rng) << 32 | mfl_rng_u32(&rng);
+                                /* client 2 j subtracts what client 2 j + 1 adds */
+                                mask[i] = k % 2 ? mask[i] : word;
+                                update[i] = (int64_t)((uint64_t)update[i] + (k % 2 ? mask[i] : -mask[i]));
+                        }
+                        mfl_secure_ring_cut(&ring, 0, (uint64_t *)update, N);
+                        for (int i = 0; i < N; i++) {
+                                bool narrow = i / PART < 2;
+                                assert_true(!narrow || (update[i] < (int64_t)1 << (rings[c] - 1) &&
+                                                               update[i] >= -((int64_t)1 << (rings[c] - 1))));
+                                sum[i] += (uint64_t)update[i];
+                        }
+                }
+                uint64_t spoilt[N];
+                memcpy(spoilt, sum, sizeof sum);
+                /* in pieces that end within parts */
+                assert_int_equal(
+                        mfl_secure_ring_unfold(&ring, 0, weight * CLIENTS, (int64_t *)sum, 77, NULL), 0);
+                assert_int_equal(mfl_secure_ring_unfold(
+                                         &ring, 77, weight * CLIENTS, (int64_t *)sum + 77, N - 77, NULL),
+                        0);
+                assert_memory_equal(sum, plain, sizeof plain);
+                spoilt[5] =
+                        ((uint64_t)1 << (rings[c] - 1)) - 1; /* more than half of that weight can add up to */
+                assert_int_equal(
+                        mfl_secure_ring_unfold(&ring, 0, weight * CLIENTS / 2, (int64_t *)spoilt, N, &err),
+                        MFL_INVALID);
+                assert_non_null(strstr(err.text, "element 5 is "));
+                plain[7]++; /* not on the grid */
+                assert_int_equal(mfl_secure_ring_fold(&ring, plain, N, &err), MFL_INVALID);
+                mfl_secure_ring_deinit(&ring);
+        }
+}
+
+static void test_ring_fits(void **state)
+{
+        static const struct {
+                uint32_t bits, grid;
+                uint64_t weight;
+                const char *why; /* NULL: it fits */
+        } rows[] = {{64, 0, UINT64_MAX, NULL}, {32, 16, 65536, NULL}, {32, 8, 1 << 24, NULL},
+                {32, 32, 1, NULL},
+                {32, 16, 65537,
+                        "takes 33 bits with its sign; write compression: {up: {bits: 8}}, or secure_sum: "
+                        "{bits: 48}"},
+                {32, 32, 2, "write compression: {up: {bits: 16}}, or secure_sum: {bits: 48}"},
+                {48, 48, 100,
+                        "takes 55 bits with its sign; write compression: {up: {bits: 32}}, or secure_sum: "
+                        "{bits: 64}"},
+                {32, 8, (uint64_t)1 << 36, "write weighting: uniform, or secure_sum: {bits: 48}"}};
+        (void)state;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++) {
+                struct mfl_error err = {{0}};
+                int r = mfl_secure_ring_fits(rows[i].bits, rows[i].grid, rows[i].weight, &err);
+                assert_int_equal(r, rows[i].why ? MFL_INVALID : 0);
+                if (rows[i].why && !strstr(err.text, rows[i].why))
+                        fail_msg("row %zu: %s", i, err.text);
+        }
 }
 
 int main(void)
@@ -243,6 +376,8 @@ int main(void)
                 cmocka_unit_test(test_field),
                 cmocka_unit_test(test_degrees),
                 cmocka_unit_test(test_schedule),
+                cmocka_unit_test(test_ring),
+                cmocka_unit_test(test_ring_fits),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ struct party {
         struct mfl_secure_trust trust;
         struct mfl_secure_book book;
         uint8_t name[8];
+        const char *with; /* another daemon of its node, whose update it brings, too; NULL: none */
         struct mfl_secure_member *member;
         uint64_t plain[WORDS], v[WORDS], figures[MFL_SECURE_FIGURES], told[MFL_SECURE_FIGURES];
         bool lost;
@@ -72,7 +73,8 @@ static int check(void *user, const uint8_t *chain, uint32_t n_chain, const void 
 
 static void make_member(struct bed *bed, struct party *party)
 {
-        const struct mfl_secure_member_options options = {.job = bed->job,
+        uint64_t other[MFL_SECURE_WHO_WORDS] = {0};
+        struct mfl_secure_member_options options = {.job = bed->job,
                 .text = "a job",
                 .round = 1,
                 .params = bed->params,
@@ -80,6 +82,11 @@ static void make_member(struct bed *bed, struct party *party)
                 .least = 3,
                 .trust = &party->trust,
                 .book = &party->book};
+        assert_int_equal(mfl_secure_who((const char *)party->name, options.who, NULL), 0);
+        if (party->with)
+                assert_int_equal(mfl_secure_who(party->with, other, NULL), 0);
+        for (uint32_t i = 0; i < MFL_SECURE_WHO_WORDS; i++)
+                options.who[i] += other[i];
         mfl_secure_member_free(party->member);
         assert_int_equal(mfl_secure_member_new(&options, &party->member, NULL), 0);
         memcpy(party->v, party->plain, sizeof party->v);
@@ -368,6 +375,110 @@ static void test_two_sets(void **state)
         close_bed(&bed);
 }
 
+/* ---- a server with bad members that shows two sets ---- */
+
+struct split {
+        struct bed bed;
+        struct mfl_secure_graph graph;
+        const uint8_t *transcript;
+        uint32_t victim;
+        bool bad[N_MAX], ahead[N_MAX]; /* ahead: is told that the victim is gone */
+        uint8_t signature[N_MAX][MFL_SHA256_BYTES];
+        struct mfl_secure_set sets[2];
+};
+
+/* The n_bad members around the victim are bad; those before it on the ring are told that it survives, those behind that it is gone. */
+static void split_ring(struct split *s, uint32_t n_bad)
+{
+        uint32_t n = s->bed.n;
+        for (uint32_t d = 1; d < n; d++) {
+                uint32_t i = s->graph.order[(s->graph.place[s->victim] + d) % n];
+                s->bad[i] = d <= (n_bad + 1) / 2 || n - d <= n_bad / 2;
+                s->ahead[i] = d <= n / 2;
+        }
+        for (uint32_t i = 0; i < n; i++)
+                for (int set = 0; set < 2; set++)
+                        if (set == 0 || i != s->victim)
+                                mfl_secure_put(&s->sets[set], i);
+}
+
+static struct party *party_at(struct split *s, uint32_t i)
+{
+        return &s->bed.v[mfl_leader_caller(s->bed.leader, i)];
+}
+
+/* Each signs the set that it is shown. */
+static void sign_split(struct split *s)
+{
+        for (uint32_t i = 0; i < s->bed.n; i++) {
+                struct mfl_secure_msg msg = {.step = MFL_SECURE_SURVIVORS, .set = s->sets[s->ahead[i]]},
+                                      answer;
+                struct mfl_error err;
+                if (mfl_secure_member_take(party_at(s, i)->member, &msg, &answer, &err))
+                        fail_msg("%s", err.text);
+                memcpy(s->signature[i], answer.bytes, MFL_SHA256_BYTES);
+                mfl_secure_msg_deinit(&answer);
+        }
+}
+
+/* What member i opens of the victim: a share of its self mask (0), of its mask key (1), or nothing (-1). Bad members sign any set. */
+static int open_split(struct split *s, uint32_t i)
+{
+        struct mfl_secure_msg msg = {.step = MFL_SECURE_OPEN}, answer;
+        uint8_t statement[MFL_SECURE_SET_STATEMENT], signature[MFL_SECURE_SIGNATURE_MAX];
+        uint32_t n = mfl_secure_set_statement(s->transcript, &s->sets[s->ahead[i]], s->bed.n, statement);
+        for (uint32_t from = 0; from < s->bed.n; from++) {
+                uint32_t n_signature = MFL_SHA256_BYTES;
+                memcpy(signature, s->signature[from], sizeof s->signature[from]);
+                if (s->bad[from])
+                        sign(party_at(s, from)->name, statement, n, signature, &n_signature, NULL);
+                if (s->bad[from] || s->ahead[from] == s->ahead[i])
+                        assert_int_equal(mfl_secure_msg_add(&msg, from, signature, n_signature), 0);
+        }
+        int r = mfl_secure_member_take(party_at(s, i)->member, &msg, &answer, NULL), which = -1;
+        if (!r && mfl_secure_msg_find(&answer, s->victim))
+                which = s->ahead[i];
+        if (!r)
+                mfl_secure_msg_deinit(&answer);
+        mfl_secure_msg_deinit(&msg);
+        return which;
+}
+
+/* Whether the server and its bad members have both secrets of the victim. */
+static bool unmasks(uint32_t n_bad, uint32_t *ret_bound)
+{
+        struct split s = {.victim = 5};
+        struct mfl_error err;
+        char why[256];
+        open_bed(&s.bed, N_MAX, 0.1, 9);
+        assert_int_equal(begin(&s.bed, &err), 0);
+        while (mfl_leader_stage(s.bed.leader) < MFL_LEADER_SIGN)
+                run_stage(&s.bed, why, sizeof why);
+        s.transcript = mfl_leader_name(s.bed.leader);
+        assert_int_equal(mfl_secure_graph_make(&s.bed.spec, N_MAX, s.transcript, &s.graph, NULL), 0);
+        split_ring(&s, n_bad);
+        sign_split(&s);
+        uint32_t opened[2] = {n_bad, n_bad}; /* bad neighbours give shares of both */
+        for (uint32_t i = 0; i < N_MAX; i++) {
+                int which = s.bad[i] ? -1 : open_split(&s, i);
+                if (which >= 0)
+                        opened[which]++;
+        }
+        *ret_bound = 2 * s.graph.t - s.graph.k - 1;
+        close_bed(&s.bed);
+        return opened[0] >= s.graph.t && opened[1] >= s.graph.t;
+}
+
+static void test_split_ring(void **state)
+{
+        uint32_t bound = N_MAX;
+        (void)state;
+        for (uint32_t n_bad = 0; n_bad < bound; n_bad++)
+                assert_false(unmasks(n_bad, &bound));
+        assert_int_equal(bound, 5);
+        assert_true(unmasks(bound + 1, &bound)); /* the halves are uneven by one */
+}
+
 /* The shares of another sum of the same round are worth nothing here. */
 static void test_replay(void **state)
 {
@@ -403,10 +514,12 @@ static void test_other_subset(void **state)
                 run_stage(&bed, why, sizeof why);
         expect_sum(&bed, true);
         bed.job = "j-000002"; /* the same job file under another number: the same updates */
-        for (int again = 0; again < 2; again++) {
+        for (int again = 0; again < 3;
+                again++) { /* the same; without one; one brings its neighbour's update, too */
+                bed.v[3].with = again == 2 ? "d9" : NULL;
                 for (uint32_t i = 0; i < bed.n; i++)
                         make_member(&bed, &bed.v[i]);
-                bed.v[2].lost = again;
+                bed.v[2].lost = again == 1;
                 assert_int_equal(begin(&bed, &err), 0);
                 while (mfl_leader_stage(bed.leader) < MFL_LEADER_SIGN)
                         run_stage(&bed, why, sizeof why);
@@ -463,6 +576,7 @@ int main(void)
                 cmocka_unit_test(test_losses),
                 cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_two_sets),
+                cmocka_unit_test(test_split_ring),
                 cmocka_unit_test(test_replay),
                 cmocka_unit_test(test_other_subset),
                 cmocka_unit_test(test_uniform),
