@@ -59,23 +59,39 @@ static bool private_attacked(const struct mfl_job *job)
 
 static bool private_by_samples(const struct mfl_job *job)
 {
-        return is_private(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
+        return is_central(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
 }
 
 static bool private_chosen(const struct mfl_job *job)
 {
         bool all = job->selection.kind == MFL_SELECT_UNIFORM && !job->selection.clients;
-        return is_private(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
+        return is_central(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
 }
 
 static bool private_local(const struct mfl_job *job)
 {
-        return is_private(job) && is_local(job) && !job->privacy.clients;
+        return is_central(job) && is_local(job) && !job->privacy.clients;
 }
 
 static bool private_population(const struct mfl_job *job)
 {
         return is_private(job) && !is_local(job);
+}
+
+static bool at_sites_elsewhere(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && !is_local(job);
+}
+
+static bool at_sites_divided(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->privacy.clients;
+}
+
+static bool at_sites_in_teams(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->parallel.grain &&
+               job->parallel.within != MFL_WITHIN_DAEMON;
 }
 
 static bool private_limited(const struct mfl_job *job)
@@ -185,6 +201,17 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                 ANY, private_local, "", "privacy"},
         {{"privacy.clients", "partitions other than local", "is data.clients for a population; remove it"},
                 ANY, private_population, "privacy", "clients"},
+        {{"privacy: local", "partitions other than local",
+                 "noise is made where the data are, with a key of that site: write partition: local, or "
+                 "kind: "
+                 "central"},
+                ANY, at_sites_elsewhere, "", "privacy"},
+        {{"privacy: local", "privacy.clients", "is the divisor of kind: central; remove it"}, ANY,
+                at_sites_divided, "privacy", "clients"},
+        {{"privacy: local", "parallel beyond one daemon",
+                 "daemons of a team exchange gradients without noise; write within: daemon, or remove "
+                 "parallel"},
+                ANY, at_sites_in_teams, "", "parallel"},
         {{"privacy", "delta_max below clip",
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},

@@ -2,19 +2,27 @@
 /* The keys of `privacy`, and those that it does not have yet. */
 #include "common/privacy/spec.h"
 
+const char *mfl_privacy_kind_name(enum mfl_privacy_kind kind)
+{
+        static const char *const names[] = {"", "central", "local"};
+        return names[kind];
+}
+
 static int read_kind(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         enum mfl_privacy_kind *kind = value;
-        *kind = MFL_PRIVACY_CENTRAL;
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "central"))
-                return 0;
-        if (node->type == MFL_YAML_SCALAR &&
-                (!strcmp(node->text, "local") || !strcmp(node->text, "distributed")))
+        const char *text = node->type == MFL_YAML_SCALAR ? node->text : "";
+        for (*kind = MFL_PRIVACY_CENTRAL; *kind <= MFL_PRIVACY_LOCAL; (*kind)++)
+                if (!strcmp(text, mfl_privacy_kind_name(*kind)))
+                        return 0;
+        *kind = MFL_PRIVACY_NONE;
+        if (!strcmp(text, "distributed"))
                 return mfl_yaml_fail(doc, node, err,
-                        "%s is not supported yet; write central, where the server adds the noise",
-                        node->text);
-        return mfl_yaml_fail(doc, node, err, "expected central");
+                        "distributed is not supported yet; write central, where the server adds the noise, "
+                        "or "
+                        "local, where each daemon does");
+        return mfl_yaml_fail(doc, node, err, "expected central or local");
 }
 
 static int read_clip(

@@ -5,12 +5,24 @@
 #include <math.h>
 
 #include "common/privacy/accountant.h"
+#include "common/privacy/gaussian.h"
 
 #define EPSILON_MAX 32.0
+
+/* Nothing is hidden by sampling: whoever gets a client's change knows that it takes part. */
+static int local_epsilon(const struct mfl_privacy_spec *spec, uint64_t releases, double *ret_epsilon)
+{
+        double sigma = spec->noise / MFL_PRIVACY_LOCAL_DISTANCE;
+        double epsilon = releases ? mfl_dp_gaussian_epsilon(sigma / sqrt((double)releases), spec->delta) : 0;
+        *ret_epsilon = epsilon <= EPSILON_MAX ? epsilon : INFINITY;
+        return 0;
+}
 
 int mfl_privacy_epsilon(const struct mfl_privacy_spec *spec, double rate, uint64_t releases,
         double *ret_epsilon, struct mfl_error *err)
 {
+        if (spec->kind == MFL_PRIVACY_LOCAL)
+                return local_epsilon(spec, releases, ret_epsilon);
         struct mfl_dp_rounds rounds = {
                 .sigma = spec->noise, .rate = ldexp(ceil(ldexp(rate, 32)), -32), .rounds = releases};
         struct mfl_dp_cost cost = {.epsilon = releases ? INFINITY : 0};

@@ -14,6 +14,9 @@
  *
  * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
  *
+ * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here, and nothing is written down: a round that is
+ * trained again starts from the same params, for which each daemon has the same noise again. A client has made at most one release per round.
+ *
  * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
  */
 #include <stdio.h>
@@ -54,6 +57,11 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
         if (!job->spec->privacy.kind)
                 return 0;
         int r = mfl_central_check(job->spec, fixed, n, err);
+        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL) {
+                r = find_budget(job, 0, err);
+                ret_private->last_round = (uint32_t)MFL_MIN(job->releases_max, (uint64_t)job->spec->rounds);
+                return r;
+        }
         if (!r)
                 r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
         if (!r)
@@ -79,6 +87,8 @@ int mfl_job_private_release(
         uint64_t n = 0;
         if (!job->spec->privacy.kind)
                 return 0;
+        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL)
+                return mfl_privacy_epsilon(&job->spec->privacy, 1, round, &event->epsilon, err);
         int r = mfl_runtime_sum_digest(job->runtime, digest, err);
         if (!r)
                 r = open_secret(job, &secret, err);

@@ -181,7 +181,11 @@ static void what_it_does_not_go_with_is_refused(void **state)
                  "5}\n" POISSON,
                         "data.clients"},
                 {"privacy: {kind: local, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
-                        "local is not supported"},
+                        "write partition: local, or kind: central"},
+                {"privacy: {kind: distributed, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "distributed is not supported"},
+                {"privacy: {kind: site, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "expected central or local"},
                 {"privacy: {kind: central, clip: adaptive, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
                         "adaptive is not supported"},
                 {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: "
