@@ -57,7 +57,8 @@ int main(void)
                         return 1;
                 local[t] = seconds() - start;
         }
-        printf("%zu elements: central %.3f s, local %.3f s of processor time\n", N, median(central), median(local));
+        printf("%zu elements: central %.3f s, local %.3f s of processor time\n", N, median(central),
+                median(local));
         free(q);
         free(delta);
         return 0;

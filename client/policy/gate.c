@@ -175,6 +175,27 @@ static const char *word_name(enum mfl_site_word word)
         return word == MFL_SITE_TAKES ? "takes" : word == MFL_SITE_ASKS ? "asks" : "refuses";
 }
 
+static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question *q,
+        const struct gate_job *job, struct mfl_ledger_row *row, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        row->sigma = job->spec->privacy.noise;
+        row->rate = mfl_job_rate(job->spec);
+        row->round = MFL_MAX(q->round, 1u);
+        memcpy(row->job, job->digest, sizeof row->job);
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, row->job, sizeof row->job, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, &row->round, sizeof row->round, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, q->params_digest, sizeof q->params_digest, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, row->name, err);
+        mfl_sha256_deinit(&sha);
+        return r ? r : mfl_ledger_charge(gate->ledger, row, err);
+}
+
 /* What the server promises to hide is counted here, before the task begins; what this daemon hides by itself is counted by its trainer,
  * and only asked for here. NULL: the budget has room. */
 static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_question *q,
@@ -184,30 +205,16 @@ static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_que
         enum mfl_noise_by by = mfl_policy_noise(gate->policy, spec);
         struct mfl_local_rule rule = mfl_local_stricter(gate->policy->rule, mfl_local_of_job(spec));
         struct mfl_ledger_row row = {.sigma = rule.noise / MFL_PRIVACY_LOCAL_DISTANCE, .rate = 1};
-        struct mfl_sha256 sha = {0};
         struct mfl_error err;
         if (by == MFL_NOISE_BY_NOBODY || (by == MFL_NOISE_BY_SERVER && gate->policy->epsilon_max == 0))
                 return NULL;
-        mfl_strcpy(row.data, sizeof row.data, spec->data.name);
-        int r = 0;
-        if (by == MFL_NOISE_BY_SERVER) {
-                row.sigma = spec->privacy.noise;
-                row.rate = mfl_job_rate(spec);
-                row.round = MFL_MAX(q->round, 1u);
-                memcpy(row.job, job->digest, sizeof row.job);
-                r = mfl_sha256_init(&sha, &err);
-                if (!r)
-                        r = mfl_sha256_update(&sha, row.job, sizeof row.job, &err);
-                if (!r)
-                        r = mfl_sha256_update(&sha, &row.round, sizeof row.round, &err);
-                if (!r)
-                        r = mfl_sha256_update(&sha, q->params_digest, sizeof q->params_digest, &err);
-                if (!r)
-                        r = mfl_sha256_final(&sha, row.name, &err);
-                mfl_sha256_deinit(&sha);
-                if (!r)
-                        r = mfl_ledger_charge(gate->ledger, &row, &err);
-        } else
+        int r = mfl_ledger_name(&row, spec->data.name)
+                        ? 0
+                        : mfl_fail(&err, MFL_INVALID, "the data set's name is not one of A-Za-z0-9._-");
+
+        if (!r && by == MFL_NOISE_BY_SERVER)
+                r = charge_promise(gate, q, job, &row, &err);
+        else if (!r)
                 r = mfl_ledger_check(gate->ledger, &row, &err);
         if (r)
                 mfl_snprintf(reason, MFL_REASON_BYTES, "%s", err.text);

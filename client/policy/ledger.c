@@ -61,6 +61,14 @@ static bool parse_line(const char *line, struct mfl_ledger_row *ret_row)
                parse_hex(name, ret_row->name);
 }
 
+/* A server chooses the name, and a line with another number of words could never be read again. */
+bool mfl_ledger_name(struct mfl_ledger_row *row, const char *data)
+{
+        static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+        data = *data ? data : "-";
+        return strspn(data, allowed) == strlen(data) && mfl_strcpy(row->data, sizeof row->data, data);
+}
+
 static size_t print_line(const struct mfl_ledger_row *row, char line[LINE_BYTES])
 {
         char job[MFL_SHA256_HEX_BYTES], name[MFL_SHA256_HEX_BYTES];

@@ -34,6 +34,9 @@ struct mfl_ledger_limit {
         double epsilon, delta; /* epsilon 0: rows are written, and nothing is refused */
 };
 
+/* The row's data set. "", the data of a program, is "-". False: it is not a name that a line can have. */
+bool mfl_ledger_name(struct mfl_ledger_row *row, const char *data);
+
 /* MFL_INVALID for a file that can't be read as a ledger; negative for one that can't be opened. */
 int mfl_ledger_open(const char *dir, const struct mfl_ledger_limit *limit, struct mfl_ledger **ret_ledger,
         struct mfl_error *err);

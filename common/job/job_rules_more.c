@@ -94,9 +94,23 @@ static bool at_sites_in_teams(const struct mfl_job *job)
                job->parallel.within != MFL_WITHIN_DAEMON;
 }
 
+static bool adapts_at_sites(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->privacy.adaptive;
+}
+
+/* The bits' noise is m / 20 for m expected clients, and takes a share of the noise: 2 m / 20 must be above it. */
+static bool adapts_to_few(const struct mfl_job *job)
+{
+        uint32_t clients = job->privacy.clients ? job->privacy.clients : job->data.clients;
+        return is_central(job) && job->privacy.adaptive &&
+               mfl_job_rate(job) * clients <= 10 * job->privacy.noise;
+}
+
 static bool private_limited(const struct mfl_job *job)
 {
-        return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
+        return is_private(job) &&
+               job->aggregation.delta_max < job->privacy.clip * (job->privacy.adaptive ? 64 : 1);
 }
 
 static bool is_secure(const struct mfl_job *job)
@@ -212,6 +226,13 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "daemons of a team exchange gradients without noise; write within: daemon, or remove "
                  "parallel"},
                 ANY, at_sites_in_teams, "", "parallel"},
+        {{"privacy: local", "clip: adaptive", "adaptive is for kind: central; write a number, such as 1.0"},
+                ANY, adapts_at_sites, "", "privacy"},
+        {{"privacy.clip: adaptive", "10 * noise expected clients in a round, or fewer",
+                 "adaptive asks each client whether its change is shorter than the clip, and hiding the "
+                 "answers of so "
+                 "few clients takes all the noise; write a number, less noise, or a higher rate"},
+                ANY, adapts_to_few, "privacy", "clip"},
         {{"privacy", "delta_max below clip",
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},

@@ -17,7 +17,8 @@ enum mfl_privacy_kind {
 
 struct mfl_privacy_spec {
         enum mfl_privacy_kind kind;
-        double clip; /* C: the longest change of one client, in the L2 norm */
+        double clip;   /* C: the longest change of one client, in the L2 norm; adaptive: of the first round */
+        bool adaptive; /* C follows the clients (common/method/central_grid.h) */
         double noise; /* z: the noise of a round's sum, or of a client's change, has the standard deviation z C */
         double epsilon_max; /* what all rounds together may cost, */
         double delta;       /* at this delta */

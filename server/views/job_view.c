@@ -70,6 +70,8 @@ static void view_privacy(const struct mfl_server_job *job, Mfl__JobInfo *out)
         out->noise = privacy->noise;
         if (job->has_last)
                 out->epsilon = job->last.record.measures.v[MFL_MEASURE_EPSILON];
+        if (job->has_last && privacy->adaptive)
+                out->clip = job->last.record.measures.v[MFL_MEASURE_CLIP];
 }
 
 void mfl_view_job(

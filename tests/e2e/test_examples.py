@@ -19,7 +19,7 @@ FASHION = '/usr/share/datasets/fashion-mnist'
 STAND_INS = {'fashion-mnist': 'fashion-mnist=synthetic:1,28,28:10:%d:%d:1', 'cifar10': 'cifar10=synthetic:3,32,32:10:%d:%d:1'}
 SAMPLES = {'demo.yaml': (100, 10), 'custom-graph.yaml': (64, 10), 'residual.yaml': (200, 10), 'dirichlet-fedadam.yaml': (6000, 20), 'private.yaml': (4000, 20)}
 
-NEED_TLS = {'secure.yaml'}  # `mfl run` has no certificates
+NEED_TLS = {'secure.yaml', 'private-sites.yaml'}  # `mfl run` has neither certificates nor policies
 
 
 def read(*path):

@@ -391,6 +391,17 @@ static void skipped_rounds_are_counted(void **state)
         close_place(&place);
 }
 
+/* A server chooses the name of the data set; no line may say anything else than what it does. */
+static void no_name_breaks_the_ledger(void **state)
+{
+        static const char *const names[] = {"a b", "a\nscans 1 1 0 0 0", "\x7f", "a\tb"};
+        struct mfl_ledger_row row = {.sigma = 1, .rate = 1};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++)
+                assert_false(mfl_ledger_name(&row, names[i]));
+        assert_true(mfl_ledger_name(&row, "") && !strcmp(row.data, "-"));
+        assert_true(mfl_ledger_name(&row, "scans-2.b") && !strcmp(row.data, "scans-2.b"));
+}
+
 static void charge(struct place *place, double sigma, uint8_t name, const char *why)
 {
         struct mfl_ledger_row row = {.data = "scans", .sigma = sigma, .rate = 1};
@@ -473,6 +484,7 @@ int main(void)
                 cmocka_unit_test(promised_noise_is_counted),
                 cmocka_unit_test(skipped_rounds_are_counted),
                 cmocka_unit_test(a_ledger_is_a_file),
+                cmocka_unit_test(no_name_breaks_the_ledger),
                 cmocka_unit_test(full_disk),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
