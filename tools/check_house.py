@@ -31,6 +31,7 @@ PURPOSE = {
     "common/contract": "what a model expects of its input; model files",
     "common/secure": "secure sums: masks, shares, who shares with whom",
     "client/secure": "a daemon's side of a secure sum",
+    "client/noise": "a site's clip and noise, on every update that leaves it",
     "server/secure": "the server's side of a secure sum",
     "common/parallel": "what a team of workers takes",
     "common/codec": "how updates are rounded and packed for their way to the server",

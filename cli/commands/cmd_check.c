@@ -72,7 +72,8 @@ static void print_facts(const struct mfl_data_facts *f)
 static void print_privacy(const struct mfl_job *j, const struct privacy_budget *budget)
 {
         const struct mfl_privacy_spec *p = &j->privacy;
-        printf("  privacy   central, clip %g, noise %g: ", p->clip, p->noise);
+        printf("  privacy   %s, clip %s%g, noise %g: ", mfl_privacy_kind_name(p->kind),
+                p->adaptive ? "adaptive, at first " : "", p->clip, p->noise);
         if (budget->rounds < j->rounds)
                 printf("the budget allows %" PRIu64 " of %u rounds\n", budget->rounds, j->rounds);
         else

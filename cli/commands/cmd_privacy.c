@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mfl privacy`: what rounds with noise cost, and which noise a budget needs. Asks no server. */
+/* `mfl privacy`: what rounds with noise cost, and which noise a budget needs. Asks no server, but for its ledger (cmd_ledger.c). */
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -106,6 +106,13 @@ int mfl_cmd_privacy(struct mfl_cli *cli)
         struct question q = {.n = 0};
         struct mfl_dp_cost cost = {0};
         struct mfl_error err;
+        if (cli->argument[0] && !strcmp(cli->argument[0], "ledger"))
+                return mfl_cmd_ledger(cli);
+        if (cli->argument[0])
+                return mfl_cli_report(cli,
+                        mfl_fail(&err, MFL_CLI_USAGE,
+                                "expected 'mfl privacy ledger', or --sigma and the like"),
+                        &err);
         int r = read_question(&cli->options, &q, &err);
         if (!r && q.budget > 0)
                 r = mfl_dp_sigma(q.budget, q.v[0].rate, q.v[0].rounds, q.delta, &q.v[0].sigma, &err);

@@ -338,19 +338,24 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki show --json | jq -r '.certificates[] | select(.days_left < 30) | .name'\n"
                 "  mfl pki revoke site-a\n",
                 .words = "init issue renew revoke crl show export", .local = true},
-        {"privacy", "", "what differential privacy costs, without a server", 0, 0,
+        {"privacy", "[ledger]", "what differential privacy costs, or what a server's jobs have spent", 0, 1,
                 "sigma q rounds delta calibrate",
                 "Prints the epsilon of rounds that each release a sum over clients drawn by chance (each\n"
                 "with probability Q), with Gaussian noise of S times a client's largest contribution.\n"
                 "With --calibrate it finds S. Lists of the same length stand for several kinds of rounds.\n"
                 "The answer is an upper bound by privacy loss distributions, whichever of two data sets\n"
                 "has the client that the other lacks. A job's own budget is in 'mfl check' and 'mfl show'.\n"
+                "That needs no server. 'mfl privacy ledger' asks one: what its jobs have released of each "
+                "data\n"
+                "set, also those that are deleted, what that costs together, and the server's "
+                "privacy_limits.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl privacy --sigma 1 --q 0.1 --rounds 100 --delta 1e-5\n"
                 "  mfl privacy --calibrate 8 --q 0.1 --rounds 100 --delta 1e-5 --json\n"
-                "  mfl privacy --sigma 1,0.8 --q 0.1 --rounds 100,20 --delta 1e-5\n",
-                .local = true},
+                "  mfl privacy --sigma 1,0.8 --q 0.1 --rounds 100,20 --delta 1e-5\n"
+                "  mfl privacy ledger\n",
+                .words = "ledger"},
         {"help", "[COMMAND|json|exit|tls|job|completion]",
                 "explain a command, the JSON output, the exit codes, TLS, job files", 0, 1, "",
                 "'completion' prints the completion script for bash (commands, options and names), and\n"

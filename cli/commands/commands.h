@@ -44,6 +44,7 @@ int mfl_cmd_new(struct mfl_cli *cli);
 int mfl_cmd_sweep(struct mfl_cli *cli);
 int mfl_cmd_compare(struct mfl_cli *cli);
 int mfl_cmd_privacy(struct mfl_cli *cli);
+int mfl_cmd_ledger(struct mfl_cli *cli); /* of `privacy` */
 int mfl_cmd_clone(struct mfl_cli *cli);
 int mfl_cmd_list(struct mfl_cli *cli);
 int mfl_cmd_show(struct mfl_cli *cli);

@@ -25,11 +25,13 @@ bool mfl_link_gate_lets(struct mfl_link *link, const struct mfl_task *task)
                 return true;
         while (job && strcmp(job->id, task->job))
                 job = job->next;
-        const struct mfl_gate_question question = {.job = task->job,
+        struct mfl_gate_question question = {.job = task->job,
                 .owner = job ? job->owner : "",
                 .text = job ? job->text : "",
                 .trains = task->kind != MFL_TASK_EVAL,
-                .participants = task->participants};
+                .participants = task->participants,
+                .round = task->round};
+        memcpy(question.params_digest, task->params_digest, sizeof question.params_digest);
         if (job && mfl_gate_ask(link->options.gate, &question, &word, reason, &err)) {
                 mfl_link_fatal(link, &err);
                 return false;

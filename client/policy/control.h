@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The administrator's way to a daemon: the socket policy.dir/NAME.sock, mode 0600, so only the daemon's user and root can
- * connect. A connection has one line ("approve JOB", "deny JOB", "jobs") and one answer (client/policy/gate.h), then ends. */
+ * connect. A connection has one line ("approve JOB", "deny JOB", "jobs", "budget") and one answer (client/policy/gate.h), then ends. */
 #ifndef MFL_CLIENT_POLICY_CONTROL_H
 #define MFL_CLIENT_POLICY_CONTROL_H
 

@@ -20,6 +20,7 @@ struct mfl_gate {
         const struct mfl_policy *policy;
         char daemon[MFL_NAME_BYTES], server[MFL_REASON_BYTES];
         struct mfl_policy_record record;
+        struct mfl_ledger *ledger;
         uint64_t clock;
         uint32_t n;
         struct gate_job jobs[MFL_GATE_JOBS_MAX];
@@ -36,9 +37,12 @@ int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const cha
         gate->policy = policy;
         mfl_strcpy(gate->daemon, sizeof(gate->daemon), daemon);
         mfl_strcpy(gate->server, sizeof(gate->server), server);
+        const struct mfl_ledger_limit limit = {policy->epsilon_max, policy->delta};
         int r = mfl_policy_record_open(&gate->record, policy->dir, daemon, err);
+        if (!r)
+                r = mfl_ledger_open(policy->dir, &limit, &gate->ledger, err);
         if (r)
-                free(gate);
+                mfl_gate_close(gate);
         else
                 *ret_gate = gate;
         return r;
@@ -51,6 +55,7 @@ void mfl_gate_close(struct mfl_gate *gate)
         for (uint32_t i = 0; i < gate->n; i++)
                 mfl_job_free(gate->jobs[i].spec);
         mfl_policy_record_close(&gate->record);
+        mfl_ledger_close(gate->ledger);
         free(gate);
 }
 
@@ -155,6 +160,11 @@ int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, con
         return r ? r : mfl_policy_audit(&gate->record, &line, err);
 }
 
+struct mfl_ledger *mfl_gate_ledger(struct mfl_gate *gate)
+{
+        return gate->ledger;
+}
+
 const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate)
 {
         return gate ? gate->policy : NULL;
@@ -165,30 +175,73 @@ static const char *word_name(enum mfl_site_word word)
         return word == MFL_SITE_TAKES ? "takes" : word == MFL_SITE_ASKS ? "asks" : "refuses";
 }
 
+static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question *q,
+        const struct gate_job *job, struct mfl_ledger_row *row, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        row->sigma = job->spec->privacy.noise;
+        row->rate = mfl_job_rate(job->spec);
+        row->round = MFL_MAX(q->round, 1u);
+        memcpy(row->job, job->digest, sizeof row->job);
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, row->job, sizeof row->job, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, &row->round, sizeof row->round, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, q->params_digest, sizeof q->params_digest, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, row->name, err);
+        mfl_sha256_deinit(&sha);
+        return r ? r : mfl_ledger_charge(gate->ledger, row, err);
+}
+
+/* What the server promises to hide is counted here, before the task begins; what this daemon hides by itself is counted by its trainer,
+ * and only asked for here. NULL: the budget has room. */
+static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_question *q,
+        const struct gate_job *job, char reason[MFL_REASON_BYTES])
+{
+        const struct mfl_job *spec = job->spec;
+        enum mfl_noise_by by = mfl_policy_noise(gate->policy, spec);
+        struct mfl_local_rule rule = mfl_local_stricter(gate->policy->rule, mfl_local_of_job(spec));
+        struct mfl_ledger_row row = {.sigma = rule.noise / MFL_PRIVACY_LOCAL_DISTANCE, .rate = 1};
+        struct mfl_error err;
+        if (by == MFL_NOISE_BY_NOBODY || (by == MFL_NOISE_BY_SERVER && gate->policy->epsilon_max == 0))
+                return NULL;
+        int r = mfl_ledger_name(&row, spec->data.name)
+                        ? 0
+                        : mfl_fail(&err, MFL_INVALID, "the data set's name is not one of A-Za-z0-9._-");
+
+        if (!r && by == MFL_NOISE_BY_SERVER)
+                r = charge_promise(gate, q, job, &row, &err);
+        else if (!r)
+                r = mfl_ledger_check(gate->ledger, &row, &err);
+        if (r)
+                mfl_snprintf(reason, MFL_REASON_BYTES, "%s", err.text);
+        return r ? "epsilon_max" : NULL;
+}
+
 static enum mfl_site_word decide(struct mfl_gate *gate, const struct mfl_gate_question *q,
         const struct gate_job *job, const char **ret_rule, char reason[MFL_REASON_BYTES])
 {
         const char *rule = "job";
+        const struct mfl_answer *answer = mfl_policy_answer_find(&gate->record, job->digest);
         if (job->spec)
                 rule = mfl_policy_job(gate->policy, job->spec, q->owner, reason);
         else
                 mfl_strcpy(reason, MFL_REASON_BYTES, "this daemon can't read the job file");
         if (!rule && q->trains)
                 rule = mfl_policy_round(gate->policy, job->spec, q->participants, reason);
-        *ret_rule = rule ? rule : "";
-        if (rule)
-                return MFL_SITE_REFUSES;
-        if (!gate->policy->ask)
-                return MFL_SITE_TAKES;
-        const struct mfl_answer *answer = mfl_policy_answer_find(&gate->record, job->digest);
-        *ret_rule = "ask";
-        if (!answer) {
+        bool asks = !rule && gate->policy->ask && !answer,
+             denied = gate->policy->ask && answer && !answer->approved;
+        if (!rule && !asks && !denied && q->trains)
+                rule = check_budget(gate, q, job, reason);
+        *ret_rule = rule ? rule : gate->policy->ask ? "ask" : "";
+        if (asks)
                 mfl_snprintf(reason, MFL_REASON_BYTES, ASKS, job->id);
-                return MFL_SITE_ASKS;
-        }
-        if (!answer->approved)
+        else if (!rule && denied)
                 mfl_strcpy(reason, MFL_REASON_BYTES, DENIED);
-        return answer->approved ? MFL_SITE_TAKES : MFL_SITE_REFUSES;
+        return asks ? MFL_SITE_ASKS : rule || denied ? MFL_SITE_REFUSES : MFL_SITE_TAKES;
 }
 
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
@@ -263,6 +316,14 @@ static int list(const struct mfl_gate *gate, char **ret_text)
         return text ? 0 : -ENOMEM;
 }
 
+static int budget(struct mfl_gate *gate, char **ret_text)
+{
+        struct mfl_error err;
+        if (mfl_ledger_text(gate->ledger, ret_text, &err))
+                *ret_text = mfl_asprintf("error: %s\n", err.text);
+        return *ret_text ? 0 : -ENOMEM;
+}
+
 int mfl_gate_command(struct mfl_gate *gate, const char *command, char **ret_text, struct mfl_error *err)
 {
         bool approve = !strncmp(command, "approve ", 8), deny = !strncmp(command, "deny ", 5);
@@ -270,12 +331,14 @@ int mfl_gate_command(struct mfl_gate *gate, const char *command, char **ret_text
         struct gate_job *job = NULL;
         if (!strcmp(command, "jobs"))
                 return list(gate, ret_text);
+        if (!strcmp(command, "budget"))
+                return budget(gate, ret_text);
         for (uint32_t i = 0; i < gate->n && (approve || deny); i++)
                 if (!strcmp(gate->jobs[i].id, id))
                         job = &gate->jobs[i];
         const char *why = NULL;
         if (!approve && !deny)
-                why = "expected 'approve JOB', 'deny JOB' or 'jobs'";
+                why = "expected 'approve JOB', 'deny JOB', 'jobs' or 'budget'";
         else if (!gate->policy->ask)
                 why = "this daemon's policy does not have 'ask: true'";
         else if (!job)

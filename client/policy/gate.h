@@ -8,6 +8,7 @@
 #ifndef MFL_CLIENT_POLICY_GATE_H
 #define MFL_CLIENT_POLICY_GATE_H
 
+#include "client/policy/ledger.h"
 #include "client/policy/policy.h"
 #include "client/policy/record.h"
 
@@ -19,6 +20,8 @@ struct mfl_gate_question {
         const char *job, *owner, *text; /* owner: "" if unknown */
         bool trains;                    /* not an evaluation */
         uint32_t participants;          /* clients of the round; 0: not told */
+        uint32_t round;
+        uint8_t params_digest[MFL_DIGEST_BYTES];
 };
 
 /* policy outlives the gate. Errors: as mfl_policy_record_open. */
@@ -33,6 +36,8 @@ int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question
 /* Writes a refusal down that is not about a task: `rule` says what it is about. Negative: it could not be written. */
 int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
         const char *rule, const char *reason, struct mfl_error *err);
+/* Of the policy's dir; the gate's. */
+struct mfl_ledger *mfl_gate_ledger(struct mfl_gate *gate);
 /* NULL: the gate is NULL. */
 const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate);
 
@@ -40,7 +45,7 @@ const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate);
 void mfl_gate_listen(struct mfl_gate *gate,
         void (*decided)(void *user, const char *job, enum mfl_site_word word, const char *reason),
         void *user);
-/* Carries out "approve JOB", "deny JOB" or "jobs". ret_text: on the heap; "ok: ..." or "error: ...", or the list. -ENOMEM. */
+/* Carries out "approve JOB", "deny JOB", "jobs" or "budget". ret_text: on the heap; "ok: ..." or "error: ...", or the list. -ENOMEM. */
 int mfl_gate_command(struct mfl_gate *gate, const char *command, char **ret_text, struct mfl_error *err);
 
 #endif

@@ -3,19 +3,9 @@
 
 #include <math.h>
 
+#include "common/method/method.h"
+
 /* ---- the file ---- */
-
-/* Keys of a later release. A site that writes one relies on it, so it must not be passed over. */
-static const char *const absent[] = {"epsilon_max", "clip", "noise", NULL};
-
-static int read_absent(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        return mfl_yaml_fail(doc, node, err,
-                "this release can't enforce %s: remove the key, and keep data that need it away from this "
-                "daemon",
-                node->key);
-}
 
 static int read_names(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
@@ -119,6 +109,10 @@ static const struct mfl_yaml_field fields[] = {
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
         {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
         {.key = "epochs_max", AT(U32, epochs_max), .min = 1, .max = UINT32_MAX},
+        {.key = "clip", AT(F64, rule.clip), .min = 1e-6, .max = 1e4},
+        {.key = "noise", AT(F64, rule.noise), .min = 0.05, .max = 1000},
+        {.key = "epsilon_max", AT(F64, epsilon_max), .min = 0, .max = 1000, .min_open = true},
+        {.key = "delta", AT(F64, delta), .min = 1e-12, .max = 0.1},
         {.key = "ask", AT(BOOL, ask)},
         {.key = "dir", AT(STRING, dir), .required = true},
         {0},
@@ -127,14 +121,10 @@ static const struct mfl_yaml_field fields[] = {
 int mfl_policy_read(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        struct mfl_policy policy = {.set = true, .secure_bad = 0.1};
+        struct mfl_policy policy = {.set = true, .secure_bad = 0.1, .delta = 1e-5};
         if (node->type != MFL_YAML_MAPPING)
                 return mfl_yaml_fail(
                         doc, node, err, "expected a mapping such as {owners: [alice], dir: DIR}");
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next)
-                for (int i = 0; absent[i]; i++)
-                        if (!strcmp(n->key, absent[i]))
-                                return read_absent(doc, n, NULL, err);
         int r = mfl_yaml_read(doc, node, fields, &policy, err);
         if (r)
                 return r;
@@ -147,6 +137,12 @@ int mfl_policy_read(
         if (policy.peers.n && !policy.secure_sum)
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "peers"), err,
                         "only secure sums name their participants: add secure_sum: required");
+        if (policy.rule.noise > 0 && policy.rule.clip == 0)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "noise"), err,
+                        "is a multiple of clip, the longest update that leaves this site: add clip");
+        if (mfl_yaml_find(node, "delta") && policy.epsilon_max == 0)
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "delta"), err,
+                        "is only used with epsilon_max: add that, or remove it");
         if (policy.dir[0] != '/')
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "dir"), err,
                         "expected an absolute path, such as /var/lib/mfl-client");
@@ -249,6 +245,46 @@ static const char *check_limits(const struct mfl_policy *policy, const struct mf
         return "epochs_max";
 }
 
+/* NULL: an update of such a job is one vector, which the site can shorten and add noise to. */
+static const char *uncovered(const struct mfl_job *job)
+{
+        const struct mfl_method_ops *method = mfl_method_get(job);
+        if (method->needs_loss || mfl_method_keeps(method) || method->correct || job->personal.layers.n)
+                return "clients of its strategy tell more than one change";
+        if (job->parallel.grain && job->parallel.within != MFL_WITHIN_DAEMON)
+                return "daemons of its teams exchange gradients (write parallel: {within: daemon})";
+        return NULL;
+}
+
+enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct mfl_job *job)
+{
+        if (policy->rule.noise > 0 || job->privacy.kind == MFL_PRIVACY_LOCAL)
+                return MFL_NOISE_BY_SITE;
+        return job->privacy.kind == MFL_PRIVACY_CENTRAL ? MFL_NOISE_BY_SERVER : MFL_NOISE_BY_NOBODY;
+}
+
+static const char *check_noise(const struct mfl_policy *policy, const struct mfl_job *job, char *reason)
+{
+        const char *why = policy->rule.clip > 0 ? uncovered(job) : NULL;
+        if (why) {
+                mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy %s every update, and %s",
+                        policy->rule.noise > 0 ? "adds noise to" : "clips", why);
+                return policy->rule.noise > 0 ? "noise" : "clip";
+        }
+        if (policy->epsilon_max == 0)
+                return NULL;
+        if (mfl_policy_noise(policy, job) == MFL_NOISE_BY_NOBODY)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "nothing bounds what it tells of this site's data, and the site's policy has "
+                        "epsilon_max: add privacy to the job");
+        else if (job->data.partition != MFL_PARTITION_LOCAL)
+                mfl_strcpy(reason, MFL_REASON_BYTES,
+                        "this site's policy counts epsilon for its data as a whole, and the job cuts them "
+                        "into "
+                        "clients: write partition: local");
+        return *reason ? "epsilon_max" : NULL;
+}
+
 const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *owner,
         char ret_reason[MFL_REASON_BYTES])
 {
@@ -275,6 +311,8 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
                         policy->secure_bad * 100, job->secure.bits, policy->secure_bad);
                 rule = "secure_bad";
         }
+        if (!rule)
+                rule = check_noise(policy, job, ret_reason);
         if (!rule)
                 rule = check_limits(policy, job, ret_reason);
         bool local = job->data.partition == MFL_PARTITION_LOCAL;

@@ -8,6 +8,7 @@
 
 #include "common/base/base.h"
 #include "common/job/job.h"
+#include "common/method/local_noise.h"
 #include "common/settings/yaml.h"
 #include "proto/message.h"
 
@@ -34,8 +35,10 @@ struct mfl_policy {
         bool no_programs;                                  /* programs: false */
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
-        bool secure_sum;                /* jobs without it are refused */
+        bool secure_sum;            /* jobs without it are refused */
         double secure_bad;              /* and those that count on fewer bad daemons */
+        struct mfl_local_rule rule; /* of every update that leaves; clip 0: none */
+        double epsilon_max, delta;  /* of each data set, in the site's own ledger; epsilon_max 0: no limit */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
         char dir[MFL_POLICY_DIR_BYTES];
 };
@@ -54,6 +57,14 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
 /* The same for one training of it, with this many clients in the round; 0: the server has not told. */
 const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_job *job,
         uint32_t participants, char ret_reason[MFL_REASON_BYTES]);
+
+/* Who adds the noise that the site counts. */
+enum mfl_noise_by {
+        MFL_NOISE_BY_NOBODY,
+        MFL_NOISE_BY_SITE,   /* by its policy, or by a job of kind local */
+        MFL_NOISE_BY_SERVER, /* kind central: by the server, as it says */
+};
+enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct mfl_job *job);
 
 /* Whether a secure sum may have a participant with this certificate. */
 bool mfl_policy_peer(const struct mfl_policy *policy, const char *fingerprint);

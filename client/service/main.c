@@ -28,6 +28,7 @@
 #include "client/link/link.h"
 #include "client/node/node.h"
 #include "client/policy/control.h"
+#include "client/service/private.h"
 #include "client/service/report.h"
 #include "client/service/service.h"
 #include "client/service/supervise.h"
@@ -60,6 +61,7 @@ struct client {
         struct mfl_compute compute;
         struct mfl_worker hasher;
         struct mfl_gate *gate; /* NULL: the site has no policy */
+        struct mfl_client_private private;
         struct mfl_control *control;
         struct mfl_link *link;
         uv_signal_t sigterm, sigint;
@@ -181,7 +183,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .peers = c->peers,
                 .activity = &c->activity,
                 .programs = &c->config.programs,
-                .hidden = c->hidden};
+                .hidden = c->hidden,
+                .privacy = &c->private.site};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -461,8 +464,10 @@ static int open_policy(struct client *c, struct mfl_error *err)
         if (!policy->set)
                 return 0;
         int r = mfl_gate_open(policy, c->config.name, c->config.server, &c->gate, err);
-        if (!r)
+        if (!r) /* from here on no other daemon of this name uses the directory */
                 r = mfl_control_open(&c->loop, policy->dir, c->config.name, c->gate, &c->control, err);
+        if (!r)
+                r = mfl_client_private_open(&c->private, c->config.name, c->gate, err);
         if (!r)
                 mfl_log(MFL_LOG_INFO,
                         "policy: this site decides which jobs it takes; audit log %s/%s.audit.jsonl",

@@ -346,6 +346,10 @@ static const struct mfl_setting rows[] = {
                         "daemon's own is one of them\n"
                         "  rounds_max, epochs_max   the most rounds of a job, and epochs of training.epochs\n"
                         "  programs  false: refuses jobs with training.program; a list: takes only these programs\n"
+                        "  clip, noise   each update is shortened to clip, in the L2 norm, and gets Gaussian noise of noise * clip, "
+                        "whatever the job says\n"
+                        "  epsilon_max, delta   what each data set may tell, over jobs, servers and restarts, by the site's own ledger "
+                        "(delta: 1e-5); 'mfl-client budget' shows it\n"
                         "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
                         "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
                         "  dir       required; an absolute path: answers, the control socket, and the audit log "
@@ -384,7 +388,8 @@ static const struct mfl_settings_topic topics[] = {
                 "With 'policy: {ask: true}' in the file, a job waits for this site's administrator:\n\n"
                 "  mfl-client jobs               what the daemons of this host have met, and what they say\n"
                 "  mfl-client approve JOB        takes part in it\n"
-                "  mfl-client deny JOB           does not, also when it has begun\n\n"
+                "  mfl-client deny JOB           does not, also when it has begun\n"
+                "  mfl-client budget             what the site's data have told, by its own ledger\n\n"
                 "They read the same file (--config FILE) and talk to all daemons of its policy.dir. Run them as the daemon's "
                 "user, or as root."},
         {"EXIT STATUS",

@@ -9,7 +9,7 @@
 
 int mfl_client_tell(int argc, char **argv)
 {
-        bool jobs = argc > 1 && !strcmp(argv[1], "jobs");
+        bool jobs = argc > 1 && (!strcmp(argv[1], "jobs") || !strcmp(argv[1], "budget"));
         bool decides = argc > 1 && (!strcmp(argv[1], "approve") || !strcmp(argv[1], "deny"));
         struct mfl_client_config config;
         struct mfl_error err = {{0}};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mfl-client jobs, mfl-client approve JOB and mfl-client deny JOB: requests to the daemons of this host. */
+/* mfl-client jobs, mfl-client budget, mfl-client approve JOB and mfl-client deny JOB: requests to the daemons of this host. */
 #ifndef MFL_CLIENT_SERVICE_TELL_H
 #define MFL_CLIENT_SERVICE_TELL_H
 

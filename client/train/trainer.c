@@ -33,6 +33,7 @@ static int fill_trainer(
         trainer->activity = options->activity;
         trainer->programs = options->programs;
         trainer->hidden = options->hidden;
+        trainer->privacy = options->privacy;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)
@@ -318,7 +319,9 @@ static int run_assist(struct trainer_run *run, struct mfl_error *err)
         run->items = mfl_calloc(n, sizeof(*run->items));
         if (!run->items)
                 return mfl_fail_memory(err, n * sizeof(*run->items), "clients");
-        int r = order_clients(run, err);
+        int r = mfl_trainer_check_rule(run, err);
+        if (!r)
+                r = order_clients(run, err);
         return r ? r : run_threads(run, n, mfl_trainer_assist_worker, err);
 }
 
@@ -344,7 +347,9 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
         run->items = mfl_calloc(n, sizeof(*run->items));
         if (!run->items)
                 return mfl_fail_memory(err, n * sizeof(*run->items), "clients");
-        int r = order_clients(run, err);
+        int r = mfl_trainer_check_rule(run, err);
+        if (!r)
+                r = order_clients(run, err);
         if (!r)
                 r = make_buffers(run, owned, err);
         if (!r && run->sum && !trainer_adds_on_device(run)) {

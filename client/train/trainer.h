@@ -64,6 +64,7 @@ enum {
 };
 
 struct mfl_programs;
+struct mfl_site_privacy;
 struct mfl_trainer;
 
 struct mfl_trainer_options {
@@ -90,6 +91,7 @@ struct mfl_trainer_options {
         /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
         const struct mfl_programs *programs;
         const char *const *hidden;
+        const struct mfl_site_privacy *privacy; /* client/noise/site.h; outlives the trainer; NULL: none */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

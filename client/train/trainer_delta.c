@@ -73,6 +73,62 @@ static int check_delta(struct trainer_run *run, float *params, bool is_delta, st
                 err);
 }
 
+struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run)
+{
+        return mfl_site_rule(run->trainer->privacy, run->job->spec);
+}
+
+int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err)
+{
+        const struct mfl_local_rule rule = mfl_trainer_rule(run);
+        const struct mfl_site_privacy *site = run->trainer->privacy;
+        if (rule.clip == 0)
+                return 0;
+        if (rule.noise > 0 && (!site || !site->secret))
+                return mfl_fail(err, MFL_INVALID,
+                        "the job has privacy: {kind: local}, whose noise needs a key that survives restarts: "
+                        "give this daemon a place for it, policy: {dir: DIR}");
+        if (run->job->graph->statistics.n)
+                return mfl_fail(err, MFL_INVALID,
+                        "the model's batch norms have running statistics, which clipping and noise of "
+                        "updates "
+                        "do not cover: use group norms");
+        if (run->request->task->team.team)
+                return mfl_fail(err, MFL_INVALID,
+                        "daemons of a team exchange gradients, which this site's clipping and noise of "
+                        "updates do "
+                        "not cover: write parallel: {within: daemon}");
+        return 0;
+}
+
+/* The site's own clip and noise, or a job's of kind local: before anything else is made of the change. */
+static int keep_rule(struct trainer_run *run, uint64_t client, float *delta, struct mfl_error *err)
+{
+        const struct mfl_local_rule rule = mfl_trainer_rule(run);
+        const struct mfl_graph *graph = run->job->graph;
+        const struct mfl_fixed *fixed = &run->request->task->fixed;
+        uint64_t n = graph->n_moving, bytes = n * sizeof(int64_t);
+        if (rule.clip > 0 && rule.noise == 0)
+                mfl_method_clip(fixed, &graph->statistics, rule.clip, delta, n);
+        if (rule.noise == 0)
+                return 0;
+        int r = mfl_trainer_memory_reserve(&run->trainer->memory, bytes, "a change before its noise", err);
+        if (r)
+                return r;
+        MFL_CLEANUP_FREE int64_t *q = mfl_malloc(bytes + 1);
+        const struct mfl_site_change change = {.job = run->job->spec,
+                .text = run->job->text,
+                .task = run->request->task,
+                .client = client,
+                .n = n,
+                .norm2 = mfl_method_norm2(fixed, &graph->statistics, delta, n),
+                .threads = run->trainer->workers};
+        r = q ? mfl_site_noise(run->trainer->privacy, &rule, &change, q, delta, err)
+              : mfl_fail_memory(err, bytes, "a change before its noise");
+        mfl_trainer_memory_release(&run->trainer->memory, bytes);
+        return r;
+}
+
 /* No update that leaves the daemon is longer than the job says. */
 static void clip_delta(struct trainer_run *run, float *delta)
 {
@@ -147,6 +203,8 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
 {
         double real = 0;
         int r = check_delta(run, delta, trained->is_delta, item, err);
+        if (!r && !item->rejected)
+                r = keep_rule(run, trained->client, delta, err);
         if (!r && !item->rejected)
                 clip_delta(run, delta);
         if (!r && !item->rejected)

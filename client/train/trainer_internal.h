@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "client/train/trainer.h"
+#include "client/noise/site.h"
 #include "client/program/program.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
@@ -204,15 +205,16 @@ struct mfl_trainer {
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */
         struct trainer_pool pool;
-        struct mfl_share *share;             /* NULL: none */
-        struct mfl_collective *shm, *nccl;   /* NULL: none */
-        struct mfl_peer_port *peers;         /* NULL: none */
-        struct mfl_activity *activity;       /* NULL: none */
-        const struct mfl_programs *programs; /* NULL: none */
-        const char *const *hidden;           /* from programs */
-        _Atomic uint64_t staged_bytes;       /* of the device's memory, beside its budget */
-        struct trainer_job *jobs;            /* last used first */
-        bool no_room;                        /* why the last mfl_trainer_job_prepare failed, if it did */
+        struct mfl_share *share;                /* NULL: none */
+        struct mfl_collective *shm, *nccl;      /* NULL: none */
+        struct mfl_peer_port *peers;            /* NULL: none */
+        struct mfl_activity *activity;          /* NULL: none */
+        const struct mfl_programs *programs;    /* NULL: none */
+        const char *const *hidden;              /* from programs */
+        const struct mfl_site_privacy *privacy; /* NULL: none */
+        _Atomic uint64_t staged_bytes;          /* of the device's memory, beside its budget */
+        struct trainer_job *jobs;               /* last used first */
+        bool no_room;                           /* why the last mfl_trainer_job_prepare failed, if it did */
 };
 
 /* Whether evaluations read training samples, those that clients keep. */
@@ -397,10 +399,16 @@ static inline uint32_t trainer_width(const struct trainer_run *run)
 void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t samples, uint64_t reads_ns,
         uint64_t now_ns, uint64_t *told_ns);
 
+/* trainer_delta.c: what is done to each client's change; clip 0: nothing. Whether that can be done for the task: MFL_INVALID. */
+struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run);
+int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err);
+
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
  * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
+        if (mfl_trainer_rule(run).clip > 0)
+                return false;
         bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
         bool clips = run->job->spec->aggregation.robust.update_clip > 0;
         return run->sum && !run->job->program && run->trainer->ops->sum_add &&

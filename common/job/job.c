@@ -377,7 +377,7 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
         if (job->privacy.kind) {
-                if (!mfl_job_find_key(aggregation, "weighting"))
+                if (job->privacy.kind == MFL_PRIVACY_CENTRAL && !mfl_job_find_key(aggregation, "weighting"))
                         job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
                 if (!mfl_job_find_key(aggregation, "delta_max")) /* what is long is clipped, not left out */
                         job->aggregation.delta_max = 65536;

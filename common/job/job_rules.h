@@ -61,6 +61,11 @@ static inline bool rounds(const struct mfl_job *job)
         return job->compression.bits > 0;
 }
 
+static inline bool is_central(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_CENTRAL;
+}
+
 static inline bool is_private(const struct mfl_job *job)
 {
         return job->privacy.kind;

@@ -59,18 +59,18 @@ static bool private_attacked(const struct mfl_job *job)
 
 static bool private_by_samples(const struct mfl_job *job)
 {
-        return is_private(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
+        return is_central(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
 }
 
 static bool private_chosen(const struct mfl_job *job)
 {
         bool all = job->selection.kind == MFL_SELECT_UNIFORM && !job->selection.clients;
-        return is_private(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
+        return is_central(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
 }
 
 static bool private_local(const struct mfl_job *job)
 {
-        return is_private(job) && is_local(job) && !job->privacy.clients;
+        return is_central(job) && is_local(job) && !job->privacy.clients;
 }
 
 static bool private_population(const struct mfl_job *job)
@@ -78,9 +78,39 @@ static bool private_population(const struct mfl_job *job)
         return is_private(job) && !is_local(job);
 }
 
+static bool at_sites_elsewhere(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && !is_local(job);
+}
+
+static bool at_sites_divided(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->privacy.clients;
+}
+
+static bool at_sites_in_teams(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->parallel.grain &&
+               job->parallel.within != MFL_WITHIN_DAEMON;
+}
+
+static bool adapts_at_sites(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_LOCAL && job->privacy.adaptive;
+}
+
+/* The bits' noise is m / 20 for m expected clients, and takes a share of the noise: 2 m / 20 must be above it. */
+static bool adapts_to_few(const struct mfl_job *job)
+{
+        uint32_t clients = job->privacy.clients ? job->privacy.clients : job->data.clients;
+        return is_central(job) && job->privacy.adaptive &&
+               mfl_job_rate(job) * clients <= 10 * job->privacy.noise;
+}
+
 static bool private_limited(const struct mfl_job *job)
 {
-        return is_private(job) && job->aggregation.delta_max < job->privacy.clip;
+        return is_private(job) &&
+               job->aggregation.delta_max < job->privacy.clip * (job->privacy.adaptive ? 64 : 1);
 }
 
 static bool is_secure(const struct mfl_job *job)
@@ -195,6 +225,24 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                 ANY, private_local, "", "privacy"},
         {{"privacy.clients", "partitions other than local", "is data.clients for a population; remove it"},
                 ANY, private_population, "privacy", "clients"},
+        {{"privacy: local", "partitions other than local",
+                 "noise is made where the data are, with a key of that site: write partition: local, or "
+                 "kind: "
+                 "central"},
+                ANY, at_sites_elsewhere, "", "privacy"},
+        {{"privacy: local", "privacy.clients", "is the divisor of kind: central; remove it"}, ANY,
+                at_sites_divided, "privacy", "clients"},
+        {{"privacy: local", "parallel beyond one daemon",
+                 "daemons of a team exchange gradients without noise; write within: daemon, or remove "
+                 "parallel"},
+                ANY, at_sites_in_teams, "", "parallel"},
+        {{"privacy: local", "clip: adaptive", "adaptive is for kind: central; write a number, such as 1.0"},
+                ANY, adapts_at_sites, "", "privacy"},
+        {{"privacy.clip: adaptive", "10 * noise expected clients in a round, or fewer",
+                 "adaptive asks each client whether its change is shorter than the clip, and hiding the "
+                 "answers of so "
+                 "few clients takes all the noise; write a number, less noise, or a higher rate"},
+                ANY, adapts_to_few, "privacy", "clip"},
         {{"privacy", "delta_max below clip",
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},

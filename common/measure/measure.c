@@ -22,6 +22,7 @@ const struct mfl_measure_info mfl_measure_infos[MFL_MEASURES] = {
         [MFL_MEASURE_DROPPED] = {"dropped", "round/dropped", "dropped"},
         [MFL_MEASURE_EPSILON] = {"epsilon", "privacy/epsilon", "epsilon"},
         [MFL_MEASURE_BACKDOOR] = {"backdoor", "test/backdoor", "backdoor success"},
+        [MFL_MEASURE_CLIP] = {"clip", "privacy/clip", "clip"},
 };
 
 /* ---- clients ---- */

@@ -29,6 +29,7 @@ enum mfl_measure {
         MFL_MEASURE_DROPPED,
         MFL_MEASURE_EPSILON,  /* what the job has spent of its privacy budget; of every round */
         MFL_MEASURE_BACKDOOR, /* of a simulated backdoor: the attack's success rate */
+        MFL_MEASURE_CLIP,     /* privacy.clip: adaptive: the round's */
         MFL_MEASURES
 };
 #define MFL_SCORE_BINS 10 /* of equal width from LOW to HIGH; a bin has its lower end, the last one both */

@@ -27,12 +27,28 @@
 #include "common/base/fixed.h"
 #include "common/job/job.h"
 
+/* `clip: adaptive` (Andrew, Thakkar, McMahan, Ramaswamy: "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021,
+ * algorithm 1): each client also tells a bit, whether its change is at most C long. With m = q N and s_b = m / 20,
+ *
+ *      b = (sum of (bit - 1/2) + N(0, s_b^2)) / m + 1/2,      C <- C exp(-0.2 (b - 0.5)),
+ *
+ * C beginning with 0.1, so that it goes to the median length. The bits take their part of the noise: that of the sum becomes
+ * (z^-2 - (2 s_b)^-2)^(-1/2) C, after which both together are one release of noise z. C stays within 2^-7 and 2^6 times the first
+ * one, for which there is room on the grid. */
+#define MFL_CENTRAL_BITS_SHARE 20.0
+/* C of the round, whose method's numbers these are. */
+double mfl_central_clip(const struct mfl_job *job, const double *state);
+/* C of the next round, from the noisy sum of n clients' bits. */
+double mfl_central_next_clip(const struct mfl_job *job, double clip, uint64_t n, double bits);
+/* s_b */
+double mfl_central_bits_sigma(const struct mfl_job *job);
+
 /* The largest s of the grid. */
 int mfl_central_scale_max(const struct mfl_job *job);
 /* Sigma in units of the grid. */
-uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed);
+uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed, double clip);
 /* A client's weight, from the sum of squares of its n elements. */
-double mfl_central_weight(const struct mfl_job *job, int scale_bits, uint64_t n, double norm2);
+double mfl_central_weight(double clip, int scale_bits, uint64_t n, double norm2);
 /* q N, by which a round's sum is divided. */
 double mfl_central_divisor(const struct mfl_job *job);
 /* Whether n elements can be trained so: MFL_INVALID with what to write. */

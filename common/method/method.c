@@ -13,7 +13,7 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
         if (job->personal.layers.n)
                 return &mfl_method_personal;
         if (job->privacy.kind == MFL_PRIVACY_CENTRAL)
-                return &mfl_method_central;
+                return job->privacy.adaptive ? &mfl_method_central_adaptive : &mfl_method_central;
         if (job->simulation.attack == MFL_ATTACK_STALE)
                 return &mfl_method_stale;
         switch (job->aggregation.strategy) {

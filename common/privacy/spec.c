@@ -2,30 +2,41 @@
 /* The keys of `privacy`, and those that it does not have yet. */
 #include "common/privacy/spec.h"
 
+const char *mfl_privacy_kind_name(enum mfl_privacy_kind kind)
+{
+        static const char *const names[] = {"", "central", "local"};
+        return names[kind];
+}
+
 static int read_kind(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         enum mfl_privacy_kind *kind = value;
-        *kind = MFL_PRIVACY_CENTRAL;
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "central"))
-                return 0;
-        if (node->type == MFL_YAML_SCALAR &&
-                (!strcmp(node->text, "local") || !strcmp(node->text, "distributed")))
+        const char *text = node->type == MFL_YAML_SCALAR ? node->text : "";
+        for (*kind = MFL_PRIVACY_CENTRAL; *kind <= MFL_PRIVACY_LOCAL; (*kind)++)
+                if (!strcmp(text, mfl_privacy_kind_name(*kind)))
+                        return 0;
+        *kind = MFL_PRIVACY_NONE;
+        if (!strcmp(text, "distributed"))
                 return mfl_yaml_fail(doc, node, err,
-                        "%s is not supported yet; write central, where the server adds the noise",
-                        node->text);
-        return mfl_yaml_fail(doc, node, err, "expected central");
+                        "distributed is not supported yet; write central, where the server adds the noise, "
+                        "or "
+                        "local, where each daemon does");
+        return mfl_yaml_fail(doc, node, err, "expected central or local");
 }
 
+#define CLIP_FIRST 0.1 /* Andrew et al. 2021 */
+
+/* value: the whole spec. */
 static int read_clip(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1e4};
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive"))
-                return mfl_yaml_fail(
-                        doc, node, err, "adaptive is not supported yet; write a number, such as 1.0");
-        return mfl_yaml_read_value(doc, node, &field, value, err);
+        struct mfl_privacy_spec *spec = value;
+        spec->adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
+        spec->clip = CLIP_FIRST;
+        return spec->adaptive ? 0 : mfl_yaml_read_value(doc, node, &field, &spec->clip, err);
 }
 
 static int read_mechanism(
@@ -43,11 +54,7 @@ const struct mfl_yaml_field mfl_privacy_fields[] = {{.key = "kind",
                                                             .offset = offsetof(struct mfl_privacy_spec, kind),
                                                             .read = read_kind,
                                                             .required = true},
-        {.key = "clip",
-                .kind = MFL_YAML_CALL,
-                .offset = offsetof(struct mfl_privacy_spec, clip),
-                .read = read_clip,
-                .required = true},
+        {.key = "clip", .kind = MFL_YAML_CALL, .read = read_clip, .required = true},
         {.key = "noise", AT(F64, noise), .required = true, .min = 0.05, .max = 100},
         {.key = "epsilon_max", AT(F64, epsilon_max), .required = true, .min = 0, .max = 30, .min_open = true},
         {.key = "delta", AT(F64, delta), .required = true, .min = 1e-12, .max = 0.1},

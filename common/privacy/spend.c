@@ -4,28 +4,13 @@
 
 #include <math.h>
 
-#include "common/privacy/accountant.h"
-
-#define EPSILON_MAX 32.0
+#include "common/privacy/limits.h"
 
 int mfl_privacy_epsilon(const struct mfl_privacy_spec *spec, double rate, uint64_t releases,
         double *ret_epsilon, struct mfl_error *err)
 {
-        struct mfl_dp_rounds rounds = {
-                .sigma = spec->noise, .rate = ldexp(ceil(ldexp(rate, 32)), -32), .rounds = releases};
-        struct mfl_dp_cost cost = {.epsilon = releases ? INFINITY : 0};
-        for (double most = 8; releases && most <= EPSILON_MAX;
-                most = MFL_MAX(most + 8, 8 * ceil(cost.epsilon / 8))) {
-                double cut = rate < 1 ? ldexp((double)releases * (1 + exp(most)), -70) : 0;
-                cost.epsilon = INFINITY;
-                int r = spec->delta > cut ? mfl_dp_epsilon(&rounds, 1, spec->delta - cut, &cost, err) : 0;
-                if (r)
-                        return r;
-                if (cost.epsilon <= (rate < 1 ? most : EPSILON_MAX))
-                        break;
-        }
-        *ret_epsilon = cost.epsilon <= EPSILON_MAX ? cost.epsilon : INFINITY;
-        return 0;
+        const struct mfl_dp_rounds part = mfl_privacy_part(spec, rate, releases);
+        return mfl_privacy_sum(&part, releases > 0, spec->delta, ret_epsilon, err);
 }
 
 /* Costs rise with each release: doubling, then halving the distance. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What releases of a job cost, and how many its budget allows. A release is a noisy sum that may have left the server.
+/* What releases of a job cost, and how many its budget allows. A release is a noisy sum that may have left the server; of kind local, a
+ * noisy change that has left a client's daemon, and then what follows on sampling does not count.
  *
  * A round draws each client with a probability that is a multiple of 2^-32 (common/cohort/cohort.h), which is what counts here, and
  * cuts a cohort off at a size that it exceeds with a probability below 2^-70. For R releases that cost at most E, R (1 + e^E) 2^-70 of

@@ -14,7 +14,7 @@ ENDED = ("done", "failed", "stopped")
 COLLECTIVES = (None, "solo", "shm", "nccl", "relay")
 # By their bits in RoundInfo.measured: common/measure/measure.h.
 MEASURES = ("client_mean", "client_variance", "client_worst", "client_best", "client_low", "client_high", "macro_f1", "mae", "rmse", "r2",
-            "staleness_mean", "staleness_max", "dropped", "epsilon", "backdoor")
+            "staleness_mean", "staleness_max", "dropped", "epsilon", "backdoor", "clip")
 _LOSS_UNIT = 2.0 ** -32
 
 

@@ -34,5 +34,6 @@ void mfl_operator_access(struct mfl_session *session, uint64_t request, const Mf
 void mfl_operator_access_list(struct mfl_session *session, uint64_t request);
 /* audit.c */
 void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl__ListAudit *list);
+void mfl_operator_spent(struct mfl_session *session, uint64_t request);
 
 #endif

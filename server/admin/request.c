@@ -72,6 +72,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_store_rounds_deinit(&op->rounds);
         mfl_store_nodes_deinit(&op->nodes);
         free(op->audits.v);
+        mfl_store_spents_deinit(&op->spents);
         mfl_job_partition_free(op->partition);
         mfl_job_scores_free(op->scores);
         mfl_store_job_deinit(&op->row);

@@ -43,6 +43,7 @@ struct mfl_request {
         Mfl__RoundScores *scores;     /* show; NULL: none */
         char *contract;               /* show, pull; NULL: none */
         struct mfl_store_audits audits;
+        struct mfl_store_spents spents;
         Mfl__Partition *partition;  /* get_partition; NULL: nothing known */
         struct mfl_store_rule rule; /* access; remove: it goes */
         bool remove;

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
+#include "server/jobs/spent.h"
 #include "server/strategy/plugin.h"
 
 struct mfl_submission {
@@ -15,9 +16,32 @@ struct mfl_submission {
         uint64_t reserved;
 };
 
+/* Whether the data set's budget has room for the job. */
+static int check_spent(struct mfl_request *op, struct mfl_error *err)
+{
+        struct mfl_job *spec = NULL;
+        struct mfl_store_job of = {.text = NULL}; /* clone: its text, as it is */
+        if (!op->admin->jobs->limits || !op->admin->jobs->limits->n)
+                return 0;
+        int r = op->text ? 0 : mfl_store_job_get(op->admin->store, op->job, &of, err);
+        const char *text = op->text ? op->text : of.text;
+        if (!r)
+                r = mfl_job_parse(text, strlen(text), "job", &spec, err);
+        const struct mfl_spent_ask ask = {
+                .store = op->admin->store, .limits = op->admin->jobs->limits, .spec = spec, .job = ""};
+        if (!r)
+                r = mfl_spent_check_plan(&ask, err);
+        mfl_job_free(spec);
+        mfl_store_job_deinit(&of);
+        return r;
+}
+
 static void run_submit(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
+        op->status = check_spent(op, &op->err);
+        if (op->status)
+                return;
         op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,
                                         op->audit.who, op->upload, op->new_job, &op->err)
                               : mfl_store_job_clone(op->admin->store, op->job, op->token, op->audit.who,

@@ -102,6 +102,12 @@ static const struct mfl_setting rows[] = {
                 .help = "take jobs whose `simulation` makes some clients bad, to test robust strategies; mfl run starts its "
                         "server so. Not for a server with data that matter"},
 
+        {.field = {.key = "privacy_limits", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_server_config, privacy_limits),
+                        .read = mfl_privacy_limits_read},
+                .note = "no limit", .example = "\n  patients: {epsilon: 8, delta: 1e-5}",
+                .help = "what all jobs together may tell of a data set, also those that are deleted: a job is refused where its rounds "
+                        "would pass it, and stops before a round that would. Jobs without `privacy` are refused. `mfl privacy "
+                        "ledger` shows what is spent; docs/privacy.md"},
         {.field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
                 .example = "/usr/lib/mfl/plugins",
                 .help = "a directory of strategies of your own, *.so (mfl/strategy.h), which only root or the server's user may "

@@ -3,6 +3,7 @@
 #ifndef MFL_SERVER_SHELL_CONFIG_H
 #define MFL_SERVER_SHELL_CONFIG_H
 
+#include "common/privacy/limits.h"
 #include "common/settings/settings.h"
 
 struct mfl_server_config {
@@ -34,6 +35,7 @@ struct mfl_server_config {
         bool exit_with_stdin;  /* command line only */
         bool allow_simulation; /* jobs with simulated attacks */
         char plugins[1024];    /* a directory of strategies (server/strategy/plugin.h); "": none */
+        struct mfl_privacy_limits privacy_limits;
         /* Command line only; instead of serving: */
         char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
         bool check_state;  /* verify state_dir */

@@ -58,6 +58,7 @@ struct mfl_jobs {
         bool allow_simulation;
         bool tls; /* daemons come with certificates */
         const struct mfl_plugins *plugins;
+        const struct mfl_privacy_limits *limits; /* of data sets (server/jobs/spent.h); NULL: none */
         const struct mfl_jobs_ops *ops;
         void *user;
         struct mfl_server_job *first;        /* the oldest */

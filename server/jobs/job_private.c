@@ -14,6 +14,9 @@
  *
  * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
  *
+ * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here, and nothing is written down: a round that is
+ * trained again starts from the same params, for which each daemon has the same noise again. A client has made at most one release per round.
+ *
  * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
  */
 #include <stdio.h>
@@ -24,6 +27,7 @@
 #include "common/privacy/secret.h"
 #include "common/privacy/spend.h"
 #include "server/jobs/job_internal.h"
+#include "server/jobs/spent.h"
 
 #define DISK_WAIT_US 200000
 
@@ -45,15 +49,46 @@ static int find_budget(struct mfl_server_job *job, uint64_t released, struct mfl
         return r || job->releases_max ? r : mfl_privacy_check_first(&spec->privacy, mfl_job_rate(spec), err);
 }
 
+static struct mfl_spent_ask ask_of(const struct mfl_server_job *job)
+{
+        return (struct mfl_spent_ask){
+                .store = job->jobs->store, .limits = job->jobs->limits, .spec = job->spec, .job = job->id};
+}
+
+/* Kind local: sites release before the server knows, so all rounds to come are counted when the job begins. */
+static int reserve(struct mfl_server_job *job, uint32_t rounds, struct mfl_error *err)
+{
+        const struct mfl_spent_ask ask = ask_of(job);
+        int r = mfl_spent_check(&ask, rounds, err);
+        return r ? r : mfl_spent_add(&ask, rounds, err);
+}
+
+/* Kind central: the release is counted for its data set, too, before there is any noise. */
+static int count_release(
+        struct mfl_server_job *job, uint64_t releases, struct mfl_core_event *event, struct mfl_error *err)
+{
+        const struct mfl_spent_ask ask = ask_of(job);
+        int r = mfl_spent_check(&ask, releases, err);
+        event->spent |= r == MFL_INVALID;
+        return r ? r : mfl_spent_add(&ask, releases, err);
+}
+
 int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *fixed, uint64_t n,
         struct job_private *ret_private, struct mfl_error *err)
 {
         struct mfl_store_released released = {0};
         struct mfl_secret secret = {{0}}, seed = {{0}};
         *ret_private = (struct job_private){0};
-        if (!job->spec->privacy.kind)
-                return 0;
+        if (!job->spec->privacy.kind) {
+                const struct mfl_spent_ask ask = ask_of(job);
+                return mfl_spent_check_plan(&ask, err);
+        }
         int r = mfl_central_check(job->spec, fixed, n, err);
+        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL) {
+                r = find_budget(job, 0, err);
+                ret_private->last_round = (uint32_t)MFL_MIN(job->releases_max, (uint64_t)job->spec->rounds);
+                return r ? r : reserve(job, ret_private->last_round, err);
+        }
         if (!r)
                 r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
         if (!r)
@@ -79,6 +114,8 @@ int mfl_job_private_release(
         uint64_t n = 0;
         if (!job->spec->privacy.kind)
                 return 0;
+        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL)
+                return mfl_privacy_epsilon(&job->spec->privacy, 1, round, &event->epsilon, err);
         int r = mfl_runtime_sum_digest(job->runtime, digest, err);
         if (!r)
                 r = open_secret(job, &secret, err);
@@ -86,6 +123,8 @@ int mfl_job_private_release(
                 r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
         if (!r)
                 r = mfl_store_release(job->jobs->store, job->id, round, name.key, job->releases_max, &n, err);
+        if (!r)
+                r = count_release(job, n, event, err);
         if (r == MFL_BUSY) {
                 event->spent = true;
                 return mfl_fail(err, MFL_INVALID,

@@ -111,7 +111,8 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         memcpy(job->method, event->method, sizeof job->method);
         job->slots = mfl_calloc(job->n_slots, sizeof *job->slots);
         job->virtual_us = event->job_ready.virtual_us;
-        job->select_seed = job->spec->privacy.kind ? event->job_ready.select_seed : job->spec->seed;
+        job->select_seed = job->spec->privacy.kind == MFL_PRIVACY_CENTRAL ? event->job_ready.select_seed
+                                                                          : job->spec->seed;
         job->last_round = event->job_ready.last_round;
         job->skip_round = event->job_ready.opened ? job->committed + 1 : 0;
         if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_calendar(job, event)) {

@@ -359,6 +359,8 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
         }
         if (job->spec->privacy.kind)
                 mfl_measure_set(&job->record.measures, MFL_MEASURE_EPSILON, event->epsilon);
+        if (job->spec->privacy.adaptive) /* what the round has used */
+                mfl_measure_set(&job->record.measures, MFL_MEASURE_CLIP, job->method[0]);
         memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
         if (job->versions)

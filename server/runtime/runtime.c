@@ -282,7 +282,7 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
 /* The aggregate of one range. */
 static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight)
 {
-        bool private = rt->spec->privacy.kind;
+        bool private = rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL;
         if (!weight && !private) { /* nobody was drawn: the sum over no clients */
                 memset(rt->d, 0, count * sizeof *rt->d);
                 return;
@@ -375,8 +375,9 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
         int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
-        if (!r && rt->spec->privacy.kind)
-                r = mfl_runtime_add_noise(rt, err);
+        struct mfl_round_totals noisy = *totals;
+        if (!r && rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL)
+                r = mfl_runtime_add_noise(rt, &noisy, err);
         bool marks = rt->spec->aggregation.strategy == MFL_STRATEGY_PLUGIN && *rt->mark_path;
         if (!r && marks)
                 r = mfl_plugin_mark(rt->mark_path, rt->round, rt->strategy->name, err);
@@ -398,8 +399,9 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
         mfl_runtime_note_version(rt, params->digest);
-        if (rt->method->advance && weight)
-                rt->method->advance(rt->spec, totals, rt->numbers);
+        bool private = rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL; /* a round of nobody is one, too */
+        if (rt->method->advance && (weight || private))
+                rt->method->advance(rt->spec, &noisy, rt->numbers);
         memcpy(ret_method, rt->numbers, sizeof rt->numbers);
         return 0;
 }

@@ -177,7 +177,7 @@ static inline uint64_t mfl_element_bytes(enum mfl_encoding encoding)
 }
 
 /* runtime_noise.c, worker: adds the noise to the sums. */
-int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_error *err);
+int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_round_totals *totals, struct mfl_error *err);
 
 /* runtime_told.c, all of no effect where there is no such sum. update: both vectors of a client's. mean: valid until the next call;
  * NULL: there is none. */

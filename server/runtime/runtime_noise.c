@@ -2,6 +2,7 @@
 /* Privacy: the noise of a round's sum. It is added before anything reads the sum: what the round makes has it. */
 #include "server/runtime/runtime_internal.h"
 
+#include <math.h>
 #include <unistd.h>
 
 #include "common/method/central_grid.h"
@@ -22,12 +23,30 @@ void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secr
         rt->has_noise = true;
 }
 
-int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_error *err)
+/* clip: adaptive. The sum of bits is a whole number; its noise is a whole number of 2^-s, sigma being at most 2^24 of these. */
+static int add_bits_noise(struct mfl_runtime *rt, struct mfl_round_totals *totals, struct mfl_error *err)
 {
-        struct mfl_noise noise = {.a = mfl_central_sigma(rt->spec, &rt->fixed), .b = 1};
+        double sigma = mfl_central_bits_sigma(rt->spec);
+        int s = MFL_MIN(16, 24 - (int)ceil(log2(sigma)));
+        const struct mfl_noise noise = {.a = (uint64_t)ceil(ldexp(sigma, s)), .b = 1};
+        struct mfl_secret secret;
+        int64_t drawn = 0;
+        int r = mfl_secret_derive(&rt->noise, "bits", "", 0, NULL, &secret, err);
+        if (!r)
+                r = mfl_noise_add(&noise, &secret, 1, 1, &drawn, err);
+        totals->scalar[0] += ldexp((double)drawn, -s);
+        return r;
+}
+
+int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_round_totals *totals, struct mfl_error *err)
+{
+        double clip = mfl_central_clip(rt->spec, rt->numbers);
+        struct mfl_noise noise = {.a = mfl_central_sigma(rt->spec, &rt->fixed, clip), .b = 1};
         long threads = rt->n_threads ? (long)rt->n_threads : sysconf(_SC_NPROCESSORS_ONLN);
         mfl_assert(rt->has_noise && rt->sums); /* no sum leaves without */
         rt->has_noise = false;
-        return mfl_noise_add(&noise, &rt->noise, rt->n,
-                (uint32_t)MFL_MIN(MFL_MAX(threads, 1), (long)THREADS_MAX), rt->sums, err);
+        int r = rt->spec->privacy.adaptive ? add_bits_noise(rt, totals, err) : 0;
+        return r ? r
+                 : mfl_noise_add(&noise, &rt->noise, rt->n,
+                           (uint32_t)MFL_MIN(MFL_MAX(threads, 1), (long)THREADS_MAX), rt->sums, err);
 }

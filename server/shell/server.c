@@ -316,6 +316,7 @@ static void connect_rooms(struct mfl_server *server)
                 .slots = server->config.slots,
                 .allow_simulation = server->config.allow_simulation,
                 .plugins = server->plugins,
+                .limits = &server->config.privacy_limits,
                 .tls = server->config.tls_ca[0] != 0,
                 .ops = &jobs_ops,
                 .user = server};

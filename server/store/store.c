@@ -134,6 +134,9 @@ static const char *const schema_steps[] = {
         " round INTEGER NOT NULL, digest BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round, digest)) "
         "WITHOUT "
         "ROWID;"
+        /* What jobs have released of a data set; it stays when a job goes. */
+        "CREATE TABLE spent (data TEXT NOT NULL, job TEXT NOT NULL, sigma REAL NOT NULL, rate REAL NOT NULL,"
+        " releases INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (data, job)) WITHOUT ROWID;"
         "CREATE TABLE job_contracts (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " body TEXT NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",

@@ -269,6 +269,23 @@ int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
 int mfl_store_release(struct mfl_store *store, const char *id, uint32_t round,
         const uint8_t digest[MFL_DIGEST_BYTES], uint64_t n_max, uint64_t *ret_n, struct mfl_error *err);
 
+/* What a job has released of a data set: `releases` of the accountant's sigma and rate. Rows stay when jobs go. */
+struct mfl_store_spent {
+        char data[MFL_NAME_BYTES], job[MFL_JOB_ID_BYTES];
+        double sigma, rate;
+        uint64_t releases; /* 1 or more */
+};
+struct mfl_store_spents {
+        uint32_t n, room;
+        struct mfl_store_spent *v;
+};
+/* A row with fewer releases, or none, is raised; durable. MFL_STORE_FULL, MFL_STORE_AGAIN. */
+int mfl_store_spend(struct mfl_store *store, const struct mfl_store_spent *spent, struct mfl_error *err);
+/* By data set and job; data "": all. */
+int mfl_store_spent_list(
+        struct mfl_store *store, const char *data, struct mfl_store_spents *ret_list, struct mfl_error *err);
+void mfl_store_spents_deinit(struct mfl_store_spents *list);
+
 /* ---- daemons ---- */
 /* Drained daemons stay drained when the server restarts. "*", which is not a valid daemon name, stands for all of
  * them. */

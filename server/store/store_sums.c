@@ -31,6 +31,7 @@ static const struct table {
         {"round_scores", "job || ', round ' || round", "job = NEW.job AND round = NEW.round", false},
         {"releases", "job || ', round ' || round",
                 "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
+        {"spent", "data || ', ' || job", "data = NEW.data AND job = NEW.job", true},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},

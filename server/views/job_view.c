@@ -63,13 +63,15 @@ static void view_privacy(const struct mfl_server_job *job, Mfl__JobInfo *out)
         const struct mfl_privacy_spec *privacy = &job->spec->privacy;
         if (!privacy->kind)
                 return;
-        out->privacy = "central";
+        out->privacy = (char *)(uintptr_t)mfl_privacy_kind_name(privacy->kind);
         out->epsilon_max = privacy->epsilon_max;
         out->delta = privacy->delta;
         out->clip = privacy->clip;
         out->noise = privacy->noise;
         if (job->has_last)
                 out->epsilon = job->last.record.measures.v[MFL_MEASURE_EPSILON];
+        if (job->has_last && privacy->adaptive)
+                out->clip = job->last.record.measures.v[MFL_MEASURE_CLIP];
 }
 
 void mfl_view_job(

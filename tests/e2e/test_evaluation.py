@@ -27,7 +27,7 @@ def evaluated(c, job):
     """What the server says of the last round, without times and traffic."""
     detail = shown(c, job)
     keep = ('accuracy', 'loss', 'client_mean', 'client_variance', 'client_worst', 'client_best', 'client_low', 'client_high',
-            'clients_evaluated', 'client_bins', 'macro_f1', 'mae', 'rmse', 'r2', 'backdoor')
+            'clients_evaluated', 'client_bins', 'macro_f1', 'mae', 'rmse', 'r2', 'backdoor', 'clip')
     return [{k: r[k] for k in keep} for r in detail['rounds']], detail['scores']
 
 

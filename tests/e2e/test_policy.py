@@ -21,13 +21,14 @@ LOCAL = {'partition': 'local', 'clients': None}
 class Site:
     """A daemon with a policy in a file."""
 
-    def __init__(self, cluster, name='site', sets=(h.TINY, OTHER), server=None, **policy):
-        self.c, self.name, self.sets, self.server = cluster, name, sets, server
+    def __init__(self, cluster, name='site', sets=(h.TINY, OTHER), server=None, node='n1', **policy):
+        self.c, self.name, self.sets, self.server, self.node = cluster, name, sets, server, node
         self.dir = os.path.join(cluster.dir, name + '.d')
         self.config = cluster.write(name + '.yaml', h.yaml_of({'policy': {**policy, 'dir': self.dir}}))
 
     def start(self):
-        self.daemon = self.c.start_daemon(self.name, data=self.sets, server=self.server, more=['--config', self.config])
+        self.daemon = self.c.start_daemon(self.name, data=self.sets, server=self.server, node=self.node,
+                                          more=['--config', self.config])
         return self
 
     def audit(self):
@@ -67,6 +68,11 @@ REFUSALS = [
     ('strategies', {'strategies': ['fedavgm', 'fedprox']}, {}, 'refuses the strategy fedavg'),
     ('strategies_refused', {'strategies_refused': ['median']}, {'aggregation': {'strategy': 'median'}}, 'the strategy median'),
     ('rounds_max', {'rounds_max': 2}, {}, 'it has 3 rounds'),
+    ('clip', {'clip': 1}, {'aggregation': {'strategy': 'scaffold'}}, 'clips every update'),
+    ('noise', {'clip': 1, 'noise': 1}, {'aggregation': {'strategy': 'qfedavg'}}, 'adds noise to every update'),
+    ('epsilon_max', {'epsilon_max': 8}, {'data': LOCAL}, 'add privacy to the job'),
+    ('epsilon_max', {'epsilon_max': 8, 'clip': 1, 'noise': 9}, {}, 'write partition: local'),
+    ('epsilon_max', {'epsilon_max': 0.1, 'clip': 1, 'noise': 9}, {'data': LOCAL}, "site's policy allows 0.1"),
     ('epochs_max', {'epochs_max': 1}, {'training': {'epochs': 2}}, 'it trains 2 epochs'),
     ('epochs_max', {'epochs_max': 1}, {'training': {'epochs': None, 'steps': 1}}, 'write training.epochs'),
 ]
@@ -269,14 +275,18 @@ class LyingServer:
         body = {'job': job, 'text': h.job_text(**changes)}
         self.connection.send('job_spec', body if owner is None else {**body, 'owner': owner})
 
-    def task(self, kind='TASK_TRAIN', job='j-000001', **claims):
-        """What the daemon answers: TaskFailed, or ParamsGet when it goes to work."""
+    def order(self, kind='TASK_TRAIN', job='j-000001', **claims):
+        """Sends a task and waits for nothing."""
         self.number += 1
         data = next(d for d in self.hello['data_sets'] if d['name'] == 'tiny')
         self.connection.send('task', {
             'task': self.number, 'job': job, 'round': 1, 'kind': w.ENUM_VALUE[kind], 'items': [0],
             'params_digest': bytes([self.number % 256]) * 32, 'n_params': 100, 'scale_bits': 30, 'delta_max': 16.0,
             'weight_max': 1000, 'fingerprint': data['fingerprint'], 'arithmetic': 5, **claims})
+
+    def task(self, kind='TASK_TRAIN', job='j-000001', **claims):
+        """What the daemon answers: TaskFailed, or ParamsGet when it goes to work."""
+        self.order(kind, job, **claims)
         while True:
             got, body, _, _ = self.connection.recv()
             if got in ('task_failed', 'params_get'):
@@ -360,9 +370,9 @@ BAD = [
     ({'strategies': ['fedavg'], 'strategies_refused': ['median']}, 'write one of the two'), ({'ask': 'perhaps'}, 'policy.ask'),
     ({'secure_sum': 'maybe'}, 'expected required'), ({'secure_sum': 'required', 'peers': ['00']}, 'expected the SHA-256 of a certificate'),
     ({'peers': ['0' * 64]}, 'add secure_sum: required'),
-    ({'dir': 'relative'}, 'absolute path'), ({'dir': None}, "policy: key 'dir' is missing"), ({'data': ['nowhere']}, "names 'nowhere'"),
-] + [({key: value}, "this release can't enforce " + key) for key, value in
-     (('epsilon_max', 8), ('clip', 1), ('noise', 1))]
+    ({'noise': 1}, 'add clip'), ({'clip': -1}, 'policy.clip'), ({'epsilon_max': 0}, 'policy.epsilon_max'),
+    ({'delta': 1e-5}, 'only used with epsilon_max'), ({'dir': 'relative'}, 'absolute path'), ({'dir': None}, "policy: key 'dir' is missing"), ({'data': ['nowhere']}, "names 'nowhere'"),
+]
 
 
 @pytest.mark.parametrize('policy,words', BAD, ids=[str(i) for i in range(len(BAD))])

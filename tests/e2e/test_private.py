@@ -220,6 +220,29 @@ def test_one_model_for_any_number_of_daemons(cluster):
     check_key_stays(c, job, path)
 
 
+def test_a_clip_that_follows_the_clients(cluster):
+    """The clip begins with 0.1 and goes to the median length, by the same noise for any number of daemons; a round costs what one of fixed clip
+    costs."""
+    seen = {}
+    spec = {'privacy': dict(PRIVACY, clip='adaptive', noise=1.0), 'rounds': 8, 'selection': None, 'training': {'lr': 0.5}}
+    for daemons in (1, 3):
+        c = cluster(0)
+        use_key(c)
+        for i in range(daemons):
+            c.start_daemon('d%d' % i)
+        c.wait_daemons(daemons)
+        job, digests, rounds = finish(c, **spec)
+        seen[daemons] = digests, [r['clip'] for r in rounds]
+        assert [r['epsilon'] for r in rounds] == pytest.approx([spent(1, 1, r + 1) for r in range(8)], abs=1e-5)
+        assert c.mfl_json('show', job)['job']['privacy']['clip'] == rounds[-1]['clip']
+        c.close()
+    assert seen[1] == seen[3]
+    clips = np.array(seen[1][1])
+    assert clips[0] == 0.1 and clips[-1] > 0.15, clips  # most changes are longer at first
+    steps = np.log(clips[1:] / clips[:-1])
+    assert np.all(np.abs(steps) < 0.2 * (0.5 + 5 / 20)) and len(set(steps)) == 7, steps
+
+
 def check_key_stays(c, job, path):
     """Neither a pull nor a back-up nor a log has it."""
     with open(path, 'rb') as f:

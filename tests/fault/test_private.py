@@ -62,6 +62,34 @@ def test_a_killed_server_repeats_its_noise(cluster, expected, point, n):
     assert releases(c) == [1, 2, 3, 4, 5]
 
 
+ADAPTIVE = {**POISSON, 'privacy': dict(PRIVACY, clip='adaptive')}
+
+
+@pytest.fixture(scope='module')
+def expected_clips(shared_cluster):
+    c = shared_cluster(1)
+    use_key(c)
+    job, digests = c.run_job(60, **ADAPTIVE)
+    return digests, [(r['epsilon'], r['clip']) for r in rounds_of(c, job)]
+
+
+@pytest.mark.parametrize('point,n', [('before-db-commit', k) for k in (5, 7, 9)] + [('before-rename', 2)])
+def test_a_killed_server_repeats_its_clips(cluster, expected_clips, point, n):
+    """The clip's noise is the round's, too."""
+    c = cluster(0)
+    use_key(c)
+    c.server.kill()
+    c.start_server(env={'MFL_FAULT': '%s:%d:exit' % (point, n)})
+    c.start_daemon('d1')
+    c.wait_daemons(1)
+    job = c.submit(**ADAPTIVE)
+    h.wait_until(lambda: not c.server.alive(), 30, 'the server to die')
+    c.start_server()
+    c.wait_job(job, 60)
+    assert (c.digests(job), [(r['epsilon'], r['clip']) for r in rounds_of(c, job)]) == expected_clips
+    assert len({clip for _, clip in expected_clips[1]}) == 5 and releases(c) == [1, 2, 3, 4, 5]
+
+
 def test_killed_at_random(cluster, expected):
     c = cluster(0)
     use_key(c)

@@ -5,7 +5,9 @@
 #define MEASURES                                                                                             \
         "\"client_mean\":null,\"client_variance\":null,\"client_worst\":null,\"client_best\":null,"          \
         "\"client_low\":null,\"client_high\":null,\"macro_f1\":null,\"mae\":null,\"rmse\":null,\"r2\":null," \
-        "\"staleness_mean\":null,\"staleness_max\":null,\"dropped\":null,\"epsilon\":null,\"backdoor\":null"
+        "\"staleness_mean\":null,\"staleness_max\":null,\"dropped\":null,\"epsilon\":null,\"backdoor\":"     \
+        "null,"                                                                                              \
+        "\"clip\":null"
 #define ROUND_2                                                                                              \
         "{\"round\":2,\"accuracy\":0.5,\"loss\":0.5,\"train_loss\":0.0,\"train_accuracy\":0.0,\"samples\":"  \
         "0,"                                                                                                 \

@@ -187,12 +187,13 @@ static void test_rounds_csv(void **state)
                 "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,"
                 "virtual_end,clamped,clients_evaluated,client_bins,client_mean,client_variance,client_worst,"
                 "client_best,client_low,client_high,macro_f1,mae,rmse,r2,"
-                "staleness_mean,staleness_max,dropped,epsilon,backdoor\n"
+                "staleness_mean,staleness_max,dropped,epsilon,backdoor,clip\n"
                 "1,,,0,0,0,4,0,0,0,0.000,0,0,"
-                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0,,,,,,,,,,,,,,,,,\n"
+                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0,,,,,,,,,,,,,,,,,,"
+                "\n"
                 "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
                 "00000000000000000000000000000000000000000000000000000000000000ef,40,20,,,,0,7,"
-                "0 0 0 0 0 0 0 0 0 3,0.25,,,,,,,,,,,,,,\n");
+                "0 0 0 0 0 0 0 0 0 3,0.25,,,,,,,,,,,,,,,\n");
         free(text);
 }
 

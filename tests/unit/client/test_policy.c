@@ -21,6 +21,9 @@
         "name: t\nseed: 1\nrounds: 5\nmodel: {tensors: [[w, 3]], initial: f}\ndata: {partition: local}\n"    \
         "training: {program: pets}\n"
 
+#define CENTRAL "privacy: {kind: central, clip: 1, noise: 4, epsilon_max: 30, delta: 1e-5, clients: 5}\n"
+#define LOCAL "privacy: {kind: local, clip: 1, noise: 9, epsilon_max: 30, delta: 1e-5}\n"
+
 /* 0, or MFL_INVALID with the text. */
 static int read_policy(const char *text, struct mfl_policy *ret_policy, struct mfl_error *err)
 {
@@ -84,8 +87,10 @@ static void files(void **state)
                 {"dir: /x, peers: [" PRINT "]", "add secure_sum: required"},
                 {"dir: /x, secure_bad: 0.2", "add secure_sum: required"},
                 {"dir: /x, secure_sum: required, secure_bad: 0.6", "policy.secure_bad"},
-                {"epsilon_max: 8", "can't enforce epsilon_max"}, {"dir: /x, clip: 1", "can't enforce clip"},
-                {"dir: /x, noise: 1", "can't enforce noise"}};
+                {"dir: /x, epsilon_max: 0", "policy.epsilon_max"}, {"dir: /x, clip: 0", "policy.clip"},
+                {"dir: /x, noise: 1", "policy.noise: is a multiple of clip"},
+                {"dir: /x, delta: 1e-5", "policy.delta: is only used with epsilon_max"},
+                {"dir: /x, epsilon_max: 1, delta: 1", "policy.delta"}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
                 struct mfl_policy policy;
                 struct mfl_error err;
@@ -145,6 +150,20 @@ static void keys(void **state)
                 {"min_participants: 7", JOB, "limits: {quorum: 0.7}\n", "", NULL, ""},
                 {"min_participants: 7", JOB, "limits: {quorum: 0.6}\n", "", "min_participants",
                         "only 6 of its 10"},
+                {"clip: 1", JOB, "", "", NULL, ""},
+                {"clip: 1", JOB, "aggregation: {strategy: scaffold}\n", "", "clip", "more than one change"},
+                {"clip: 1, noise: 2", JOB, "aggregation: {strategy: qfedavg}\n", "", "noise",
+                        "adds noise to"},
+                {"clip: 1, noise: 2", JOB, "aggregation: {strategy: mime}\n", "", "noise", "more than one"},
+                {"clip: 1", JOB, "aggregation: {strategy: ditto}\n", "", "clip", "more than one"},
+                {"clip: 1", JOB, "parallel: {grain: 5, within: node}\n", "", "clip", "within: daemon"},
+                {"clip: 1", JOB, "parallel: {grain: 5, within: daemon}\n", "", NULL, ""},
+                {"epsilon_max: 8", LOCAL_JOB, "", "", "epsilon_max", "add privacy to the job"},
+                {"epsilon_max: 8, clip: 1", LOCAL_JOB, "", "", "epsilon_max", "add privacy to the job"},
+                {"epsilon_max: 8, clip: 1, noise: 9", LOCAL_JOB, "", "", NULL, ""},
+                {"epsilon_max: 8, clip: 1, noise: 9", JOB, "", "", "epsilon_max", "partition: local"},
+                {"epsilon_max: 8", LOCAL_JOB, CENTRAL, "", NULL, ""},
+                {"epsilon_max: 8", LOCAL_JOB, LOCAL, "", NULL, ""},
                 {"min_participants: 3", LOCAL_JOB, "", "", NULL, ""}, /* the round decides */
                 {"min_participants: 3", LOCAL_JOB, "selection: {clients: 2}\n", "", "min_participants",
                         "only 2"}};
@@ -207,7 +226,7 @@ static void open_place(struct place *place, const char *keys)
 
 static void close_place(struct place *place)
 {
-        static const char *const names[] = {"site.answers", "site.audit.jsonl"};
+        static const char *const names[] = {"site.answers", "site.audit.jsonl", "ledger"};
         mfl_gate_close(place->gate);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++) {
                 char path[128];
@@ -328,6 +347,115 @@ static void many(void **state)
         close_place(&place);
 }
 
+/* A task of a round with those params. */
+static enum mfl_site_word train(
+        struct place *place, const char *job, const char *text, uint32_t round, uint8_t params)
+{
+        struct mfl_gate_question question = {
+                .job = job, .owner = "ann", .text = text, .trains = true, .participants = 10, .round = round};
+        enum mfl_site_word word = MFL_SITE_NOTHING;
+        struct mfl_error err;
+        char reason[MFL_REASON_BYTES];
+        memset(question.params_digest, params, sizeof question.params_digest);
+        assert_int_equal(mfl_gate_ask(place->gate, &question, &word, reason, &err), 0);
+        if (word == MFL_SITE_REFUSES)
+                assert_non_null(strstr(reason, "this site's policy allows 8"));
+        return word;
+}
+
+/* The server's noise of 4: 39 rounds cost epsilon 7.3, 46 more than 8. */
+static void promised_noise_is_counted(void **state)
+{
+        struct place place;
+        open_place(&place, "epsilon_max: 8");
+        uint32_t round = 1;
+        while (train(&place, "j-000001", LOCAL_JOB CENTRAL, round, (uint8_t)round) == MFL_SITE_TAKES)
+                round++;
+        assert_in_range(round, 40, 46);
+        /* Again with what was counted; not with anything else, of another number, server's restart or not. */
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, 5, 5), MFL_SITE_TAKES);
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, 5, 6), MFL_SITE_REFUSES);
+        assert_int_equal(train(&place, "j-000002", LOCAL_JOB CENTRAL, 1, 1), MFL_SITE_REFUSES);
+        mfl_gate_close(place.gate);
+        open_gate(&place);
+        assert_int_equal(
+                train(&place, "j-000001", LOCAL_JOB CENTRAL, round, (uint8_t)round), MFL_SITE_REFUSES);
+        tell(&place, "budget", "scans: ");
+        close_place(&place);
+}
+
+/* Rounds that this daemon was not drawn for count, too: they are what sampling hides it in. */
+static void skipped_rounds_are_counted(void **state)
+{
+        struct place place;
+        open_place(&place, "epsilon_max: 8");
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, 30, 1), MFL_SITE_TAKES);
+        tell(&place, "budget", "scans: 30 releases");
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, 30, 2), MFL_SITE_TAKES);
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, 2, 2), MFL_SITE_TAKES);
+        tell(&place, "budget", "scans: 31 releases");
+        assert_int_equal(train(&place, "j-000001", LOCAL_JOB CENTRAL, UINT32_MAX, 3), MFL_SITE_REFUSES);
+        close_place(&place);
+}
+
+/* A server chooses the name of the data set; no line may say anything else than what it does. */
+static void no_name_breaks_the_ledger(void **state)
+{
+        static const char *const names[] = {"a b", "a\nscans 1 1 0 0 0", "\x7f", "a\tb"};
+        struct mfl_ledger_row row = {.sigma = 1, .rate = 1};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++)
+                assert_false(mfl_ledger_name(&row, names[i]));
+        assert_true(mfl_ledger_name(&row, "") && !strcmp(row.data, "-"));
+        assert_true(mfl_ledger_name(&row, "scans-2.b") && !strcmp(row.data, "scans-2.b"));
+}
+
+static void charge(struct place *place, double sigma, uint8_t name, const char *why)
+{
+        struct mfl_ledger_row row = {.data = "scans", .sigma = sigma, .rate = 1};
+        struct mfl_error err;
+        memset(row.name, name, sizeof row.name);
+        int r = mfl_ledger_charge(mfl_gate_ledger(place->gate), &row, &err);
+        if (r != (why ? MFL_INVALID : 0) || (why && !strstr(err.text, why)))
+                fail_msg("%d: %s", r, r ? err.text : "charged");
+}
+
+/* Two daemons of one directory, a kill in the middle of a line, a file that is no ledger, one that got shorter. */
+static void a_ledger_is_a_file(void **state)
+{
+        struct place place;
+        struct mfl_error err;
+        char path[128];
+        open_place(&place, "clip: 1, noise: 8, epsilon_max: 8");
+        struct place other = place;
+        open_gate(&other);
+        charge(&place, 1, 1, NULL);
+        charge(&other, 1, 1, NULL); /* the same one */
+        charge(&other, 1, 2, NULL);
+        charge(&place, 1, 3, "would bring it to epsilon 8.");
+        charge(&other, 1, 3, "would bring it to epsilon 8.");
+        charge(&place, 40, 4, NULL);
+        tell(&place, "budget", "scans: 3 releases, epsilon 6.");
+        snprintf(path, sizeof path, "%s/ledger", place.dir);
+        FILE *f = fopen(path, "a");
+        assert_non_null(f);
+        fputs("scans 1 1 0 00", f);
+        assert_int_equal(fclose(f), 0);
+        mfl_gate_close(place.gate);
+        open_gate(&place);
+        charge(&place, 40, 5, NULL); /* in place of the part */
+        tell(&other, "budget", "scans: 4 releases");
+        f = fopen(path, "a");
+        assert_non_null(f);
+        fputs("scans 1 1 0 00 00\n", f);
+        assert_int_equal(fclose(f), 0);
+        charge(&other, 40, 6, "/ledger:5: not a release");
+        mfl_gate_close(place.gate);
+        assert_int_equal(mfl_gate_open(&place.policy, "site", "server:1", &place.gate, &err), MFL_INVALID);
+        assert_int_equal(truncate(path, 3), 0);
+        charge(&other, 40, 6, "has become shorter");
+        close_place(&other);
+}
+
 /* An answer that can't be kept does not count. */
 static int refuse_write(void *user, const char *point, const char *path)
 {
@@ -360,6 +488,10 @@ int main(void)
                 cmocka_unit_test(answers),
                 cmocka_unit_test(lines),
                 cmocka_unit_test(many),
+                cmocka_unit_test(promised_noise_is_counted),
+                cmocka_unit_test(skipped_rounds_are_counted),
+                cmocka_unit_test(a_ledger_is_a_file),
+                cmocka_unit_test(no_name_breaks_the_ledger),
                 cmocka_unit_test(full_disk),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,6 +8,7 @@
 #include "common/base/rng.h"
 #include "common/method/central_grid.h"
 #include "common/method/method.h"
+#include "common/privacy/noise.h"
 #include "common/privacy/spend.h"
 
 __extension__ typedef unsigned __int128 wide;
@@ -72,7 +73,7 @@ static void no_client_exceeds_the_clip(void **state)
                 assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, NULL), 0);
                 make_delta(&rng, clip, delta, n);
                 double norm2 = mfl_method_norm2(&fixed, NULL, delta, n);
-                double w = mfl_central_weight(job, fixed.scale_bits, n, norm2);
+                double w = mfl_central_weight(clip, fixed.scale_bits, n, norm2);
                 /* The cohort that the client joins: the change of its sum is what counts. */
                 for (size_t i = 0; i < n; i++)
                         before[i] = after[i] = (int64_t)mfl_rng_u32(&rng) - INT32_MAX;
@@ -101,7 +102,7 @@ static void sigma_is_on_the_grid(void **state)
                         struct mfl_job *job = good(clips[i], noises[k]);
                         struct mfl_fixed fixed;
                         assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, NULL), 0);
-                        uint64_t sigma = mfl_central_sigma(job, &fixed);
+                        uint64_t sigma = mfl_central_sigma(job, &fixed, job->privacy.clip);
                         assert_true(sigma <= (uint64_t)1 << 24);
                         assert_true((double)sigma >= ldexp(noises[k] * clips[i], fixed.scale_bits));
                         if (clips[i] * noises[k] > 1e-3) {
@@ -181,9 +182,13 @@ static void what_it_does_not_go_with_is_refused(void **state)
                  "5}\n" POISSON,
                         "data.clients"},
                 {"privacy: {kind: local, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
-                        "local is not supported"},
-                {"privacy: {kind: central, clip: adaptive, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
-                        "adaptive is not supported"},
+                        "write partition: local, or kind: central"},
+                {"privacy: {kind: distributed, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "distributed is not supported"},
+                {"privacy: {kind: site, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5}\n",
+                        "expected central or local"},
+                {"privacy: {kind: central, clip: adaptive, noise: 10, epsilon_max: 8, delta: 1e-5}\n" POISSON,
+                        "takes all the noise"},
                 {"privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: "
                  "bisr}\n",
                         "only gaussian"},
@@ -211,6 +216,71 @@ static void what_it_does_not_go_with_is_refused(void **state)
         }
 }
 
+#define ADAPTIVE "privacy: {kind: central, clip: adaptive, noise: 1, epsilon_max: 8, delta: 1e-5}\n"
+
+/* Andrew et al. 2021, figure 2: from far below and above, the clip goes to the median of the lengths. Cohorts of 100, in which the
+ * lengths double within 100 rounds. */
+static void a_clip_follows_the_median(void **state)
+{
+        static const double scales[] = {0.02, 0.1, 0.3, 0.6};
+        struct mfl_error err;
+        struct mfl_job *job = job_of(ADAPTIVE POISSON, &err);
+        assert_non_null(job);
+        const struct mfl_method_ops *method = mfl_method_get(job);
+        assert_true(fabs(mfl_central_bits_sigma(job) - 5) < 1e-12);
+        for (int k = 0; k < 4; k++) {
+                struct mfl_rng rng = mfl_rng_new(8, MFL_RNG_TEST, (uint64_t)k, 0);
+                double clip = 0, share = 0;
+                method->initial(job, 10, &clip);
+                assert_true(clip == 0.1);
+                for (int round = 1; round <= 50; round++) {
+                        struct mfl_round_totals totals = {.weight = 80 + mfl_rng_below(&rng, 41)};
+                        for (uint64_t i = 0; i < totals.weight; i++) {
+                                double length = scales[k] * exp2(round / 100.0 + 2 * mfl_rng_unit(&rng) - 1);
+                                struct mfl_client_facts facts = {
+                                        .weight = 1, .n = 1000, .scale_bits = 30, .norm2 = length * length};
+                                double weight, bit;
+                                method->weigh(job, &clip, &facts, &weight, &bit);
+                                assert_true(weight * length <= clip && bit == (length <= clip));
+                                totals.scalar[0] += bit;
+                        }
+                        share += round > 30 ? totals.scalar[0] / (double)totals.weight / 20 : 0;
+                        for (int i = 0; i < 12; i++) /* about Gaussian, of sigma 5 */
+                                totals.scalar[0] += 5 * (mfl_rng_unit(&rng) - 0.5);
+                        method->advance(job, &totals, &clip);
+                }
+                if (fabs(share - 0.5) > 0.05)
+                        fail_msg("lengths about %g: %g are below the clip, which is %g", scales[k], share,
+                                clip);
+        }
+        mfl_job_free(job);
+}
+
+/* Both releases of a round cost together what one of `noise` costs; the clip stays where the grid has room. */
+static void bits_take_their_part_of_the_noise(void **state)
+{
+        struct mfl_error err;
+        struct mfl_job *job = job_of(ADAPTIVE POISSON, &err);
+        struct mfl_fixed fixed;
+        assert_non_null(job);
+        assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, &err), 0);
+        double z = (double)mfl_central_sigma(job, &fixed, 0.8) / ldexp(0.8, fixed.scale_bits), b = 10;
+        assert_true(fabs(1 / (z * z) + 1 / (b * b) - 1) < 1e-4);
+        double up = 0.1, down = 0.1;
+        for (int i = 0; i < 200; i++) {
+                up = mfl_central_next_clip(job, up, 100, -500);
+                down = mfl_central_next_clip(job, down, 100, 600);
+        }
+        assert_true(fabs(up - 6.4) < 1e-12 && fabs(down - 0.1 / 128) < 1e-12);
+        assert_true(mfl_central_sigma(job, &fixed, up) <= MFL_NOISE_SIGMA_MAX);
+        assert_int_equal(mfl_central_check(job, &fixed, 1000000, &err), 0);
+        /* Exactly half below: it stays. */
+        assert_true(mfl_central_next_clip(job, 0.3, 100, 50) == 0.3);
+        /* Nobody: the noise alone moves it. */
+        assert_true(mfl_central_next_clip(job, 0.3, 0, 5) < 0.3);
+        mfl_job_free(job);
+}
+
 static void batch_norms_are_refused(void **state)
 {
         struct mfl_error err;
@@ -231,6 +301,8 @@ int main(void)
                 cmocka_unit_test(a_clip_of_rounding_alone_is_refused),
                 cmocka_unit_test(a_budget_ends_before_it_is_passed),
                 cmocka_unit_test(what_it_does_not_go_with_is_refused),
+                cmocka_unit_test(a_clip_follows_the_median),
+                cmocka_unit_test(bits_take_their_part_of_the_noise),
                 cmocka_unit_test(batch_norms_are_refused),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
