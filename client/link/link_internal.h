@@ -197,6 +197,7 @@ struct mfl_link {
         uint64_t receiving_at;         /* floats */
         uint64_t receiving_bytes;      /* that the payload stands for */
         bool receiving_packed;         /* it lies at their end */
+        struct link_params *receiving_base; /* it is to be added to these, referenced; NULL: to none */
         struct link_inside
                 *inside;     /* params that came in a Task, until the agent asks for them; NULL: none */
         uint32_t inline_max; /* the most bytes of an update that the server takes in its Announce */

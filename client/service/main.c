@@ -181,7 +181,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .peers = c->peers,
                 .activity = &c->activity,
                 .programs = &c->config.programs,
-                .hidden = c->hidden};
+                .hidden = c->hidden,
+                .state_dir = *c->config.state_dir ? c->config.state_dir : NULL};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 

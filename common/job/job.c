@@ -437,6 +437,7 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
+        mfl_job_compression_defaults(doc, job);
         r = mfl_job_check_plugin(doc, job, err);
         if (!r)
                 r = mfl_job_check_goes(doc, job, err);

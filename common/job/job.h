@@ -322,6 +322,8 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
+                double top_k;   /* the share of a client's elements that is sent (common/codec/top_k.h); 0: all are */
+                uint32_t down_bits; /* params change by steps of a grid of so many bits; 0: not so */
                 bool up;        /* packed (common/codec/pack.h), without loss */
                 bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
                 bool down_half; /* so are params, whose rest the server keeps; they travel packed */

@@ -2,6 +2,8 @@
 /* Combinations with own training programs, privacy and secure sums. */
 #include "common/job/job_rules.h"
 
+#include "common/job/job_compression.h"
+
 static bool has_program(const struct mfl_job *job)
 {
         return mfl_job_has_program(job);
@@ -44,7 +46,7 @@ static bool private_personal(const struct mfl_job *job)
 
 static bool private_rounds(const struct mfl_job *job)
 {
-        return is_private(job) && rounds(job);
+        return is_private(job) && (rounds(job) || mfl_job_cuts(job));
 }
 
 static bool private_virtual(const struct mfl_job *job)
@@ -110,7 +112,36 @@ static bool secure_few(const struct mfl_job *job)
                ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
 }
 
+static bool cuts_adaptive(const struct mfl_job *job)
+{
+        return mfl_job_cuts(job) && job->aggregation.mu_adaptive;
+}
+
+static bool cuts_for_all(const struct mfl_job *job)
+{
+        return mfl_job_cuts(job) && !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
+}
+
 const struct mfl_job_rule mfl_job_rules_more[] = {
+        {{"compression: top_k", "strategies other than fedavg and its server optimizers",
+                 "keeps what a client did not send for its next turn, which only a plain mean makes up for: write "
+                 "strategy: fedavg, fedavgm, fedadagrad, fedadam, fedyogi or fedprox. Others keep a state of their "
+                 "own, weigh clients otherwise, or compare whole updates; with them write up: bf16 or lossless, if "
+                 "at all"},
+                ~AVERAGES, mfl_job_cuts, "compression", "up"},
+        {{"compression: top_k", "mu: adaptive", "adaptive is not supported with top_k; write a number"},
+                ONLY(FEDPROX), cuts_adaptive, "aggregation", "mu"},
+        {{"compression: top_k", "update_clip",
+                 "would shorten a change before what is not sent of it is kept; remove it, or top_k"},
+                ANY, mfl_job_cuts, "aggregation", "update_clip"},
+        {{"compression: top_k", "parallel",
+                 "clients that keep a state can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                ANY, mfl_job_cuts, "", "parallel"},
+        {{"compression: top_k", "client_state: daemon without partition: local",
+                 "daemon needs sites that keep their own client: with a population clients move from daemon to "
+                 "daemon; write server"},
+                ANY, cuts_for_all, "", "client_state"},
         {{"program", "model: layers, preset or onnx",
                  "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
                  "are its params"},
@@ -161,8 +192,9 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                 ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
         {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
                 ANY, private_personal, "", "privacy"},
-        {{"privacy", "compression: bits",
-                 "bits are of no use with privacy, whose clipping and noise have a grid of their own; write "
+        {{"privacy", "compression: bits or top_k",
+                 "bits and top_k are of no use with privacy, whose clipping and noise have a grid of their own; "
+                 "write "
                  "lossless"},
                 ANY, private_rounds, "compression", "up"},
         {{"privacy", "time: virtual", "virtual is not supported with privacy yet; write real"}, ANY,

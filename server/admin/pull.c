@@ -184,7 +184,7 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
                 mfl_operator_no_memory(session, sizeof(struct tensors), "a table of tensors");
                 return;
         }
-        mfl_transfer_start(session, job, op->params, 0, op->request);
+        mfl_transfer_start(session, job, op->params, 0, op->request, NULL);
 }
 
 void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl__Pull *pull)

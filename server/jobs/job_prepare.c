@@ -89,7 +89,7 @@ static int check_states(
         const struct mfl_server_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
 {
         char each[16], all[16], limit[16];
-        uint64_t row = mfl_states_row_bytes(n);
+        uint64_t row = job->spec->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_states_row_bytes(n);
         if (!mfl_job_keeps_state(job->spec) || row <= job->spec->limits.state / MFL_MAX(population, 1u))
                 return 0;
         return mfl_fail(err, MFL_INVALID,
