@@ -32,7 +32,7 @@ static void round_piece(const struct mfl_grid_down *down, size_t from, size_t to
                 double wanted = wanted_at(down, i), step = wanted - (double)down->before[i];
                 if (!exact)
                         step = fmin(fmax(nearbyint(step * up), -most), most) * unit;
-                down->step[i] = (float)step;
+                down->step[i] = (float)(step + 0.0); /* -0 becomes 0, which packs */
                 down->v[i] = after_of(down->before[i], down->step[i]);
                 down->rest[i] = (float)(wanted - (double)down->v[i]);
         }
