@@ -166,7 +166,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl models last\n"},
         {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
-                "format base with-input round output follow timeout",
+                "format base with-input deltas round output follow timeout",
                 "Checks a model's params against the SHA-256 digest that the server stored when it\n"
                 "committed the round. The safetensors file has the job, the round, the digest and,\n"
                 "where measured, accuracy and loss as metadata; npz has one array per parameter, for\n"
@@ -176,6 +176,10 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "A safetensors file also has the job file, the input's shape and the contract as metadata\n"
                 "(onnx: the contract, npz: the contract as the archive's comment), so 'mfl predict' needs\n"
                 "no server. Whoever gets the file can read the job file.\n"
+                "\n"
+                "--deltas writes what each client of a round has sent, of a job with debug: {deltas:\n"
+                "SIZE}: the arrays clients and weights, and client-K/PARAM for each client K. Only the\n"
+                "job's owner and admins may have it.\n"
                 "\n"
                 "peft writes the adapter of a LoRA job (model.lora) into a folder that Hugging Face's\n"
                 "peft loads: PeftModel.from_pretrained(model, FOLDER). --base names the model for peft's\n"

@@ -113,6 +113,8 @@ static const struct mfl_cli_option options[] = {
                 0},
         {"with-input", 0, KIND_FLAG, AT(with_input), NULL,
                 "onnx: take raw samples, and scale them as the sites do", 0, 0},
+        {"deltas", 0, KIND_FLAG, AT(deltas), NULL,
+                "the changes of a round's clients, as npz (debug.deltas in the job)", 0, 0},
         {"top", 0, KIND_NUMBER, AT(top), "K", "predict: the K most probable classes (default 1)", 1, 65536},
         {"probabilities", 0, KIND_FLAG, AT(probabilities), NULL, "predict: those of all classes, too", 0, 0},
         {"logits", 0, KIND_FLAG, AT(logits), NULL, "predict: what the model gives, too (npy: instead)", 0, 0},

@@ -402,6 +402,9 @@ struct mfl_job {
                         clients; /* clients: how many evaluate, the same ones in each round; 0 for local: all sites */
         } evaluation;
         struct {
+                uint64_t deltas; /* bytes of clients' changes that the server keeps for people (server/runtime/changes.h); 0: none */
+        } debug;
+        struct {
                 uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */
         } checkpoints;
 };

@@ -122,7 +122,40 @@ static bool cuts_for_all(const struct mfl_job *job)
         return mfl_job_cuts(job) && !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
 }
 
+static bool shows(const struct mfl_job *job)
+{
+        return job->debug.deltas;
+}
+
+static bool shows_adaptive(const struct mfl_job *job)
+{
+        return shows(job) && job->aggregation.mu_adaptive;
+}
+
+static bool shows_private(const struct mfl_job *job)
+{
+        return shows(job) && is_private(job);
+}
+
+static bool shows_secure(const struct mfl_job *job)
+{
+        return shows(job) && job->secure.bits;
+}
+
 const struct mfl_job_rule mfl_job_rules_more[] = {
+        {{"debug.deltas", "privacy",
+                 "would show people the change of each client, which privacy hides; remove it"},
+                ANY, shows_private, "debug", "deltas"},
+        {{"debug.deltas", "secure_sum",
+                 "needs each client's change, and with secure_sum the server sees their sum alone; remove it"},
+                ANY, shows_secure, "debug", "deltas"},
+        {{"debug.deltas", "strategy: fednova, qfedavg, fedbuff or fedasync",
+                 "is not supported where daemons fold clients' weights into their changes; remove it"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, shows, "debug", "deltas"},
+        {{"debug.deltas", "mu: adaptive",
+                 "is not supported where daemons fold clients' weights into their changes; write a number for mu, "
+                 "or remove it"},
+                ONLY(FEDPROX), shows_adaptive, "debug", "deltas"},
         {{"compression: top_k", "strategies other than fedavg and its server optimizers",
                  "keeps what a client did not send for its next turn, which only a plain mean makes up for: write "
                  "strategy: fedavg, fedavgm, fedadagrad, fedadam, fedyogi or fedprox. Others keep a state of their "

@@ -51,6 +51,9 @@ struct mfl_request {
         int64_t which;
         bool by_layers; /* pull: for a peer that knows no frozen params */
         bool tensors;   /* pull: with the names of the tensors */
+        uint32_t change; /* pull: of a client; 0: the model */
+        uint32_t n_changes;
+        struct mfl_change *changes; /* NULL: none */
         struct mfl_graph *graph;
         struct mfl_data_info data;
         struct mfl_store_round round;

@@ -172,7 +172,8 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
         MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
-        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES];
+        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES],
+                changes_path[MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -184,6 +185,7 @@ static void run_prepare(struct mfl_work *work)
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
                 .states = &states,
                 .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, mark_path),
+                .changes_path = mfl_store_path(store, job->id, MFL_STORE_CHANGES_FILE, changes_path),
                 .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),

@@ -209,6 +209,9 @@ int mfl_runtime_open(
                 r = mfl_runtime_open_states(rt, options, err);
         if (!r)
                 r = mfl_sites_note(rt, rt->pool->current, err);
+        if (!r && rt->spec->debug.deltas && options->changes_path)
+                r = mfl_changes_open(options->changes_path, rt->spec->debug.deltas, options->round, rt->n,
+                        &rt->changes, err);
         if (!r)
                 r = mfl_runtime_open_versions(rt, options, err);
         if (r) {
@@ -238,6 +241,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         mfl_spill_free(rt->spill);
         mfl_rows_close(rt);
         mfl_states_close(rt->states);
+        mfl_changes_close(rt->changes);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);
         free(rt->slots);
@@ -282,6 +286,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
                 mfl_spill_clear(rt->spill);
         if (rt->states)
                 mfl_states_round_open(rt->states, round);
+        if (rt->changes)
+                mfl_changes_round(rt->changes, round);
 }
 
 /* The aggregate of one range. */

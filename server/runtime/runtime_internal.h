@@ -8,6 +8,7 @@
 #include "common/base/digest.h"
 #include "server/runtime/runtime.h"
 #include "server/robust/robust.h"
+#include "server/runtime/changes.h"
 #include "server/runtime/spill.h"
 #include "server/runtime/states_list.h"
 
@@ -98,6 +99,7 @@ struct mfl_runtime {
         float *state[MFL_STRATEGY_STATES_MAX];
         struct mfl_spill *spill;   /* NULL but for single updates */
         struct mfl_states *states; /* NULL: clients keep nothing */
+        struct mfl_changes *changes; /* NULL: they are not kept for people */
         int64_t *
                 told; /* the sum of clients' second vectors in units of 1 / told_unit; NULL: there is none (runtime_told.c) */
         double told_unit, *told_mean; /* RANGE_ELEMENTS */

@@ -158,6 +158,7 @@ struct mfl_store_state {
 #define MFL_STORE_STATE_LOST UINT32_MAX
 #define MFL_STORE_SECRET_FILE "noise.key" /* in the state directory; in no back-up */
 #define MFL_STORE_STATES_FILE "clients.f32"
+#define MFL_STORE_CHANGES_FILE "deltas.f32" /* server/runtime/changes.h */
 #define MFL_STORE_PLUGIN_FILE "plugin.mark" /* server/strategy/plugin.h */
 struct mfl_store_states {
         uint32_t n;
