@@ -151,6 +151,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl clone j-000001 --watch\n"},
+        {"forget", "JOB CLIENT", "train a job again as if a client had never been there", 2, 2,
+                "token watch timeout",
+                "Exact unlearning. The job must have ended. A new job with the client among\n"
+                "selection.without takes its place and begins with round 1; the old one is deleted\n"
+                "with its models, rounds and clients' states. Its digest is that of a job that never\n"
+                "had the client: the client is drawn as before, and then left out. Back-ups, files\n"
+                "that were pulled, and models in mfl-serve are not touched.\n"
+                "\n"
+                "Example:\n"
+                "  mfl forget j-000001 7 --watch\n"},
         {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
                 "done state name before",
                 "Without JOB, it deletes every job that matches all of the options, of which there must be\n"

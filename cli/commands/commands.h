@@ -45,6 +45,7 @@ int mfl_cmd_sweep(struct mfl_cli *cli);
 int mfl_cmd_compare(struct mfl_cli *cli);
 int mfl_cmd_privacy(struct mfl_cli *cli);
 int mfl_cmd_clone(struct mfl_cli *cli);
+int mfl_cmd_forget(struct mfl_cli *cli);
 int mfl_cmd_list(struct mfl_cli *cli);
 int mfl_cmd_show(struct mfl_cli *cli);
 int mfl_cmd_models(struct mfl_cli *cli);

@@ -249,6 +249,7 @@ static const struct {
         {"log output journal events", "logs"},
         {"kill abort end terminate halt quit interrupt pause", "stop"},
         {"restart rerun resubmit copy cp retry again repeat", "clone"},
+        {"unlearn", "forget"},
         {"remove del erase purge clean", "delete"},
         {"checkpoints checkpoint", "models"},
         {"infer classify score", "predict"},

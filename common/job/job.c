@@ -215,7 +215,8 @@ static const struct mfl_yaml_field selection_fields[] = {
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names},
-        {.key = "where", CALL_AT(selection.where, read_where)}, {0}};
+        {.key = "where", CALL_AT(selection.where, read_where)},
+        {.key = "without", .kind = MFL_YAML_CALL, .read = mfl_job_read_without}, {0}};
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
@@ -447,6 +448,8 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
                 return r;
         r = check_selection(doc, selection, job, err);
         if (!r)
+                r = mfl_job_check_without(doc, job, err);
+        if (!r)
                 r = mfl_job_check_robust(doc, job, err);
         if (!r)
                 r = mfl_job_check_simulation(doc, job, err);
@@ -584,6 +587,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->model.lora.train.v);
         free(job->personal.layers.v);
         free(job->data.sizes);
+        free(job->selection.without);
         free(job->training.class_weights.v);
         free(job->training.auxiliary.v);
         free(job->data.distribution);

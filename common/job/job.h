@@ -382,6 +382,7 @@ struct mfl_job {
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
                 char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
+                uint32_t *without, n_without; /* tombstones: clients that are drawn as all others, and then left out; ascending */
         } selection;
         struct {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */
@@ -482,6 +483,8 @@ int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
+/* Whether the client is one of selection.without. */
+bool mfl_job_is_without(const struct mfl_job *job, uint64_t client);
 /* Whether clients have a model of their own, the whole of it or some layers, which evaluations on clients use. */
 bool mfl_job_has_own_models(const struct mfl_job *job);
 /* Whether clients are steered by gradients that they tell the server: mimelite, mime. */

@@ -122,6 +122,21 @@ static bool cuts_for_all(const struct mfl_job *job)
         return mfl_job_cuts(job) && !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
 }
 
+static bool without(const struct mfl_job *job)
+{
+        return job->selection.n_without;
+}
+
+static bool local_without(const struct mfl_job *job)
+{
+        return without(job) && is_local(job);
+}
+
+static bool hidden_without(const struct mfl_job *job)
+{
+        return without(job) && (is_private(job) || job->secure.bits);
+}
+
 static bool shows(const struct mfl_job *job)
 {
         return job->debug.deltas;
@@ -143,6 +158,17 @@ static bool shows_secure(const struct mfl_job *job)
 }
 
 const struct mfl_job_rule mfl_job_rules_more[] = {
+        {{"selection.without", "partition: local",
+                 "names clients by their numbers, and with partition local they are sites: remove it, and end the "
+                 "site's daemons"},
+                ANY, local_without, "selection", "without"},
+        {{"selection.without", "strategy: fedbuff or fedasync",
+                 "is for rounds, which clients that don't wait for each other do not have; remove it"},
+                ASYNC, without, "selection", "without"},
+        {{"selection.without", "privacy or secure_sum",
+                 "is not supported with privacy and secure_sum yet, whose rounds have their clients by chance; "
+                 "remove it"},
+                ANY, hidden_without, "selection", "without"},
         {{"debug.deltas", "privacy",
                  "would show people the change of each client, which privacy hides; remove it"},
                 ANY, shows_private, "debug", "deltas"},

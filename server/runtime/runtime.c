@@ -388,7 +388,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 {
         uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
-        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits;
+        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits ||
+                           rt->spec->selection.n_without;
         if (weight != rt->weight_added || (!weight && !may_be_none))
                 return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
                         (unsigned long long)weight, (unsigned long long)rt->weight_added);

@@ -118,9 +118,9 @@ void mfl_store_upload_discard(struct mfl_store_upload *upload); /* NULL is fine 
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
         const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
         struct mfl_error *err);
-/* Adds a job with the same text and initial params. */
-int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token, const char *owner,
-        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* Adds a job with the same initial params and text, or with another text; NULL: the same. */
+int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *text, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* The first DONE, FAILED or STOPPED sets finished_ms. These states also remove a checkpoint that was not committed. */
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);

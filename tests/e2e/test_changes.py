@@ -94,7 +94,7 @@ def test_a_job_that_keeps_none_says_so(cluster):
 @pytest.mark.parametrize('more, expected', [
     ({'aggregation': {'strategy': 'fednova'}}, 'debug.deltas: is not supported where daemons fold'),
     ({'aggregation': {'strategy': 'fedprox', 'mu': 'adaptive'}}, 'debug.deltas: is not supported where daemons fold'),
-    ({'secure_sum': {}, 'data': {'partition': 'local', 'clients': None}}, 'debug.deltas: needs each client'),
+    ({'secure_sum': {'bits': 64}, 'data': {'partition': 'local', 'clients': None}}, 'debug.deltas: needs each client'),
     ({'privacy': {'kind': 'central', 'sigma': 1, 'clip': 1}, 'selection': {'kind': 'poisson', 'rate': 0.5}}, 'debug.deltas: would show people'),
 ])
 def test_what_makes_no_sense_is_refused(tmp_path, more, expected):
