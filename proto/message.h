@@ -212,7 +212,7 @@ struct mfl_task {
         uint32_t participants; /* clients of the round; 0: not told */
         uint32_t staleness;    /* versions made since that of params_digest */
         uint32_t n_grid;       /* tensors that move, or 0 */
-        int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
+        int32_t *grid;  /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
         bool has_state; /* what the site keeps of its client; the sender's shell adds it, too */
         uint8_t state_digest[MFL_DIGEST_BYTES];
 };

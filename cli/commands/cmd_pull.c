@@ -137,8 +137,8 @@ static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
                 return r;
         if (cli->json)
                 return mfl_json_print(stdout,
-                        json_pack("{ss sI ss sI sI}", "job", job, "round", (json_int_t)p.round, "file", p.path,
-                                "clients", (json_int_t)n, "params", (json_int_t)p.n_params),
+                        json_pack("{ss sI ss sI sI}", "job", job, "round", (json_int_t)p.round, "file",
+                                p.path, "clients", (json_int_t)n, "params", (json_int_t)p.n_params),
                         err);
         printf("%s: the changes of %u client%s in round %u of %s, %" PRIu64 " parameters each\n", p.path, n,
                 n == 1 ? "" : "s", p.round, job, p.n_params);

@@ -107,7 +107,8 @@ int mfl_cmd_forget(struct mfl_cli *cli)
                 r = send_clone(cli, client, source, job, &existed, &err);
         if (!r && cli->json)
                 r = mfl_json_print(stdout,
-                        json_pack("{ss ss sI}", "job", job, "replaces", source, "client", (json_int_t)client), &err);
+                        json_pack("{ss ss sI}", "job", job, "replaces", source, "client", (json_int_t)client),
+                        &err);
         else if (!r)
                 printf("%s begins with round 1, without client %lld; %s and its models are deleted\n", job,
                         (long long)client, source);

@@ -20,7 +20,8 @@ static int make_room(const Mfl__PullBegin *begin, struct changes *c, struct mfl_
 {
         uint32_t n = (uint32_t)begin->n_clients;
         if (!n || begin->n_weights != n)
-                return mfl_fail(err, MFL_CLI_LOST, "the server sent no list of clients: it may be of an older release");
+                return mfl_fail(err, MFL_CLI_LOST,
+                        "the server sent no list of clients: it may be of an older release");
         int r = mfl_pulled_graph(begin, &c->spec, &c->graph, err);
         if (r)
                 return r;

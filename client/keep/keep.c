@@ -24,7 +24,8 @@ static void folder_of(const struct mfl_keep *keep, char path[PATH_BYTES])
                 keep->client);
 }
 
-static void file_of(const struct mfl_keep *keep, const uint8_t sha256[MFL_SHA256_BYTES], char path[PATH_BYTES])
+static void file_of(
+        const struct mfl_keep *keep, const uint8_t sha256[MFL_SHA256_BYTES], char path[PATH_BYTES])
 {
         char folder[PATH_BYTES], hex[MFL_SHA256_HEX_BYTES];
         folder_of(keep, folder);

@@ -16,8 +16,8 @@
 #define MFL_KEEP_FILES 4u /* that stay, the newest ones */
 
 struct mfl_keep {
-        const char *dir;             /* the daemon's */
-        const char *job, *job_text;  /* id, file */
+        const char *dir;            /* the daemon's */
+        const char *job, *job_text; /* id, file */
         uint64_t client;
 };
 

@@ -480,7 +480,8 @@ int mfl_link_params_payload(
                         (unsigned long long)whole, (unsigned long long)msg->offset,
                         (unsigned long long)msg->total);
         struct link_params *base = msg->since.len ? find_base(link, msg) : NULL;
-        if (msg->since.len && (!base || base->n != params->n)) /* it is not there any more: the agent asks again */
+        if (msg->since.len &&
+                (!base || base->n != params->n)) /* it is not there any more: the agent asks again */
                 return 0;
         mfl_assert(params && params->store.data && !link->receiving);
         if (base)

@@ -89,7 +89,8 @@ struct mfl_trainer_options {
         /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
         const struct mfl_programs *programs;
         const char *const *hidden;
-        const char *state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
+        const char *
+                state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

@@ -116,8 +116,8 @@ static int cut(struct trainer_run *run, uint64_t client, float *delta, float *re
                 return r;
         if (there)
                 mfl_top_k_feed(&graph->statistics, 0, n, rest, delta);
-        mfl_top_k_find(&graph->statistics, run->job->spec->compression.top_k, task->fixed.delta_max, n, delta,
-                &top);
+        mfl_top_k_find(
+                &graph->statistics, run->job->spec->compression.top_k, task->fixed.delta_max, n, delta, &top);
         mfl_top_k_split(&top, 0, n, delta, rest);
         r = mfl_keep_save(&keep, n, rest, item->state.digest, &why);
         if (r < 0)
@@ -136,7 +136,8 @@ static int cut_delta(struct trainer_run *run, uint64_t client, float *delta, str
         void *rest;
         if (!mfl_method_get(spec)->feeds || spec->client_state != MFL_CLIENT_STATE_DAEMON)
                 return 0;
-        int r = mfl_trainer_buffer_get(&run->trainer->memory, bytes, "what a client does not send", &rest, err);
+        int r = mfl_trainer_buffer_get(
+                &run->trainer->memory, bytes, "what a client does not send", &rest, err);
         if (r)
                 return r;
         r = cut(run, client, delta, rest, item, err);

@@ -160,7 +160,8 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
                 return r;
         if (job->spec->client_state == MFL_CLIENT_STATE_DAEMON && !trainer->state_dir)
                 return mfl_fail(err, MFL_INVALID,
-                        "the job's sites keep their clients' states, and this daemon has no place for them: set "
+                        "the job's sites keep their clients' states, and this daemon has no place for them: "
+                        "set "
                         "state_dir "
                         "in its configuration, or write client_state: server in the job");
         bool has_program = mfl_job_has_program(job->spec);

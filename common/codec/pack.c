@@ -177,8 +177,7 @@ static void read_floats(const uint8_t *elements, struct block *block)
                 memcpy(&bits, elements + i * sizeof bits, sizeof bits);
                 block->n_set += bits != 0;
         }
-        block->sparse =
-                mask_bytes(block->n) + block->n_set * sizeof bits < block_bytes(block, sizeof(float));
+        block->sparse = mask_bytes(block->n) + block->n_set * sizeof bits < block_bytes(block, sizeof(float));
 }
 
 static void put_sparse(const uint8_t *elements, unsigned n, uint8_t *out)

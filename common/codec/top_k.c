@@ -61,7 +61,8 @@ static uint64_t place_ties(
 void mfl_top_k_find(const struct mfl_fixed_parts *statistics, double share, float limit, size_t n,
         const float *u, struct mfl_top_k *ret_cut)
 {
-        uint64_t counts[DIGITS], left = 0; /* elements still to be found, those of `known` being the largest */
+        uint64_t counts[DIGITS],
+                left = 0; /* elements still to be found, those of `known` being the largest */
         uint32_t known = 0;
         mfl_assert(share > 0 && share <= 1 && limit > 0);
         for (unsigned shift = 32; shift;) {

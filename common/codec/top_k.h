@@ -18,9 +18,9 @@
 /* Which elements are sent. */
 struct mfl_top_k {
         const struct mfl_fixed_parts *statistics;
-        float limit;       /* of a trained element, > 0 */
-        uint32_t least;    /* bits of the smallest absolute value that is sent */
-        uint64_t last;     /* and of those with exactly that, the ones before this index */
+        float limit;    /* of a trained element, > 0 */
+        uint32_t least; /* bits of the smallest absolute value that is sent */
+        uint64_t last;  /* and of those with exactly that, the ones before this index */
 };
 
 /* u[i] += rest[i], but not running statistics; elements [first, first + n) of the vector. */

@@ -322,11 +322,11 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
-                double top_k;   /* the share of a client's elements that is sent (common/codec/top_k.h); 0: all are */
+                double top_k; /* the share of a client's elements that is sent (common/codec/top_k.h); 0: all are */
                 uint32_t down_bits; /* params change by steps of a grid of so many bits; 0: not so */
-                bool up;        /* packed (common/codec/pack.h), without loss */
-                bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
-                bool down_half; /* so are params, whose rest the server keeps; they travel packed */
+                bool up;            /* packed (common/codec/pack.h), without loss */
+                bool up_half;       /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
+                bool down_half;     /* so are params, whose rest the server keeps; they travel packed */
                 uint32_t
                         bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
         } compression;
@@ -382,7 +382,8 @@ struct mfl_job {
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
                 char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
-                uint32_t *without, n_without; /* tombstones: clients that are drawn as all others, and then left out; ascending */
+                uint32_t *without,
+                        n_without; /* tombstones: clients that are drawn as all others, and then left out; ascending */
         } selection;
         struct {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */
@@ -403,7 +404,8 @@ struct mfl_job {
                         clients; /* clients: how many evaluate, the same ones in each round; 0 for local: all sites */
         } evaluation;
         struct {
-                uint64_t deltas; /* bytes of clients' changes that the server keeps for people (server/runtime/changes.h); 0: none */
+                uint64_t
+                        deltas; /* bytes of clients' changes that the server keeps for people (server/runtime/changes.h); 0: none */
         } debug;
         struct {
                 uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */

@@ -45,7 +45,8 @@ static int read_up(
         struct mfl_job *job = value;
         job->compression.up = true;
         int r = node->type == MFL_YAML_MAPPING ? mfl_yaml_read(doc, node, fields, job, err) : 0;
-        if (node->type == MFL_YAML_MAPPING && !r && (job->compression.bits > 0) == (job->compression.top_k > 0))
+        if (node->type == MFL_YAML_MAPPING && !r &&
+                (job->compression.bits > 0) == (job->compression.top_k > 0))
                 return mfl_yaml_fail(doc, node, err, "expected one of {bits: 8} and {top_k: 0.05}");
         if (node->type == MFL_YAML_MAPPING)
                 return r;
@@ -55,19 +56,20 @@ static int read_up(
                 job->compression.up_half = true;
         return job->compression.up_half
                        ? 0
-                       : mfl_yaml_fail(doc, node, err, "expected lossless, bf16, {bits: 8} (16, 32, 48), or {top_k: 0.05}");
+                       : mfl_yaml_fail(doc, node, err,
+                                 "expected lossless, bf16, {bits: 8} (16, 32, 48), or {top_k: 0.05}");
 }
 
 static int read_down(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         struct mfl_job *job = value;
-        static const struct mfl_yaml_field fields[] = {{.key = "bits",
-                                                               .kind = MFL_YAML_CALL,
-                                                               .offset = offsetof(
-                                                                       struct mfl_job, compression.down_bits),
-                                                               .read = read_down_bits,
-                                                               .required = true},
+        static const struct mfl_yaml_field fields[] = {
+                {.key = "bits",
+                        .kind = MFL_YAML_CALL,
+                        .offset = offsetof(struct mfl_job, compression.down_bits),
+                        .read = read_down_bits,
+                        .required = true},
                 {0}};
         if (node->type == MFL_YAML_MAPPING)
                 return mfl_yaml_read(doc, node, fields, job, err);

@@ -159,33 +159,40 @@ static bool shows_secure(const struct mfl_job *job)
 
 const struct mfl_job_rule mfl_job_rules_more[] = {
         {{"selection.without", "partition: local",
-                 "names clients by their numbers, and with partition local they are sites: remove it, and end the "
+                 "names clients by their numbers, and with partition local they are sites: remove it, and "
+                 "end the "
                  "site's daemons"},
                 ANY, local_without, "selection", "without"},
         {{"selection.without", "strategy: fedbuff or fedasync",
                  "is for rounds, which clients that don't wait for each other do not have; remove it"},
                 ASYNC, without, "selection", "without"},
         {{"selection.without", "privacy or secure_sum",
-                 "is not supported with privacy and secure_sum yet, whose rounds have their clients by chance; "
+                 "is not supported with privacy and secure_sum yet, whose rounds have their clients by "
+                 "chance; "
                  "remove it"},
                 ANY, hidden_without, "selection", "without"},
         {{"debug.deltas", "privacy",
                  "would show people the change of each client, which privacy hides; remove it"},
                 ANY, shows_private, "debug", "deltas"},
         {{"debug.deltas", "secure_sum",
-                 "needs each client's change, and with secure_sum the server sees their sum alone; remove it"},
+                 "needs each client's change, and with secure_sum the server sees their sum alone; remove "
+                 "it"},
                 ANY, shows_secure, "debug", "deltas"},
         {{"debug.deltas", "strategy: fednova, qfedavg, fedbuff or fedasync",
                  "is not supported where daemons fold clients' weights into their changes; remove it"},
                 ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, shows, "debug", "deltas"},
         {{"debug.deltas", "mu: adaptive",
-                 "is not supported where daemons fold clients' weights into their changes; write a number for mu, "
+                 "is not supported where daemons fold clients' weights into their changes; write a number "
+                 "for mu, "
                  "or remove it"},
                 ONLY(FEDPROX), shows_adaptive, "debug", "deltas"},
         {{"compression: top_k", "strategies other than fedavg and its server optimizers",
-                 "keeps what a client did not send for its next turn, which only a plain mean makes up for: write "
-                 "strategy: fedavg, fedavgm, fedadagrad, fedadam, fedyogi or fedprox. Others keep a state of their "
-                 "own, weigh clients otherwise, or compare whole updates; with them write up: bf16 or lossless, if "
+                 "keeps what a client did not send for its next turn, which only a plain mean makes up for: "
+                 "write "
+                 "strategy: fedavg, fedavgm, fedadagrad, fedadam, fedyogi or fedprox. Others keep a state of "
+                 "their "
+                 "own, weigh clients otherwise, or compare whole updates; with them write up: bf16 or "
+                 "lossless, if "
                  "at all"},
                 ~AVERAGES, mfl_job_cuts, "compression", "up"},
         {{"compression: top_k", "mu: adaptive", "adaptive is not supported with top_k; write a number"},
@@ -198,7 +205,8 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "`parallel`"},
                 ANY, mfl_job_cuts, "", "parallel"},
         {{"compression: top_k", "client_state: daemon without partition: local",
-                 "daemon needs sites that keep their own client: with a population clients move from daemon to "
+                 "daemon needs sites that keep their own client: with a population clients move from daemon "
+                 "to "
                  "daemon; write server"},
                 ANY, cuts_for_all, "", "client_state"},
         {{"program", "model: layers, preset or onnx",
@@ -252,7 +260,8 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
         {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
                 ANY, private_personal, "", "privacy"},
         {{"privacy", "compression: bits or top_k",
-                 "bits and top_k are of no use with privacy, whose clipping and noise have a grid of their own; "
+                 "bits and top_k are of no use with privacy, whose clipping and noise have a grid of their "
+                 "own; "
                  "write "
                  "lossless"},
                 ANY, private_rounds, "compression", "up"},

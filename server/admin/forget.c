@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Forget: the job's file with one more tombstone -> a new job -> the old one and its models go -> the new one starts.
+/* Exact unlearning: a job runs again as if one of its clients had never been there. The rounds before the client's first turn have the
+ * same models again.
+ *
+ * Happy path: the job's file with one more tombstone -> a new job -> the old one and its models go -> the new one starts with round 1.
  *
  * A crash between the two leaves both jobs, and the old one can be deleted, or the request repeated. A file whose list can't be changed in
  * place is refused, with what to write. */
-#include "server/admin/forget.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "common/settings/yaml_edit.h"
+#include "server/admin/answers.h"
+#include "server/admin/permit.h"
 #include "server/transfer/params_down.h"
 
 /* "[3, 7]": the clients that the job lacks, and this one. */
@@ -76,9 +79,11 @@ static void answer_forget(struct mfl_request *op, struct mfl_session *session)
         mfl_submit_answer(op, session);
 }
 
-void mfl_operator_forget(struct mfl_session *session, uint64_t request, struct mfl_server_job *job,
-        const Mfl__CloneJob *clone)
+void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
+        struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
+        if (!job || !mfl_operator_may_touch(session, request, job, "forget a client of"))
+                return;
         if (!mfl_server_job_has_ended(job) || mfl_server_job_in_core(job) || job->operations) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
                         "%s is still running; stop it first (mfl stop %s)", job->id, job->id);

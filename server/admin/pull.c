@@ -223,7 +223,8 @@ void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl_
 {
         struct mfl_server_job *job = mfl_operator_job(session, request, pull->job);
         /* Everybody may have a model; what single clients have sent is its owner's business. */
-        if (!job || (pull->change && !mfl_operator_may_touch(session, request, job, "pull clients' changes of")))
+        if (!job ||
+                (pull->change && !mfl_operator_may_touch(session, request, job, "pull clients' changes of")))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, pull->job, run_pull, answer_pull);
         if (!op)

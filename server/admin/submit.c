@@ -2,7 +2,6 @@
 /* New jobs: Submit, with the initial params that may follow it, and CloneJob. */
 #include "common/base/log.h"
 #include "server/admin/answers.h"
-#include "server/admin/forget.h"
 #include "server/admin/permit.h"
 #include "server/strategy/plugin.h"
 
@@ -219,12 +218,8 @@ int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes,
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
-        if (!job || !mfl_operator_may_touch(session, request, job, clone->forget ? "forget a client of" : "clone"))
+        if (!job || !mfl_operator_may_touch(session, request, job, "clone"))
                 return;
-        if (clone->forget) {
-                mfl_operator_forget(session, request, job, clone);
-                return;
-        }
         struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, mfl_submit_answer);
         if (!op)
                 return;

@@ -151,7 +151,8 @@ void mfl_daemons_params(struct mfl_session *session, const Mfl__ParamsGet *get)
         struct mfl_params *params =
                 job && job->runtime ? mfl_runtime_params(job->runtime, get->digest.data) : NULL;
         if (params && get->offset < params->n) {
-                mfl_transfer_start(session, job, params, get->offset, 0, get->have.len ? get->have.data : NULL);
+                mfl_transfer_start(
+                        session, job, params, get->offset, 0, get->have.len ? get->have.data : NULL);
                 mfl_params_unref(params);
                 return;
         }

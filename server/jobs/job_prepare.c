@@ -172,8 +172,7 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
         MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
-        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES],
-                changes_path[MFL_STORE_PATH_BYTES];
+        char paths[3][MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -182,10 +181,10 @@ static void run_prepare(struct mfl_work *work)
                                                  : 4096,
                 .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1
                                                             : mfl_calendar_rows(job->spec),
-                .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
+                .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, paths[0]),
                 .states = &states,
-                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, mark_path),
-                .changes_path = mfl_store_path(store, job->id, MFL_STORE_CHANGES_FILE, changes_path),
+                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, paths[1]),
+                .changes_path = mfl_store_path(store, job->id, MFL_STORE_CHANGES_FILE, paths[2]),
                 .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
@@ -210,9 +209,7 @@ static void run_prepare(struct mfl_work *work)
                 op->status = list_versions(job, &resume, &options, &versions, &op->err);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
-        if (!op->status)
-                op->status = tell_bad(job, &op->err);
-        if (!op->status)
+        if (!op->status && !(op->status = tell_bad(job, &op->err)))
                 op->status = check_states(job, op->prepare.population, op->prepare.graph->n_moving, &op->err);
         if (!op->status && mfl_job_keeps_state(job->spec))
                 op->status = mfl_store_state_list(store, job->id, &states, &op->err);

@@ -256,7 +256,8 @@ static int pick_evaluators(struct core_job *job)
         for (uint32_t i = 0; !r && n >= population && i < n; i++)
                 v[i] = i;
         n = r ? 0 : leave_out(job->spec, v, n);
-        for (uint32_t k = 0; !r && !n; k++) { /* all of them were: the first one that is left takes their place */
+        for (uint32_t k = 0; !r && !n;
+                k++) { /* all of them were: the first one that is left takes their place */
                 v[0] = k;
                 n = !mfl_job_is_without(job->spec, k);
         }

@@ -149,14 +149,15 @@ static int tell_none(uint32_t round, uint32_t first, uint32_t last, struct mfl_e
 {
         if (!last)
                 return mfl_fail(err, MFL_NOT_FOUND,
-                        "no changes of clients are kept: the job needs debug: {deltas: SIZE} when it is submitted");
+                        "no changes of clients are kept: the job needs debug: {deltas: SIZE} when it is "
+                        "submitted");
         return mfl_fail(err, MFL_NOT_FOUND,
-                "no changes of clients of round %u are kept, but of rounds %u to %u (debug.deltas)", round, first,
-                last);
+                "no changes of clients of round %u are kept, but of rounds %u to %u (debug.deltas)", round,
+                first, last);
 }
 
-int mfl_changes_list(const char *path, uint32_t round, struct mfl_change **ret_v, uint32_t *ret_n,
-        struct mfl_error *err)
+int mfl_changes_list(
+        const char *path, uint32_t round, struct mfl_change **ret_v, uint32_t *ret_n, struct mfl_error *err)
 {
         struct stat st = {0};
         struct record record;
@@ -168,12 +169,14 @@ int mfl_changes_list(const char *path, uint32_t round, struct mfl_change **ret_v
                 return tell_none(round, 0, 0, err);
         }
         struct mfl_change *v = mfl_calloc(MFL_CHANGES_CLIENTS_MAX, sizeof *v);
-        for (uint64_t at = 0; v && n < MFL_CHANGES_CLIENTS_MAX && record_at(fd, at, (uint64_t)st.st_size, &record);
+        for (uint64_t at = 0;
+                v && n < MFL_CHANGES_CLIENTS_MAX && record_at(fd, at, (uint64_t)st.st_size, &record);
                 at += bytes_of(record.n)) {
                 first = first ? first : record.round;
                 last = record.round;
                 if (record.round == round)
-                        v[n++] = (struct mfl_change){record.client, record.weight, at + sizeof record, record.n};
+                        v[n++] = (struct mfl_change){
+                                record.client, record.weight, at + sizeof record, record.n};
         }
         close(fd);
         if (!v)
@@ -194,5 +197,7 @@ int mfl_changes_read(const char *path, const struct mfl_change *change, float *t
         bool ok = fd >= 0 && read_at(fd, to, change->n * sizeof *to, change->offset);
         if (fd >= 0)
                 close(fd);
-        return ok ? 0 : mfl_fail(err, MFL_NOT_FOUND, "the change of client %" PRIu64 " is no longer kept", change->client);
+        return ok ? 0
+                  : mfl_fail(err, MFL_NOT_FOUND, "the change of client %" PRIu64 " is no longer kept",
+                            change->client);
 }

@@ -30,8 +30,8 @@ void mfl_changes_add(struct mfl_changes *changes, uint64_t client, uint64_t weig
 struct mfl_change {
         uint64_t client, weight, offset, n;
 };
-int mfl_changes_list(const char *path, uint32_t round, struct mfl_change **ret_v, uint32_t *ret_n,
-        struct mfl_error *err);
+int mfl_changes_list(
+        const char *path, uint32_t round, struct mfl_change **ret_v, uint32_t *ret_n, struct mfl_error *err);
 int mfl_changes_read(const char *path, const struct mfl_change *change, float *to, struct mfl_error *err);
 
 #endif

@@ -332,8 +332,8 @@ static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *par
 }
 
 /* Their digest is that of what everybody starts from. */
-static int round_params(struct mfl_runtime *rt, const float *in, float *out, struct mfl_params *params,
-        struct mfl_error *err)
+static int round_params(
+        struct mfl_runtime *rt, const float *in, float *out, struct mfl_params *params, struct mfl_error *err)
 {
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);

@@ -117,7 +117,7 @@ struct mfl_runtime_options {
         const char *
                 mark_path; /* where crashes of a plug-in are counted (server/strategy/plugin.h); NULL: nowhere */
         const char *changes_path; /* debug.deltas (server/runtime/changes.h); NULL: nowhere */
-        uint32_t round;    /* of those params */
+        uint32_t round;           /* of those params */
         /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round
          * comes from initial_path, which may be set beside checkpoint_path then, or from the seed. */
         const struct mfl_runtime_version *versions;
@@ -159,8 +159,8 @@ struct mfl_upload {
         uint32_t conn;  /* chunks are taken from there only */
         uint32_t update;
         uint64_t task, weight;
-        uint64_t item;  /* for single updates */
-        uint64_t steps; /* of the client's local training, where the method counts them */
+        uint64_t item;               /* for single updates */
+        uint64_t steps;              /* of the client's local training, where the method counts them */
         struct mfl_site_state state; /* client_state daemon: what the client's site keeps */
         enum mfl_encoding encoding;
 };

@@ -27,7 +27,8 @@ int mfl_down_open(struct mfl_runtime *rt, struct mfl_error *err)
         if (bytes)
                 memset(rt->rest, 0, bytes);
         rt->down_largest = mfl_calloc(mfl_grid_tensors(rt->graph), sizeof *rt->down_largest);
-        return rt->down_largest ? 0 : mfl_fail_memory(err, mfl_grid_tensors(rt->graph), "a grid of parameters");
+        return rt->down_largest ? 0
+                                : mfl_fail_memory(err, mfl_grid_tensors(rt->graph), "a grid of parameters");
 }
 
 void mfl_down_first(struct mfl_runtime *rt, float *moving)
@@ -49,8 +50,8 @@ int mfl_down_begin(struct mfl_runtime *rt, struct mfl_params *params, struct mfl
         return 0;
 }
 
-static struct mfl_grid_down range_of(
-        const struct mfl_runtime *rt, uint64_t begin, const float *in, float *out, const struct mfl_params *params)
+static struct mfl_grid_down range_of(const struct mfl_runtime *rt, uint64_t begin, const float *in,
+        float *out, const struct mfl_params *params)
 {
         return (struct mfl_grid_down){.before = in + begin,
                 .v = out + begin,

@@ -97,8 +97,8 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill;   /* NULL but for single updates */
-        struct mfl_states *states; /* NULL: clients keep nothing */
+        struct mfl_spill *spill;     /* NULL but for single updates */
+        struct mfl_states *states;   /* NULL: clients keep nothing */
         struct mfl_changes *changes; /* NULL: they are not kept for people */
         int64_t *
                 told; /* the sum of clients' second vectors in units of 1 / told_unit; NULL: there is none (runtime_told.c) */

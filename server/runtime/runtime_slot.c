@@ -264,8 +264,7 @@ int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err)
         if (!r && rt->states && !rt->spill)
                 mfl_states_keep(rt->states);
         if (!r && rt->changes)
-                mfl_changes_add(
-                        rt->changes, held.upload.item, held.upload.weight, held.block->memory);
+                mfl_changes_add(rt->changes, held.upload.item, held.upload.weight, held.block->memory);
         if (!r && rt->told)
                 mfl_told_add(rt, held.upload.weight, held.block->memory);
         settle(rt, slot, held.upload.grant);

@@ -294,6 +294,14 @@ void mfl_states_close(struct mfl_states *states)
 
 /* ---- a round ---- */
 
+void mfl_states_drop_put(struct mfl_states *states)
+{
+        if (states->has_put)
+                mfl_states_give_place(states, states->put.slot,
+                        NULL); /* without memory the place is lost until the next start */
+        states->has_put = false;
+}
+
 void mfl_states_round_open(struct mfl_states *states, uint32_t round)
 {
         mfl_states_drop_put(states);

@@ -80,7 +80,8 @@ int mfl_states_correction(struct mfl_states *states, uint64_t client, const floa
         float *ret_correction, struct mfl_error *err);
 
 /* A copy of all clients' rows, by client; the caller frees v. */
-int mfl_states_list(const struct mfl_states *states, struct mfl_store_states *ret_list, struct mfl_error *err);
+int mfl_states_list(
+        const struct mfl_states *states, struct mfl_store_states *ret_list, struct mfl_error *err);
 
 /* CHECKPOINT: the rows are durable when this returns 0. MFL_STORE_FULL: try again. */
 int mfl_states_sync(struct mfl_states *states, struct mfl_error *err);

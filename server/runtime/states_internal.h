@@ -35,7 +35,7 @@ struct mfl_states {
         struct mfl_states_list round_rows; /* by client: of the round, not applied */
         struct mfl_store_state put;        /* the last put, until keep */
         bool has_put, put_anew;
-        uint32_t n_anew; /* of the round: sites that did not have what they kept */
+        uint32_t n_anew;                  /* of the round: sites that did not have what they kept */
         struct mfl_states_list lost_rows; /* for the next batch */
         pthread_mutex_t lock;             /* of free and batches */
         struct mfl_states_places free;
@@ -56,7 +56,7 @@ int mfl_states_write(const struct mfl_states *states, uint32_t place, uint64_t f
 int mfl_states_own(struct mfl_states *states, const struct mfl_store_state *row, uint64_t first, size_t n,
         float *to, struct mfl_error *err);
 void mfl_states_mean(const struct mfl_states *states, uint64_t first, size_t n, double *ret_mean);
-/* states_put.c: what was put and not kept. */
+/* What was put and not kept. */
 void mfl_states_drop_put(struct mfl_states *states);
 
 #endif

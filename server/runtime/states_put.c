@@ -7,14 +7,6 @@
 
 #include "common/base/crc32c.h"
 
-void mfl_states_drop_put(struct mfl_states *states)
-{
-        if (states->has_put)
-                mfl_states_give_place(states, states->put.slot,
-                        NULL); /* without memory the place is lost until the next start */
-        states->has_put = false;
-}
-
 /* Running statistics are no gradients, and what is not personal is the job's. */
 static void clear_others(const struct mfl_states *states, uint64_t first, size_t n, float *v)
 {
@@ -119,8 +111,8 @@ int mfl_states_put_rest(struct mfl_states *states, uint64_t client, const struct
         return end_row(states, &row, false, r);
 }
 
-int mfl_states_put_site(struct mfl_states *states, uint64_t client, const struct mfl_site_state *state,
-        struct mfl_error *err)
+int mfl_states_put_site(
+        struct mfl_states *states, uint64_t client, const struct mfl_site_state *state, struct mfl_error *err)
 {
         struct mfl_store_state row;
         int r = begin_row(states, client, &row, err);

@@ -151,8 +151,8 @@ struct mfl_store_state {
         uint32_t round; /* that wrote it */
         uint32_t
                 slot; /* MFL_STORE_STATE_LOST: its round is superseded; in a commit: the client's state is forgotten */
-        uint32_t crc; /* CRC-32C of its floats */
-        bool at_site; /* its site keeps it (client_state: daemon), and the file has nothing of it; */
+        uint32_t crc;       /* CRC-32C of its floats */
+        bool at_site;       /* its site keeps it (client_state: daemon), and the file has nothing of it; */
         uint8_t sha256[32]; /* of its floats */
 };
 #define MFL_STORE_STATE_LOST UINT32_MAX

@@ -193,7 +193,8 @@ int mfl_store_state_list(
         int r = mfl_store_check_job(store, id, err);
         if (!r)
                 r = mfl_db_query(store->db, on_state, &reader, err,
-                        "SELECT client, round, slot, crc, site_sha256 FROM client_states WHERE job = ?1 ORDER BY client",
+                        "SELECT client, round, slot, crc, site_sha256 FROM client_states WHERE job = ?1 "
+                        "ORDER BY client",
                         "t", id);
         mfl_store_unlock(store);
         if (r)

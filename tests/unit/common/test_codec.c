@@ -346,10 +346,12 @@ static void top_k_sends_the_largest_and_keeps_the_rest(void **state)
         for (int round = 0; round < 60; round++) {
                 double share = shares[round % 6];
                 bool coarse = round % 2; /* many ties */
-                size_t n = MFL_ARRAY_SIZE(u), n_order = 0, k = (size_t)ceil(share * (double)(n - 20)), n_sent = 0;
+                size_t n = MFL_ARRAY_SIZE(u), n_order = 0, k = (size_t)ceil(share * (double)(n - 20)),
+                       n_sent = 0;
                 for (size_t i = 0; i < n; i++) {
                         u[i] = coarse ? (float)((int)mfl_rng_below(&rng, 9) - 4)
-                                      : (float)ldexp((double)mfl_rng_u32(&rng) - 0x1p31, (int)mfl_rng_below(&rng, 60) - 60);
+                                      : (float)ldexp((double)mfl_rng_u32(&rng) - 0x1p31,
+                                                (int)mfl_rng_below(&rng, 60) - 60);
                         if (i < 100 || i >= 120)
                                 order[n_order++] = u[i];
                 }
@@ -370,7 +372,8 @@ static void top_k_sends_the_largest_and_keeps_the_rest(void **state)
                                 assert_true(rest[i] == u[i]);
                         if (!is_statistics && u[i] != 0)
                                 n_sent += is_sent;
-                        for (size_t before = 0; coarse && !is_statistics && u[i] != 0 && is_sent && before < i; before++)
+                        for (size_t before = 0;
+                                coarse && !is_statistics && u[i] != 0 && is_sent && before < i; before++)
                                 if ((before < 100 || before >= 120) && fabsf(u[before]) == fabsf(u[i]))
                                         assert_true(rest[before] == 0);
                 }
@@ -403,7 +406,8 @@ static void steps_lose_nothing_over_time(void **state)
         struct mfl_graph *graph = make_graph();
         size_t n = graph->n_moving;
         struct mfl_rng rng = mfl_rng_new(10, MFL_RNG_TEST, 0, 0);
-        float *before = mfl_calloc(n, 4), *v = mfl_calloc(n, 4), *rest = mfl_calloc(n, 4), *step = mfl_calloc(n, 4);
+        float *before = mfl_calloc(n, 4), *v = mfl_calloc(n, 4), *rest = mfl_calloc(n, 4),
+              *step = mfl_calloc(n, 4);
         double *plain = mfl_calloc(n, 8), *scratch = mfl_calloc(n, 8);
         double *largest = mfl_calloc(mfl_grid_tensors(graph), 8);
         for (int round = 0; round < 50; round++) {
@@ -416,7 +420,8 @@ static void steps_lose_nothing_over_time(void **state)
                 memset(largest, 0, mfl_grid_tensors(graph) * sizeof *largest);
                 for (size_t first = 0; first < n; first += 37) {
                         size_t count = MFL_MIN(n - first, (size_t)37);
-                        const struct mfl_grid_down part = {before + first, v + first, rest + first, step + first};
+                        const struct mfl_grid_down part = {
+                                before + first, v + first, rest + first, step + first};
                         mfl_grid_down_measure(graph, first, count, &part, scratch, largest);
                 }
                 mfl_grid_down_round(graph, 8, largest, 0, n, &down);

@@ -384,16 +384,16 @@ static void tokens_belong_to_their_operator(void **state)
                         MFL_STORE_TOKEN_TAKEN);
                 assert_non_null(strstr(err.text, ann));
                 /* To clone is another request than to submit, and of another job another one. */
-                assert_int_equal(
-                        mfl_store_job_clone(store, ann, NULL, "nightly", "ann", id, &err), MFL_STORE_TOKEN_TAKEN);
+                assert_int_equal(mfl_store_job_clone(store, ann, NULL, "nightly", "ann", id, &err),
+                        MFL_STORE_TOKEN_TAKEN);
                 mfl_store_close(store);
                 store = open_store(f.dir);
         }
         ok(mfl_store_job_clone(store, ann, NULL, "copy", "ann", id, &err), &err);
         assert_int_equal(mfl_store_job_clone(store, ann, NULL, "copy", "ann", bob, &err), MFL_EXISTS);
         assert_string_equal(bob, id);
-        assert_int_equal(
-                mfl_store_job_clone(store, "j-000002", NULL, "copy", "ann", bob, &err), MFL_STORE_TOKEN_TAKEN);
+        assert_int_equal(mfl_store_job_clone(store, "j-000002", NULL, "copy", "ann", bob, &err),
+                MFL_STORE_TOKEN_TAKEN);
         assert_int_equal(mfl_store_job_add(store, "a", "text 1", "copy", "ann", NULL, bob, &err),
                 MFL_STORE_TOKEN_TAKEN);
         /* With its job the token is free again. */
