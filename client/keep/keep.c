@@ -33,24 +33,39 @@ static void file_of(
         mfl_snprintf(path, PATH_BYTES, "%.*s/%s" SUFFIX, PATH_BYTES - 80, folder, hex);
 }
 
+/* n floats, and nothing behind them. */
+static bool read_floats(const char *path, size_t n, float *to)
+{
+        struct stat st;
+        char *at = (char *)to;
+        size_t left = n * sizeof *to;
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0)
+                return false;
+        bool ok = !fstat(fd, &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size == left;
+        while (ok && left) {
+                ssize_t got = read(fd, at, left);
+                if (got < 0 && errno == EINTR)
+                        continue;
+                ok = got > 0;
+                at += ok ? got : 0;
+                left -= ok ? (size_t)got : 0;
+        }
+        close(fd);
+        return ok;
+}
+
 int mfl_keep_load(const struct mfl_keep *keep, const uint8_t sha256[MFL_SHA256_BYTES], size_t n, float *to,
         bool *ret_there, struct mfl_error *err)
 {
         char path[PATH_BYTES];
         uint8_t found[MFL_SHA256_BYTES];
-        MFL_CLEANUP_FREE char *data = NULL;
-        size_t bytes = 0;
         *ret_there = false;
         file_of(keep, sha256, path);
-        int r = mfl_fs_read(path, n * sizeof *to, &data, &bytes, err);
-        if (r == -ENOMEM)
-                return r;
-        if (r || bytes != n * sizeof *to) /* whatever is wrong with it, the client begins anew */
+        if (!read_floats(path, n, to)) /* whatever is wrong with it, the client begins anew */
                 return 0;
-        r = mfl_sha256(data, bytes, found, err);
+        int r = mfl_sha256(to, n * sizeof *to, found, err);
         *ret_there = !r && !memcmp(found, sha256, sizeof found);
-        if (*ret_there)
-                memcpy(to, data, bytes);
         return r;
 }
 

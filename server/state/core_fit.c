@@ -67,7 +67,10 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         on_clients ? "evaluation on clients" : "evaluation.detailed", ""};
         if (method->starts || mfl_method_keeps(method))
                 return (struct core_demand){MFL_PROTOCOL_STATES,
-                        method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
+                        method->starts  ? "personal"
+                        : method->feeds ? "compression.up.top_k"
+                                        : mfl_strategy_name(job->spec->aggregation.strategy),
+                        ""};
         if (hidden_by(job->spec))
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
         if (job->spec->compression.up || job->spec->compression.down_half)
