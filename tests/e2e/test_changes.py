@@ -95,7 +95,7 @@ def test_a_job_that_keeps_none_says_so(cluster):
     ({'aggregation': {'strategy': 'fednova'}}, 'debug.deltas: is not supported where daemons fold'),
     ({'aggregation': {'strategy': 'fedprox', 'mu': 'adaptive'}}, 'debug.deltas: is not supported where daemons fold'),
     ({'secure_sum': {'bits': 64}, 'data': {'partition': 'local', 'clients': None}}, 'debug.deltas: needs each client'),
-    ({'privacy': {'kind': 'central', 'sigma': 1, 'clip': 1}, 'selection': {'kind': 'poisson', 'rate': 0.5}}, 'debug.deltas: would show people'),
+    ({'privacy': {'kind': 'central', 'noise': 1, 'clip': 1, 'epsilon_max': 8, 'delta': 1e-5}, 'selection': {'kind': 'poisson', 'rate': 0.5}}, 'debug.deltas: would show people'),
 ])
 def test_what_makes_no_sense_is_refused(tmp_path, more, expected):
     path = tmp_path / 'job.yaml'
