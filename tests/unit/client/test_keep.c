@@ -69,7 +69,8 @@ static uint32_t count_files(const char *folder)
 
 static void it_comes_back_by_its_digest(void **state)
 {
-        const struct mfl_keep keep = keep_of(1, "a"), other_job = keep_of(1, "b"), other_client = keep_of(2, "a");
+        const struct mfl_keep keep = keep_of(1, "a"), other_job = keep_of(1, "b"),
+                              other_client = keep_of(2, "a");
         uint8_t first[MFL_SHA256_BYTES], second[MFL_SHA256_BYTES], unknown[MFL_SHA256_BYTES] = {1};
         float v[N], want[N];
         save(&keep, 1, first);
