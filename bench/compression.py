@@ -21,15 +21,19 @@ KINDS = [("plain", "", ""), ("lossless", "compression: {up: lossless}\n", ""),
          ("8 bits", "compression: {up: {bits: 8}}\n", "aggregation: {weighting: uniform}\n"),
          ("8 bits, weighed", "compression: {up: {bits: 8}}\n", ""), ("bf16", "compression: {up: bf16}\n", "")]
 ALONE = [("plain", ""), ("8 bits", "compression: {up: {bits: 8}}\n"), ("bf16", "compression: {up: bf16}\n"),
-         ("down bf16", "compression: {down: bf16}\n"), ("both bf16", "compression: {up: bf16, down: bf16}\n")]
+         ("down bf16", "compression: {down: bf16}\n"), ("both bf16", "compression: {up: bf16, down: bf16}\n"),
+         ("top-k 5%", "compression: {up: {top_k: 0.05}}\n"), ("down 8 bits", "compression: {down: {bits: 8}}\n"),
+         ("top-k 5%, down 8 bits", "compression: {up: {top_k: 0.05}, down: {bits: 8}}\n")]
 
 
 def job_text(model, name, clients, more):
+    """One client is a site: with a population, the server would cut its updates."""
+    data = f"partition: iid, clients: {clients}" if clients > 1 else "partition: local"
     return f"""name: bytes
 seed: 5
 rounds: 3
 model: {model}
-data: {{name: {name}, partition: iid, clients: {clients}}}
+data: {{name: {name}, {data}}}
 training: {{lr: 0.02, momentum: 0.9, steps: 3, batch: 8}}
 evaluation: {{every: 0}}
 {more}"""
@@ -51,7 +55,7 @@ def main():
     for model in options.models:
         with bench.Server() as server:
             data = lora.write_text(server.folder) if model in TEXTS else f"{model}=synthetic:{IMAGES[model]}:10:400:10:1"
-            with bench.Daemons(server.address, 1, "solo", data) as daemons:
+            with bench.Daemons(server.address, 1, "solo", data, more=("--state-dir", f"{server.folder}/site")) as daemons:
                 bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 60, "the daemon")
                 name = data.split("=")[0]
                 found = [measure(server, model, name, options.clients, a + b) for _, a, b in KINDS]

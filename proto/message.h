@@ -212,7 +212,16 @@ struct mfl_task {
         uint32_t participants; /* clients of the round; 0: not told */
         uint32_t staleness;    /* versions made since that of params_digest */
         uint32_t n_grid;       /* tensors that move, or 0 */
-        int32_t *grid; /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
+        int32_t *grid;  /* exponents of their steps (common/codec/grid.h); the sender's shell adds them */
+        bool has_state; /* what the site keeps of its client; the sender's shell adds it, too */
+        uint8_t state_digest[MFL_DIGEST_BYTES];
+};
+
+/* What a site keeps of its client (client_state: daemon). */
+struct mfl_site_state {
+        bool there; /* it has one */
+        bool anew;  /* an Announce: the one that the Task names was not there */
+        uint8_t digest[MFL_DIGEST_BYTES];
 };
 
 struct mfl_rejected {
@@ -253,6 +262,7 @@ struct mfl_announce {
         uint32_t n_losses; /* 0, or item_count */
         struct mfl_client_loss *losses;
         bool masked; /* a secure sum: its figures are 0 here */
+        struct mfl_site_state state;
 };
 
 struct mfl_range {
@@ -321,6 +331,8 @@ struct mfl_msg {
                         char job[MFL_JOB_ID_BYTES];
                         uint8_t digest[MFL_DIGEST_BYTES];
                         uint64_t offset;
+                        bool has_base; /* PARAMS_GET: this version is there */
+                        uint8_t base[MFL_DIGEST_BYTES];
                 } params;
                 struct mfl_announce announce;
                 struct {

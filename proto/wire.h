@@ -41,6 +41,7 @@ struct mfl_wire_extra {
         size_t n;     /* bytes of data, at most MFL_INLINE_MAX */
         const int32_t *grid; /* TASK: of the params; NULL: none */
         uint32_t n_grid;
+        const uint8_t *state_digest; /* TASK: of what its site keeps of its client; NULL: nothing */
 };
 
 /* extra may be NULL. Welcome and Hello get this program's protocol version. The reasons of Announce are cut further

@@ -138,6 +138,9 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
         m->task.n_grid = (uint32_t)t->n_grid;
         if (t->n_grid)
                 memcpy(m->task.grid, t->grid, t->n_grid * sizeof *t->grid);
+        m->task.has_state = t->state_sha256.len == MFL_DIGEST_BYTES;
+        if (m->task.has_state)
+                memcpy(m->task.state_digest, t->state_sha256.data, MFL_DIGEST_BYTES);
         COPY(m->task.job, t->job);
         memcpy(m->task.params_digest, t->params_digest.data, MFL_DIGEST_BYTES);
         if (t->n_frozen)
@@ -189,6 +192,10 @@ static int announce_to_msg(const Mfl__Announce *a, struct mfl_msg *m)
                         .kept = a->team->kept};
         m->announce.clamped = a->clamped;
         m->announce.masked = a->masked;
+        m->announce.state.there = a->state_sha256.len == MFL_DIGEST_BYTES;
+        m->announce.state.anew = a->state_anew;
+        if (m->announce.state.there)
+                memcpy(m->announce.state.digest, a->state_sha256.data, MFL_DIGEST_BYTES);
         m->announce.n_scalars = (uint32_t)a->n_scalars;
         if (a->n_scalars)
                 memcpy(m->announce.scalars, a->scalars, a->n_scalars * sizeof *a->scalars);
@@ -394,6 +401,9 @@ static int small_to_msg(const Mfl__Envelope *e, struct mfl_msg *m)
                 return 0;
         case MFL_MSG_PARAMS_GET:
                 params_to_msg(e->params_get->job, &e->params_get->digest, e->params_get->offset, m);
+                m->params.has_base = e->params_get->have.len == MFL_DIGEST_BYTES;
+                if (m->params.has_base)
+                        memcpy(m->params.base, e->params_get->have.data, MFL_DIGEST_BYTES);
                 return 0;
         case MFL_MSG_PARAMS_GONE:
                 params_to_msg(e->params_gone->job, &e->params_gone->digest, 0, m);

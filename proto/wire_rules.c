@@ -79,6 +79,8 @@ static int check_task(const void *message, struct mfl_error *err)
                 return INVALID("Task.team: a team does not evaluate");
         if (m->kind != MFL__TASK_KIND__TASK_TRAIN)
                 return 0;
+        if (m->state_sha256.len % MFL_DIGEST_BYTES)
+                return INVALID("Task.state_sha256: %zu bytes", m->state_sha256.len);
         if (!(m->delta_max > 0))
                 return INVALID("Task.delta_max: %g is not above 0", (double)m->delta_max);
         for (size_t i = 0; i < m->n_method; i++)
@@ -154,6 +156,14 @@ static int check_combine(const void *message, struct mfl_error *err)
         return 0;
 }
 
+static int check_params_get(const void *message, struct mfl_error *err)
+{
+        const Mfl__ParamsGet *m = message;
+        if (m->have.len % MFL_DIGEST_BYTES)
+                return INVALID("ParamsGet.have: %zu bytes", m->have.len);
+        return 0;
+}
+
 static int check_params(const void *message, struct mfl_error *err)
 {
         const Mfl__Params *m = message;
@@ -189,6 +199,8 @@ static int check_announce(const void *message, struct mfl_error *err)
         for (size_t i = 0; i < m->n_scalars; i++)
                 if (m->scalars[i] < 0)
                         return INVALID("Announce.scalars: %" PRId64 " is negative", m->scalars[i]);
+        if (m->state_sha256.len % MFL_DIGEST_BYTES)
+                return INVALID("Announce.state_sha256: %zu bytes", m->state_sha256.len);
         if (m->n_losses && m->n_losses != m->item_count)
                 return INVALID("Announce.losses: %zu of %u items", m->n_losses, m->item_count);
         return 0;
@@ -363,7 +375,8 @@ static const struct mfl_wire_message messages[] = {
                 {"n_frozen", PARAMS_OFFSET}, {"frozen_digest", 0, MFL_DIGEST_BYTES},
                 {"params", 0, MFL_INLINE_MAX, VERBATIM}, {"statistics_bits", -126, 126},
                 {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}, {"sum", BOOL},
-                {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY}, {"grid", 0, MFL_GRID_MAX},
+                {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY},
+                {"state_sha256", 0, MFL_DIGEST_BYTES}, {"grid", 0, MFL_GRID_MAX},
                 {"staleness", 0, MFL_TASK_STALENESS_MAX}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
                 {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}, {"peers", 0, MFL_GROUP_MAX},
@@ -392,17 +405,19 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(recall, NULL, {"task", ANY}, {"keep", 1, MFL_ITEMS_MAX}),
         MESSAGE(returned, NULL, {"task", ANY}, {"kept", 1, MFL_ITEMS_MAX}),
         MESSAGE(job_over, NULL, {"job", JOB}),
-        MESSAGE(params_get, NULL, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
-                {"of_client", BOOL}, {"client", ANY}),
+        MESSAGE(params_get, check_params_get, {"job", JOB}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
+                {"have", 0, MFL_DIGEST_BYTES}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params, check_params, {"job", JOB_OR_EMPTY}, {"digest", DIGEST}, {"offset", PARAMS_OFFSET},
-                {"total", PARAMS}, {"bytes", 0, MFL_PAYLOAD_MAX}, {"of_client", BOOL}, {"client", ANY}),
+                {"total", PARAMS}, {"bytes", 0, MFL_PAYLOAD_MAX}, {"since", 0, MFL_DIGEST_BYTES},
+                {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(params_gone, NULL, {"job", JOB}, {"digest", DIGEST}, {"of_client", BOOL}, {"client", ANY}),
         MESSAGE(announce, check_announce, {"task", ANY}, {"update", ANY}, {"item_first", 0, MFL_ITEMS_MAX},
                 {"item_count", 1, MFL_ITEMS_MAX}, {"rejected", 0, MFL_ITEMS_MAX}, {"encoding", ENUM},
                 {"bytes", 0, BYTES_MAX}, {"weight", 0, WEIGHT_MAX}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"train_us", ANY}, {"job", JOB},
                 {"round", ANY}, {"group", ANY}, {"data", 0, MFL_INLINE_MAX, VERBATIM}, {"team", OPTIONAL},
-                {"masked", BOOL}, {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX}, {"clamped", COUNTER},
+                {"masked", BOOL}, {"scalars", 0, MFL_ANNOUNCE_SCALARS_MAX},
+                {"state_sha256", 0, MFL_DIGEST_BYTES}, {"state_anew", BOOL}, {"clamped", COUNTER},
                 {"losses", 0, MFL_LOSSES_MAX}),
         MESSAGE(secure, check_secure, {"task", ANY}, {"step", ENUM}, {"parts", 0, MFL_SECURE_MEMBERS_MAX},
                 {"set", 0, MFL_SECURE_MEMBERS_MAX / 8, VERBATIM}, {"figures", 0, MFL_SECURE_FIGURES}),

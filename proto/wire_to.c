@@ -163,6 +163,8 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.staleness = t->staleness;
         task.n_grid = extra->grid ? extra->n_grid : 0;
         task.grid = (int32_t *)(uintptr_t)extra->grid;
+        if (extra->state_digest)
+                task.state_sha256 = DIGEST(extra->state_digest);
         e.body_case = MFL__ENVELOPE__BODY_TASK;
         e.task = &task;
         return mfl_wire_pack(&e, ret_bytes, ret_n, err);
@@ -221,6 +223,9 @@ static int pack_announce(const struct mfl_announce *a, const struct mfl_wire_ext
         announce.team = a->has_team ? &team : NULL;
         announce.clamped = a->clamped;
         announce.masked = a->masked;
+        announce.state_anew = a->state.anew;
+        if (a->state.there)
+                announce.state_sha256 = DIGEST(a->state.digest);
         announce.n_scalars = a->n_scalars;
         announce.scalars = (int64_t *)(uintptr_t)a->scalars;
         MFL_CLEANUP_FREE void **losses = pointers_new(a->n_losses, sizeof(Mfl__ClientLoss));
@@ -369,7 +374,9 @@ int mfl_wire_pack_msg(const struct mfl_msg *m, const struct mfl_wire_extra *extr
                         TEXT(extra->job_owner ? extra->job_owner : ""))
                 SMALL(MFL_MSG_CANCEL, Cancel, CANCEL, cancel, m->cancel.task, TEXT(m->cancel.reason))
                 SMALL(MFL_MSG_PARAMS_GET, ParamsGet, PARAMS_GET, params_get, TEXT(m->params.job),
-                        DIGEST(m->params.digest), m->params.offset, false, 0)
+                        DIGEST(m->params.digest), m->params.offset,
+                        {m->params.has_base ? MFL_DIGEST_BYTES : 0, (uint8_t *)(uintptr_t)m->params.base},
+                        false, 0)
                 SMALL(MFL_MSG_PARAMS_GONE, ParamsGone, PARAMS_GONE, params_gone, TEXT(m->params.job),
                         DIGEST(m->params.digest), false, 0)
                 SMALL(MFL_MSG_ACCEPTED, Accepted, ACCEPTED, accepted, m->update.task, m->update.update)

@@ -85,6 +85,7 @@ PURPOSE = {
     "client/peer": "teams over several nodes: their port, and their mesh over TCP",
     "client/gpu": "choosing, locking and measuring GPUs",
     "client/data": "how a data set is divided, for the server",
+    "client/keep": "what sites keep of their client from round to round",
     "client/program": "own training code: its supervisor, its limits, what is said to it",
     "client/train": "training and evaluating clients",
     "client/link": "the connection to a server, and the agent's actions",

@@ -58,7 +58,7 @@ struct mfl_cli_options {
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
-                version, after_round, done, probabilities, logits, with_input;
+                version, after_round, done, probabilities, logits, with_input, deltas;
 };
 
 struct mfl_cli {

@@ -106,6 +106,45 @@ static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct m
         return r ? r : print_pulled(cli, job, &pulled, err);
 }
 
+/* One model's options go with it, but no format: it is npz. */
+static int check_deltas(const struct mfl_cli *cli, struct mfl_error *err)
+{
+        const struct mfl_cli_options *o = &cli->options;
+        if (o->format && strcmp(o->format, "npz"))
+                return mfl_fail(err, MFL_CLI_USAGE, "--deltas writes npz; remove --format %.60s", o->format);
+        if (o->follow)
+                return mfl_fail(err, MFL_CLI_USAGE, "--deltas writes one round's changes; remove --follow");
+        return 0;
+}
+
+static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        struct mfl_pulled p;
+        char job[MFL_JOB_ID_BYTES];
+        int64_t round = MFL_PULL_LAST;
+        uint32_t n = 0;
+        int r = mfl_pull_round(cli->options.round, &round, err);
+        if (!r)
+                r = mfl_cli_signals_start(cli, err);
+        if (!r)
+                r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
+        if (!r)
+                r = mfl_client_resolve(&client, cli->argument[0], job, err);
+        if (!r)
+                r = mfl_pull_changes(&client, job, round, cli->options.out, &p, &n, err);
+        if (r)
+                return r;
+        if (cli->json)
+                return mfl_json_print(stdout,
+                        json_pack("{ss sI ss sI sI}", "job", job, "round", (json_int_t)p.round, "file",
+                                p.path, "clients", (json_int_t)n, "params", (json_int_t)p.n_params),
+                        err);
+        printf("%s: the changes of %u client%s in round %u of %s, %" PRIu64 " parameters each\n", p.path, n,
+                n == 1 ? "" : "s", p.round, job, p.n_params);
+        return mfl_cli_flush(err);
+}
+
 static int print_rounds(struct mfl_cli *cli, enum mfl_pull_format format, const struct mfl_pulled_rounds *p,
         struct mfl_error *err)
 {
@@ -131,7 +170,11 @@ int mfl_cmd_pull(struct mfl_cli *cli)
         int r = parse_format(cli->options.format, &format, &err);
         if (!r)
                 r = check_options(cli, format, &err);
-        if (!r && format <= MFL_PULL_PEFT) {
+        if (!r && cli->options.deltas)
+                r = check_deltas(cli, &err);
+        if (!r && cli->options.deltas) {
+                r = pull_deltas(cli, &err);
+        } else if (!r && format <= MFL_PULL_PEFT) {
                 r = pull_model(cli, format, &err);
         } else if (!r) {
                 struct mfl_pulled_rounds pulled = {.n = 0};

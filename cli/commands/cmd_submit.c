@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands that create jobs: submit and clone. */
+#include "cli/base/json.h"
 #include "cli/commands/commands.h"
 #include "cli/job/submit.h"
 #include "cli/view/watch.h"
@@ -53,15 +54,18 @@ int mfl_cmd_submit(struct mfl_cli *cli)
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 
-static int send_clone(struct mfl_cli *cli, char *ret_job, bool *ret_existed, struct mfl_error *err)
+/* forget: a client that the new job leaves out, which replaces the old one; -1: none. source: the old job's id. */
+static int send_clone(struct mfl_cli *cli, int64_t forget, char source[MFL_JOB_ID_BYTES], char *ret_job,
+        bool *ret_existed, struct mfl_error *err)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        char source[MFL_JOB_ID_BYTES];
         Mfl__Envelope request = MFL__ENVELOPE__INIT;
         Mfl__CloneJob clone = MFL__CLONE_JOB__INIT;
         clone.job = source;
         clone.token = (char *)(uintptr_t)(cli->options.token ? cli->options.token : "");
+        clone.forget = forget >= 0;
+        clone.client = forget >= 0 ? (uint32_t)forget : 0;
         request.body_case = MFL__ENVELOPE__BODY_CLONE_JOB;
         request.clone_job = &clone;
         int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
@@ -79,12 +83,34 @@ static int send_clone(struct mfl_cli *cli, char *ret_job, bool *ret_existed, str
 int mfl_cmd_clone(struct mfl_cli *cli)
 {
         struct mfl_error err;
-        char job[MFL_JOB_ID_BYTES];
+        char job[MFL_JOB_ID_BYTES], source[MFL_JOB_ID_BYTES];
         bool existed;
         int r = check_token(cli->options.token, &err);
         if (!r)
-                r = send_clone(cli, job, &existed, &err);
+                r = send_clone(cli, -1, source, job, &existed, &err);
         if (!r)
                 r = print_submitted(cli, job, cli->argument[0], existed, &err);
+        return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
+}
+
+int mfl_cmd_forget(struct mfl_cli *cli)
+{
+        struct mfl_error err;
+        char job[MFL_JOB_ID_BYTES], source[MFL_JOB_ID_BYTES], *end;
+        bool existed;
+        errno = 0;
+        int64_t client = strtoll(cli->argument[1], &end, 10);
+        int r = errno || end == cli->argument[1] || *end || client < 0 || client > UINT32_MAX
+                        ? mfl_fail(&err, MFL_CLI_USAGE, "'%.60s' is not a client's number", cli->argument[1])
+                        : check_token(cli->options.token, &err);
+        if (!r)
+                r = send_clone(cli, client, source, job, &existed, &err);
+        if (!r && cli->json)
+                r = mfl_json_print(stdout,
+                        json_pack("{ss ss sI}", "job", job, "replaces", source, "client", (json_int_t)client),
+                        &err);
+        else if (!r)
+                printf("%s begins with round 1, without client %lld; %s and its models are deleted\n", job,
+                        (long long)client, source);
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }

@@ -151,6 +151,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl clone j-000001 --watch\n"},
+        {"forget", "JOB CLIENT", "train a job again as if a client had never been there", 2, 2,
+                "token watch timeout",
+                "Exact unlearning. The job must have ended. A new job with the client among\n"
+                "selection.without takes its place and begins with round 1; the old one is deleted\n"
+                "with its models, rounds and clients' states. Its digest is that of a job that never\n"
+                "had the client: the client is drawn as before, and then left out. Back-ups, files\n"
+                "that were pulled, and models in mfl-serve are not touched.\n"
+                "\n"
+                "Example:\n"
+                "  mfl forget j-000001 7 --watch\n"},
         {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
                 "done state name before",
                 "Without JOB, it deletes every job that matches all of the options, of which there must be\n"
@@ -166,7 +176,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl models last\n"},
         {"pull", "JOB", "fetch a model, or the rounds for TensorBoard and others", 1, 1,
-                "format base with-input round output follow timeout",
+                "format base with-input deltas round output follow timeout",
                 "Checks a model's params against the SHA-256 digest that the server stored when it\n"
                 "committed the round. The safetensors file has the job, the round, the digest and,\n"
                 "where measured, accuracy and loss as metadata; npz has one array per parameter, for\n"
@@ -176,6 +186,10 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "A safetensors file also has the job file, the input's shape and the contract as metadata\n"
                 "(onnx: the contract, npz: the contract as the archive's comment), so 'mfl predict' needs\n"
                 "no server. Whoever gets the file can read the job file.\n"
+                "\n"
+                "--deltas writes what each client of a round has sent, of a job with debug: {deltas:\n"
+                "SIZE}: the arrays clients and weights, and client-K/PARAM for each client K. Only the\n"
+                "job's owner and admins may have it.\n"
                 "\n"
                 "peft writes the adapter of a LoRA job (model.lora) into a folder that Hugging Face's\n"
                 "peft loads: PeftModel.from_pretrained(model, FOLDER). --base names the model for peft's\n"

@@ -69,4 +69,15 @@ int mfl_peft_write(const char *dir, const char *base, const struct mfl_job *job,
  * without npz. */
 int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, const char *comment,
         struct mfl_error *err);
+
+/* Changes of a round's clients: n of them, each as long as the model. */
+struct mfl_changes_pulled {
+        uint32_t n;
+        const uint64_t *clients, *weights;
+        const float *v;
+};
+/* The same: arrays "clients" and "weights", and "client-K/PARAM" for each client and each param that moves. */
+int mfl_npz_write_changes(const char *path, const struct mfl_graph *graph,
+        const struct mfl_changes_pulled *changes, struct mfl_error *err);
+
 #endif

@@ -12,7 +12,7 @@
 #include <zip.h>
 
 /* Returns the length of the header in buf, which has at least 256 bytes. */
-static size_t make_header(const struct mfl_shape *shape, char *buf)
+static size_t make_header(const char *kind, const struct mfl_shape *shape, char *buf)
 {
         char dims[96] = "";
         size_t n = 0;
@@ -20,7 +20,7 @@ static size_t make_header(const struct mfl_shape *shape, char *buf)
                 n += (size_t)snprintf(dims + n, sizeof dims - n, "%" PRId64 ",%s", shape->dim[i],
                         i + 1 < shape->rank ? " " : "");
         n = (size_t)snprintf(
-                buf + 10, 246, "{'descr': '<f4', 'fortran_order': False, 'shape': (%s), }", dims);
+                buf + 10, 246, "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", kind, dims);
         size_t total = (10 + n + 1 + 63) / 64 * 64;
         memset(buf + 10 + n, ' ', total - 10 - n);
         buf[total - 1] = '\n';
@@ -104,21 +104,35 @@ struct header {
         char text[256];
 };
 
-static int add_param(zip_t *zip, const char *param_name, const struct mfl_param *param, const float *params,
-        struct header *header)
+struct array {
+        const char *kind; /* "<f4" */
+        const struct mfl_shape *shape;
+        const void *data;
+        uint64_t bytes;
+};
+
+static int add_array(zip_t *zip, const char *array_name, const struct array *array, struct header *header)
 {
-        char name[sizeof param->name + 8];
+        char name[256];
         zip_buffer_fragment_t parts[2] = {
-                {(zip_uint8_t *)header->text, make_header(&param->shape, header->text)},
-                {(zip_uint8_t *)(params + param->offset), param->count * sizeof(float)}};
-        snprintf(name, sizeof name, "%s.npy", param_name);
-        zip_source_t *source = zip_source_buffer_fragment(zip, parts, param->count ? 2 : 1, 0);
+                {(zip_uint8_t *)header->text, make_header(array->kind, array->shape, header->text)},
+                {(zip_uint8_t *)(uintptr_t)array->data, array->bytes}};
+        snprintf(name, sizeof name, "%s.npy", array_name);
+        zip_source_t *source = zip_source_buffer_fragment(zip, parts, array->bytes ? 2 : 1, 0);
         zip_int64_t i = source ? zip_file_add(zip, name, source, 0) : -1;
         if (source && i < 0)
                 zip_source_free(source);
         return i >= 0 && !zip_set_file_compression(zip, (zip_uint64_t)i, ZIP_CM_STORE, 0)
                        ? zip_file_set_dostime(zip, (zip_uint64_t)i, DOS_TIME, DOS_DATE, 0)
                        : -1;
+}
+
+static int add_param(zip_t *zip, const char *name, const struct mfl_param *param, const float *params,
+        struct header *header)
+{
+        const struct array array = {
+                "<f4", &param->shape, params + param->offset, param->count * sizeof(float)};
+        return add_array(zip, name, &array, header);
 }
 
 static int fail_zip(const char *path, zip_error_t *error, struct mfl_error *err)
@@ -130,10 +144,53 @@ static int fail_zip(const char *path, zip_error_t *error, struct mfl_error *err)
         return mfl_fail(err, code, "write %s: %s", path, zip_error_strerror(error));
 }
 
-/* headers: one per param and alias; libzip reads them and the params when it closes the archive. */
-static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *graph, const float *params,
-        const char *comment, struct header *headers, struct mfl_error *err)
+/* What goes into an archive: libzip reads it when it closes the archive. */
+struct content {
+        int (*add)(zip_t *zip, const struct content *content, struct header *headers);
+        size_t n; /* arrays, at most */
+        const struct mfl_graph *graph;
+        const float *params;
+        const char *comment;
+        const struct mfl_changes_pulled *changes;
+};
+
+static int add_model(zip_t *zip, const struct content *content, struct header *headers)
 {
+        const struct mfl_graph *graph = content->graph;
+        int r = 0;
+        for (int i = 0; !r && i < graph->n_params; i++)
+                r = add_param(zip, graph->params[i].name, &graph->params[i], content->params, &headers[i]);
+        for (int k = 0; !r && k < graph->n_aliases; k++)
+                if (graph->aliases[k].written)
+                        r = add_param(zip, graph->aliases[k].name, &graph->params[graph->aliases[k].param],
+                                content->params, &headers[graph->n_params + k]);
+        return r;
+}
+
+static int add_changes(zip_t *zip, const struct content *content, struct header *headers)
+{
+        const struct mfl_changes_pulled *c = content->changes;
+        const struct mfl_graph *graph = content->graph;
+        const struct mfl_shape shape = {1, {(int64_t)c->n}};
+        const struct array clients = {"<u8", &shape, c->clients, c->n * sizeof *c->clients},
+                           weights = {"<u8", &shape, c->weights, c->n * sizeof *c->weights};
+        int r = add_array(zip, "clients", &clients, headers++);
+        if (!r)
+                r = add_array(zip, "weights", &weights, headers++);
+        for (uint32_t k = 0; !r && k < c->n; k++)
+                for (int t = graph->i_moving; !r && t < graph->n_params; t++) {
+                        char name[200];
+                        snprintf(name, sizeof name, "client-%" PRIu64 "/%s", c->clients[k],
+                                graph->params[t].name);
+                        r = add_param(zip, name, &graph->params[t], c->v + k * graph->n, headers++);
+                }
+        return r;
+}
+
+static int write_zip(const struct mfl_fs_file *file, const struct content *content, struct header *headers,
+        struct mfl_error *err)
+{
+        const char *comment = content->comment;
         struct sink sink = {.fd = file->fd};
         zip_error_t error;
         zip_error_init(&error);
@@ -145,12 +202,8 @@ static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *gra
                 r = fail_zip(file->tmp, &error, err);
                 zip_source_free(source);
         }
-        for (int i = 0; zip && !r && i < graph->n_params; i++)
-                r = add_param(zip, graph->params[i].name, &graph->params[i], params, &headers[i]);
-        for (int k = 0; zip && !r && k < graph->n_aliases; k++)
-                if (graph->aliases[k].written)
-                        r = add_param(zip, graph->aliases[k].name, &graph->params[graph->aliases[k].param],
-                                params, &headers[graph->n_params + k]);
+        if (zip && !r)
+                r = content->add(zip, content, headers);
         if (zip && !r && *comment && strlen(comment) <= UINT16_MAX) /* the format's limit */
                 r = zip_set_archive_comment(zip, comment, (zip_uint16_t)strlen(comment));
         if (zip && (r || zip_close(zip))) {
@@ -162,19 +215,40 @@ static int write_zip(const struct mfl_fs_file *file, const struct mfl_graph *gra
         return r;
 }
 
-int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, const char *comment,
-        struct mfl_error *err)
+static int write_content(const char *path, const struct content *content, struct mfl_error *err)
 {
-        _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "floats are written as they are");
+        _Static_assert(__BYTE_ORDER == __LITTLE_ENDIAN, "numbers are written as they are");
         struct mfl_fs_file file = {.fd = -1};
-        size_t n = (size_t)graph->n_params + (size_t)graph->n_aliases;
-        MFL_CLEANUP_FREE struct header *headers = mfl_malloc(n * sizeof *headers);
-        int r = headers ? mfl_fs_begin(&file, path, err) : mfl_fail_memory(err, sizeof *headers, path);
+        MFL_CLEANUP_FREE struct header *headers = mfl_malloc(content->n * sizeof *headers);
+        int r = headers ? mfl_fs_begin(&file, path, err)
+                        : mfl_fail_memory(err, content->n * sizeof *headers, path);
         if (r)
                 return r;
-        r = write_zip(&file, graph, params, comment, headers, err);
+        r = write_zip(&file, content, headers, err);
         if (!r)
                 return mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);
         return r;
+}
+
+int mfl_npz_write(const char *path, const struct mfl_graph *graph, const float *params, const char *comment,
+        struct mfl_error *err)
+{
+        const struct content content = {.add = add_model,
+                .n = (size_t)graph->n_params + (size_t)graph->n_aliases,
+                .graph = graph,
+                .params = params,
+                .comment = comment};
+        return write_content(path, &content, err);
+}
+
+int mfl_npz_write_changes(const char *path, const struct mfl_graph *graph,
+        const struct mfl_changes_pulled *changes, struct mfl_error *err)
+{
+        const struct content content = {.add = add_changes,
+                .n = 2 + (size_t)changes->n * (size_t)(graph->n_params - graph->i_moving),
+                .graph = graph,
+                .comment = "",
+                .changes = changes};
+        return write_content(path, &content, err);
 }

@@ -33,7 +33,7 @@ int mfl_run_make_out(struct mfl_run *run, const char *dir, struct mfl_error *err
 int mfl_run_write_job(struct mfl_run *run, struct mfl_error *err);
 /* Writes rounds.csv from the rounds that the watch has seen. */
 int mfl_run_write_rounds(struct mfl_run *run, struct mfl_error *err);
-/* Removes the server's state directory. */
+/* Removes what the server and the daemons keep. */
 int mfl_run_remove_state(struct mfl_run *run, struct mfl_error *err);
 /* Removes the folder of a run that has trained nothing, if the run created it. */
 void mfl_run_discard_out(struct mfl_run *run);

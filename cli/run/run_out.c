@@ -161,10 +161,13 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 
 int mfl_run_remove_state(struct mfl_run *run, struct mfl_error *err)
 {
+        static const char *const folders[] = {"state", "sites"};
         char path[4096];
-        snprintf(path, sizeof path, "%s/state", run->out);
-        if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
-                return mfl_fail_errno(err, "remove %s", path);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(folders); i++) {
+                snprintf(path, sizeof path, "%s/%s", run->out, folders[i]);
+                if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
+                        return mfl_fail_errno(err, "remove %s", path);
+        }
         return 0;
 }
 

@@ -130,6 +130,10 @@ static int setup_daemon(
                 r = add_pair(c, "--name", name, err);
         if (!r)
                 r = add_pair(c, "--workers", count, err);
+        if (!r)
+                r = mfl_child_argument(c, err, "--state-dir");
+        if (!r)
+                r = mfl_child_argument(c, err, "%s/sites/%s", run->out, name);
         if (!r && o->backend)
                 r = add_pair(c, "--backend", o->backend, err);
         for (int k = 0; !r && k < o->n_data; k++)

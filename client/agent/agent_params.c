@@ -218,12 +218,28 @@ static void begin_look(
         order_look(agent, part, task);
 }
 
+/* The newest version of the job's params that is there: the server may say how the others differ from it. */
+static const struct agent_part *find_base(const struct mfl_agent *agent, const struct agent_part *part)
+{
+        const struct agent_part *base = NULL;
+        for (const struct agent_part *other = agent->parts; other && !part->is_frozen; other = other->next)
+                if (other->state == PART_READY && !other->is_frozen && other->n == part->n &&
+                        other->frozen == part->frozen && !strcmp(other->job, part->job) &&
+                        (!base || other->used > base->used))
+                        base = other;
+        return base;
+}
+
 static void ask_server(struct mfl_agent *agent, struct agent_part *part)
 {
         struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_PARAMS_GET);
         mfl_strcpy(msg->params.job, sizeof msg->params.job, part->job);
         memcpy(msg->params.digest, part->digest, MFL_DIGEST_BYTES);
         msg->params.offset = part->have;
+        const struct agent_part *base = find_base(agent, part);
+        msg->params.has_base = base != NULL;
+        if (base)
+                memcpy(msg->params.base, base->digest, MFL_DIGEST_BYTES);
         part->piece_ms = agent->now_ms;
 }
 

@@ -193,10 +193,11 @@ struct mfl_link {
         char close_reason[MFL_REASON_BYTES], last_reason[MFL_REASON_BYTES];
         struct link_job *jobs;
         struct link_params *params;
-        struct link_params *receiving; /* the params that the payload at hand belongs to */
-        uint64_t receiving_at;         /* floats */
-        uint64_t receiving_bytes;      /* that the payload stands for */
-        bool receiving_packed;         /* it lies at their end */
+        struct link_params *receiving;      /* the params that the payload at hand belongs to */
+        uint64_t receiving_at;              /* floats */
+        uint64_t receiving_bytes;           /* that the payload stands for */
+        bool receiving_packed;              /* it lies at their end */
+        struct link_params *receiving_base; /* it is to be added to these, referenced; NULL: to none */
         struct link_inside
                 *inside;     /* params that came in a Task, until the agent asks for them; NULL: none */
         uint32_t inline_max; /* the most bytes of an update that the server takes in its Announce */

@@ -12,6 +12,7 @@
  * on). */
 #include "client/link/link_internal.h"
 #include "common/base/log.h"
+#include "common/codec/grid_down.h"
 #include "common/codec/pack.h"
 
 /* ---- life ---- */
@@ -446,6 +447,17 @@ void mfl_link_params_hash(struct mfl_link *link, const struct mfl_agent_action *
 
 /* ---- receiving ---- */
 
+/* The version that the payload says how to change. */
+static struct link_params *find_base(struct mfl_link *link, const Mfl__Params *msg)
+{
+        struct link_params *params = link->params;
+        while (params && (params->state != LINK_PARAMS_WHOLE || strcmp(params->job, msg->job) ||
+                                 msg->since.len != MFL_DIGEST_BYTES ||
+                                 memcmp(params->digest, msg->since.data, MFL_DIGEST_BYTES)))
+                params = params->next;
+        return params;
+}
+
 int mfl_link_params_payload(
         struct mfl_link *link, const Mfl__Params *msg, size_t bytes, void **ret_dst, struct mfl_error *err)
 {
@@ -467,7 +479,14 @@ int mfl_link_params_payload(
                 return mfl_fail(err, MFL_INVALID, "Params: %llu bytes at %llu of %llu do not fit",
                         (unsigned long long)whole, (unsigned long long)msg->offset,
                         (unsigned long long)msg->total);
+        struct link_params *base = msg->since.len ? find_base(link, msg) : NULL;
+        if (msg->since.len &&
+                (!base || base->n != params->n)) /* it is not there any more: the agent asks again */
+                return 0;
         mfl_assert(params && params->store.data && !link->receiving);
+        if (base)
+                base->refs++;
+        link->receiving_base = base;
         params->refs++;
         link->receiving = params;
         link->receiving_at = msg->offset;
@@ -479,13 +498,16 @@ int mfl_link_params_payload(
 
 int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error *err)
 {
-        struct link_params *params = link->receiving;
+        struct link_params *params = link->receiving, *base = link->receiving_base;
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_HEARD};
         int r = 0;
-        link->receiving = NULL;
+        link->receiving = link->receiving_base = NULL;
         if (params && link->receiving_packed)
                 r = mfl_unpack(
                         true, params->store.data + link->receiving_at, link->receiving_bytes, bytes, err);
+        if (params && !r && base)
+                mfl_grid_down_add((size_t)(link->receiving_bytes / sizeof(float)),
+                        base->store.data + link->receiving_at, params->store.data + link->receiving_at);
         if (params && !r) {
                 event.kind = MFL_AGENT_EV_PARAMS_ARRIVED;
                 event.part = params->number;
@@ -495,6 +517,8 @@ int mfl_link_params_frame(struct mfl_link *link, size_t bytes, struct mfl_error 
         mfl_link_post(link, &event);
         if (params)
                 mfl_link_params_unref(params);
+        if (base)
+                mfl_link_params_unref(base);
         return r;
 }
 
@@ -502,5 +526,7 @@ void mfl_link_params_cut(struct mfl_link *link)
 {
         if (link->receiving)
                 mfl_link_params_unref(link->receiving);
-        link->receiving = NULL;
+        if (link->receiving_base)
+                mfl_link_params_unref(link->receiving_base);
+        link->receiving = link->receiving_base = NULL;
 }

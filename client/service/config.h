@@ -41,6 +41,7 @@ struct mfl_client_config {
         uint64_t gpu_memory_bytes; /* 0: depends on the GPU */
         int collective;            /* enum mfl_client_collective */
         char share_dir[256];       /* empty: /dev/shm */
+        char state_dir[256];       /* empty: sites keep no clients' states */
         int log_level;             /* enum mfl_log_level */
         int stop;                  /* enum mfl_client_stop */
         uint64_t stop_ms;          /* the longest time for STOP_TASK */

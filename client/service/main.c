@@ -184,7 +184,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .activity = &c->activity,
                 .programs = &c->config.programs,
                 .hidden = c->hidden,
-                .privacy = &c->private.site};
+                .privacy = &c->private.site,
+                .state_dir = *c->config.state_dir ? c->config.state_dir : NULL};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 

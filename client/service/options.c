@@ -297,6 +297,11 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("share_dir", STRING, share_dir)}, .option = "share-dir", .argument = "DIR",
                 .note = "/dev/shm", .example = "/dev/shm",
                 .help = "the directory for shared memory, on a tmpfs; all containers of a host need the same one"},
+        {.field = {KEY("state_dir", STRING, state_dir)}, .option = "state-dir", .argument = "DIR",
+                .note = "none: such jobs are refused", .example = "/var/lib/mfl-client",
+                .help = "where this daemon keeps what its client must remember from round to round, for jobs with "
+                        "'client_state: daemon': up to 4 vectors as long as the model for each job, in DIR/states. Remove a "
+                        "job's folder there when the job is over"},
 
         {.section = "Own training code",
                 .field = {.key = "programs", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, programs),

@@ -34,6 +34,7 @@ static int fill_trainer(
         trainer->programs = options->programs;
         trainer->hidden = options->hidden;
         trainer->privacy = options->privacy;
+        trainer->state_dir = options->state_dir;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)

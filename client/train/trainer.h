@@ -92,6 +92,7 @@ struct mfl_trainer_options {
         const struct mfl_programs *programs;
         const char *const *hidden;
         const struct mfl_site_privacy *privacy; /* client/noise/site.h; outlives the trainer; NULL: none */
+        const char *state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

@@ -7,6 +7,8 @@
 
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
+#include "common/codec/top_k.h"
+#include "client/keep/keep.h"
 
 int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
 {
@@ -151,6 +153,54 @@ static void round_delta(struct trainer_run *run, uint64_t client, float *delta, 
                         spec->seed, client, task->round, delta);
 }
 
+/* Adds what the client had not sent before, keeps what it does not send now, and leaves what it sends. */
+static int cut(struct trainer_run *run, uint64_t client, float *delta, float *rest, struct trainer_item *item,
+        struct mfl_error *err)
+{
+        const struct mfl_task *task = run->request->task;
+        const struct mfl_graph *graph = run->job->graph;
+        const struct mfl_keep keep = {.dir = run->trainer->state_dir,
+                .job = task->job,
+                .job_text = run->request->job_text,
+                .client = client};
+        size_t n = (size_t)graph->n_moving;
+        struct mfl_top_k top;
+        struct mfl_error why;
+        bool there = false;
+        int r = task->has_state ? mfl_keep_load(&keep, task->state_digest, n, rest, &there, err) : 0;
+        if (r)
+                return r;
+        if (there)
+                mfl_top_k_feed(&graph->statistics, 0, n, rest, delta);
+        mfl_top_k_find(
+                &graph->statistics, run->job->spec->compression.top_k, task->fixed.delta_max, n, delta, &top);
+        mfl_top_k_split(&top, 0, n, delta, rest);
+        r = mfl_keep_save(&keep, n, rest, item->state.digest, &why);
+        if (r < 0)
+                return mfl_fail(err, r, "%s", why.text);
+        item->state.there = true;
+        item->state.anew = task->has_state && !there;
+        return r ? mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err) : 0;
+}
+
+/* With client_state server, the server does so. */
+static int cut_delta(struct trainer_run *run, uint64_t client, float *delta, struct trainer_item *item,
+        struct mfl_error *err)
+{
+        const struct mfl_job *spec = run->job->spec;
+        uint64_t bytes = run->job->graph->n_moving * sizeof *delta;
+        void *rest;
+        if (!mfl_method_get(spec)->feeds || spec->client_state != MFL_CLIENT_STATE_DAEMON)
+                return 0;
+        int r = mfl_trainer_buffer_get(
+                &run->trainer->memory, bytes, "what a client does not send", &rest, err);
+        if (r)
+                return r;
+        r = cut(run, client, delta, rest, item, err);
+        mfl_trainer_buffer_put(&run->trainer->memory, rest, bytes);
+        return r;
+}
+
 /* Workers start at different stripes, so they rarely wait for each other. */
 static int add_delta(struct trainer_run *run, uint32_t worker, const float *delta, uint64_t weight,
         double real, struct mfl_error *err)
@@ -207,6 +257,8 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
                 r = keep_rule(run, trained->client, delta, err);
         if (!r && !item->rejected)
                 clip_delta(run, delta);
+        if (!r && !item->rejected)
+                r = cut_delta(run, trained->client, delta, item, err);
         if (!r && !item->rejected)
                 round_delta(run, trained->client, delta, item);
         if (!r && !item->rejected)

@@ -212,6 +212,7 @@ struct mfl_trainer {
         const struct mfl_programs *programs;    /* NULL: none */
         const char *const *hidden;              /* from programs */
         const struct mfl_site_privacy *privacy; /* NULL: none */
+        const char *state_dir;                  /* NULL: none */
         _Atomic uint64_t staged_bytes;          /* of the device's memory, beside its budget */
         struct trainer_job *jobs;               /* last used first */
         bool no_room;                           /* why the last mfl_trainer_job_prepare failed, if it did */
@@ -326,6 +327,7 @@ struct trainer_item {
         int64_t loss_sum, square_sum;            /* squares: where the job's selection needs them */
         int64_t scalars[MFL_METHOD_SCALARS_MAX]; /* what the strategy adds beside the deltas */
         char *rejected;                          /* reason; NULL: counted */
+        struct mfl_site_state state;             /* client_state daemon: what is kept of it now */
 };
 
 struct trainer_run {

@@ -158,6 +158,12 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         r = mfl_trainer_find_data(trainer, job->spec, request->task, &job->data, err);
         if (r)
                 return r;
+        if (job->spec->client_state == MFL_CLIENT_STATE_DAEMON && !trainer->state_dir)
+                return mfl_fail(err, MFL_INVALID,
+                        "the job's sites keep their clients' states, and this daemon has no place for them: "
+                        "set "
+                        "state_dir "
+                        "in its configuration, or write client_state: server in the job");
         bool has_program = mfl_job_has_program(job->spec);
         const struct mfl_dataset *dataset = job->data->dataset;
         r = has_program ? mfl_job_graph(job->spec, &dataset->shape, dataset->classes, &job->graph, err)

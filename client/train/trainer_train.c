@@ -424,6 +424,7 @@ static int announce(
                 update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
                 update->train_us += item->train_us;
                 update->clamped += item->clamped;
+                update->state = item->rejected ? update->state : item->state;
                 for (uint32_t k = 0; k < update->n_scalars; k++)
                         update->scalars[k] += item->scalars[k];
         }

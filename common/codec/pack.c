@@ -5,6 +5,7 @@
 #define HEADER 2u
 #define RAW 255u
 #define HALVES 254u
+#define SPARSE 253u
 #define FLOAT_WIDTH_MAX 25u /* 24 bits of mantissa, and the sign */
 #define FLOAT_BIAS 150      /* a float is a 24-bit integer times 2^(exponent field - 150) */
 
@@ -76,7 +77,9 @@ struct block {
         int64_t v[MFL_PACK_BLOCK];
         unsigned n, width, shift;
         bool raw;    /* floats: as they are, */
-        bool halves; /* or their upper halves, the lower ones being 0 */
+        bool halves; /* or their upper halves, the lower ones being 0; */
+        bool sparse; /* or those that are not +0, which this counts */
+        unsigned n_set;
 };
 
 static void shift_down(struct block *block, uint64_t any)
@@ -152,10 +155,44 @@ static void read_multiples(const uint8_t *elements, struct block *block)
         block->raw = block->width > FLOAT_WIDTH_MAX;
 }
 
+static size_t mask_bytes(unsigned n)
+{
+        return ((size_t)n + 7) / 8;
+}
+
+static size_t block_bytes(const struct block *block, size_t unit)
+{
+        return block->sparse   ? mask_bytes(block->n) + block->n_set * sizeof(float)
+               : block->halves ? 2 * (size_t)block->n
+               : block->raw    ? block->n * unit
+                               : bits_bytes(block->width, block->n);
+}
+
 static void read_floats(const uint8_t *elements, struct block *block)
 {
+        uint32_t bits;
         read_multiples(elements, block);
         block->halves = (block->raw || block->width > 16) && are_halves(elements, block->n);
+        for (unsigned i = 0; i < block->n; i++) {
+                memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+                block->n_set += bits != 0;
+        }
+        block->sparse = mask_bytes(block->n) + block->n_set * sizeof bits < block_bytes(block, sizeof(float));
+}
+
+static void put_sparse(const uint8_t *elements, unsigned n, uint8_t *out)
+{
+        uint8_t *value = out + mask_bytes(n);
+        uint32_t bits;
+        memset(out, 0, mask_bytes(n));
+        for (unsigned i = 0; i < n; i++) {
+                memcpy(&bits, elements + i * sizeof bits, sizeof bits);
+                if (!bits)
+                        continue;
+                out[i / 8] |= (uint8_t)(1u << i % 8);
+                memcpy(value, &bits, sizeof bits);
+                value += sizeof bits;
+        }
 }
 
 static void put_halves(const uint8_t *elements, unsigned n, uint8_t *out)
@@ -168,6 +205,12 @@ static size_t write_block(const struct block *block, const uint8_t *elements, ui
 {
         out[0] = (uint8_t)(block->raw ? RAW : block->width);
         out[1] = (uint8_t)block->shift;
+        if (block->sparse) {
+                out[0] = SPARSE;
+                out[1] = 0;
+                put_sparse(elements, block->n, out + HEADER);
+                return HEADER + block_bytes(block, sizeof(float));
+        }
         if (block->halves) {
                 out[0] = HALVES;
                 out[1] = 0;
@@ -218,6 +261,27 @@ static void write_halves(const uint8_t *halves, unsigned n, uint8_t *elements)
                 memcpy(elements + 4 * i + 2, halves + 2 * i, 2);
 }
 
+/* Bits beyond the last element are 0, as a packer leaves them. */
+static bool count_sparse(struct block *block, const uint8_t *mask)
+{
+        unsigned beyond = block->n % 8;
+        for (size_t i = 0; i < mask_bytes(block->n); i++)
+                block->n_set += (unsigned)__builtin_popcount(mask[i]);
+        return !beyond || !(mask[block->n / 8] >> beyond);
+}
+
+static void write_sparse(const uint8_t *packed, unsigned n, uint8_t *elements)
+{
+        const uint8_t *value = packed + mask_bytes(n);
+        memset(elements, 0, n * sizeof(float));
+        for (unsigned i = 0; i < n; i++) {
+                if (!(packed[i / 8] >> i % 8 & 1))
+                        continue;
+                memcpy(elements + i * sizeof(float), value, sizeof(float));
+                value += sizeof(float);
+        }
+}
+
 static void write_ints(const struct block *block, uint8_t *elements)
 {
         for (unsigned i = 0; i < block->n; i++) {
@@ -235,28 +299,56 @@ static void write_floats(const struct block *block, uint8_t *elements)
         }
 }
 
+/* What the block's header says; false: no packer writes it. */
+static bool read_header(struct block *block, bool floats, const uint8_t *from, size_t left)
+{
+        unsigned width_max = floats ? FLOAT_WIDTH_MAX : 64, shift_max = floats ? 255 : 63;
+        if (left < HEADER)
+                return false;
+        block->width = from[0];
+        block->shift = from[1];
+        block->raw = floats && block->width == RAW;
+        block->halves = floats && block->width == HALVES;
+        block->sparse = floats && block->width == SPARSE;
+        if (block->sparse)
+                return mask_bytes(block->n) <= left - HEADER && count_sparse(block, from + HEADER);
+        return block->raw || block->halves || (block->width <= width_max && block->shift <= shift_max);
+}
+
+static void write_elements(struct block *block, bool floats, const uint8_t *copy, uint8_t *element)
+{
+        if (block->raw) {
+                memcpy(element, copy, block->n * sizeof(float));
+                return;
+        }
+        if (block->sparse) {
+                write_sparse(copy, block->n, element);
+                return;
+        }
+        if (block->halves) {
+                write_halves(copy, block->n, element);
+                return;
+        }
+        take_bits(copy, block->n, block->width, block->v);
+        if (floats)
+                write_floats(block, element);
+        else
+                write_ints(block, element);
+}
+
 int mfl_unpack(bool floats, void *memory, size_t bytes, size_t packed, struct mfl_error *err)
 {
         size_t unit = floats ? sizeof(float) : sizeof(int64_t), n = bytes / unit;
-        unsigned width_max = floats ? FLOAT_WIDTH_MAX : 64, shift_max = floats ? 255 : 63;
         uint8_t *to = memory, *end = to + bytes;
         const uint8_t *from = end - packed;
         mfl_assert(packed <= bytes && bytes % unit == 0);
         for (size_t at = 0; at < n; at += MFL_PACK_BLOCK) {
                 struct block block = {.n = (unsigned)MFL_MIN(n - at, (size_t)MFL_PACK_BLOCK)};
                 uint8_t copy[MFL_PACK_BLOCK * 8 + 8];
-                if ((size_t)(end - from) < HEADER)
+                if (!read_header(&block, floats, from, (size_t)(end - from)))
                         return invalid(at, err);
-                block.width = from[0];
-                block.shift = from[1];
-                block.raw = floats && block.width == RAW;
-                block.halves = floats && block.width == HALVES;
-                size_t length = block.raw      ? block.n * unit
-                                : block.halves ? 2 * (size_t)block.n
-                                               : bits_bytes(block.width, block.n);
-                bool known =
-                        block.raw || block.halves || (block.width <= width_max && block.shift <= shift_max);
-                if (!known || length > (size_t)(end - from) - HEADER)
+                size_t length = block_bytes(&block, unit);
+                if (length > (size_t)(end - from) - HEADER)
                         return invalid(at, err);
                 memcpy(copy, from + HEADER, length);
                 memset(copy + length, 0, 8);
@@ -264,19 +356,7 @@ int mfl_unpack(bool floats, void *memory, size_t bytes, size_t packed, struct mf
                 uint8_t *element = to + at * unit;
                 if (element + block.n * unit > from)
                         return invalid(at, err);
-                if (block.raw) {
-                        memcpy(element, copy, length);
-                        continue;
-                }
-                if (block.halves) {
-                        write_halves(copy, block.n, element);
-                        continue;
-                }
-                take_bits(copy, block.n, block.width, block.v);
-                if (floats)
-                        write_floats(&block, element);
-                else
-                        write_ints(&block, element);
+                write_elements(&block, floats, copy, element);
         }
         return from == end ? 0 : invalid(n, err);
 }

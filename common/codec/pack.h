@@ -4,6 +4,8 @@
  *     u8 width, u8 shift, then each element in `width` bits with its sign, the lowest bits first; a block ends with a byte
  *     int64   element = number * 2^shift, width 0 to 64
  *     float32 element = number * 2^(shift - 150), width 0 to 25; only +0 is packed, -0 and what is finer is not
+ *     float32 width 253: a bit for each element, the first one in the lowest bit, whole bytes; then the elements whose bit is set, as they
+ *                      are; the others are +0
  *     float32 width 254: the upper 2 bytes of each element follow, the lower ones are 0
  *     float32 width 255: the elements follow as they are
  *

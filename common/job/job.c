@@ -215,7 +215,8 @@ static const struct mfl_yaml_field selection_fields[] = {
         {.key = "clients", AT(U32, selection.clients), .min = 1, .max = 10000000},
         {.key = "daemons", FIELDS(daemons_fields)},
         {.key = "assign", AT(ENUM, selection.assign), .names = assign_names},
-        {.key = "where", CALL_AT(selection.where, read_where)}, {0}};
+        {.key = "where", CALL_AT(selection.where, read_where)},
+        {.key = "without", .kind = MFL_YAML_CALL, .read = mfl_job_read_without}, {0}};
 static const struct mfl_yaml_field limits_fields[] = {
         {.key = "deadline", AT(DURATION, limits.deadline_ms), .min = 1000, .max = 30.0 * 86400000},
         {.key = "quorum", AT(F64, limits.quorum), .min = 0, .max = 1, .min_open = true},
@@ -227,6 +228,8 @@ static const struct mfl_yaml_field limits_fields[] = {
         {.key = "state", AT(SIZE, limits.state), .min = 1, .max = (double)((uint64_t)1 << 50)}, {0}};
 static const struct mfl_yaml_field checkpoints_fields[] = {
         {.key = "keep", AT(U32, checkpoints.keep), .min = 0, .max = 1000}, {0}};
+static const struct mfl_yaml_field debug_fields[] = {
+        {.key = "deltas", AT(SIZE, debug.deltas), .min = 1, .max = (double)((uint64_t)1 << 40)}, {0}};
 static const struct mfl_yaml_field job_fields[] = {
         {.key = "name", CALL_AT(name, read_name), .required = true}, {.key = "seed", AT(U64, seed)},
         {.key = "rounds", AT(U32, rounds), .required = true, .min = 1, .max = 1000000},
@@ -247,14 +250,14 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
         {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
-        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {0}};
+        {.key = "checkpoints", FIELDS(checkpoints_fields)}, {.key = "debug", FIELDS(debug_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields,
         selection_fields, oort_fields, daemons_fields, mfl_privacy_fields, mfl_secure_fields,
         mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
-        checkpoints_fields, NULL};
+        checkpoints_fields, debug_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -437,12 +440,15 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         set_strategy_defaults(aggregation, job);
+        mfl_job_compression_defaults(doc, job);
         r = mfl_job_check_plugin(doc, job, err);
         if (!r)
                 r = mfl_job_check_goes(doc, job, err);
         if (r)
                 return r;
         r = check_selection(doc, selection, job, err);
+        if (!r)
+                r = mfl_job_check_without(doc, job, err);
         if (!r)
                 r = mfl_job_check_robust(doc, job, err);
         if (!r)
@@ -581,6 +587,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->model.lora.train.v);
         free(job->personal.layers.v);
         free(job->data.sizes);
+        free(job->selection.without);
         free(job->training.class_weights.v);
         free(job->training.auxiliary.v);
         free(job->data.distribution);

@@ -323,9 +323,11 @@ struct mfl_job {
         } parallel;
         /* How updates travel. */
         struct {
-                bool up;        /* packed (common/codec/pack.h), without loss */
-                bool up_half;   /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
-                bool down_half; /* so are params, whose rest the server keeps; they travel packed */
+                double top_k; /* the share of a client's elements that is sent (common/codec/top_k.h); 0: all are */
+                uint32_t down_bits; /* params change by steps of a grid of so many bits; 0: not so */
+                bool up;            /* packed (common/codec/pack.h), without loss */
+                bool up_half;       /* clients' deltas are rounded to bfloat16 (common/codec/bf16.h) */
+                bool down_half;     /* so are params, whose rest the server keeps; they travel packed */
                 uint32_t
                         bits; /* clients' deltas are rounded to a grid of so many bits (common/codec/grid.h); 0: they are not */
         } compression;
@@ -381,6 +383,8 @@ struct mfl_job {
                 uint32_t daemons_min, daemons_max; /* default 1 and 0 (no limit) */
                 enum mfl_assign assign;            /* default speed; not for partition local */
                 char where[MFL_WHERE_BYTES];       /* the daemons that may work for it; "": all */
+                uint32_t *without,
+                        n_without; /* tombstones: clients that are drawn as all others, and then left out; ascending */
         } selection;
         struct {
                 uint64_t deadline_ms; /* of one round's training, default 1 h */
@@ -400,6 +404,10 @@ struct mfl_job {
                 uint32_t
                         clients; /* clients: how many evaluate, the same ones in each round; 0 for local: all sites */
         } evaluation;
+        struct {
+                uint64_t
+                        deltas; /* bytes of clients' changes that the server keeps for people (server/runtime/changes.h); 0: none */
+        } debug;
         struct {
                 uint32_t keep; /* checkpoints kept besides the best and the newest; default 3 */
         } checkpoints;
@@ -480,6 +488,8 @@ int mfl_job_check_tally(const struct mfl_job *job, const struct mfl_graph *graph
 int mfl_job_check_outputs(const struct mfl_job *job, const struct mfl_graph *graph, struct mfl_error *err);
 /* The names of the losses for such answers: "binary, squared, huber". */
 const char *mfl_job_losses(enum mfl_loss_answers answers);
+/* Whether the client is one of selection.without. */
+bool mfl_job_is_without(const struct mfl_job *job, uint64_t client);
 /* Whether clients have a model of their own, the whole of it or some layers, which evaluations on clients use. */
 bool mfl_job_has_own_models(const struct mfl_job *job);
 /* Whether clients are steered by gradients that they tell the server: mimelite, mime. */

@@ -6,15 +6,22 @@
 #include "common/job/job_keys.h"
 
 extern const struct mfl_yaml_field mfl_job_compression_fields[];
+/* Of keys that follow from it and are not written. */
+void mfl_job_compression_defaults(const struct mfl_yaml_doc *doc, struct mfl_job *job);
 
-static inline bool mfl_job_sends_halves(const struct mfl_job *job)
+static inline bool mfl_job_rounds_params(const struct mfl_job *job)
 {
-        return job->compression.down_half;
+        return job->compression.down_half || job->compression.down_bits;
 }
 
 static inline bool mfl_job_compresses_nothing(const struct mfl_job *job)
 {
-        return !job->compression.up && !mfl_job_sends_halves(job);
+        return !job->compression.up && !mfl_job_rounds_params(job);
+}
+
+static inline bool mfl_job_cuts(const struct mfl_job *job)
+{
+        return job->compression.top_k > 0;
 }
 
 #endif

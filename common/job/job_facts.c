@@ -165,5 +165,5 @@ bool mfl_job_keeps_history(const struct mfl_job *job)
 bool mfl_job_keeps_state(const struct mfl_job *job)
 {
         return STATEFUL & BIT(job->aggregation.strategy) || mfl_job_has_own_models(job) ||
-               mfl_job_keeps_history(job);
+               mfl_job_keeps_history(job) || job->compression.top_k > 0;
 }

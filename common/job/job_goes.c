@@ -267,13 +267,13 @@ static const struct mfl_job_rule rules[] = {
         {{"strategy: scaffold or feddyn", "client_state: daemon",
                  "daemon is not supported yet; write server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "client_state",
+        {{"none of scaffold, feddyn, ditto, pfedme, apfl, foolsgold, personal, top_k", "client_state",
                  "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
-                 "foolsgold and personal"},
+                 "foolsgold, personal and top_k"},
                 ANY, stateless, "", "client_state"},
-        {{"neither scaffold, feddyn, ditto, pfedme, apfl, foolsgold nor personal", "limits.state",
+        {{"none of scaffold, feddyn, ditto, pfedme, apfl, foolsgold, personal, top_k", "limits.state",
                  "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
-                 "foolsgold and personal"},
+                 "foolsgold, personal and top_k"},
                 ANY, stateless, "limits", "state"},
         {{"strategy: ditto, pfedme or apfl", "parallel",
                  "clients with a model of their own can't be trained by several workers together yet; remove "
@@ -319,7 +319,7 @@ static const struct mfl_job_rule rules[] = {
                  "what rounding leaves is added to the next round's params, and here clients start from "
                  "several "
                  "versions; remove down"},
-                ASYNC, mfl_job_sends_halves, "compression", "down"},
+                ASYNC, mfl_job_rounds_params, "compression", "down"},
         {{"personal", "strategies other than fedavg and its server optimizers",
                  "needs a strategy that averages what is not personal: fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi or fedprox; write one of them"},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys that only some kinds use. */
+/* Keys that only some kinds use; and selection.without: clients that are drawn as all others, and then left out, as if they had never had
+ * samples. */
 #include "common/job/job_keys.h"
 
 const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
@@ -17,4 +18,55 @@ int mfl_job_check_usage(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
                         return mfl_yaml_fail(doc, node, err, "is not used by %s; remove it", kind_name);
         }
         return 0;
+}
+
+static int compare(const void *a, const void *b)
+{
+        uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+        return (x > y) - (x < y);
+}
+
+int mfl_job_read_without(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_U32, .size = sizeof(uint32_t), .min = 0, .max = UINT32_MAX};
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SEQUENCE || !node->n_children)
+                return mfl_yaml_fail(doc, node, err, "expected a list of clients' numbers, such as [3, 7]");
+        uint32_t *v = job->selection.without = mfl_calloc(node->n_children, sizeof *v);
+        if (!v)
+                return mfl_fail_memory(err, node->n_children * sizeof *v, "selection.without");
+        job->selection.n_without = node->n_children;
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                int r = mfl_yaml_read_value(doc, n, &field, &v[n->index], err);
+                if (r)
+                        return r;
+        }
+        qsort(v, node->n_children, sizeof *v, compare);
+        for (uint32_t i = 1; i < node->n_children; i++)
+                if (v[i] == v[i - 1])
+                        return mfl_yaml_fail(doc, node, err, "client %u is there twice", v[i]);
+        return 0;
+}
+
+int mfl_job_check_without(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *selection = mfl_job_find_key(mfl_yaml_root(doc), "selection"),
+                                   *node = mfl_job_find_key(selection, "without");
+        uint32_t n = job->selection.n_without;
+        if (!n)
+                return 0;
+        if (job->selection.without[n - 1] >= job->data.clients)
+                return mfl_yaml_fail(doc, node, err, "there is no client %u: the clients are 0 to %u",
+                        job->selection.without[n - 1], job->data.clients - 1);
+        return n < job->data.clients ? 0 : mfl_yaml_fail(doc, node, err, "no client is left");
+}
+
+bool mfl_job_is_without(const struct mfl_job *job, uint64_t client)
+{
+        const struct mfl_job *j = job;
+        uint32_t key = (uint32_t)client;
+        return j->selection.n_without && client == key &&
+               bsearch(&key, j->selection.without, j->selection.n_without, sizeof key, compare);
 }

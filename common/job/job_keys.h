@@ -30,6 +30,10 @@ int mfl_job_read_clip_radius(
 int mfl_job_read_update_clip(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 extern const struct mfl_yaml_field mfl_job_root_fields[];
+/* selection.without. The value is the whole job; check: once the population is known. */
+int mfl_job_read_without(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
+int mfl_job_check_without(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* job_plugin.c. The key goes with strategy: plugin, which needs it. */
 extern const struct mfl_yaml_field mfl_job_plugin_fields[];
 int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);

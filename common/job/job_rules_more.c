@@ -2,6 +2,8 @@
 /* Combinations with own training programs, privacy and secure sums. */
 #include "common/job/job_rules.h"
 
+#include "common/job/job_compression.h"
+
 static bool has_program(const struct mfl_job *job)
 {
         return mfl_job_has_program(job);
@@ -44,7 +46,7 @@ static bool private_personal(const struct mfl_job *job)
 
 static bool private_rounds(const struct mfl_job *job)
 {
-        return is_private(job) && rounds(job);
+        return is_private(job) && (rounds(job) || mfl_job_cuts(job));
 }
 
 static bool private_virtual(const struct mfl_job *job)
@@ -150,7 +152,103 @@ static bool secure_few(const struct mfl_job *job)
                ((n && n < MFL_SECURE_LEAST) || (!is_local(job) && job->data.clients < MFL_SECURE_LEAST));
 }
 
+static bool cuts_adaptive(const struct mfl_job *job)
+{
+        return mfl_job_cuts(job) && job->aggregation.mu_adaptive;
+}
+
+static bool cuts_for_all(const struct mfl_job *job)
+{
+        return mfl_job_cuts(job) && !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
+}
+
+static bool without(const struct mfl_job *job)
+{
+        return job->selection.n_without;
+}
+
+static bool local_without(const struct mfl_job *job)
+{
+        return without(job) && is_local(job);
+}
+
+static bool hidden_without(const struct mfl_job *job)
+{
+        return without(job) && (is_private(job) || job->secure.bits);
+}
+
+static bool shows(const struct mfl_job *job)
+{
+        return job->debug.deltas;
+}
+
+static bool shows_adaptive(const struct mfl_job *job)
+{
+        return shows(job) && job->aggregation.mu_adaptive;
+}
+
+static bool shows_private(const struct mfl_job *job)
+{
+        return shows(job) && is_private(job);
+}
+
+static bool shows_secure(const struct mfl_job *job)
+{
+        return shows(job) && job->secure.bits;
+}
+
 const struct mfl_job_rule mfl_job_rules_more[] = {
+        {{"selection.without", "partition: local",
+                 "names clients by their numbers, and with partition local they are sites: remove it, and "
+                 "end the "
+                 "site's daemons"},
+                ANY, local_without, "selection", "without"},
+        {{"selection.without", "strategy: fedbuff or fedasync",
+                 "is for rounds, which clients that don't wait for each other do not have; remove it"},
+                ASYNC, without, "selection", "without"},
+        {{"selection.without", "privacy or secure_sum",
+                 "is not supported with privacy and secure_sum yet, whose rounds have their clients by "
+                 "chance; "
+                 "remove it"},
+                ANY, hidden_without, "selection", "without"},
+        {{"debug.deltas", "privacy",
+                 "would show people the change of each client, which privacy hides; remove it"},
+                ANY, shows_private, "debug", "deltas"},
+        {{"debug.deltas", "secure_sum",
+                 "needs each client's change, and with secure_sum the server sees their sum alone; remove "
+                 "it"},
+                ANY, shows_secure, "debug", "deltas"},
+        {{"debug.deltas", "strategy: fednova, qfedavg, fedbuff or fedasync",
+                 "is not supported where daemons fold clients' weights into their changes; remove it"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, shows, "debug", "deltas"},
+        {{"debug.deltas", "mu: adaptive",
+                 "is not supported where daemons fold clients' weights into their changes; write a number "
+                 "for mu, "
+                 "or remove it"},
+                ONLY(FEDPROX), shows_adaptive, "debug", "deltas"},
+        {{"compression: top_k", "strategies other than fedavg and its server optimizers",
+                 "keeps what a client did not send for its next turn, which only a plain mean makes up for: "
+                 "write "
+                 "strategy: fedavg, fedavgm, fedadagrad, fedadam, fedyogi or fedprox. Others keep a state of "
+                 "their "
+                 "own, weigh clients otherwise, or compare whole updates; with them write up: bf16 or "
+                 "lossless, if "
+                 "at all"},
+                ~AVERAGES, mfl_job_cuts, "compression", "up"},
+        {{"compression: top_k", "mu: adaptive", "adaptive is not supported with top_k; write a number"},
+                ONLY(FEDPROX), cuts_adaptive, "aggregation", "mu"},
+        {{"compression: top_k", "update_clip",
+                 "would shorten a change before what is not sent of it is kept; remove it, or top_k"},
+                ANY, mfl_job_cuts, "aggregation", "update_clip"},
+        {{"compression: top_k", "parallel",
+                 "clients that keep a state can't be trained by several workers together yet; remove "
+                 "`parallel`"},
+                ANY, mfl_job_cuts, "", "parallel"},
+        {{"compression: top_k", "client_state: daemon without partition: local",
+                 "daemon needs sites that keep their own client: with a population clients move from daemon "
+                 "to "
+                 "daemon; write server"},
+                ANY, cuts_for_all, "", "client_state"},
         {{"program", "model: layers, preset or onnx",
                  "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
                  "are its params"},
@@ -201,8 +299,10 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                 ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
         {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
                 ANY, private_personal, "", "privacy"},
-        {{"privacy", "compression: bits",
-                 "bits are of no use with privacy, whose clipping and noise have a grid of their own; write "
+        {{"privacy", "compression: bits or top_k",
+                 "bits and top_k are of no use with privacy, whose clipping and noise have a grid of their "
+                 "own; "
+                 "write "
                  "lossless"},
                 ANY, private_rounds, "compression", "up"},
         {{"privacy", "time: virtual", "virtual is not supported with privacy yet; write real"}, ANY,

@@ -16,6 +16,8 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
                 return job->privacy.adaptive ? &mfl_method_central_adaptive : &mfl_method_central;
         if (job->simulation.attack == MFL_ATTACK_STALE)
                 return &mfl_method_stale;
+        if (job->compression.top_k > 0)
+                return &mfl_method_top_k;
         switch (job->aggregation.strategy) {
         case MFL_STRATEGY_FEDNOVA:
                 return &mfl_method_fednova;

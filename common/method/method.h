@@ -84,6 +84,8 @@ struct mfl_method_ops {
         bool tells; /* The gradient over all of a client's samples at x, the params that it received, comes behind the delta. With
                        `correct` it is the client's new state; otherwise the strategy gets the round's weighted mean of them. */
         bool anchors; /* a phase is anchored */
+        bool feeds; /* Each client keeps the part of its changes that was not sent, which is added to its next one (common/codec/top_k.h).
+                       No `correct` and no `remember`. */
         int n_scalars, n_state;
         const char *state_name[MFL_METHOD_STATES_MAX]; /* in checkpoints */
         /* Largest scalar per unit of whole weight, as a power of two: a client with more is rejected. */
@@ -141,7 +143,7 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
 /* Whether the server keeps something of each client, or adds up a vector beside the delta. */
 static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
 {
-        return ops->remember || ops->models || ops->tells;
+        return ops->remember || ops->models || ops->tells || ops->feeds;
 }
 
 /* Vectors of an update that one client makes alone, as floats. */
@@ -190,7 +192,7 @@ double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_par
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
         mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central,
-        mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime,
-        mfl_method_apfl;
+        mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime, mfl_method_apfl,
+        mfl_method_top_k;
 
 #endif

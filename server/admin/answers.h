@@ -22,6 +22,10 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Initial *
         void **ret_dst, struct mfl_error *err);
 int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes, struct mfl_error *err);
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
+/* op->new_job is in the store: it starts, and the asker is told of it. */
+void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session);
+/* forget.c: exact unlearning. A job that has not ended is refused. */
+void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
 /* The params that were coming will not come. Fine without any. */
 void mfl_submission_free(struct mfl_session *session);
 /* daemons.c, drain.c */

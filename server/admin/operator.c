@@ -38,7 +38,10 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
                 mfl_operator_delete(session, e->request, e->delete_job->job);
                 return true;
         case MFL__ENVELOPE__BODY_CLONE_JOB:
-                mfl_operator_clone(session, e->request, e->clone_job);
+                if (e->clone_job->forget)
+                        mfl_operator_forget(session, e->request, e->clone_job);
+                else
+                        mfl_operator_clone(session, e->request, e->clone_job);
                 return true;
         case MFL__ENVELOPE__BODY_PULL:
                 mfl_operator_pull(session, e->request, e->pull);

@@ -5,6 +5,8 @@
 #include "common/model/safetensors.h"
 #include "proto/version.h"
 #include "server/admin/answers.h"
+#include "server/admin/permit.h"
+#include "server/runtime/changes.h"
 #include "server/transfer/params_down.h"
 #include "server/views/job_view.h"
 
@@ -53,6 +55,28 @@ static int take_contract(struct mfl_request *op)
         return r;
 }
 
+/* What frozen params would change by is 0. */
+static int load_change(struct mfl_request *op)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        float *v;
+        const struct mfl_graph *graph = op->graph;
+        mfl_store_path(op->admin->store, op->job, MFL_STORE_CHANGES_FILE, path);
+        int r = mfl_changes_list(path, op->round.record.round, &op->changes, &op->n_changes, &op->err);
+        const struct mfl_change *change = r ? NULL : &op->changes[op->change - 1];
+        if (!r && (op->change > op->n_changes || change->n != graph->n_moving))
+                r = mfl_fail(&op->err, MFL_NOT_FOUND, "%s: round %u has the changes of %u clients", op->job,
+                        op->round.record.round, op->n_changes);
+        if (!r)
+                r = mfl_params_alone(
+                        op->admin->budget, graph->n, op->round.record.digest, &v, &op->params, &op->err);
+        if (r)
+                return r;
+        memset(v, 0, graph->n_frozen * sizeof *v);
+        r = mfl_changes_read(path, change, v + graph->n_frozen, &op->err);
+        return r ? r : mfl_sha256(v, graph->n * sizeof *v, op->round.record.digest, &op->err);
+}
+
 static void run_pull(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
@@ -62,7 +86,7 @@ static void run_pull(struct mfl_work *work)
                 op->admin->store, op->job, op->which, op->which < 0, &op->round, &op->err);
         if (op->status)
                 return;
-        if (!op->round.kept) {
+        if (!op->change && !op->round.kept) {
                 op->status = mfl_fail(&op->err, MFL_NOT_FOUND,
                         "%s: the model of round %u is no longer kept (checkpoints.keep); `mfl models %s` "
                         "lists those that are",
@@ -83,7 +107,7 @@ static void run_pull(struct mfl_work *work)
                 op->data = row.data;
                 op->text = row.text;
                 row.text = NULL;
-                op->status = load_params(op);
+                op->status = op->change ? load_change(op) : load_params(op);
         }
         mfl_job_free(spec);
         mfl_store_job_deinit(&row);
@@ -176,6 +200,14 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
         body.n_input = (size_t)op->graph->input.rank;
         body.input = shape;
         body.classes = (uint32_t)op->graph->classes;
+        uint64_t clients[MFL_CHANGES_CLIENTS_MAX], weights[MFL_CHANGES_CLIENTS_MAX];
+        for (uint32_t i = 0; i < op->n_changes; i++) {
+                clients[i] = op->changes[i].client;
+                weights[i] = op->changes[i].weight;
+        }
+        body.n_clients = body.n_weights = op->n_changes;
+        body.clients = clients;
+        body.weights = weights;
         envelope.request = op->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PULL_BEGIN;
         envelope.pull_begin = &body;
@@ -184,18 +216,22 @@ static void answer_pull(struct mfl_request *op, struct mfl_session *session)
                 mfl_operator_no_memory(session, sizeof(struct tensors), "a table of tensors");
                 return;
         }
-        mfl_transfer_start(session, job, op->params, 0, op->request);
+        mfl_transfer_start(session, job, op->params, 0, op->request, NULL);
 }
 
 void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl__Pull *pull)
 {
-        if (!mfl_operator_job(session, request, pull->job))
+        struct mfl_server_job *job = mfl_operator_job(session, request, pull->job);
+        /* Everybody may have a model; what single clients have sent is its owner's business. */
+        if (!job ||
+                (pull->change && !mfl_operator_may_touch(session, request, job, "pull clients' changes of")))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, pull->job, run_pull, answer_pull);
         if (!op)
                 return;
         op->which = pull->round;
         op->tensors = pull->tensors;
+        op->change = pull->change;
         op->by_layers = session->protocol < MFL_PROTOCOL_FROZEN;
         mfl_request_start(op, session);
 }

@@ -80,6 +80,7 @@ void mfl_request_free(struct mfl_request *op)
         mfl_params_unref(op->params);
         free(op->text);
         free(op->contract);
+        free(op->changes);
         free(op);
 }
 

@@ -50,8 +50,11 @@ struct mfl_request {
         bool drain, wait; /* drain: on; until the daemon is idle */
         /* pull; stop: the last round; audit: how many rows */
         int64_t which;
-        bool by_layers; /* pull: for a peer that knows no frozen params */
-        bool tensors;   /* pull: with the names of the tensors */
+        bool by_layers;  /* pull: for a peer that knows no frozen params */
+        bool tensors;    /* pull: with the names of the tensors */
+        uint32_t change; /* pull: of a client; 0: the model */
+        uint32_t n_changes;
+        struct mfl_change *changes; /* NULL: none */
         struct mfl_graph *graph;
         struct mfl_data_info data;
         struct mfl_store_round round;

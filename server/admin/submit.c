@@ -44,7 +44,7 @@ static void run_submit(struct mfl_work *work)
                 return;
         op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,
                                         op->audit.who, op->upload, op->new_job, &op->err)
-                              : mfl_store_job_clone(op->admin->store, op->job, op->token, op->audit.who,
+                              : mfl_store_job_clone(op->admin->store, op->job, NULL, op->token, op->audit.who,
                                         op->new_job, &op->err);
         if (op->status)
                 return; /* MFL_EXISTS: the token was known */
@@ -52,7 +52,7 @@ static void run_submit(struct mfl_work *work)
         op->status = mfl_store_job_get(op->admin->store, op->new_job, &op->row, &op->err);
 }
 
-static void answer_submit(struct mfl_request *op, struct mfl_session *session)
+void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session)
 {
         struct mfl_error err;
         struct mfl_server_job *job;
@@ -101,7 +101,7 @@ void mfl_submission_free(struct mfl_session *session)
 static void submit_now(struct mfl_session *session, uint64_t request, char *text, const char *name,
         const char *token, struct mfl_store_upload *upload)
 {
-        struct mfl_request *op = mfl_request_new(session, request, "", run_submit, answer_submit);
+        struct mfl_request *op = mfl_request_new(session, request, "", run_submit, mfl_submit_answer);
         if (!op)
                 return;
         op->text = text;
@@ -244,7 +244,7 @@ void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
         if (!job || !mfl_operator_may_touch(session, request, job, "clone"))
                 return;
-        struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, answer_submit);
+        struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, mfl_submit_answer);
         if (!op)
                 return;
         mfl_strcpy(op->token, sizeof op->token, clone->token);

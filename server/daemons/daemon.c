@@ -151,7 +151,8 @@ void mfl_daemons_params(struct mfl_session *session, const Mfl__ParamsGet *get)
         struct mfl_params *params =
                 job && job->runtime ? mfl_runtime_params(job->runtime, get->digest.data) : NULL;
         if (params && get->offset < params->n) {
-                mfl_transfer_start(session, job, params, get->offset, 0);
+                mfl_transfer_start(
+                        session, job, params, get->offset, 0, get->have.len ? get->have.data : NULL);
                 mfl_params_unref(params);
                 return;
         }
@@ -272,6 +273,7 @@ static struct mfl_params *params_for(struct mfl_daemons *daemons, struct mfl_ses
         if (task->kind == MFL_TASK_TRAIN) {
                 ret_extra->grid = params->grid;
                 ret_extra->n_grid = params->n_grid;
+                ret_extra->state_digest = mfl_params_site_state(params, task->items[0]);
         }
         if (inside) {
                 memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);

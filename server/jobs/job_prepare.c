@@ -89,7 +89,7 @@ static int check_states(
         const struct mfl_server_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
 {
         char each[16], all[16], limit[16];
-        uint64_t row = mfl_states_row_bytes(n);
+        uint64_t row = job->spec->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_states_row_bytes(n);
         if (!mfl_job_keeps_state(job->spec) || row <= job->spec->limits.state / MFL_MAX(population, 1u))
                 return 0;
         return mfl_fail(err, MFL_INVALID,
@@ -172,7 +172,7 @@ static void run_prepare(struct mfl_work *work)
         struct mfl_store_resume resume;
         struct mfl_store_states states = {0};
         MFL_CLEANUP_FREE struct mfl_runtime_version *versions = NULL;
-        char states_path[MFL_STORE_PATH_BYTES], mark_path[MFL_STORE_PATH_BYTES];
+        char paths[3][MFL_STORE_PATH_BYTES];
         struct mfl_runtime_options options = {
                 .job = job->id,
                 .spec = job->spec,
@@ -181,9 +181,10 @@ static void run_prepare(struct mfl_work *work)
                                                  : 4096,
                 .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1
                                                             : mfl_calendar_rows(job->spec),
-                .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, states_path),
+                .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, paths[0]),
                 .states = &states,
-                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, mark_path),
+                .mark_path = mfl_store_path(store, job->id, MFL_STORE_PLUGIN_FILE, paths[1]),
+                .changes_path = mfl_store_path(store, job->id, MFL_STORE_CHANGES_FILE, paths[2]),
                 .population = op->prepare.population,
                 .clients_bytes = mfl_core_clients_bytes(job->spec, op->prepare.population),
                 .state_dir = mfl_store_dir(store),
@@ -208,9 +209,7 @@ static void run_prepare(struct mfl_work *work)
                 op->status = list_versions(job, &resume, &options, &versions, &op->err);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
-        if (!op->status)
-                op->status = tell_bad(job, &op->err);
-        if (!op->status)
+        if (!op->status && !(op->status = tell_bad(job, &op->err)))
                 op->status = check_states(job, op->prepare.population, op->prepare.graph->n_moving, &op->err);
         if (!op->status && mfl_job_keeps_state(job->spec))
                 op->status = mfl_store_state_list(store, job->id, &states, &op->err);

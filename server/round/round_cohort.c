@@ -179,6 +179,16 @@ static void measure_staleness(struct core_job *job, const struct mfl_cohort *coh
         mfl_measure_set(&job->record.measures, MFL_MEASURE_DROPPED, cohort->dropped);
 }
 
+/* Tombstones: the draw is as if they were there. Returns how many of the n stay. */
+static uint32_t leave_out(const struct mfl_job *spec, uint32_t *client, uint32_t n)
+{
+        uint32_t left = 0;
+        for (uint32_t i = 0; i < n; i++)
+                if (!mfl_job_is_without(spec, client[i]))
+                        client[left++] = client[i];
+        return left;
+}
+
 int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
 {
         if (job->skip_round == job->round)
@@ -203,6 +213,9 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
                             : mfl_cohort_draw(&ask, &cohort, err);
         if (r)
                 return r;
+        uint32_t left = leave_out(job->spec, cohort.client, cohort.n);
+        cohort.wanted -= MFL_MIN(cohort.wanted, cohort.n - left);
+        cohort.n = left;
         r = set_items(job, cohort.n);
         job->base = cohort.base;
         if (!r && job->base)
@@ -237,13 +250,21 @@ int mfl_round_items_census(struct core_job *job)
 static int pick_evaluators(struct core_job *job)
 {
         uint32_t population = job->spec->data.clients, n = job->spec->evaluation.clients;
-        MFL_CLEANUP_FREE uint32_t *v = n < population ? mfl_malloc(n * sizeof *v) : NULL;
+        MFL_CLEANUP_FREE uint32_t *v = mfl_malloc(MFL_MAX(n, 1u) * sizeof *v);
         struct mfl_rng rng = mfl_rng_new(job->spec->seed, MFL_RNG_SELECT, 0, 0);
-        int r = n < population && !v ? -ENOMEM : set_items(job, n);
-        if (!r && v)
-                r = mfl_draw_uniform(&rng, population, n, v);
+        int r = !v ? -ENOMEM : n < population ? mfl_draw_uniform(&rng, population, n, v) : 0;
+        for (uint32_t i = 0; !r && n >= population && i < n; i++)
+                v[i] = i;
+        n = r ? 0 : leave_out(job->spec, v, n);
+        for (uint32_t k = 0; !r && !n;
+                k++) { /* all of them were: the first one that is left takes their place */
+                v[0] = k;
+                n = !mfl_job_is_without(job->spec, k);
+        }
+        if (!r)
+                r = set_items(job, n);
         for (uint32_t i = 0; !r && i < n; i++)
-                job->items[i].item = v ? v[i] : i;
+                job->items[i].item = v[i];
         return r;
 }
 

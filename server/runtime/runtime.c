@@ -16,7 +16,6 @@
 
 #include "common/base/budget.h"
 #include "common/base/digest.h"
-#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
@@ -39,7 +38,7 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
-        sums += mfl_told_bytes(spec, n) + (spec->compression.down_half ? n * sizeof(float) : 0);
+        sums += mfl_feed_bytes(spec, n) + mfl_told_bytes(spec, n) + mfl_down_bytes(spec, n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -114,8 +113,10 @@ static int alloc_memory(
         if (failed)
                 return mfl_fail_memory(err, mfl_runtime_bytes(rt->spec, rt->n, rt->n_slots), rt->job);
         r = mfl_told_open(rt, err);
-        if (!r && rt->spec->compression.down_half && !(rt->rest = alloc_touched(rt->n * sizeof *rt->rest)))
-                r = mfl_fail_memory(err, rt->n * sizeof *rt->rest, "the rest of rounded parameters");
+        if (!r)
+                r = mfl_feed_open(rt, err);
+        if (!r)
+                r = mfl_down_open(rt, err);
         if (r)
                 return r;
         r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
@@ -207,6 +208,11 @@ int mfl_runtime_open(
         if (!r)
                 r = mfl_runtime_open_states(rt, options, err);
         if (!r)
+                r = mfl_sites_note(rt, rt->pool->current, err);
+        if (!r && rt->spec->debug.deltas && options->changes_path)
+                r = mfl_changes_open(options->changes_path, rt->spec->debug.deltas, options->round, rt->n,
+                        &rt->changes, err);
+        if (!r)
                 r = mfl_runtime_open_versions(rt, options, err);
         if (r) {
                 mfl_runtime_close(rt);
@@ -235,6 +241,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         mfl_spill_free(rt->spill);
         mfl_rows_close(rt);
         mfl_states_close(rt->states);
+        mfl_changes_close(rt->changes);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
                 free(rt->state[i]);
         free(rt->slots);
@@ -242,6 +249,8 @@ void mfl_runtime_close(struct mfl_runtime *rt)
         free(rt->told);
         free(rt->told_mean);
         free(rt->rest);
+        free(rt->down_largest);
+        free(rt->fed);
         free(rt->d);
         free(rt->largest);
         free(rt->rows);
@@ -277,6 +286,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
                 mfl_spill_clear(rt->spill);
         if (rt->states)
                 mfl_states_round_open(rt->states, round);
+        if (rt->changes)
+                mfl_changes_round(rt->changes, round);
 }
 
 /* The aggregate of one range. */
@@ -320,8 +331,25 @@ static int make_grid(struct mfl_runtime *rt, bool nobody, struct mfl_params *par
         return 0;
 }
 
+/* Their digest is that of what everybody starts from. */
+static int round_params(
+        struct mfl_runtime *rt, const float *in, float *out, struct mfl_params *params, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        int r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
+                size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
+                mfl_down_round(rt, begin, count, in, out, params);
+                r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
+        }
+        if (!r)
+                r = mfl_sha256_final(&sha, params->digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
 static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *totals, const float *in,
-        float *out, uint8_t digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+        float *out, struct mfl_params *params, struct mfl_error *err)
 {
         struct mfl_strategy_round round = {.number = rt->round,
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
@@ -344,15 +372,15 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
                 round.told = mfl_told_mean(rt, begin, count, totals->weight);
                 r = mfl_strategy_apply(rt->strategy, rt->spec, &round, rt->graph, rt->graph->n_frozen + begin,
                         count, in + begin, rt->d, state, out + begin, err);
-                if (!r && rt->rest)
-                        mfl_bf16_feed(count, out + begin, rt->rest + begin);
                 if (!r)
+                        mfl_down_made(rt, begin, count, in, out, params);
+                if (!r && !params->step)
                         r = mfl_sha256_update(&sha, out + begin, count * sizeof *out, err);
         }
-        if (!r)
-                r = mfl_sha256_final(&sha, digest, err);
+        if (!r && !params->step)
+                r = mfl_sha256_final(&sha, params->digest, err);
         mfl_sha256_deinit(&sha);
-        return r;
+        return r || !params->step ? r : round_params(rt, in, out, params, err);
 }
 
 int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *totals,
@@ -360,7 +388,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 {
         uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
-        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits;
+        bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits ||
+                           rt->spec->selection.n_without;
         if (weight != rt->weight_added || (!weight && !may_be_none))
                 return mfl_fail(err, MFL_INVALID, "apply: weight %llu, the round's updates have %llu",
                         (unsigned long long)weight, (unsigned long long)rt->weight_added);
@@ -382,7 +411,9 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         if (!r && marks)
                 r = mfl_plugin_mark(rt->mark_path, rt->round, rt->strategy->name, err);
         if (!r)
-                r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params->digest, err);
+                r = mfl_down_begin(rt, params, err);
+        if (!r)
+                r = apply_ranges(rt, totals, rt->pool->current->v, block->memory, params, err);
         if (!r && marks)
                 mfl_plugin_unmark(rt->mark_path);
         mfl_rows_end(rt);
@@ -390,6 +421,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 r = make_grid(rt, !weight, params, err);
         if (!r && rt->states)
                 r = mfl_states_apply(rt->states, err);
+        if (!r)
+                r = mfl_sites_note(rt, params, err);
         if (!r)
                 r = mfl_runtime_keep_version(rt, err);
         if (r) {

@@ -64,6 +64,12 @@ struct mfl_params {
          * tensor that moves; NULL: they do not. On the heap, freed with the params. */
         int32_t *grid;
         uint32_t n_grid;
+        /* client_state daemon: what sites keep of the clients that train from here, by client. On the heap, freed with the params. */
+        struct mfl_store_states sites;
+        /* compression.down on a grid: added to the params before, these floats give v; base: those params' digest. NULL: not known
+         * here. */
+        float *step;
+        uint8_t base[MFL_DIGEST_BYTES];
         struct mfl_block *block;
         atomic_uint_least64_t *crc; /* per chunk: 0 unknown, else 2^32 | CRC-32C */
 };
@@ -110,7 +116,8 @@ struct mfl_runtime_options {
         uint32_t population;
         const char *
                 mark_path; /* where crashes of a plug-in are counted (server/strategy/plugin.h); NULL: nowhere */
-        uint32_t round;    /* of those params */
+        const char *changes_path; /* debug.deltas (server/runtime/changes.h); NULL: nowhere */
+        uint32_t round;           /* of those params */
         /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round
          * comes from initial_path, which may be set beside checkpoint_path then, or from the seed. */
         const struct mfl_runtime_version *versions;
@@ -152,8 +159,9 @@ struct mfl_upload {
         uint32_t conn;  /* chunks are taken from there only */
         uint32_t update;
         uint64_t task, weight;
-        uint64_t item;  /* for single updates */
-        uint64_t steps; /* of the client's local training, where the method counts them */
+        uint64_t item;               /* for single updates */
+        uint64_t steps;              /* of the client's local training, where the method counts them */
+        struct mfl_site_state state; /* client_state daemon: what the client's site keeps */
         enum mfl_encoding encoding;
 };
 
@@ -229,6 +237,8 @@ const int64_t *mfl_runtime_memory(const struct mfl_runtime *rt);
  * in the budget while somebody has them. MFL_NOT_FOUND: this is not the job's current digest. */
 int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGEST_BYTES], uint64_t client,
         struct mfl_params **ret_correction, struct mfl_error *err);
+/* Loop. What the site of that client keeps when it trains from those params; NULL: nothing. Valid as long as the params. */
+const uint8_t *mfl_params_site_state(const struct mfl_params *params, uint64_t client);
 /* Whether there are such corrections. */
 bool mfl_runtime_corrects(const struct mfl_runtime *rt);
 /* NULL: clients keep nothing. */

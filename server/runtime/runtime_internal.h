@@ -8,7 +8,9 @@
 #include "common/base/digest.h"
 #include "server/runtime/runtime.h"
 #include "server/robust/robust.h"
+#include "server/runtime/changes.h"
 #include "server/runtime/spill.h"
+#include "server/runtime/states_list.h"
 
 #define RANGE_ELEMENTS                                                                                       \
         16384 /* apply works so many at a time: 64 KiB of floats, still in cache when hashed                 \
@@ -95,12 +97,15 @@ struct mfl_runtime {
         int64_t *sums;          /* NULL for single updates */
         struct mfl_block *undo; /* guarded by the pool's mutex */
         float *state[MFL_STRATEGY_STATES_MAX];
-        struct mfl_spill *spill;   /* NULL but for single updates */
-        struct mfl_states *states; /* NULL: clients keep nothing */
+        struct mfl_spill *spill;     /* NULL but for single updates */
+        struct mfl_states *states;   /* NULL: clients keep nothing */
+        struct mfl_changes *changes; /* NULL: they are not kept for people */
         int64_t *
                 told; /* the sum of clients' second vectors in units of 1 / told_unit; NULL: there is none (runtime_told.c) */
         double told_unit, *told_mean; /* RANGE_ELEMENTS */
+        float *fed; /* compression.up.top_k: a client's change and what it had not sent before (runtime_feed.c); NULL: not here */
         float *rest; /* compression.down: what rounding has taken away from the params; NULL: they are not rounded */
+        double *down_largest; /* on a grid: the largest change of each tensor's elements in a round */
         /* Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
          * the digests of all of them, number v at v % (n_older + 1). */
         struct mfl_params **older;
@@ -193,6 +198,23 @@ int mfl_runtime_open_states(
         struct mfl_runtime *rt, const struct mfl_runtime_options *options, struct mfl_error *err);
 int mfl_runtime_advance_states(
         struct mfl_runtime *rt, uint64_t begin, size_t count, uint64_t weight, struct mfl_error *err);
+
+/* runtime_feed.c. put: rt->fed becomes what the client sends. note: the params tell what sites keep of the clients that train from them. */
+uint64_t mfl_feed_bytes(const struct mfl_job *spec, uint64_t n);
+int mfl_feed_open(struct mfl_runtime *rt, struct mfl_error *err);
+int mfl_feed_put(struct mfl_runtime *rt, uint64_t client, const float *delta, struct mfl_error *err);
+int mfl_sites_note(const struct mfl_runtime *rt, struct mfl_params *params, struct mfl_error *err);
+
+/* runtime_down.c. first: of params that were never rounded. begin: of a round, whose params get steps if they are on a grid. made: of each range, in their
+ * order, what the strategy has made of `in`; round: then each range again. */
+uint64_t mfl_down_bytes(const struct mfl_job *spec, uint64_t n);
+int mfl_down_open(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_down_first(struct mfl_runtime *rt, float *moving);
+int mfl_down_begin(struct mfl_runtime *rt, struct mfl_params *params, struct mfl_error *err);
+void mfl_down_made(struct mfl_runtime *rt, uint64_t begin, size_t count, const float *in, float *out,
+        const struct mfl_params *params);
+void mfl_down_round(struct mfl_runtime *rt, uint64_t begin, size_t count, const float *in, float *out,
+        const struct mfl_params *params);
 
 #define MFL_RUNTIME_REST "rest" /* its name in checkpoints */
 

@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/model/safetensors.h"
 
@@ -209,8 +208,8 @@ int mfl_runtime_fill(struct mfl_runtime *rt, const struct mfl_runtime_options *o
                 return load_checkpoint(rt, options, frozen, moving, err);
         initial_state(rt);
         int r = mfl_runtime_load_first(rt, options, frozen, moving, err);
-        if (!r && rt->rest)
-                mfl_bf16_feed(rt->n, moving, rt->rest);
+        if (!r)
+                mfl_down_first(rt, moving);
         return r;
 }
 

@@ -258,6 +258,8 @@ void mfl_params_unref(struct mfl_params *params)
         if (gone) {
                 free(params->crc);
                 free(params->grid);
+                free(params->sites.v);
+                free(params->step);
                 free(params);
         }
         if (last)

@@ -198,6 +198,22 @@ static struct mfl_slot hold_slot(struct mfl_runtime *rt, uint32_t slot)
         return held;
 }
 
+static int refuse_weight(const struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_INVALID, "weight %llu of an update: the round has %llu of at most %llu",
+                (unsigned long long)s->upload.weight, (unsigned long long)rt->weight_added,
+                (unsigned long long)rt->fixed.weight_max);
+}
+
+/* Nothing of it was added ahead. */
+static int add_fed(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
+{
+        int r = mfl_feed_put(rt, s->upload.item, s->block->memory, err);
+        return r ? r
+                 : mfl_fixed_parts_add_f32(&rt->fixed, &rt->graph->statistics, 0, s->upload.weight, rt->fed,
+                           (size_t)rt->n, rt->sums, err);
+}
+
 static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
 {
         const void *memory = s->block->memory;
@@ -207,8 +223,12 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
         }
         bool fits = s->upload.weight <= rt->fixed.weight_max - rt->weight_added;
         int r = rt->told ? mfl_told_check(rt, memory, err) : 0;
+        if (!r && rt->fed)
+                return fits ? add_fed(rt, s, err) : refuse_weight(rt, s, err);
         if (!r && rt->states)
-                r = mfl_states_put(rt->states, s->upload.item, s->upload.steps, memory, err);
+                r = s->upload.state.there
+                            ? mfl_states_put_site(rt->states, s->upload.item, &s->upload.state, err)
+                            : mfl_states_put(rt->states, s->upload.item, s->upload.steps, memory, err);
         if (r) {
                 mfl_ahead_subtract(rt, &s->upload, memory, s->n_added);
                 return r;
@@ -218,10 +238,7 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
                 return 0;
         mfl_ahead_subtract(rt, &s->upload, memory, s->n_added);
         if (!fits)
-                return mfl_fail(err, MFL_INVALID,
-                        "weight %llu of an update: the round has %llu of at most %llu",
-                        (unsigned long long)s->upload.weight, (unsigned long long)rt->weight_added,
-                        (unsigned long long)rt->fixed.weight_max);
+                return refuse_weight(rt, s, err);
         return mfl_slot_add_range(rt, s, 0, rt->n, err);
 }
 
@@ -246,6 +263,8 @@ int mfl_slot_add(struct mfl_runtime *rt, uint32_t slot, struct mfl_error *err)
                 rt->weight_added += held.upload.weight;
         if (!r && rt->states && !rt->spill)
                 mfl_states_keep(rt->states);
+        if (!r && rt->changes)
+                mfl_changes_add(rt->changes, held.upload.item, held.upload.weight, held.block->memory);
         if (!r && rt->told)
                 mfl_told_add(rt, held.upload.weight, held.block->memory);
         settle(rt, slot, held.upload.grant);

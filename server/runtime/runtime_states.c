@@ -10,7 +10,7 @@ int mfl_runtime_open_states(
                 .spec = rt->spec,
                 .statistics = &rt->graph->statistics,
                 .personal = &rt->graph->personal,
-                .n = rt->n,
+                .n = rt->spec->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : rt->n,
                 .population = options->population,
                 .known = options->states ? options->states : &none};
         return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;

@@ -1,65 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients' states: rows in a file, and their exact sum.
  *   - open: read every row that the database names, compare, add;
- *   - put, keep: a client's new row, at a free place;
  *   - advance, apply: the sum and the places follow the round;
  *   - sync, batch, committed: durable rows, their places for the commit, old places free again.
  * Fails when the disk is full or broken. */
-#include "server/runtime/states.h"
+#include "server/runtime/states_internal.h"
 
 #include <fcntl.h>
-#include <float.h>
 #include <math.h>
-#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/crc32c.h"
 #include "common/base/fs.h"
-#include "server/runtime/states_list.h"
 #include "server/store/store_db.h"
 
 #define PAGE 4096u
-/* |element| <= 2^14: far above any gradient of a training that works. With 2^20 clients, units are 2^-28. */
-#define LIMIT_BITS 14
 #define LOCAL_CLIENTS ((uint64_t)1 << 20)
-
-/* An applied round that is not committed yet. */
-struct batch {
-        uint32_t round, n_lost;
-        struct mfl_states_list rows; /* and the lost */
-        struct mfl_states_places old;
-        struct mfl_store_states told;
-        struct batch *next;
-};
-
-struct mfl_states {
-        int fd;
-        char *path;
-        const struct mfl_job *spec;
-        const struct mfl_method_ops *method;
-        const struct mfl_fixed_parts *parts; /* what a row has: see clear_others */
-        uint64_t n, row_bytes;
-        uint32_t population, round, n_places, lost;
-        int scale_bits;
-        double unit; /* 2^scale_bits */
-        int64_t *sum;
-        struct mfl_states_list index;      /* by client */
-        struct mfl_states_list round_rows; /* by client: of the round, not applied */
-        struct mfl_store_state put;        /* the last put, until keep */
-        bool has_put;
-        struct mfl_states_list lost_rows; /* for the next batch */
-        pthread_mutex_t lock;             /* of free and batches */
-        struct mfl_states_places free;
-        struct batch *batches;
-        double *mean;
-        float *own, *fresh; /* MFL_STATES_RANGE each */
-};
 
 /* Whether the method uses the mean of all states. */
 static bool has_sum(const struct mfl_method_ops *method)
 {
-        return !method->starts && !method->models;
+        return !method->starts && !method->models && !method->feeds;
 }
 
 uint64_t mfl_states_bytes(const struct mfl_job *spec, uint64_t n)
@@ -94,7 +56,7 @@ int64_t mfl_states_sum(const struct mfl_states *states, uint64_t i)
 
 /* ---- places ---- */
 
-static int give_place(struct mfl_states *states, uint32_t place, struct mfl_error *err)
+int mfl_states_give_place(struct mfl_states *states, uint32_t place, struct mfl_error *err)
 {
         pthread_mutex_lock(&states->lock);
         int r = mfl_states_add_place(&states->free, place, err);
@@ -102,7 +64,7 @@ static int give_place(struct mfl_states *states, uint32_t place, struct mfl_erro
         return r;
 }
 
-static uint32_t take_place(struct mfl_states *states)
+uint32_t mfl_states_take_place(struct mfl_states *states)
 {
         pthread_mutex_lock(&states->lock);
         uint32_t place = states->free.n ? states->free.v[--states->free.n] : states->n_places++;
@@ -133,7 +95,7 @@ static int read_row(const struct mfl_states *states, uint32_t place, uint64_t fi
         return 0;
 }
 
-static int write_row(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n,
+int mfl_states_write(const struct mfl_states *states, uint32_t place, uint64_t first, size_t n,
         const float *from, struct mfl_error *err)
 {
         const char *at = (const char *)from;
@@ -162,13 +124,13 @@ static void punch(const struct mfl_states *states, uint32_t place)
                 (off_t)(place * states->row_bytes), (off_t)states->row_bytes);
 }
 
-static size_t range_at(const struct mfl_states *states, uint64_t first)
+size_t mfl_states_range(const struct mfl_states *states, uint64_t first)
 {
         return (size_t)MFL_MIN(states->n - first, (uint64_t)MFL_STATES_RANGE);
 }
 
 /* A client's own range: zeros before its first turn. */
-static int own_range(struct mfl_states *states, const struct mfl_store_state *row, uint64_t first, size_t n,
+int mfl_states_own(struct mfl_states *states, const struct mfl_store_state *row, uint64_t first, size_t n,
         float *to, struct mfl_error *err)
 {
         if (row)
@@ -183,7 +145,7 @@ static int own_range(struct mfl_states *states, const struct mfl_store_state *ro
 static int add_row(struct mfl_states *states, uint32_t place, int64_t sign, struct mfl_error *err)
 {
         for (uint64_t first = 0, n; states->sum && first < states->n; first += n) {
-                n = range_at(states, first);
+                n = mfl_states_range(states, first);
                 int r = read_row(states, place, first, n, states->own, err);
                 if (r)
                         return r;
@@ -200,7 +162,7 @@ static bool is_whole(struct mfl_states *states, const struct mfl_store_state *ro
                 row->slot * states->row_bytes + states->n * sizeof(float) > file_bytes)
                 return false;
         for (uint64_t first = 0, n; first < states->n; first += n) {
-                n = range_at(states, first);
+                n = mfl_states_range(states, first);
                 if (read_row(states, row->slot, first, n, states->own, NULL))
                         return false;
                 crc = mfl_crc32c(crc, states->own, n * sizeof(float));
@@ -276,7 +238,7 @@ int mfl_states_open(
         states->n = options->n;
         states->row_bytes = mfl_states_row_bytes(options->n);
         states->population = options->population;
-        states->scale_bits = 62 - LIMIT_BITS - bits_for(clients);
+        states->scale_bits = 62 - MFL_STATES_LIMIT_BITS - bits_for(clients);
         states->unit = ldexp(1, states->scale_bits);
         states->path = mfl_strdup(options->path);
         bool summed = has_sum(states->method);
@@ -332,106 +294,29 @@ void mfl_states_close(struct mfl_states *states)
 
 /* ---- a round ---- */
 
-static void drop_put(struct mfl_states *states)
+void mfl_states_drop_put(struct mfl_states *states)
 {
         if (states->has_put)
-                give_place(states, states->put.slot,
+                mfl_states_give_place(states, states->put.slot,
                         NULL); /* without memory the place is lost until the next start */
         states->has_put = false;
 }
 
 void mfl_states_round_open(struct mfl_states *states, uint32_t round)
 {
-        drop_put(states);
+        mfl_states_drop_put(states);
         for (uint32_t i = 0; i < states->round_rows.n; i++)
-                give_place(states, states->round_rows.v[i].slot, NULL);
-        states->round_rows.n = 0;
+                mfl_states_give_place(states, states->round_rows.v[i].slot, NULL);
+        states->round_rows.n = states->n_anew = 0;
         states->round = round;
 }
 
-static void mean_of(const struct mfl_states *states, uint64_t first, size_t n, double *ret_mean)
+void mfl_states_mean(const struct mfl_states *states, uint64_t first, size_t n, double *ret_mean)
 {
         uint64_t clients = states->population ? states->population : MFL_MAX(states->index.n, 1u);
         double factor = ldexp(1, -states->scale_bits);
         for (size_t i = 0; i < n && states->sum; i++)
                 ret_mean[i] = (double)states->sum[first + i] / (double)clients * factor;
-}
-
-/* Running statistics are no gradients, and what is not personal is the job's. */
-static void clear_others(const struct mfl_states *states, uint64_t first, size_t n, float *v)
-{
-        static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
-        for (uint64_t i = first, end = first + n; i < end;) {
-                struct mfl_fixed_part part = mfl_fixed_part_at(&apart, states->parts, i, end);
-                if (part.statistics != states->method->starts && !states->method->models)
-                        memset(v + (i - first), 0, (size_t)(part.end - i) * sizeof *v);
-                i = part.end;
-        }
-}
-
-/* The sum has a limit. What is not added to it needs only to be finite. */
-static int check_range(const struct mfl_states *states, uint64_t client, const float *v, size_t n,
-        uint64_t first, struct mfl_error *err)
-{
-        const float limit = states->sum ? (float)(1 << LIMIT_BITS) : FLT_MAX;
-        for (size_t i = 0; i < n; i++)
-                if (!(fabsf(v[i]) <= limit))
-                        return mfl_fail(err, MFL_INVALID,
-                                "the state of client %llu would have %g as its element %llu, and at most %g "
-                                "can be "
-                                "kept: its training diverges; a smaller training.lr may help",
-                                (unsigned long long)client, (double)v[i], (unsigned long long)(first + i),
-                                (double)limit);
-        return 0;
-}
-
-int mfl_states_put(
-        struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta, struct mfl_error *err)
-{
-        const struct mfl_store_state *own = mfl_states_get(&states->index, client);
-        const struct mfl_client_turn turn = {.round = states->round, .steps = steps};
-        struct mfl_store_state row = {.client = client, .round = states->round};
-        drop_put(states);
-        int r = mfl_states_reserve_one(&states->round_rows, err);
-        if (r)
-                return r;
-        row.slot = take_place(states);
-        for (uint64_t first = 0, n; first < states->n && !r; first += n) {
-                n = range_at(states, first);
-                mean_of(states, first, n, states->mean);
-                r = own_range(states, own, first, n, states->own, err);
-                if (r)
-                        break;
-                if (states->method->models || states->method->tells)
-                        memcpy(states->fresh, delta + states->n + first, n * sizeof *delta);
-                else
-                        states->method->remember(states->spec, &turn, n, states->mean, states->own,
-                                delta + first, states->fresh);
-                clear_others(states, first, n, states->fresh);
-                r = check_range(states, client, states->fresh, n, first, err);
-                if (!r)
-                        r = write_row(states, row.slot, first, n, states->fresh, err);
-                row.crc = mfl_crc32c(row.crc, states->fresh, n * sizeof(float));
-        }
-        if (r) {
-                give_place(states, row.slot, NULL);
-                return r;
-        }
-        states->put = row;
-        states->has_put = true;
-        return 0;
-}
-
-void mfl_states_keep(struct mfl_states *states)
-{
-        mfl_assert(states->has_put);
-        const struct mfl_store_state *before = mfl_states_get(&states->round_rows, states->put.client);
-        uint32_t old = before ? before->slot : MFL_STORE_STATE_LOST;
-        int r = mfl_states_set(&states->round_rows, &states->put, NULL); /* put has made room */
-        mfl_assert(!r);
-        if (before)
-                give_place(states, old, NULL);
-        states->has_put = false;
 }
 
 /* ---- apply ---- */
@@ -445,7 +330,7 @@ int mfl_states_advance(
         for (uint32_t k = 0; k < states->round_rows.n && states->sum && !r; k++) {
                 const struct mfl_store_state *row = &states->round_rows.v[k],
                                              *own = mfl_states_get(&states->index, row->client);
-                r = own_range(states, own, first, n, states->own, err);
+                r = mfl_states_own(states, own, first, n, states->own, err);
                 if (!r)
                         r = read_row(states, row->slot, first, n, states->fresh, err);
                 for (size_t i = 0; i < n && !r; i++)
@@ -474,7 +359,7 @@ int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
         if (r)
                 return r;
         batch->round = states->round;
-        batch->n_lost = states->lost_rows.n;
+        batch->n_lost = states->lost_rows.n + states->n_anew;
         for (uint32_t i = 0; i < states->lost_rows.n && !r; i++)
                 r = mfl_states_set(&batch->rows, &states->lost_rows.v[i], err);
         for (uint32_t i = 0; i < states->round_rows.n && !r; i++) {
@@ -491,7 +376,7 @@ int mfl_states_apply(struct mfl_states *states, struct mfl_error *err)
                 free_batch(batch);
                 return r;
         }
-        states->lost_rows.n = states->round_rows.n = 0;
+        states->lost_rows.n = states->round_rows.n = states->n_anew = 0;
         batch->told = (struct mfl_store_states){batch->rows.n, batch->rows.v};
         pthread_mutex_lock(&states->lock);
         while (*at)
@@ -510,15 +395,15 @@ int mfl_states_correction(struct mfl_states *states, uint64_t client, const floa
                 return 0;
         }
         for (uint64_t first = 0, n; first < states->n; first += n) {
-                n = range_at(states, first);
-                int r = own_range(states, own, first, n, states->own, err);
+                n = mfl_states_range(states, first);
+                int r = mfl_states_own(states, own, first, n, states->own, err);
                 if (r)
                         return r;
                 if (states->method->models) {
                         memcpy(ret_correction + first, states->own, n * sizeof *states->own);
                         continue;
                 }
-                mean_of(states, first, n, states->mean);
+                mfl_states_mean(states, first, n, states->mean);
                 states->method->correct(states->spec, n, states->mean, states->own, ret_correction + first);
         }
         return 0;
@@ -528,7 +413,19 @@ int mfl_states_read(struct mfl_states *states, uint64_t client, bool fresh, uint
         float *to, struct mfl_error *err)
 {
         const struct mfl_store_state *row = fresh ? mfl_states_get(&states->round_rows, client) : NULL;
-        return own_range(states, row ? row : mfl_states_get(&states->index, client), first, n, to, err);
+        return mfl_states_own(states, row ? row : mfl_states_get(&states->index, client), first, n, to, err);
+}
+
+int mfl_states_list(const struct mfl_states *states, struct mfl_store_states *ret_list, struct mfl_error *err)
+{
+        struct mfl_store_states list = {states->index.n, NULL};
+        list.v = mfl_calloc((size_t)list.n + 1, sizeof *list.v);
+        if (!list.v)
+                return mfl_fail_memory(err, list.n * sizeof *list.v, "the list of clients' states");
+        if (list.n)
+                memcpy(list.v, states->index.v, list.n * sizeof *list.v);
+        *ret_list = list;
+        return 0;
 }
 
 /* ---- commit ---- */
@@ -569,7 +466,7 @@ void mfl_states_committed(struct mfl_states *states, uint32_t round)
         pthread_mutex_unlock(&states->lock);
         for (uint32_t i = 0; batch && i < batch->old.n; i++) {
                 punch(states, batch->old.v[i]);
-                give_place(states, batch->old.v[i], NULL);
+                mfl_states_give_place(states, batch->old.v[i], NULL);
         }
         if (batch)
                 free_batch(batch);

@@ -22,7 +22,9 @@
 #define MFL_SERVER_RUNTIME_STATES_H
 
 #include "common/base/fixed.h"
+#include "common/codec/top_k.h"
 #include "common/method/method.h"
+#include "proto/message.h"
 #include "server/store/store.h"
 
 struct mfl_states;
@@ -31,7 +33,7 @@ struct mfl_states_options {
         const char *path;                                    /* of the file; made if it is not there */
         const struct mfl_job *spec;                          /* outlives the states */
         const struct mfl_fixed_parts *statistics, *personal; /* outlive the states */
-        uint64_t n;                                          /* floats of a row */
+        uint64_t n;                                          /* floats of a row; 0: sites keep them */
         uint32_t population;                                 /* 0: partition local */
         const struct mfl_store_states *known;                /* of the newest committed round */
 };
@@ -51,6 +53,13 @@ void mfl_states_round_open(struct mfl_states *states, uint32_t round);
  * the next mfl_states_keep on; put again, or mfl_states_round_open, replaces or drops it. */
 int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta,
         struct mfl_error *err);
+/* The same with `feeds`, where u is the client's change and what it had not sent before: its new row is what the cut leaves of u, which
+ * becomes what is sent. */
+int mfl_states_put_rest(struct mfl_states *states, uint64_t client, const struct mfl_top_k *cut, float *u,
+        struct mfl_error *err);
+/* The same with client_state daemon: what the client's site says that it keeps. The file has nothing of it. */
+int mfl_states_put_site(struct mfl_states *states, uint64_t client, const struct mfl_site_state *state,
+        struct mfl_error *err);
 void mfl_states_keep(struct mfl_states *states);
 
 /* APPLY, range by range from 0 on: adds what the round changed, and gives the mean of elements [first, first + n) over all
@@ -69,6 +78,10 @@ int mfl_states_read(struct mfl_states *states, uint64_t client, bool fresh, uint
  * own model, or the params, if it has none yet: n floats. params: those of the newest committed or applied round. */
 int mfl_states_correction(struct mfl_states *states, uint64_t client, const float *params,
         float *ret_correction, struct mfl_error *err);
+
+/* A copy of all clients' rows, by client; the caller frees v. */
+int mfl_states_list(
+        const struct mfl_states *states, struct mfl_store_states *ret_list, struct mfl_error *err);
 
 /* CHECKPOINT: the rows are durable when this returns 0. MFL_STORE_FULL: try again. */
 int mfl_states_sync(struct mfl_states *states, struct mfl_error *err);

@@ -74,6 +74,7 @@ struct mfl_core_action {
                         uint64_t bytes, weight;
                         uint64_t item;  /* single updates: the client, which orders the spill file */
                         uint64_t steps; /* of the client, where the method counts them */
+                        struct mfl_site_state state; /* client_state daemon */
                         enum mfl_encoding encoding;
                 } slot;
                 struct mfl_round_totals totals; /* APPLY */

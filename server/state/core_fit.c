@@ -57,6 +57,14 @@ static const char *hidden_by(const struct mfl_job *spec)
         return spec->secure.bits ? "secure_sum" : spec->privacy.kind ? "privacy" : NULL;
 }
 
+/* What its clients keep something for. */
+static const char *keeper_of(const struct mfl_job *spec, const struct mfl_method_ops *method)
+{
+        return method->starts  ? "personal"
+               : method->feeds ? "compression.up.top_k"
+                               : mfl_strategy_name(spec->aggregation.strategy);
+}
+
 /* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
@@ -66,8 +74,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_EVALUATION,
                         on_clients ? "evaluation on clients" : "evaluation.detailed", ""};
         if (method->starts || mfl_method_keeps(method))
-                return (struct core_demand){MFL_PROTOCOL_STATES,
-                        method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
+                return (struct core_demand){MFL_PROTOCOL_STATES, keeper_of(job->spec, method), ""};
         if (hidden_by(job->spec))
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
         if (job->spec->compression.up || job->spec->compression.down_half)

@@ -123,6 +123,7 @@ static const char *const schema_steps[] = {
         /* Where in clients.f32 a client's state lies, and the committed round that wrote it. slot -1: the round is superseded. */
         "CREATE TABLE client_states (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " client INTEGER NOT NULL, round INTEGER NOT NULL, slot INTEGER NOT NULL, crc INTEGER NOT NULL,"
+        " site_sha256 BLOB,"
         " sum INTEGER, PRIMARY KEY (job, client)) WITHOUT ROWID;"
         "ALTER TABLE rounds ADD COLUMN states_lost INTEGER NOT NULL DEFAULT 0;"
         "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"

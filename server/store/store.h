@@ -118,9 +118,9 @@ void mfl_store_upload_discard(struct mfl_store_upload *upload); /* NULL is fine 
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
         const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
         struct mfl_error *err);
-/* Adds a job with the same text and initial params. */
-int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token, const char *owner,
-        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* Adds a job with the same initial params and text, or with another text; NULL: the same. */
+int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *text, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* The first DONE, FAILED or STOPPED sets finished_ms. These states also remove a checkpoint that was not committed. */
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);
@@ -151,11 +151,14 @@ struct mfl_store_state {
         uint32_t round; /* that wrote it */
         uint32_t
                 slot; /* MFL_STORE_STATE_LOST: its round is superseded; in a commit: the client's state is forgotten */
-        uint32_t crc; /* CRC-32C of its floats */
+        uint32_t crc;       /* CRC-32C of its floats */
+        bool at_site;       /* its site keeps it (client_state: daemon), and the file has nothing of it; */
+        uint8_t sha256[32]; /* of its floats */
 };
 #define MFL_STORE_STATE_LOST UINT32_MAX
 #define MFL_STORE_SECRET_FILE "noise.key" /* in the state directory; in no back-up */
 #define MFL_STORE_STATES_FILE "clients.f32"
+#define MFL_STORE_CHANGES_FILE "deltas.f32" /* server/runtime/changes.h */
 #define MFL_STORE_PLUGIN_FILE "plugin.mark" /* server/strategy/plugin.h */
 struct mfl_store_states {
         uint32_t n;

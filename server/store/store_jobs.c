@@ -277,8 +277,8 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
         return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
 }
 
-static int clone_job(struct mfl_store *store, const char *from, const char *token, const char *owner,
-        char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+static int clone_job(struct mfl_store *store, const char *from, const char *text, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         struct mfl_store_job job = {{0}};
         int r = mfl_store_sums_check_job(store->db, from, err);
@@ -287,7 +287,7 @@ static int clone_job(struct mfl_store *store, const char *from, const char *toke
         struct request q = {.token = token,
                 .owner = owner,
                 .name = job.name,
-                .text = job.text,
+                .text = text ? text : job.text,
                 .clone_of = from,
                 .has_initial = job.has_initial,
                 .initial_sha256 = job.initial_known ? job.initial_sha256 : NULL};
@@ -303,14 +303,14 @@ static int clone_job(struct mfl_store *store, const char *from, const char *toke
         return r;
 }
 
-int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *token, const char *owner,
-        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *text, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         char id[MFL_JOB_ID_BYTES];
         int r = mfl_store_begin(store, err);
         if (r)
                 return r;
-        r = mfl_store_end(store, clone_job(store, from, token, owner, ret_id, id, err), err);
+        r = mfl_store_end(store, clone_job(store, from, text, token, owner, ret_id, id, err), err);
         if (!r)
                 memcpy(ret_id, id, sizeof id);
         return r;

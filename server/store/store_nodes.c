@@ -145,11 +145,11 @@ int mfl_store_state_rows(
                                 (int64_t)s->client);
                 else
                         r = mfl_db_run(store->db, err,
-                                "INSERT OR REPLACE INTO client_states (job, client, round, slot, crc) VALUES "
-                                "(?1, "
-                                "?2, ?3, ?4, ?5)",
-                                "tiiii", id, (int64_t)s->client, (int64_t)s->round, (int64_t)s->slot,
-                                (int64_t)s->crc);
+                                "INSERT OR REPLACE INTO client_states (job, client, round, slot, crc, "
+                                "site_sha256) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                                "tiiiib", id, (int64_t)s->client, (int64_t)s->round, (int64_t)s->slot,
+                                (int64_t)s->crc, s->at_site ? s->sha256 : NULL,
+                                s->at_site ? sizeof s->sha256 : 0);
         }
         return r;
 }
@@ -178,6 +178,9 @@ static int on_state(struct mfl_db_row *row, void *user, struct mfl_error *err)
                 .slot = fits ? (uint32_t)slot : MFL_STORE_STATE_LOST,
                 .crc = (uint32_t)mfl_db_int(row, 3),
         };
+        struct mfl_store_state *state = &reader->states.v[reader->states.n - 1];
+        state->at_site = !mfl_db_is_null(row, 4);
+        mfl_db_blob(row, 4, state->sha256, sizeof state->sha256);
         return 0;
 }
 
@@ -190,7 +193,8 @@ int mfl_store_state_list(
         int r = mfl_store_check_job(store, id, err);
         if (!r)
                 r = mfl_db_query(store->db, on_state, &reader, err,
-                        "SELECT client, round, slot, crc FROM client_states WHERE job = ?1 ORDER BY client",
+                        "SELECT client, round, slot, crc, site_sha256 FROM client_states WHERE job = ?1 "
+                        "ORDER BY client",
                         "t", id);
         mfl_store_unlock(store);
         if (r)

@@ -32,6 +32,7 @@ struct mfl_transfer {
         struct mfl_transfer **place; /* in the session */
         bool of_client;
         uint64_t client;
+        bool steps; /* from params that the daemon has (compression.down on a grid) */
 };
 
 static void free_if_done(struct mfl_transfer *t)
@@ -78,17 +79,26 @@ static void on_packed_sent(struct mfl_stream *stream, int status, void *arg)
         on_sent(stream, status, t);
 }
 
-/* n floats in fewer bytes. NULL: they go as they are. Whoever pulls a model gets plain floats, and so does a relay, which has no job and
- * hands them on. */
+/* Whoever pulls a model gets plain floats, and so does a relay, which has no job and hands them on. */
+static bool is_for_daemon(const struct mfl_transfer *t)
+{
+        return t->job && !t->request && !t->of_client && t->session->role == MFL__ROLE__ROLE_DAEMON;
+}
+
+static const float *floats_of(const struct mfl_transfer *t)
+{
+        return t->steps ? t->params->step : t->params->v;
+}
+
+/* n floats in fewer bytes. NULL: they go as they are. */
 static struct packed *pack_frame(struct mfl_transfer *t, uint64_t n, uint64_t *ret_bytes)
 {
-        bool daemon = t->job && !t->request && !t->of_client && t->session->role == MFL__ROLE__ROLE_DAEMON;
-        bool wanted = daemon && t->job->spec->compression.down_half;
+        bool wanted = t->steps || (is_for_daemon(t) && t->job->spec->compression.down_half);
         struct packed *packed = wanted ? mfl_malloc(sizeof *packed + mfl_pack_room(n * sizeof(float))) : NULL;
         if (!packed)
                 return NULL;
         packed->transfer = t;
-        *ret_bytes = mfl_pack(true, t->params->v + t->offset, n * sizeof(float), packed->bytes);
+        *ret_bytes = mfl_pack(true, floats_of(t) + t->offset, n * sizeof(float), packed->bytes);
         if (*ret_bytes)
                 return packed;
         free(packed);
@@ -110,10 +120,11 @@ static int send_payload(struct mfl_transfer *t, Mfl__Envelope *envelope, uint64_
                         free(packed);
                 return r;
         }
-        uint32_t crc = whole ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
+        bool known = whole && !t->steps;
+        uint32_t crc = known ? mfl_params_crc(t->params, t->offset / FRAME_FLOATS) : 0;
         *ret_bytes = n * sizeof(float);
-        return mfl_stream_send(&t->session->stream, envelope, t->params->v + t->offset, *ret_bytes,
-                whole ? &crc : NULL, on_sent, t, err);
+        return mfl_stream_send(&t->session->stream, envelope, floats_of(t) + t->offset, *ret_bytes,
+                known ? &crc : NULL, on_sent, t, err);
 }
 
 /* Sends one frame; false when the stream takes no more. */
@@ -132,6 +143,8 @@ static bool send_frame(struct mfl_transfer *t)
         body.total = t->params->n;
         body.of_client = t->of_client;
         body.client = t->client;
+        if (t->steps)
+                body.since = (ProtobufCBinaryData){.len = MFL_DIGEST_BYTES, .data = t->params->base};
         envelope.request = t->request;
         envelope.body_case = MFL__ENVELOPE__BODY_PARAMS;
         envelope.params = &body;
@@ -198,14 +211,17 @@ static void start(const struct mfl_transfer *transfer, const char *job, struct m
 }
 
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
-        uint64_t offset, uint64_t request)
+        uint64_t offset, uint64_t request, const uint8_t *have)
 {
-        const struct mfl_transfer transfer = {.session = session,
+        struct mfl_transfer transfer = {.session = session,
                 .state = TRANSFER_SENDING,
                 .job = job,
                 .offset = offset,
                 .request = request,
+                .params = params,
                 .place = &session->transfer};
+        transfer.steps = have && params->step && is_for_daemon(&transfer) &&
+                         !memcmp(params->base, have, sizeof params->base);
         start(&transfer, job->id, params);
 }
 

@@ -15,9 +15,9 @@
 #include "server/session/session.h"
 
 /* Starts sending params from a float on, instead of what the session was being sent; takes a reference.
- * request: of an operator's Pull; 0 for daemons. */
+ * request: of an operator's Pull; 0 for daemons. have: the digest of params that a daemon has; NULL: of none. */
 void mfl_transfer_start(struct mfl_session *session, struct mfl_server_job *job, struct mfl_params *params,
-        uint64_t offset, uint64_t request);
+        uint64_t offset, uint64_t request, const uint8_t *have);
 /* The same of params that belong to no job of this process: a relay has them. */
 void mfl_transfer_start_alone(
         struct mfl_session *session, const char *job, struct mfl_params *params, uint64_t offset);

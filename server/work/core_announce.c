@@ -82,6 +82,9 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                 return "this job wants one update per client";
         if (mfl_job_needs_single_updates(job->spec) && a->encoding != MFL_ENCODING_F32)
                 return "this job wants float32";
+        if (a->state.there != (job->spec->client_state == MFL_CLIENT_STATE_DAEMON))
+                return a->state.there ? "it keeps a state that this job does not have"
+                                      : "it says nothing of its client's state";
         if (a->masked)
                 return a->weight                         ? "a masked update with its weight"
                        : a->encoding == MFL_ENCODING_I64 ? NULL
@@ -121,7 +124,8 @@ static void announce_again(struct mfl_core *core, struct core_daemon *daemon, st
                 a->weight != was->weight || a->encoding != was->encoding ||
                 a->n_rejected != was->n_rejected || a->n_scalars != was->n_scalars ||
                 memcmp(a->scalars, was->scalars, sizeof a->scalars) != 0 || a->n_losses != was->n_losses ||
-                a->clamped != was->clamped ||
+                a->clamped != was->clamped || a->state.there != was->state.there ||
+                memcmp(a->state.digest, was->state.digest, sizeof a->state.digest) != 0 ||
                 (a->n_losses && memcmp(a->losses, was->losses, a->n_losses * sizeof *a->losses) != 0)) {
                 mfl_core_daemon_close(core, daemon, true, "it announced an update again with other numbers");
                 return;

@@ -57,6 +57,7 @@ struct mfl_core_action *mfl_core_update_act(
         action->slot.bytes = a->bytes;
         action->slot.weight = a->weight;
         action->slot.encoding = a->encoding;
+        action->slot.state = a->state;
         if (mfl_method_get(task->job->spec)->counts_steps && !a->masked)
                 action->slot.steps = mfl_method_steps(task->job->spec, &task->job->fixed, a->scalars[0]);
         if (update->group) { /* it stands for all members */

@@ -4,7 +4,9 @@
 #include "common/base/rng.h"
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
+#include "common/codec/grid_down.h"
 #include "common/codec/pack.h"
+#include "common/codec/top_k.h"
 
 #include <math.h>
 
@@ -306,9 +308,144 @@ static void updates_are_rounded_without_bias(void **state)
         mfl_graph_free(graph);
 }
 
+/* ---- top-k ---- */
+
+static void sparse_floats_take_a_bit_each_and_themselves(void **state)
+{
+        static float v[10 * MFL_PACK_BLOCK + 3];
+        struct mfl_rng rng = mfl_rng_new(8, MFL_RNG_TEST, 0, 0);
+        const size_t n = MFL_ARRAY_SIZE(v);
+        size_t n_set = 0;
+        for (size_t i = 0; i < n; i++) {
+                uint32_t bits = mfl_rng_below(&rng, 20) ? 0 : mfl_rng_u32(&rng) | 1;
+                memcpy(&v[i], &bits, sizeof bits);
+                n_set += bits != 0;
+        }
+        size_t packed = there_and_back(true, v, sizeof v);
+        assert_true(packed && packed <= 11 * 2 + 10 * 32 + 1 + n_set * 4);
+        /* A bit beyond the last element is none that a packer sets. */
+        uint8_t memory[3 * 4], bytes[] = {253, 0, 0x08};
+        memcpy(memory + sizeof memory - sizeof bytes, bytes, sizeof bytes);
+        assert_int_equal(mfl_unpack(true, memory, sizeof memory, sizeof bytes, NULL), MFL_INVALID);
+}
+
+static int by_size(const void *a, const void *b)
+{
+        float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
+        return (x < y) - (x > y);
+}
+
+/* Beside a sort: which elements are sent, of equal ones the first, whatever the ranges in which the vector is split. */
+static void top_k_sends_the_largest_and_keeps_the_rest(void **state)
+{
+        static float u[999], sent[999], rest[999], order[999];
+        const uint64_t edge[] = {100, 120};
+        const struct mfl_fixed_parts statistics = {edge, 2};
+        struct mfl_rng rng = mfl_rng_new(9, MFL_RNG_TEST, 0, 0);
+        const double shares[] = {1e-9, 0.01, 0.05, 0.5, 0.999, 1};
+        for (int round = 0; round < 60; round++) {
+                double share = shares[round % 6];
+                bool coarse = round % 2; /* many ties */
+                size_t n = MFL_ARRAY_SIZE(u), n_order = 0, k = (size_t)ceil(share * (double)(n - 20)),
+                       n_sent = 0;
+                for (size_t i = 0; i < n; i++) {
+                        u[i] = coarse ? (float)((int)mfl_rng_below(&rng, 9) - 4)
+                                      : (float)ldexp((double)mfl_rng_u32(&rng) - 0x1p31,
+                                                (int)mfl_rng_below(&rng, 60) - 60);
+                        if (i < 100 || i >= 120)
+                                order[n_order++] = u[i];
+                }
+                qsort(order, n_order, sizeof *order, by_size);
+                struct mfl_top_k cut;
+                memcpy(sent, u, sizeof u);
+                mfl_top_k_find(&statistics, share, 1e30f, n, u, &cut);
+                for (size_t first = 0, step = 1 + (size_t)round * 7; first < n; first += step)
+                        mfl_top_k_split(&cut, first, MFL_MIN(step, n - first), sent + first, rest + first);
+                for (size_t i = 0; i < n; i++) {
+                        bool is_statistics = i >= 100 && i < 120, is_sent = rest[i] == 0 && sent[i] == u[i];
+                        assert_true(sent[i] + rest[i] == u[i] && (sent[i] == 0 || rest[i] == 0));
+                        if (is_statistics)
+                                assert_true(sent[i] == u[i]);
+                        else if (fabsf(u[i]) > fabsf(order[k - 1]))
+                                assert_true(is_sent);
+                        else if (fabsf(u[i]) < fabsf(order[k - 1]))
+                                assert_true(rest[i] == u[i]);
+                        if (!is_statistics && u[i] != 0)
+                                n_sent += is_sent;
+                        for (size_t before = 0;
+                                coarse && !is_statistics && u[i] != 0 && is_sent && before < i; before++)
+                                if ((before < 100 || before >= 120) && fabsf(u[before]) == fabsf(u[i]))
+                                        assert_true(rest[before] == 0);
+                }
+                assert_true(n_sent <= k && (order[k - 1] == 0 || n_sent == k));
+        }
+}
+
+/* What is sent keeps to the limit, and what is beyond it is kept; what was kept is added, but not to running statistics. */
+static void top_k_keeps_what_is_beyond_the_limit(void **state)
+{
+        const uint64_t edge[] = {2, 3};
+        const struct mfl_fixed_parts statistics = {edge, 2};
+        float u[] = {3, -1, 100, 0.5f}, rest[] = {2, -0.25f, 7, 0.125f};
+        struct mfl_top_k cut;
+        mfl_top_k_feed(&statistics, 0, 4, rest, u);
+        const float fed[] = {5, -1.25f, 100, 0.625f};
+        assert_memory_equal(u, fed, sizeof u);
+        mfl_top_k_find(&statistics, 0.6, 4, 4, u, &cut); /* two of three */
+        mfl_top_k_split(&cut, 0, 4, u, rest);
+        const float sent[] = {4, -1.25f, 100, 0}, kept[] = {1, 0, 0, 0.625f};
+        for (int i = 0; i < 4; i++)
+                assert_true(u[i] == sent[i] && rest[i] == kept[i]);
+}
+
+/* ---- steps of params ---- */
+
+/* Over many rounds the params stay where plain ones would be, within a step, and whoever adds the steps has the same bits. */
+static void steps_lose_nothing_over_time(void **state)
+{
+        struct mfl_graph *graph = make_graph();
+        size_t n = graph->n_moving;
+        struct mfl_rng rng = mfl_rng_new(10, MFL_RNG_TEST, 0, 0);
+        float *before = mfl_calloc(n, 4), *v = mfl_calloc(n, 4), *rest = mfl_calloc(n, 4),
+              *step = mfl_calloc(n, 4);
+        double *plain = mfl_calloc(n, 8), *scratch = mfl_calloc(n, 8);
+        double *largest = mfl_calloc(mfl_grid_tensors(graph), 8);
+        for (int round = 0; round < 50; round++) {
+                for (size_t i = 0; i < n; i++) {
+                        double change = ((double)mfl_rng_u32(&rng) - 0x1p31) * 0x1p-40;
+                        v[i] = (float)(before[i] + change);
+                        plain[i] += (double)v[i] - before[i];
+                }
+                const struct mfl_grid_down down = {.before = before, .v = v, .rest = rest, .step = step};
+                memset(largest, 0, mfl_grid_tensors(graph) * sizeof *largest);
+                for (size_t first = 0; first < n; first += 37) {
+                        size_t count = MFL_MIN(n - first, (size_t)37);
+                        const struct mfl_grid_down part = {
+                                before + first, v + first, rest + first, step + first};
+                        mfl_grid_down_measure(graph, first, count, &part, scratch, largest);
+                }
+                mfl_grid_down_round(graph, 8, largest, 0, n, &down);
+                for (size_t i = 0; i < n; i++) {
+                        bool statistics = i >= graph->statistics.edge[0] && i < graph->statistics.edge[1];
+                        assert_true(fabs((double)v[i] + rest[i] - plain[i]) < 1e-6);
+                        assert_true(statistics || fabsf(rest[i]) <= 0x1p-14f);
+                        assert_true(!(step[i] == 0 && signbit(step[i])));
+                }
+                mfl_grid_down_add(n, before, step);
+                assert_memory_equal(step, v, n * sizeof *v);
+                memcpy(before, v, n * sizeof *v);
+        }
+        free(before), free(v), free(rest), free(step), free(plain), free(scratch), free(largest);
+        mfl_graph_free(graph);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                cmocka_unit_test(sparse_floats_take_a_bit_each_and_themselves),
+                cmocka_unit_test(top_k_sends_the_largest_and_keeps_the_rest),
+                cmocka_unit_test(top_k_keeps_what_is_beyond_the_limit),
+                cmocka_unit_test(steps_lose_nothing_over_time),
                 cmocka_unit_test(integers_of_every_width_come_back),
                 cmocka_unit_test(floats_come_back_with_their_bits),
                 cmocka_unit_test(what_would_overwrite_itself_is_not_packed),

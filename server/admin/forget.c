@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exact unlearning: a job runs again as if one of its clients had never been there. The rounds before the client's first turn have the
+ * same models again.
+ *
+ * Happy path: the job's file with one more tombstone -> a new job -> the old one and its models go -> the new one starts with round 1.
+ *
+ * A crash between the two leaves both jobs, and the old one can be deleted, or the request repeated. A file whose list can't be changed in
+ * place is refused, with what to write. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "common/settings/yaml_edit.h"
+#include "server/admin/answers.h"
+#include "server/admin/permit.h"
+#include "server/transfer/params_down.h"
+
+/* "[3, 7]": the clients that the job lacks, and this one. */
+static int list_of(const struct mfl_job *spec, uint32_t client, char **ret_list, struct mfl_error *err)
+{
+        size_t bytes = 0;
+        FILE *f = open_memstream(ret_list, &bytes);
+        if (!f)
+                return mfl_fail_memory(err, 64, "a list of clients");
+        fprintf(f, "[");
+        for (uint32_t i = 0; i < spec->selection.n_without; i++)
+                fprintf(f, "%" PRIu32 ", ", spec->selection.without[i]);
+        fprintf(f, "%" PRIu32 "]", client);
+        return fclose(f) ? mfl_fail_memory(err, bytes, "a list of clients") : 0;
+}
+
+/* The job's file, in which the client is a tombstone, too. */
+static int text_of(const char *id, const char *text, uint32_t client, char **ret_text, struct mfl_error *err)
+{
+        struct mfl_job *spec;
+        MFL_CLEANUP_FREE char *list = NULL;
+        int r = mfl_job_parse(text, strlen(text), id, &spec, err);
+        if (r)
+                return r;
+        if (mfl_job_is_without(spec, client))
+                r = mfl_fail(err, MFL_INVALID, "%s is without client %" PRIu32 " already", id, client);
+        if (!r)
+                r = list_of(spec, client, &list, err);
+        mfl_job_free(spec);
+        if (!r)
+                r = mfl_yaml_set(text, id, "selection.without", list, ret_text, err);
+        if (r)
+                return r;
+        r = mfl_job_parse(*ret_text, strlen(*ret_text), id, &spec, err);
+        if (!r)
+                mfl_job_free(spec);
+        return r;
+}
+
+static void run_forget(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        struct mfl_store *store = op->admin->store;
+        struct mfl_store_job row = {{0}};
+        op->status = mfl_store_job_get(store, op->job, &row, &op->err);
+        if (!op->status)
+                op->status = text_of(op->job, row.text, (uint32_t)op->which, &op->text, &op->err);
+        mfl_store_job_deinit(&row);
+        if (!op->status)
+                op->status = mfl_store_job_clone(
+                        store, op->job, op->text, op->token, op->audit.who, op->new_job, &op->err);
+        if (!op->status)
+                op->status = mfl_store_job_get(store, op->new_job, &op->row, &op->err);
+        if (!op->status)
+                op->status = mfl_store_job_delete(store, op->job, &op->err);
+}
+
+static void answer_forget(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
+        if (job && !job->operations) {
+                mfl_transfer_stop_job(op->admin->sessions, job);
+                mfl_server_job_free(job);
+        }
+        mfl_submit_answer(op, session);
+}
+
+void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
+{
+        struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
+        if (!job || !mfl_operator_may_touch(session, request, job, "forget a client of"))
+                return;
+        if (!mfl_server_job_has_ended(job) || mfl_server_job_in_core(job) || job->operations) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
+                return;
+        }
+        struct mfl_request *op = mfl_request_new(session, request, job->id, run_forget, answer_forget);
+        if (!op)
+                return;
+        op->which = clone->client;
+        mfl_strcpy(op->token, sizeof op->token, clone->token);
+        mfl_request_audit(op, "forget", job->id);
+        mfl_snprintf(op->audit.text, sizeof op->audit.text, "client %" PRIu32, clone->client);
+        mfl_request_start(op, session);
+}
