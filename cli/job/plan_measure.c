@@ -56,7 +56,9 @@ static int open_subject(const char *backend, const struct mfl_job *job, const st
                 .moments = s->net.moments,
                 .start = job->aggregation.strategy == MFL_STRATEGY_FEDPROX,
                 .bucket_bytes = job->parallel.bucket,
-                .deadline_ms = DEADLINE_MS};
+                .deadline_ms = DEADLINE_MS,
+                .snapshot = job->parallel.snapshot,
+                .keeps = 1};
         return 0;
 }
 

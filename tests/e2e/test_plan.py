@@ -38,6 +38,17 @@ def test_sizes(tmp_path):
     assert found['best']['members'] == 1  # without times, the fewest that fit
 
 
+def test_snapshots_are_counted(tmp_path):
+    def members(parallel):
+        found = json.loads(plan(tmp_path, *DATA, '--sizes', '--json', parallel=parallel).stdout)
+        return {(p['members'], p['zero']): p['member_bytes'] for p in found['plans']}
+    plain, copied = members('parallel: {grain: 2, bucket: 64KiB}'), members('parallel: {grain: 2, bucket: 64KiB, snapshot: 5}')
+    params = 20 * 257 * 256 + 257 * 10
+    for (n, zero), size in copied.items():  # two shards, twice; each with a block more in each bucket
+        more = 48 * params / n if zero and n > 1 else 0
+        assert more <= size - plain[n, zero] <= more + 48 * 4096 * 42
+
+
 def test_memory_decides(tmp_path):
     sizes = json.loads(plan(tmp_path, *DATA, '--sizes', '--json').stdout)['plans']
     least = min(sizes, key=lambda p: p['leader_bytes'])
