@@ -44,6 +44,7 @@ enum mfl_mesh_loss {
         MFL_MESH_GONE,      /* its process has ended, or its connection */
         MFL_MESH_LATE,      /* the others have waited for it */
         MFL_MESH_UNREACHED, /* no connection to it could be made */
+        MFL_MESH_ISOLATED,  /* it could connect to nobody */
         MFL_MESH_LOSS_COUNT_
 };
 
