@@ -67,6 +67,22 @@ def test_times_of_this_machine(tmp_path):
     assert 'MS/STEP' in plan(tmp_path, *DATA, '--members', '2').stdout
 
 
+@pytest.mark.parametrize('model,loss', [
+    ('{input: [16], classes: 3, layers: [{dense: {units: 3}}]}', 'squared'),
+    ('{input: [2, 6, 6], classes: 3, layers: [{conv2d: {filters: 3, kernel: 1}}]}', 'cross-entropy'),  # a label for each pixel
+])
+def test_target_values_and_labels_of_pixels_are_timed(tmp_path, model, loss):
+    (tmp_path / 'job.yaml').write_text(f'''name: plan
+rounds: 1
+model: {model}
+data: {{name: rows, partition: iid, clients: 1}}
+training: {{loss: {loss}, lr: 0.1, batch: 8, backend: reference}}
+parallel: {{grain: 4}}
+''')
+    found = json.loads(h.mfl('plan', str(tmp_path / 'job.yaml'), '--members', '2', '--json').stdout)
+    assert found['measured']['grain_seconds'] > 0 and all(p['seconds'] > 0 for p in found['plans'])
+
+
 def test_a_stage_of_the_job_is_kept(tmp_path):
     job = 'parallel: {grain: 2, members: 4, zero: 2}'
     found = json.loads(plan(tmp_path, *DATA, '--sizes', '--json', parallel=job).stdout)
