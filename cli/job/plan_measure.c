@@ -104,8 +104,7 @@ static int random_answers(const struct subject *s, uint32_t n, struct mfl_rng *r
         return set->train.labels ? 0 : mfl_fail_memory(err, count * sizeof(int32_t), "labels");
 }
 
-static int random_samples(
-        const struct subject *s, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
+static int random_samples(const struct subject *s, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
 {
         const struct mfl_graph *graph = s->graph;
         struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);

@@ -105,6 +105,9 @@ void mfl_mesh_op_slice(
 void mfl_mesh_reduce(
         enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
 
+/* Whether the reduction has the same bits in any order: all but sums of floats. */
+bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction);
+
 /* Runs one operation to its end. MFL_MESH_BROKEN also when it has not ended after deadline_ms, or *cancel is set (NULL:
  * nobody cancels); the mesh is aborted then. */
 int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms,
