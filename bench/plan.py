@@ -88,7 +88,9 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     options = parser.parse_args()
-    rows, errors, orders, slower = [], [], [], []
+    errors, orders, slower = [], [], []
+    line = "{:11} {:>7} {:>4} {:>9} {:>9} {:>6} {:>9}  {}"
+    print(line.format("model", "members", "zero", "said ms", "took ms", "error", "cpu ms", ""), flush=True)
     for name in options.models:
         steps = max(4, int(options.steps * MODELS[name][3]))
         said, took, cpu, best = {}, {}, {}, None
@@ -104,11 +106,10 @@ def main():
         for plan in PLANS:
             error = said[plan] / took[plan] - 1
             errors.append(abs(error))
-            rows.append([name, f"{plan[0]}", f"{plan[1]}" if plan[0] > 1 else "-", f"{1e3 * said[plan]:.2f}", f"{1e3 * took[plan]:.2f}", f"{100 * error:+.0f}%",
-                         f"{1e3 * cpu[plan]:.2f}", "chosen" if plan == best else ""])
+            print(line.format(name, plan[0], plan[1] if plan[0] > 1 else "-", f"{1e3 * said[plan]:.2f}", f"{1e3 * took[plan]:.2f}", f"{100 * error:+.0f}%",
+                              f"{1e3 * cpu[plan]:.2f}", "chosen" if plan == best else ""), flush=True)
         orders.append(spearman([said[p] for p in PLANS], [took[p] for p in PLANS]))
         slower.append(took[best] / min(took.values()) - 1)
-    bench.table(["model", "members", "zero", "said ms", "took ms", "error", "cpu ms", ""], rows)
     print(f"median error {100 * statistics.median(errors):.0f}% of {len(errors)} plans; order {statistics.mean(orders):.2f}; "
           f"the chosen plan is {100 * max(slower):.0f}% slower than the fastest at most")
 
