@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that one daemon's `memory` refuses, trained by several daemons of one host: what each needs, and that the model is the same.
 
-    team_memory.py [--runs 1:1.5GiB 4:1.5GiB 1:8GiB] [--depth 142] [--width 1024] [--steps 2]
+    team_memory.py [--runs 1:1.5GiB 4:1.5GiB 1:8GiB] [--depth 142] [--width 1024] [--steps 2] [--zero auto] [--snapshot 0]
 
 Each run is a server of its own with DAEMONS:MEMORY daemons of one worker and the same job: one client, dense layers, AdamW, exact sums,
-`zero: auto`. A refusal is printed with the sizes that `mfl show` gives. "resident" is the highest resident memory of a daemon, in
+in the stage --zero, with a snapshot every so many steps. A refusal is printed with the sizes that `mfl show` gives. "resident" is the highest resident memory of a daemon, in
 bytes per parameter above what it had before the job; what daemons share counts for each of them that has mapped it. "share" is the highest
 sum over all daemons of what each has for its own, and its part of what it shares (Pss), by the number of daemons. The program fails if
 jobs that were trained have different digests. At its size it needs 16 GB of memory."""
@@ -28,7 +28,7 @@ model:
     - dense: {{units: 10}}
 data: {{name: images, partition: iid, clients: 1}}
 training: {{optimizer: adamw, lr: 0.0001, batch: 4, steps: {options.steps}, backend: cpu}}
-parallel: {{grain: 1, members: 4, within: node}}
+parallel: {{grain: 1, members: 4, within: node, zero: {options.zero}, snapshot: {options.snapshot}}}
 evaluation: {{every: 0}}
 limits: {{deadline: 20m}}
 """
@@ -89,6 +89,8 @@ def main():
     parser.add_argument("--depth", type=int, default=142)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--zero", default="auto")
+    parser.add_argument("--snapshot", type=int, default=0)
     options = parser.parse_args()
     rows, reasons = [], []
     for run in options.runs:

@@ -49,7 +49,8 @@
 #define MFL_TEAM_GONE 0u
 #define MFL_TEAM_LATE 1u
 #define MFL_TEAM_UNREACHED 2u
-#define MFL_TEAM_LOSS_MAX MFL_TEAM_UNREACHED
+#define MFL_TEAM_ISOLATED 3u
+#define MFL_TEAM_LOSS_MAX MFL_TEAM_ISOLATED
 
 struct mfl_data_info {
         char name[MFL_NAME_BYTES];

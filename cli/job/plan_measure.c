@@ -56,7 +56,9 @@ static int open_subject(const char *backend, const struct mfl_job *job, const st
                 .moments = s->net.moments,
                 .start = job->aggregation.strategy == MFL_STRATEGY_FEDPROX,
                 .bucket_bytes = job->parallel.bucket,
-                .deadline_ms = DEADLINE_MS};
+                .deadline_ms = DEADLINE_MS,
+                .snapshot = job->parallel.snapshot,
+                .keeps = 1};
         return 0;
 }
 
@@ -80,30 +82,47 @@ int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct 
 
 /* ---- a worker's steps ---- */
 
-static int random_samples(
-        const struct mfl_graph *graph, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
+/* Class labels, of each position where there are several, or target values from 0 to 1, which any loss takes. */
+static int random_answers(const struct subject *s, uint32_t n, struct mfl_rng *rng, struct mfl_dataset *set,
+        struct mfl_error *err)
 {
+        const struct mfl_graph *graph = s->graph;
+        size_t each = (size_t)MFL_MAX(1, graph->positions), count = n * each;
+        if (mfl_loss_answers(s->net.loss.kind) == MFL_ANSWERS_TARGETS) {
+                count *= (size_t)graph->classes;
+                set->n_targets = graph->classes;
+                set->classes = 0;
+                set->train.targets = mfl_malloc(count * sizeof *set->train.targets);
+                for (size_t i = 0; set->train.targets && i < count; i++)
+                        set->train.targets[i] = (float)mfl_rng_below(rng, 1000) / 1000.0f;
+                return set->train.targets ? 0 : mfl_fail_memory(err, count * sizeof(float), "targets");
+        }
+        set->labels_per_sample = each > 1 ? (int)each : 0;
+        set->train.labels = mfl_malloc(count * sizeof *set->train.labels);
+        for (size_t i = 0; set->train.labels && i < count; i++)
+                set->train.labels[i] = (int32_t)mfl_rng_below(rng, (uint32_t)graph->classes);
+        return set->train.labels ? 0 : mfl_fail_memory(err, count * sizeof(int32_t), "labels");
+}
+
+static int random_samples(const struct subject *s, uint32_t n, struct mfl_dataset *set, struct mfl_error *err)
+{
+        const struct mfl_graph *graph = s->graph;
         struct mfl_rng rng = mfl_rng_new(1, MFL_RNG_TEST, 0, 0);
-        size_t count = n * (size_t)mfl_shape_count(&graph->input),
-               each = (size_t)MFL_MAX(1, graph->positions);
-        *set = (struct mfl_dataset){.shape = graph->input,
-                .classes = graph->classes,
-                .vocabulary = graph->vocabulary,
-                .labels_per_sample = each > 1 ? (int)each : 0};
-        int32_t *tokens = mfl_malloc(count * sizeof *tokens), *labels = mfl_malloc(n * each * sizeof *labels);
-        set->train = (struct mfl_split){
-                .n = n, .dtype = graph->vocabulary ? MFL_I32 : MFL_U8, .samples = tokens, .labels = labels};
-        if (!tokens || !labels)
+        size_t count = n * (size_t)mfl_shape_count(&graph->input);
+        *set = (struct mfl_dataset){
+                .shape = graph->input, .classes = graph->classes, .vocabulary = graph->vocabulary};
+        int32_t *tokens = mfl_malloc(count * sizeof *tokens);
+        set->train =
+                (struct mfl_split){.n = n, .dtype = graph->vocabulary ? MFL_I32 : MFL_U8, .samples = tokens};
+        if (!tokens)
                 return mfl_fail_memory(err, count * sizeof *tokens, "samples");
         for (size_t i = 0; i < count && graph->vocabulary; i++)
                 tokens[i] = (int32_t)mfl_rng_below(&rng, (uint32_t)graph->vocabulary);
         for (size_t i = 0; i < count && !graph->vocabulary; i++)
                 ((uint8_t *)tokens)[i] = (uint8_t)mfl_rng_u32(&rng);
-        for (size_t i = 0; i < n * each; i++)
-                labels[i] = (int32_t)mfl_rng_below(&rng, (uint32_t)graph->classes);
         for (int c = 0; c < MFL_CHANNELS_MAX; c++)
                 set->scale[c] = 1.0f / 255.0f;
-        return 0;
+        return random_answers(s, n, &rng, set, err);
 }
 
 struct worker {
@@ -123,7 +142,7 @@ static int worker_new(const struct subject *s, struct worker *w, struct mfl_erro
         uint64_t wide = s->ops->grad->elements(s->graph, &s->net);
         int r = s->ops->device_open(&w->device, err);
         if (!r)
-                r = random_samples(s->graph, rows, &w->set, err);
+                r = random_samples(s, rows, &w->set, err);
         if (!r)
                 r = s->ops->data_new(w->device, &w->set, &w->set.train, true, &w->data, err);
         if (!r)
@@ -158,6 +177,7 @@ static void worker_free(const struct subject *s, struct worker *w)
         free(w->index);
         free(w->set.train.samples);
         free(w->set.train.labels);
+        free(w->set.train.targets);
 }
 
 /* The fastest step counts: other load only adds. The first one also makes what the backend keeps. */
@@ -252,8 +272,6 @@ int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struc
         struct subject s;
         struct worker w = {0};
         int r = open_subject(backend, job, graph, &s, err);
-        if (!r && mfl_loss_answers(s.net.loss.kind) == MFL_ANSWERS_TARGETS)
-                return mfl_fail(err, MFL_INVALID, "models with target values are not timed");
         if (!r)
                 r = worker_new(&s, &w, err);
         if (!r)

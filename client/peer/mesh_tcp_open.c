@@ -2,7 +2,8 @@
 /* The ranks of a mesh over TCP meet: each connects to those below it, and waits for those above it.
  *
  * A rank that does not know the team yet, because its task is still on the way, is asked again and again. One that can't be
- * reached at all, or is not of the team, ends the meeting. */
+ * reached at all, or is not of the team, ends the meeting. Then this rank also tries all others: if it reaches none of them, it
+ * accuses itself, since a firewall in front of it explains that and a closed port elsewhere does not. */
 #include "client/peer/mesh_tcp.h"
 
 #include <stdio.h>
@@ -13,6 +14,7 @@
 
 #include "client/peer/dial.h"
 #include "client/peer/port.h"
+#include "client/peer/reach.h"
 
 #define AGAIN_MS 10u
 #define AGAIN_MS_MAX 250u
@@ -80,6 +82,27 @@ static int dial(struct opening *opening, uint32_t rank, struct peer_link **ret_l
         return mfl_peer_dial(o->address[rank], opening->context, &greeting, o->cancel, ret_link, err);
 }
 
+/* One rank can't be reached at its address. */
+static int look_around(struct opening *opening, uint32_t rank, struct mfl_error *err)
+{
+        const struct mfl_mesh_tcp_options *o = opening->options;
+        const char *others[MFL_MESH_RANKS_MAX];
+        uint32_t tried;
+        for (uint32_t r = 0; r < o->n_ranks; r++)
+                others[r] = is_local(o, r) ? NULL : o->address[r];
+        uint32_t found = mfl_peer_reach(others, o->n_ranks, o->address[rank], o->cancel, &tried);
+        size_t length = strlen(err->text);
+        if (tried && found == o->n_ranks && !(o->cancel && atomic_load(o->cancel))) {
+                mfl_snprintf(err->text + length, sizeof err->text - length, "; nor can %u other%s", tried,
+                        tried > 1 ? "s" : "");
+                return accuse(opening, o->rank, MFL_MESH_ISOLATED, err);
+        }
+        if (found < o->n_ranks)
+                mfl_snprintf(
+                        err->text + length, sizeof err->text - length, "; %s can be reached", others[found]);
+        return accuse(opening, rank, MFL_MESH_UNREACHED, err);
+}
+
 static int connect_to(struct opening *opening, uint32_t rank, struct mfl_error *err)
 {
         const struct mfl_mesh_tcp_options *o = opening->options;
@@ -100,7 +123,8 @@ static int connect_to(struct opening *opening, uint32_t rank, struct mfl_error *
                 mfl_fail(err, MFL_MESH_BROKEN, "rank %u of the team %s at %s: %.300s", rank,
                         r == PEER_REFUSED ? "is not who it should be" : "can't be reached", o->address[rank],
                         why.text);
-                return accuse(opening, rank, MFL_MESH_UNREACHED, err);
+                return r == PEER_REFUSED ? accuse(opening, rank, MFL_MESH_UNREACHED, err)
+                                         : look_around(opening, rank, err);
         }
         uint32_t pause_ms = opening->again[rank].pause_ms;
         opening->again[rank].pause_ms = pause_ms = MFL_MIN(MFL_MAX(2 * pause_ms, AGAIN_MS), AGAIN_MS_MAX);

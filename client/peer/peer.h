@@ -43,12 +43,15 @@ struct mfl_mesh_tcp_options {
         uint32_t epoch;
         uint32_t rank, n_ranks;
         uint32_t local_first, n_local; /* ranks of this process, this one among them */
-        const char *const
-                *address; /* n_ranks: where each rank is reached; those of higher ranks are not used */
+        const char *const *
+                address; /* n_ranks: where each rank is reached; of higher ranks NULL or "" will do: nobody then learns
+                             who else can be reached when one can't */
         uint8_t key[MFL_TEAM_KEY_BYTES]; /* the same at all ranks, and nowhere else */
         uint32_t deadline_ms;            /* for all ranks to appear */
         const atomic_bool *cancel;       /* NULL: nobody cancels */
-        uint32_t *accused; /* after MFL_MESH_BROKEN: as in struct mfl_mesh, like loss; NULL: not wanted */
+        /* After MFL_MESH_BROKEN: as in struct mfl_mesh, like loss; NULL: not wanted. The own rank, and MFL_MESH_ISOLATED: of
+         * two other daemons or more it could connect to none. */
+        uint32_t *accused;
         enum mfl_mesh_loss *loss;
 };
 

@@ -218,11 +218,13 @@ static int run_threads(struct trainer_run *run, uint32_t n_work, void (*fn)(void
         enum mfl_task_kind kind = task->kind == MFL_TASK_EVAL ? MFL_TASK_EVAL : MFL_TASK_TRAIN;
         uint32_t n = task->team.team ? 1 : MFL_MAX(1u, MFL_MIN(n_work, run->job->n_slots));
         run->job->apart = task->team.team ? task->team.widths[task->team.member] : 0;
-        run->job->apart_ranks = 0;
+        run->job->apart_ranks = run->job->apart_widest = 0;
         run->job->apart_peers = task->team.team && task->team.peers;
         run->job->sums = run->sum || trainer_corrects(run->job->spec) || run->phases[0].mix != 0;
-        for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++)
+        for (uint32_t i = 0; task->team.team && i < task->team.n_members; i++) {
                 run->job->apart_ranks += task->team.widths[i];
+                run->job->apart_widest = MFL_MAX(run->job->apart_widest, task->team.widths[i]);
+        }
         int r = mfl_trainer_job_prepare(trainer, run->job, kind, n, &run->clients, err);
         atomic_store(&run->n_working, n);
         run->unprepared = r && trainer->no_room;

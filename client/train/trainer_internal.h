@@ -181,6 +181,7 @@ struct trainer_job {
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks;          /* of all its daemons */
+        uint32_t apart_widest;         /* the most that one of them has */
         bool apart_peers;              /* they may be on several nodes */
         struct mfl_parallel_took took; /* by the widest team of threads; ranks 0: none yet */
         uint32_t took_tasks;           /* begun since then */

@@ -48,42 +48,88 @@ static const struct mfl_team *farthest(const struct trainer_team *team)
         return best;
 }
 
-static int keep(struct trainer_run *run, const struct trainer_lane *lane, const struct mfl_team *from,
-        struct mfl_error *err)
+/* Whether what is kept is of the task's client and its training. */
+static bool is_of(const struct trainer_kept *kept, const struct mfl_task *task, uint64_t client)
 {
-        struct mfl_trainer *trainer = run->trainer;
+        return kept && kept->client == client && kept->round == task->round &&
+               !memcmp(kept->params_digest, task->params_digest, sizeof(kept->params_digest));
+}
+
+static int reserve(
+        struct trainer_run *run, const struct trainer_lane *lane, uint64_t bytes, struct mfl_error *err)
+{
+        struct trainer_memory *memory = &run->trainer->memory;
         const struct mfl_task *task = run->request->task;
-        uint64_t bytes = mfl_team_state_bytes(from);
-        int r = mfl_trainer_memory_reserve(&trainer->memory, bytes, "a lost team's client", err);
+        int r = mfl_trainer_memory_reserve(memory, bytes, "a lost team's client", err);
+        struct trainer_kept *kept = r ? NULL : run->job->kept;
+        if (!r && !kept)
+                kept = mfl_calloc(1, sizeof(*kept));
+        if (!r && !kept) {
+                mfl_trainer_memory_release(memory, bytes);
+                r = mfl_fail_memory(err, sizeof(*kept), "a lost team's client");
+        }
         if (r)
                 return r;
-        struct trainer_kept *kept = mfl_calloc(1, sizeof(*kept));
-        r = kept ? mfl_team_state_new(from, run->items[lane->item].square_sum, &kept->state, err)
-                 : mfl_fail_memory(err, sizeof(*kept), "a lost team's client");
-        if (r) {
-                free(kept);
-                mfl_trainer_memory_release(&trainer->memory, bytes);
-                return r;
-        }
         kept->client = lane->local.client;
         kept->round = task->round;
         memcpy(kept->params_digest, task->params_digest, sizeof(kept->params_digest));
-        kept->bytes = bytes;
+        kept->bytes += bytes;
         run->job->kept = kept;
         return 0;
+}
+
+static int keep_whole(struct trainer_run *run, const struct trainer_lane *lane, const struct mfl_team *from,
+        struct mfl_error *err)
+{
+        mfl_trainer_kept_drop(run->trainer, run->job);
+        int r = reserve(run, lane, mfl_team_state_bytes(from), err);
+        if (!r)
+                r = mfl_team_state_new(from, run->items[lane->item].square_sum, &run->job->kept->state, err);
+        if (r)
+                mfl_trainer_kept_drop(run->trainer, run->job);
+        return r;
+}
+
+/* What this process's ranks have of snapshots. A team that broke in its first one may leave no whole one, and then what it was to
+ * go on from is still needed. */
+static int keep_shards(struct trainer_run *run, const struct trainer_lane *lane,
+        const struct trainer_team *team, struct mfl_error *err)
+{
+        uint64_t bytes = 0;
+        bool whole = false;
+        for (uint32_t i = 0; i < team->n; i++) {
+                bytes += mfl_team_snapshots_bytes(team->ranks[i].team);
+                whole |= mfl_team_snapshots_whole(team->ranks[i].team);
+        }
+        if (whole || !is_of(run->job->kept, run->request->task, lane->local.client))
+                mfl_trainer_kept_drop(run->trainer, run->job);
+        int r = bytes ? reserve(run, lane, bytes, err) : 0;
+        for (uint32_t i = 0; bytes && !r && i < team->n; i++)
+                r = mfl_team_snapshots_take(team->ranks[i].team, &run->job->kept->state, err);
+        if (r)
+                mfl_trainer_kept_drop(run->trainer, run->job);
+        return r;
+}
+
+static bool has_shards(const struct trainer_team *team)
+{
+        bool any = false;
+        for (uint32_t i = 0; i < team->n; i++)
+                any |= mfl_team_snapshots_bytes(team->ranks[i].team) > 0;
+        return any;
 }
 
 void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot)
 {
         const struct trainer_lane *lane = &slot->lanes[0];
-        const struct mfl_team *from = slot->team && slot->team->apart && !slot->team->taken && lane->active
-                                              ? farthest(slot->team)
-                                              : NULL;
+        const struct trainer_team *team = slot->team;
         struct mfl_error err;
-        if (!from)
+        if (!team || !team->apart || team->taken || !lane->active)
                 return;
-        mfl_trainer_kept_drop(run->trainer, run->job);
-        if (keep(run, lane, from, &err))
+        const struct mfl_team *from = farthest(team);
+        if (!from && !has_shards(team))
+                return;
+        if (from ? keep_whole(run, lane, from, &err) : keep_shards(run, lane, team, &err))
                 mfl_log_job(MFL_LOG_INFO, run->job->id, "%s: client %llu will begin anew: %s", run->job->id,
                         (unsigned long long)lane->local.client, err.text);
         else
@@ -95,10 +141,7 @@ void mfl_trainer_keep(struct trainer_run *run, struct trainer_slot *slot)
 static const struct mfl_team_state *find(const struct trainer_run *run, uint64_t client)
 {
         const struct trainer_kept *kept = run->job->kept;
-        const struct mfl_task *task = run->request->task;
-        bool same = kept && kept->client == client && kept->round == task->round &&
-                    !memcmp(kept->params_digest, task->params_digest, sizeof(kept->params_digest));
-        return same ? kept->state : NULL;
+        return is_of(kept, run->request->task, client) ? kept->state : NULL;
 }
 
 static void resume_rank(void *arg, uint32_t i)

@@ -171,6 +171,9 @@ static void meet_rank(void *arg, uint32_t i)
         struct mfl_team_options how =
                 mfl_trainer_team_options(job, &order->slot->team->options, order->slot->team->zero);
         how.deadline_ms = FIRST_MS;
+        how.snapshot = team_of(run)->n_members > 1 ? how.snapshot : 0;
+        if (how.snapshot)
+                mfl_parallel_keepers(team_of(run)->widths, team_of(run)->n_members, how.keeper);
         const struct mfl_loss loss = mfl_loss_of_job(job->spec);
         rank->accused = 0;
         rank->loss = MFL_MESH_GONE;

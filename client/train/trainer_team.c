@@ -58,6 +58,7 @@ uint32_t mfl_trainer_team_size(const struct trainer_team *team)
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width)
 {
         return !team || (!team->broken && team->n == width && team->apart_ranks == job->apart_ranks &&
+                                team->apart_widest == job->apart_widest &&
                                 team->bytes >= mfl_trainer_update_bytes(job));
 }
 
@@ -109,6 +110,7 @@ int mfl_trainer_team_new(struct mfl_trainer *trainer, const struct trainer_job *
         *team = (struct trainer_team){.n = n,
                 .apart = job->apart > 0,
                 .apart_ranks = job->apart_ranks,
+                .apart_widest = job->apart_widest,
                 .zero = zero,
                 .bytes = bytes,
                 .options = *options,
@@ -161,6 +163,7 @@ static void step_rank(void *arg, uint32_t i)
         const struct trainer_data *data = order->run->job->data;
         const atomic_bool *cancel = order->slot->team->apart ? &order->run->request->control->cancel : NULL;
         rank->steps = order->slot->groups[0];
+        mfl_team_set_note(rank->team, order->run->items[order->slot->lanes[0].item].square_sum);
         rank->code = mfl_team_step(rank->team, data->dataset, mfl_trainer_train_split(order->run),
                 mfl_trainer_train_data(order->run), &rank->steps, order->n_steps, order->opt, cancel,
                 &rank->err);

@@ -36,9 +36,10 @@ struct trainer_team {
         uint32_t n; /* ranks of this process */
         bool apart, broken;
         uint32_t apart_ranks; /* of all processes */
-        uint32_t zero;        /* stage; apart: the least that this process has room for */
-        bool taken;           /* apart: the first rank's params have become an update */
-        uint64_t bytes;       /* reserved */
+        uint32_t apart_widest;
+        uint32_t zero;  /* stage; apart: the least that this process has room for */
+        bool taken;     /* apart: the first rank's params have become an update */
+        uint64_t bytes; /* reserved */
         struct mfl_net_options options;
         uint32_t n_words;    /* apart: so far, in this meeting */
         uint64_t slowest_ns; /* apart: step */
@@ -60,9 +61,9 @@ int mfl_trainer_meet_word(struct trainer_run *run, struct trainer_slot *slot, en
 /* ---- a team that was lost: trainer_kept.c ----
  *
  * A task whose team loses a member fails, and the server deals its clients again under new task and team numbers, which are the
- * team's next epoch. A member that has all of the training's state (kernels/team/team.h) keeps a copy beside the job: one
- * client's, with the round and the params that it began with. If it is then in a team for that client and these params again, or
- * gets the client alone, the training goes on from there; whoever has come farthest gives its state to the others. Nobody
+ * team's next epoch. A member that has all of the training's state, or snapshots of its own and another member's shards
+ * (kernels/team/team.h), keeps them beside the job: one client's, with the round and the params that it began with. If it is then in a team for that client and these params again, or
+ * gets the client alone, the training goes on from the farthest state that its members have together. Nobody
  * is told: the result is the same either way. The copy goes when the client has gone on, another one is kept, the job is forgotten, or its
  * memory is needed. */
 

@@ -23,6 +23,8 @@ struct mfl_team_options mfl_trainer_team_options(
                 .moments = net->moments,
                 .start = spec->aggregation.strategy == MFL_STRATEGY_FEDPROX,
                 .shared = !job->apart,
+                .snapshot = job->apart ? spec->parallel.snapshot : 0,
+                .keeps = mfl_parallel_keeps(job->apart_widest, job->apart_ranks),
                 .overlap = spec->parallel.overlap,
                 .bucket_bytes = spec->parallel.bucket};
 }
@@ -42,6 +44,7 @@ static uint64_t rank_bytes(const struct mfl_trainer *trainer, const struct train
 {
         struct mfl_team_options team = mfl_trainer_team_options(job, options, zero);
         team.shared = false;
+        team.snapshot = options->lent ? job->spec->parallel.snapshot : 0;
         team.follows = zero == 3 && job->apart_peers;
         return mfl_team_bytes(trainer->ops, job->graph, options, &team, n_ranks) +
                (options->lent ? params_bytes(trainer, job, options, n_ranks, zero) : 0);

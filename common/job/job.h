@@ -319,7 +319,8 @@ struct mfl_job {
                 bool exact; /* default true; false: sums of floats, whose bits depend on the number of workers */
                 int zero;     /* where optimizer state and gradients lie: 0 to 3, default MFL_ZERO_AUTO */
                 bool overlap; /* default false: sums of gradients travel while the last grain is computed */
-                uint64_t bucket; /* bytes of such a sum that travel at once; default 4 MiB */
+                uint64_t bucket;   /* bytes of such a sum that travel at once; default 4 MiB */
+                uint32_t snapshot; /* steps between copies of sharded state (kernels/team/team.h); 0: none */
         } parallel;
         /* How updates travel. */
         struct {

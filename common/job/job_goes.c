@@ -50,6 +50,21 @@ static bool least_within_daemon(const struct mfl_job *job)
         return job->parallel.members_min > 1 && job->parallel.within == MFL_WITHIN_DAEMON;
 }
 
+static bool snaps_within_daemon(const struct mfl_job *job)
+{
+        return job->parallel.snapshot && job->parallel.within == MFL_WITHIN_DAEMON;
+}
+
+static bool snaps_whole(const struct mfl_job *job)
+{
+        return job->parallel.snapshot && !job->parallel.zero;
+}
+
+static bool snaps_floats(const struct mfl_job *job)
+{
+        return job->parallel.snapshot && !job->parallel.exact;
+}
+
 static bool least_by_modulo(const struct mfl_job *job)
 {
         return job->parallel.members_min > 1 && job->selection.assign == MFL_ASSIGN_MODULO;
@@ -345,6 +360,19 @@ static const struct mfl_job_rule rules[] = {
         {{"parallel: within: daemon", "members.min above 1",
                  "min is for teams of several daemons; write within: node or any, or leave min out"},
                 ANY, least_within_daemon, "parallel", "members"},
+        {{"parallel: within: daemon", "snapshot",
+                 "a snapshot is kept by another daemon of the team; write within: node or any, or leave "
+                 "snapshot out"},
+                ANY, snaps_within_daemon, "parallel", "snapshot"},
+        {{"parallel: zero: 0", "snapshot",
+                 "in stage 0 each member has all of the training's state, and nothing is lost with one; "
+                 "leave "
+                 "snapshot out, or write zero: 1, 2 or 3"},
+                ANY, snaps_whole, "parallel", "snapshot"},
+        {{"parallel: exact: false", "snapshot",
+                 "with exact: false the model depends on the number of members, so another team can't go on; "
+                 "leave snapshot out, or write exact: true"},
+                ANY, snaps_floats, "parallel", "snapshot"},
         {{"selection: assign: modulo", "members.min above 1",
                  "with selection.assign: modulo each client has its daemon, and no team; leave min out"},
                 ANY, least_by_modulo, "parallel", "members"},

@@ -388,7 +388,8 @@ const struct mfl_yaml_field mfl_job_parallel_fields[] = {
                 .offset = offsetof(struct mfl_job, parallel.zero),
                 .read = read_zero},
         {.key = "exact", PARALLEL_AT(BOOL, exact)}, {.key = "overlap", PARALLEL_AT(BOOL, overlap)},
-        {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)}, {0}};
+        {.key = "bucket", PARALLEL_AT(SIZE, bucket), .min = 65536, .max = (double)(1 << 30)},
+        {.key = "snapshot", PARALLEL_AT(U32, snapshot), .max = 1000000}, {0}};
 
 /* `auto` is said by members, and by no other key: the grain follows from the batch. */
 int mfl_job_read_parallel(

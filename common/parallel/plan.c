@@ -17,8 +17,49 @@ uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_
         /* A slice may have a block more than its share of a bucket. */
         uint64_t own = stage ? MFL_MIN(s->n, s->n / n_ranks + n_buckets * MFL_PARALLEL_BLOCK) : s->n;
         uint64_t sums = stage < 2 ? s->n : own + MFL_MIN(s->n, 3 * window);
-        return sums * s->size + own * s->kept * sizeof(float) + s->n / MFL_PARALLEL_BLOCK * sizeof(double) +
-               s->statistics * sizeof(float) + (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
+        uint64_t copies = stage && n_ranks > 1 ? own * s->snapshot : 0;
+        return sums * s->size + own * s->kept * sizeof(float) + copies +
+               s->n / MFL_PARALLEL_BLOCK * sizeof(double) + s->statistics * sizeof(float) +
+               (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
+}
+
+/* Ranks of the widest process are [*ret_first, *ret_first + the width that is returned). */
+static uint32_t find_widest(
+        const uint32_t *width, uint32_t n_processes, uint32_t *ret_first, uint32_t *ret_ranks)
+{
+        uint32_t widest = 0, ranks = 0;
+        for (uint32_t i = 0; i < n_processes; i++) {
+                if (width[i] > widest) {
+                        widest = width[i];
+                        *ret_first = ranks;
+                }
+                ranks += width[i];
+        }
+        *ret_ranks = ranks;
+        return widest;
+}
+
+/* Where no process has more than half of the ranks, those at the distance of the widest one are of another; else that one and the
+ * others keep each other's. */
+void mfl_parallel_keepers(const uint32_t *width, uint32_t n_processes, uint8_t *keeper)
+{
+        uint32_t first = 0, ranks, widest = find_widest(width, n_processes, &first, &ranks), others = 0;
+        for (uint32_t r = 0; r < ranks; r++) {
+                bool inside = r >= first && r < first + widest;
+                uint32_t other = (r - first) % MFL_MAX(1u, ranks - widest); /* of those outside */
+                if (2 * widest <= ranks)
+                        keeper[r] = (uint8_t)((r + widest) % ranks);
+                else if (inside)
+                        keeper[r] = (uint8_t)(other < first ? other : other + widest);
+                else
+                        keeper[r] = (uint8_t)(first + others++);
+        }
+}
+
+uint32_t mfl_parallel_keeps(uint32_t widest, uint32_t n_ranks)
+{
+        uint32_t others = n_ranks > widest ? n_ranks - widest : 1;
+        return 2 * widest <= n_ranks ? 1 : (widest + others - 1) / others;
 }
 
 /* Of the rank that has the most. */

@@ -22,12 +22,19 @@ struct mfl_parallel_shape {
         uint32_t size;       /* bytes of an element of a sum */
         uint64_t bucket;     /* elements */
         bool aside;          /* a bucket of params that another rank writes */
+        uint32_t snapshot;   /* bytes per own element of copies of sharded state; 0: none are kept */
 };
 
 /* The stage at which so many ranks work: one alone has nothing to share out, and ranks with one memory share it anyway. */
 uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks);
 /* Bytes of a rank, at most, beside its params; stage: as above. */
 uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *shape, uint32_t n_ranks, uint32_t stage);
+
+/* Who keeps a copy of whose shards: rank r's is at keeper[r], which is a rank of another process. Ranks stand process by process, `width`
+ * of each, two processes or more. */
+void mfl_parallel_keepers(const uint32_t *width, uint32_t n_processes, uint8_t *keeper);
+/* The most ranks that have one keeper then. widest: of the widths. */
+uint32_t mfl_parallel_keeps(uint32_t widest, uint32_t n_ranks);
 
 /* Of a job on daemons of one node, with one worker each. Seconds: 0 where nothing was measured. */
 struct mfl_parallel_facts {

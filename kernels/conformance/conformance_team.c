@@ -120,6 +120,10 @@ static void compare(struct team_run *run)
                         run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
         mfl_conf_test_lost(run, one, &score);
+        if (mfl_conf_is_smoke(run->kase->name)) {
+                mfl_conf_test_lost_shard(run, one, &score);
+                mfl_conf_test_lost_again(run, one, &score);
+        }
         train_plain(run, accumulated);
         double distance = mfl_conf_params_distance(one, accumulated, run->t->first, n);
         mfl_conf_report(distance < bound,

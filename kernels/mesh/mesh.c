@@ -126,6 +126,11 @@ void mfl_mesh_reduce(
         mfl_assert(false);
 }
 
+bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction)
+{
+        return reduction == MFL_MESH_MAX || type == MFL_MESH_I64 || type == MFL_MESH_U8;
+}
+
 int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms,
         const atomic_bool *cancel, struct mfl_error *err)
 {

@@ -44,6 +44,7 @@ enum mfl_mesh_loss {
         MFL_MESH_GONE,      /* its process has ended, or its connection */
         MFL_MESH_LATE,      /* the others have waited for it */
         MFL_MESH_UNREACHED, /* no connection to it could be made */
+        MFL_MESH_ISOLATED,  /* it could connect to nobody */
         MFL_MESH_LOSS_COUNT_
 };
 
@@ -103,6 +104,9 @@ void mfl_mesh_op_slice(
 /* to[i] = the reduction of to[i] and from[i]. */
 void mfl_mesh_reduce(
         enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
+
+/* Whether the reduction has the same bits in any order: all but sums of floats. */
+bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction);
 
 /* Runs one operation to its end. MFL_MESH_BROKEN also when it has not ended after deadline_ms, or *cancel is set (NULL:
  * nobody cancels); the mesh is aborted then. */

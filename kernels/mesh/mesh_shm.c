@@ -195,7 +195,21 @@ static void publish(struct mfl_mesh_shm *mesh)
         atomic_store_explicit(&own->published, round + 1, memory_order_release);
 }
 
-/* The ranks' parts reduced, in the order of the ranks, to the output and, for an all-reduce, to the own slot. */
+/* In any order: to the own part, where it lies. */
+static void reduce_own(struct mfl_mesh_shm *mesh, uint64_t round, const char *own, char *out, uint64_t n)
+{
+        const struct mfl_mesh_op *op = &mesh->op;
+        uint64_t size = size_of(mesh);
+        uint32_t rank = mesh->base.rank;
+        if (own != out)
+                memcpy(out, own, n * size);
+        for (uint32_t r = 0; r < mesh->base.n_ranks; r++)
+                if (r != rank)
+                        mfl_mesh_reduce(op->type, op->reduction, out,
+                                slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes, n);
+}
+
+/* The ranks' parts reduced, in the order of the ranks where that counts, to the output and, for an all-reduce, to the own slot. */
 static void reduce(struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, uint64_t n)
 {
         const struct mfl_mesh_op *op = &mesh->op;
@@ -206,7 +220,12 @@ static void reduce(struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, ui
         char *out = (char *)op->out + (all ? first : first - own_first) * size;
         char *result = slot_of(mesh, rank, round) + (uint64_t)rank * mesh->part_bytes;
         _Alignas(64) char chunk[CHUNK_BYTES];
-        for (uint64_t at = 0; at < n; at += count) {
+        bool free_order = n && mfl_mesh_any_order(op->type, op->reduction);
+        if (free_order)
+                reduce_own(mesh, round, (const char *)op->in + first * size, out, n);
+        if (free_order && all && mesh->base.n_ranks > 1)
+                memcpy(result, out, n * size);
+        for (uint64_t at = 0; !free_order && at < n; at += count) {
                 count = MFL_MIN(CHUNK_BYTES / size, n - at);
                 for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
                         const char *in = r == rank ? (const char *)op->in + (first + at) * size

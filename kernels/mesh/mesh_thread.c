@@ -159,12 +159,34 @@ static int check(
         return is_broken(mesh->hub, err);
 }
 
-/* The ranks' elements [first, first + n) reduced, in the order of the ranks, to out. */
+/* In any order: to the own elements, where they lie. */
+static void reduce_own(struct thread_mesh *mesh, uint64_t first, uint64_t n, char *out)
+{
+        const struct mfl_mesh_op *op = &mesh->op;
+        uint64_t size = mfl_mesh_type_bytes(op->type);
+        for (uint64_t at = 0, count; at < n; at += count) {
+                const char *own = (const char *)op->in + (first + at) * size;
+                count = MFL_MIN(CHUNK_BYTES / size, n - at);
+                if (own != out + at * size)
+                        memcpy(out + at * size, own, count * size);
+                for (uint32_t r = 0; r < mesh->hub->n; r++)
+                        if (r != mesh->base.rank)
+                                mfl_mesh_reduce(op->type, op->reduction, out + at * size,
+                                        (const char *)mesh->hub->collective[r].op.in + (first + at) * size,
+                                        count);
+        }
+}
+
+/* The ranks' elements [first, first + n) reduced, in the order of the ranks where that counts, to out. */
 static void reduce(struct thread_mesh *mesh, uint64_t first, uint64_t n, void *out)
 {
         const struct mfl_mesh_op *op = &mesh->op;
         uint64_t size = mfl_mesh_type_bytes(op->type);
         _Alignas(64) char chunk[CHUNK_BYTES];
+        if (mfl_mesh_any_order(op->type, op->reduction)) {
+                reduce_own(mesh, first, n, out);
+                return;
+        }
         for (uint64_t at = 0, count; at < n; at += count) {
                 count = MFL_MIN(CHUNK_BYTES / size, n - at);
                 for (uint32_t r = 0; r < mesh->hub->n; r++) {

@@ -31,7 +31,8 @@ uint64_t mfl_team_held(const struct mfl_team *team)
 {
         uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
         return n_sums(team) * team->size + team->n_own * kept * sizeof(float) +
-               mfl_team_traffic_bytes(team->traffic) + team->n_blocks * sizeof(double) +
+               mfl_team_traffic_bytes(team->traffic) + mfl_team_snapshots_held(team->snapshots) +
+               team->n_blocks * sizeof(double) +
                (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float) +
                (team->aside ? mfl_team_largest_bucket(&team->buckets) * sizeof(float) : 0);
 }
@@ -48,25 +49,10 @@ static uint64_t blocks_of(uint64_t n)
         return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
 }
 
-/* A rank's elements of a bucket: in stage 0 each has all. */
-uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
-{
-        const struct team_bucket *bucket = &team->buckets.bucket[k];
-        uint64_t from = team->zero ? bucket->edge[rank] : 0,
-                 to = team->zero ? bucket->edge[rank + 1] : bucket->n;
-        *ret_first = bucket->first + from;
-        return to - from;
-}
-
-/* How many ranks own something that others don't, and which of them this one is. */
+/* How many ranks own something that others don't. */
 static uint32_t n_owners(const struct mfl_team *team)
 {
         return team->zero ? team->mesh->n_ranks : 1;
-}
-
-uint32_t mfl_team_owner(const struct mfl_team *team)
-{
-        return team->zero ? team->mesh->rank : 0;
 }
 
 /* Elements are 0 in the places between tensors, for ever. */
@@ -133,6 +119,8 @@ static int start(struct mfl_team *team, struct mfl_error *err)
                 rc = share_out(team, err);
         if (!rc)
                 rc = allocate(team, err);
+        if (!rc)
+                rc = mfl_team_snapshots_new(team, err);
         const struct team_traffic_options traffic = {.mesh = team->mesh,
                 .buckets = &team->buckets,
                 .layout = &team->layout,
@@ -154,7 +142,8 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                         "backend",
                         ops->name);
         mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX &&
-                   options->zero <= MFL_TEAM_ZERO_MAX && !(options->together && options->floats));
+                   options->zero <= MFL_TEAM_ZERO_MAX && !(options->together && options->floats) &&
+                   !(options->snapshot && options->floats));
         struct mfl_team *team = mfl_calloc(1, sizeof *team);
         if (!team)
                 return mfl_fail_memory(err, sizeof *team, "a team");
@@ -180,6 +169,7 @@ void mfl_team_free(struct mfl_team *team)
         if (!team)
                 return;
         mfl_team_traffic_free(team->traffic);
+        mfl_team_snapshots_free(team->snapshots);
         mfl_team_buckets_deinit(&team->buckets);
         free(team->own);
         free(team->sum);
@@ -203,6 +193,11 @@ void mfl_team_begin(struct mfl_team *team)
         team->torn = false;
         team->done = 0;
         team->score = (struct mfl_score){0};
+}
+
+void mfl_team_set_note(struct mfl_team *team, int64_t note)
+{
+        team->note = note;
 }
 
 void mfl_team_set_deadline(struct mfl_team *team, uint32_t deadline_ms)
@@ -465,11 +460,6 @@ static int find_factor(struct call *call, float *ret_factor)
         return rc;
 }
 
-bool mfl_team_fills(const struct mfl_team *team)
-{
-        return !team->options.follows && (!team->options.shared || team->mesh->rank == 0);
-}
-
 /* All ranks get all params; where some have them in one memory, nobody reads them before all are written. */
 static int share_params(struct call *call)
 {
@@ -563,6 +553,12 @@ static int take_step(struct call *call, float lr_scale)
         return rc ? rc : change(call, factor, lr_scale);
 }
 
+static int take_snapshot(struct call *call)
+{
+        int rc = share_score(call);
+        return rc ? rc : mfl_team_snapshot(call->team, call->cancel, call->err);
+}
+
 int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, const struct mfl_split *split,
         const struct mfl_device_data *data, struct mfl_group_steps *steps, uint32_t n_steps,
         const struct mfl_optimizer *opt, const atomic_bool *cancel, struct mfl_error *err)
@@ -578,6 +574,10 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
                 mfl_assert(call.rows <= team->options.step_rows);
                 if (!call.rows)
                         continue;
+                if (mfl_team_snapshot_due(team))
+                        rc = take_snapshot(&call);
+                if (rc)
+                        break;
                 call.share = mfl_loss_share_of(dataset, split, &team->loss, call.index, call.rows);
                 rc = take_step(&call, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
                 steps->n_samples += call.rows;

@@ -64,6 +64,10 @@ struct mfl_team_options {
         bool overlap;             /* traffic behind backward */
         uint64_t bucket_bytes;    /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
         uint32_t deadline_ms;     /* of waiting for other ranks, once */
+        uint32_t snapshot; /* steps between copies of sharded state, see below; 0: none. Not with floats. */
+        uint32_t keeps;    /* for mfl_team_bytes: the most ranks that have one keeper */
+        uint8_t keeper
+                [MFL_MESH_RANKS_MAX]; /* with `snapshot`: who keeps a copy of each rank's shard; not the rank itself */
 };
 
 #define MFL_TEAM_BUCKET ((uint64_t)4 << 20)
@@ -107,8 +111,14 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
  * still has all of the training as it was after whole steps: ranks exchange nothing between the first change of a step and
  * its last, and the step's score before the first. Ranks may differ by one step, since one may have the last operation's
  * result while another has not. The ranks that are left form another team, with whoever comes; whoever has come farthest
- * gives its state to all, and the step under way is taken again from its beginning, with the same bits. In later stages
- * a rank has the optimizer's state of its own params only, so that the training begins anew.
+ * gives its state to all, and the step under way is taken again from its beginning, with the same bits.
+ *
+ * In later stages a rank has the optimizer's state of its own params only, and a lost rank's is lost: the training begins anew. With
+ * `snapshot` N ranks copy their shards (params and optimizer's state) after each N-th step, and each also gets the shard of another
+ * process's rank. If one process is lost, or two that don't keep each other's shards, the others have all of the last snapshot that was
+ * whole, and the next team goes on from there: at most N steps are taken again, and a step that was under way. A snapshot replaces
+ * the one before when all ranks have it. So a rank holds, with Adam in float, 2 (1 + 1) 12 / W bytes per param more, and sends
+ * 12 / W every N steps. A team that goes on takes a snapshot before its first step.
  *
  * Who is who: a broken mesh is never used again. The next team has another (team, epoch), which is in the name of each
  * segment in shared memory and in each message over the network, and each operation has its (step, sequence). So a rank
@@ -125,10 +135,17 @@ uint64_t mfl_team_state_bytes(const struct mfl_team *team);
 int mfl_team_state_new(
         const struct mfl_team *team, int64_t note, struct mfl_team_state **ret_state, struct mfl_error *err);
 void mfl_team_state_free(struct mfl_team_state *state); /* NULL is fine */
-/* The step with which the training goes on; 0 of NULL. */
+/* The rank's snapshots are from now on in the state (*state NULL: in a new one), as far as it does not have the same ones. -ENOMEM.
+ * Here and in the next two a team of NULL has none. */
+int mfl_team_snapshots_take(struct mfl_team *team, struct mfl_team_state **state, struct mfl_error *err);
+uint64_t mfl_team_snapshots_bytes(const struct mfl_team *team); /* of them; 0: there is none */
+bool mfl_team_snapshots_whole(const struct mfl_team *team);     /* one was taken by all ranks */
+/* note: of the next snapshots. */
+void mfl_team_set_note(struct mfl_team *team, int64_t note);
+/* The farthest step with which the training may go on; 0 of NULL. */
 uint32_t mfl_team_state_step(const struct mfl_team_state *state);
 /* After mfl_team_begin, by all ranks of a team of any stage and number, each with a state of the same training (of a network of
- * the same graph and options) or NULL. *ret_step: the step with which the training goes on, at all ranks; 0: it begins. If not 0,
+ * the same graph and options; with snapshots: also the same bucket_bytes) or NULL. *ret_step: the step with which the training goes on, at all ranks; 0: it begins. If not 0,
  * *ret_score and *ret_note are those of the state. Errors as of mfl_team_step; MFL_MESH_BROKEN leaves the states as they are. */
 int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, const atomic_bool *cancel,
         uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_note, struct mfl_error *err);

@@ -8,13 +8,18 @@ static uint64_t block_up(uint64_t at)
         return (at + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK * MFL_GRAD_BLOCK;
 }
 
+uint64_t mfl_team_bucket_edge(const struct team_bucket *bucket, uint32_t n_ranks, uint32_t rank)
+{
+        uint64_t n_blocks = (bucket->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
+        return MFL_MIN(mfl_mesh_slice(n_blocks, 1, n_ranks, rank) * MFL_GRAD_BLOCK, bucket->n);
+}
+
 static void fill(const struct mfl_grad_layout *layout, uint64_t first, uint64_t end, uint32_t n_ranks,
         struct team_bucket *bucket)
 {
-        uint64_t n = end - first, n_blocks = (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
-        *bucket = (struct team_bucket){.first = first, .n = n};
+        *bucket = (struct team_bucket){.first = first, .n = end - first};
         for (uint32_t r = 0; r <= n_ranks; r++)
-                bucket->edge[r] = MFL_MIN(mfl_mesh_slice(n_blocks, 1, n_ranks, r) * MFL_GRAD_BLOCK, n);
+                bucket->edge[r] = mfl_team_bucket_edge(bucket, n_ranks, r);
         for (int t = 0; t < layout->n_tensors; t++) {
                 const struct mfl_grad_tensor *tensor = &layout->tensors[t];
                 bucket->n_tensors += tensor->at < end && tensor->at + tensor->count > first;
@@ -54,4 +59,24 @@ uint64_t mfl_team_largest_bucket(const struct team_buckets *buckets)
         for (uint32_t k = 0; k < buckets->n; k++)
                 most = MFL_MAX(most, buckets->bucket[k].n);
         return most;
+}
+
+/* A rank's elements of a bucket: in stage 0 each has all. */
+uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first)
+{
+        const struct team_bucket *bucket = &team->buckets.bucket[k];
+        uint64_t from = team->zero ? bucket->edge[rank] : 0,
+                 to = team->zero ? bucket->edge[rank + 1] : bucket->n;
+        *ret_first = bucket->first + from;
+        return to - from;
+}
+
+uint32_t mfl_team_owner(const struct mfl_team *team)
+{
+        return team->zero ? team->mesh->rank : 0;
+}
+
+bool mfl_team_fills(const struct mfl_team *team)
+{
+        return !team->options.follows && (!team->options.shared || team->mesh->rank == 0);
 }

@@ -47,7 +47,10 @@ void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *g
                 .kept = moments_of(options->moments) + options->start,
                 .size = size,
                 .bucket = (options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET) / size,
-                .aside = options->follows};
+                .aside = options->follows,
+                .snapshot = options->snapshot ? 2 * (1 + MFL_MAX(1u, options->keeps)) *
+                                                        (1 + moments_of(options->moments)) * sizeof(float)
+                                              : 0};
 }
 
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,

@@ -25,6 +25,8 @@ int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, u
         struct team_buckets *ret_buckets, struct mfl_error *err);
 void mfl_team_buckets_deinit(struct team_buckets *buckets);
 uint64_t mfl_team_largest_bucket(const struct team_buckets *buckets); /* elements, at least 1 */
+/* edge[rank] of the same bucket in a team of n_ranks. */
+uint64_t mfl_team_bucket_edge(const struct team_bucket *bucket, uint32_t n_ranks, uint32_t rank);
 
 /* team.c */
 struct mfl_team {
@@ -54,17 +56,53 @@ struct mfl_team {
         float *statistics;                /* n_grains * layout.n_statistics */
         double *squares; /* n_blocks: rank by rank; those of a rank in the gradient's order */
         uint64_t edge[2][MFL_MESH_RANKS_MAX + 1]; /* of squares, of grains' statistics */
+        struct team_snapshots *snapshots;         /* NULL: none are taken */
+        int64_t note;
         struct mfl_team_times times;
 };
-/* The elements of bucket k that are a rank's: from *ret_first on. In stage 0 each rank has all. */
+/* team_bucket.c. The elements of bucket k that are a rank's: from *ret_first on. In stage 0 each rank has all. */
 uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first);
 /* Which of those that own different elements this rank is. */
 uint32_t mfl_team_owner(const struct mfl_team *team);
 /* Whether the rank writes params that no rank of its memory owns. */
 bool mfl_team_fills(const struct mfl_team *team);
-/* The optimizer's state before a training's first step. Params are those of the start. */
+/* team.c. The optimizer's state before a training's first step. Params are those of the start. */
 void mfl_team_start(struct mfl_team *team);
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score);
+
+/* team_snapshot.c: an owner's shard of a training's state after whole steps, bucket by bucket as in the owner's optimizer state. Of one
+ * owner alone: all of it, in the gradient's order. */
+struct team_shard {
+        uint32_t step, owner, n_owners; /* step: the next one */
+        int n_tensors;
+        uint64_t n;
+        int64_t note;
+        struct mfl_score score;
+        int *exponent;                     /* n_tensors */
+        float *params, *momentum, *second; /* n each; the optimizer's may be NULL */
+};
+
+/* A whole state is the one shard of one owner. */
+struct mfl_team_state {
+        uint32_t n;
+        struct team_shard **shard; /* a whole state is the one shard of one owner, in the gradient's order */
+};
+
+int mfl_team_shard_new(const struct mfl_team *team, uint32_t owner, uint32_t n_owners, uint64_t n,
+        struct team_shard **ret_shard, struct mfl_error *err);
+void mfl_team_shard_free(struct team_shard *shard); /* NULL is fine */
+uint64_t mfl_team_shard_bytes(const struct team_shard *shard);
+/* What is not in vectors, as it is at the team now. */
+void mfl_team_shard_stamp(const struct mfl_team *team, int64_t note, struct team_shard *shard);
+/* Takes *shard, which is NULL then; not where there is the same one. -ENOMEM. */
+int mfl_team_state_add(struct mfl_team_state **state, struct team_shard **shard, struct mfl_error *err);
+
+int mfl_team_snapshots_new(struct mfl_team *team, struct mfl_error *err);
+void mfl_team_snapshots_free(struct team_snapshots *snapshots); /* NULL is fine */
+uint64_t mfl_team_snapshots_held(const struct team_snapshots *snapshots);
+bool mfl_team_snapshot_due(const struct mfl_team *team);
+/* By all ranks, between steps. */
+int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct mfl_error *err);
 
 /* team_bytes.c: the grains of so many rows, and the stage at which so many ranks work. */
 uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows);

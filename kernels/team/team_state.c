@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A training that goes on in another team: what it has come to is kept by a rank, and given to all ranks of the next team. */
+/* A training that goes on in another team: what it has come to is kept by its ranks, whole or in shards, and given to all ranks of
+ * the next team. */
 #include "kernels/team/team_internal.h"
 
 /* Operations that belong to no step. */
 #define STEP_RESUME (UINT32_MAX - 1)
+#define CHOICES 4u /* states that a rank tells of, the newest ones */
 
-struct mfl_team_state {
-        uint32_t step; /* the next one */
-        int n_tensors;
-        uint64_t n;
-        int64_t note;
-        struct mfl_score score;
-        int *exponent;                     /* n_tensors */
-        float *params, *momentum, *second; /* n each, in the gradient's order; the optimizer's may be NULL */
+/* A state of which each rank may have some shards. */
+struct choice {
+        uint32_t step, n_owners; /* step 0: none */
+        uint64_t shards;         /* one bit for each owner */
 };
 
 /* One call of mfl_team_resume. */
 struct resume {
         struct mfl_team *team;
-        const struct mfl_team_state *state; /* only at the rank that has it */
-        uint32_t source, sequence;
+        const struct mfl_team_state *state; /* what this rank has; may be NULL */
+        struct choice choice;
+        uint32_t source[MFL_MESH_RANKS_MAX];              /* of each shard: the rank that gives it */
+        const struct team_shard *own[MFL_MESH_RANKS_MAX]; /* those that this rank gives */
+        uint64_t at[MFL_MESH_RANKS_MAX];                  /* how far each is given */
+        uint32_t sequence;
         float *scratch; /* the most elements of a bucket */
         const atomic_bool *cancel;
         struct mfl_error *err;
@@ -31,71 +33,47 @@ uint64_t mfl_team_state_bytes(const struct mfl_team *team)
         return vectors * team->layout.n * sizeof(float) + (uint64_t)team->layout.n_tensors * sizeof(int);
 }
 
-void mfl_team_state_free(struct mfl_team_state *state)
-{
-        if (!state)
-                return;
-        free(state->exponent);
-        free(state->params);
-        free(state->momentum);
-        free(state->second);
-        free(state);
-}
-
-uint32_t mfl_team_state_step(const struct mfl_team_state *state)
-{
-        return state ? state->step : 0;
-}
-
 uint32_t mfl_team_done(const struct mfl_team *team, struct mfl_score *ret_score)
 {
         *ret_score = team->score;
         return team->torn || team->zero ? 0 : team->done;
 }
 
-static int copy(const struct mfl_team *team, struct mfl_team_state *state)
+static void copy(const struct mfl_team *team, struct team_shard *shard)
 {
-        uint64_t first, bytes = team->layout.n * sizeof(float);
-        state->exponent = mfl_malloc((size_t)team->layout.n_tensors * sizeof(int) + 1);
-        state->params = mfl_malloc(bytes + 1);
-        state->momentum = team->momentum ? mfl_malloc(bytes + 1) : NULL;
-        state->second = team->second ? mfl_malloc(bytes + 1) : NULL;
-        if (!state->exponent || !state->params || (team->momentum && !state->momentum) ||
-                (team->second && !state->second))
-                return -ENOMEM;
-        memcpy(state->exponent, team->exponent, (size_t)team->layout.n_tensors * sizeof(int));
-        memcpy(state->params, team->layout.params, bytes);
+        uint64_t first;
+        memcpy(shard->params, team->layout.params, (size_t)team->layout.n * sizeof(float));
         for (uint32_t k = 0; k < team->buckets.n; k++) {
                 uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
-                if (state->momentum)
-                        memcpy(state->momentum + first, team->momentum + team->own[k], n * sizeof(float));
-                if (state->second)
-                        memcpy(state->second + first, team->second + team->own[k], n * sizeof(float));
+                if (shard->momentum)
+                        memcpy(shard->momentum + first, team->momentum + team->own[k], n * sizeof(float));
+                if (shard->second)
+                        memcpy(shard->second + first, team->second + team->own[k], n * sizeof(float));
         }
-        return 0;
 }
 
 int mfl_team_state_new(
         const struct mfl_team *team, int64_t note, struct mfl_team_state **ret_state, struct mfl_error *err)
 {
         mfl_assert(team->done && !team->torn && !team->zero);
-        struct mfl_team_state *state = mfl_calloc(1, sizeof *state);
-        if (!state)
-                return mfl_fail_memory(err, sizeof *state, "a training's state");
-        *state = (struct mfl_team_state){.step = team->done,
-                .n_tensors = team->layout.n_tensors,
-                .n = team->layout.n,
-                .note = note,
-                .score = team->score};
-        if (copy(team, state)) {
+        struct mfl_team_state *state = NULL;
+        struct team_shard *shard = NULL;
+        int rc = mfl_team_shard_new(team, 0, 1, team->layout.n, &shard, err);
+        if (rc)
+                return rc;
+        mfl_team_shard_stamp(team, note, shard);
+        copy(team, shard);
+        rc = mfl_team_state_add(&state, &shard, err);
+        if (rc) {
+                mfl_team_shard_free(shard);
                 mfl_team_state_free(state);
-                return mfl_fail_memory(err, mfl_team_state_bytes(team), "a training's state");
+                return rc;
         }
         *ret_state = state;
         return 0;
 }
 
-/* ---- giving it to all ranks ---- */
+/* ---- which state, and who gives it ---- */
 
 static int exchange(struct resume *resume, struct mfl_mesh_op op)
 {
@@ -105,71 +83,182 @@ static int exchange(struct resume *resume, struct mfl_mesh_op op)
                 resume->team->mesh, &op, resume->team->options.deadline_ms, resume->cancel, resume->err);
 }
 
-/* Which rank has come farthest; the first of several. *ret_step: how far; 0: nobody has anything. */
-static int find_source(struct resume *resume, uint32_t *ret_step)
+/* Elements [*ret_from, end) of a bucket are an owner's. */
+static uint64_t part_of(
+        const struct team_bucket *bucket, uint32_t n_owners, uint32_t owner, uint64_t *ret_from)
 {
-        uint32_t n = resume->team->mesh->n_ranks, rank = resume->team->mesh->rank;
-        int64_t step[MFL_MESH_RANKS_MAX];
-        step[rank] = mfl_team_state_step(resume->state);
-        int rc = exchange(resume, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
-                                          .type = MFL_MESH_I64,
-                                          .in = &step[rank],
-                                          .out = step,
-                                          .n = n});
-        if (rc)
-                return rc;
-        for (uint32_t r = 0; r < n; r++)
-                if (step[r] > step[resume->source])
-                        resume->source = r;
-        *ret_step = (uint32_t)step[resume->source];
-        if (resume->source != rank)
-                resume->state = NULL;
-        return 0;
+        *ret_from = mfl_team_bucket_edge(bucket, n_owners, owner);
+        return mfl_team_bucket_edge(bucket, n_owners, owner + 1);
 }
 
-/* A vector's range from the source; to: NULL where it is not wanted. */
-static int give(struct resume *resume, const float *vector, uint64_t first, uint64_t n, float *to)
+/* Whether it is of this team's training, cut as this team would cut it for so many owners. */
+static bool is_usable(const struct mfl_team *team, const struct team_shard *shard)
+{
+        uint64_t n = 0, from;
+        for (uint32_t k = 0; k < team->buckets.n; k++) {
+                uint64_t end = part_of(&team->buckets.bucket[k], shard->n_owners, shard->owner, &from);
+                n += end - from;
+        }
+        return n == shard->n && shard->n_tensors == team->layout.n_tensors &&
+               !shard->momentum == !team->momentum && !shard->second == !team->second;
+}
+
+/* The newest states that the rank has shards of. */
+static void list_choices(const struct resume *resume, struct choice *choices)
+{
+        const struct mfl_team_state *state = resume->state;
+        for (uint32_t i = 0; state && i < state->n; i++) {
+                const struct team_shard *shard = state->shard[i];
+                struct choice *to = &choices[0];
+                uint32_t c = 0;
+                if (!is_usable(resume->team, shard))
+                        continue;
+                while (c < CHOICES &&
+                        (choices[c].step != shard->step || choices[c].n_owners != shard->n_owners)) {
+                        to = choices[c].step < to->step ? &choices[c] : to;
+                        c++;
+                }
+                if (c < CHOICES)
+                        to = &choices[c];
+                else if (to->step < shard->step)
+                        *to = (struct choice){.step = shard->step, .n_owners = shard->n_owners};
+                else
+                        continue;
+                to->shards |= (uint64_t)1 << shard->owner;
+        }
+}
+
+/* Numbers of others are not trusted. */
+static bool is_possible(const int64_t *number)
+{
+        return number[0] > 0 && number[0] < UINT32_MAX && number[1] > 0 && number[1] <= MFL_MESH_RANKS_MAX;
+}
+
+/* The shards of a choice that any rank has. */
+static uint64_t shards_of(const int64_t *all, uint32_t n_ranks, const int64_t *of)
+{
+        uint64_t shards = 0;
+        for (const int64_t *at = all; at < all + (size_t)3 * CHOICES * n_ranks; at += 3)
+                shards |= at[0] == of[0] && at[1] == of[1] ? (uint64_t)at[2] : 0;
+        return shards;
+}
+
+/* The newest state that the ranks have together; of several, the one in the fewest shards. Each shard comes from the first rank that has
+ * it. */
+static void choose(struct resume *resume, const int64_t *all, uint32_t n_ranks)
+{
+        struct choice *best = &resume->choice;
+        for (const int64_t *at = all; at < all + (size_t)3 * CHOICES * n_ranks; at += 3) {
+                if (!is_possible(at) ||
+                        shards_of(all, n_ranks, at) << (64 - at[1]) != UINT64_MAX << (64 - at[1]))
+                        continue;
+                uint32_t step = (uint32_t)at[0], n_owners = (uint32_t)at[1];
+                if (step > best->step || (step == best->step && n_owners < best->n_owners))
+                        *best = (struct choice){.step = step, .n_owners = n_owners};
+        }
+        for (uint32_t i = 3 * CHOICES * n_ranks; best->step && i > 0; i -= 3) {
+                const int64_t *at = all + (i - 3);
+                for (uint32_t o = 0; at[0] == best->step && at[1] == best->n_owners && o < best->n_owners;
+                        o++)
+                        if ((uint64_t)at[2] >> o & 1)
+                                resume->source[o] = (i - 3) / (3 * CHOICES);
+        }
+}
+
+static void find_own(struct resume *resume)
+{
+        const struct mfl_team_state *state = resume->state;
+        for (uint32_t i = 0; state && i < state->n; i++) {
+                const struct team_shard *shard = state->shard[i];
+                if (shard->step == resume->choice.step && shard->n_owners == resume->choice.n_owners &&
+                        resume->source[shard->owner] == resume->team->mesh->rank)
+                        resume->own[shard->owner] = shard;
+        }
+}
+
+static int find_sources(struct resume *resume)
+{
+        uint32_t n_ranks = resume->team->mesh->n_ranks, rank = resume->team->mesh->rank;
+        struct choice choices[CHOICES] = {{0}};
+        int64_t all[3 * CHOICES * MFL_MESH_RANKS_MAX], *own = all + (size_t)3 * CHOICES * rank;
+        list_choices(resume, choices);
+        for (uint32_t c = 0; c < CHOICES; c++) {
+                own[3 * c] = choices[c].step;
+                own[3 * c + 1] = choices[c].n_owners;
+                own[3 * c + 2] = (int64_t)choices[c].shards;
+        }
+        int rc = exchange(resume, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                          .type = MFL_MESH_I64,
+                                          .in = own,
+                                          .out = all,
+                                          .n = (uint64_t)3 * CHOICES * n_ranks});
+        if (!rc)
+                choose(resume, all, n_ranks);
+        if (!rc && resume->choice.step)
+                find_own(resume);
+        return rc;
+}
+
+/* ---- giving it to all ranks ---- */
+
+/* A vector's range from an owner's source; vector: NULL at all others. It is in the scratch afterwards. */
+static int give(struct resume *resume, uint32_t owner, const float *vector, uint64_t n)
 {
         int rc = exchange(resume, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
                                           .type = MFL_MESH_F32,
-                                          .peer = resume->source,
-                                          .in = vector ? vector + first : NULL,
-                                          .out = vector || !to ? resume->scratch : to,
+                                          .peer = resume->source[owner],
+                                          .in = vector,
+                                          .out = resume->scratch,
                                           .n = n});
-        if (!rc && vector && to)
-                memcpy(to, vector + first, (size_t)n * sizeof(float));
+        if (!rc && vector)
+                memcpy(resume->scratch, vector, (size_t)n * sizeof(float));
         return rc;
 }
 
-/* The rank's own elements of a bucket. */
-static int give_own(struct resume *resume, const float *vector, uint32_t k, float *own)
+/* Elements [first, first + n) of the gradient are in the scratch; those of bucket k that are the rank's own stay. */
+static void take_own(const struct resume *resume, uint32_t k, uint64_t first, uint64_t n, float *own)
 {
         const struct mfl_team *team = resume->team;
+        uint64_t own_first, own_n = mfl_team_own(team, k, mfl_team_owner(team), &own_first);
+        uint64_t from = MFL_MAX(first, own_first), end = MFL_MIN(first + n, own_first + own_n);
+        if (from < end)
+                memcpy(own + team->own[k] + (from - own_first), resume->scratch + (from - first),
+                        (size_t)(end - from) * sizeof(float));
+}
+
+/* An owner's elements of a bucket. Where ranks have one memory of params, the first fills it. */
+static int give_part(struct resume *resume, uint32_t k, uint32_t owner)
+{
+        struct mfl_team *team = resume->team;
         const struct team_bucket *bucket = &team->buckets.bucket[k];
-        uint64_t first, n = mfl_team_own(team, k, mfl_team_owner(team), &first);
-        int rc = give(resume, vector, bucket->first, bucket->n, resume->scratch);
-        if (!rc)
-                memcpy(own + team->own[k], resume->scratch + (first - bucket->first),
-                        (size_t)n * sizeof(float));
+        const struct team_shard *shard = resume->own[owner];
+        uint64_t from, n = part_of(bucket, resume->choice.n_owners, owner, &from) - from;
+        uint64_t first = bucket->first + from, at = resume->choice.n_owners == 1 ? first : resume->at[owner];
+        resume->at[owner] += n;
+        if (!n)
+                return 0;
+        int rc = give(resume, owner, shard ? shard->params + at : NULL, n);
+        if (!rc && mfl_team_fills(team))
+                memcpy(team->layout.params + first, resume->scratch, (size_t)n * sizeof(float));
+        if (!rc && team->momentum) {
+                rc = give(resume, owner, shard ? shard->momentum + at : NULL, n);
+                if (!rc)
+                        take_own(resume, k, first, n, team->momentum);
+        }
+        if (!rc && team->second) {
+                rc = give(resume, owner, shard ? shard->second + at : NULL, n);
+                if (!rc)
+                        take_own(resume, k, first, n, team->second);
+        }
         return rc;
 }
 
-/* Where ranks have one memory of params, the first fills it. */
 static int give_vectors(struct resume *resume)
 {
-        const struct mfl_team_state *state = resume->state;
-        struct mfl_team *team = resume->team;
-        bool fills = mfl_team_fills(team);
         int rc = 0;
-        for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
-                const struct team_bucket *bucket = &team->buckets.bucket[k];
-                rc = give(resume, state ? state->params : NULL, bucket->first, bucket->n,
-                        fills ? team->layout.params + bucket->first : NULL);
-                if (!rc && team->momentum)
-                        rc = give_own(resume, state ? state->momentum : NULL, k, team->momentum);
-                if (!rc && team->second)
-                        rc = give_own(resume, state ? state->second : NULL, k, team->second);
-        }
+        for (uint32_t k = 0; k < resume->team->buckets.n; k++)
+                for (uint32_t o = 0; !rc && o < resume->choice.n_owners; o++)
+                        rc = give_part(resume, k, o);
         return rc;
 }
 
@@ -177,23 +266,23 @@ enum { LOSS, CORRECT, SCORED, NOTE, NUMBERS };
 
 static int give_numbers(struct resume *resume, int64_t *ret_note)
 {
-        const struct mfl_team_state *state = resume->state;
+        const struct team_shard *shard = resume->own[0];
         struct mfl_team *team = resume->team;
         size_t n = NUMBERS + (size_t)team->layout.n_tensors;
         MFL_CLEANUP_FREE int64_t *number = mfl_calloc(n, sizeof *number);
         if (!number)
                 return mfl_fail_memory(resume->err, n * sizeof *number, "a training's state");
-        if (state) {
-                number[LOSS] = state->score.loss_sum;
-                number[CORRECT] = (int64_t)state->score.n_correct;
-                number[SCORED] = (int64_t)state->score.n_scored;
-                number[NOTE] = state->note;
+        if (shard) {
+                number[LOSS] = shard->score.loss_sum;
+                number[CORRECT] = (int64_t)shard->score.n_correct;
+                number[SCORED] = (int64_t)shard->score.n_scored;
+                number[NOTE] = shard->note;
         }
-        for (int t = 0; state && t < team->layout.n_tensors; t++)
-                number[NUMBERS + t] = state->exponent[t];
+        for (int t = 0; shard && t < team->layout.n_tensors; t++)
+                number[NUMBERS + t] = shard->exponent[t];
         int rc = exchange(resume, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
                                           .type = MFL_MESH_I64,
-                                          .peer = resume->source,
+                                          .peer = resume->source[0],
                                           .in = number,
                                           .out = number,
                                           .n = n});
@@ -208,33 +297,41 @@ static int give_numbers(struct resume *resume, int64_t *ret_note)
         return 0;
 }
 
+static int give_all(struct resume *resume, int64_t *ret_note)
+{
+        struct mfl_team *team = resume->team;
+        uint64_t bytes = mfl_team_largest_bucket(&team->buckets) * sizeof(float);
+        resume->scratch = mfl_alloc_aligned(bytes);
+        int rc = resume->scratch ? give_numbers(resume, ret_note)
+                                 : mfl_fail_memory(resume->err, bytes, "a training's state");
+        if (!rc)
+                rc = give_vectors(resume);
+        free(resume->scratch);
+        if (!rc && (team->options.shared || team->options.together))
+                rc = exchange(resume, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+        team->torn = rc != 0;
+        team->fresh = team->fresh && rc;
+        team->done = rc ? 0 : resume->choice.step;
+        /* A snapshot at once: the caller frees what this came from. */
+        if (rc || !team->snapshots)
+                return rc;
+        team->note = *ret_note;
+        return mfl_team_snapshot(team, resume->cancel, resume->err);
+}
+
 int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, const atomic_bool *cancel,
         uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_note, struct mfl_error *err)
 {
         struct resume resume = {.team = team, .state = state, .cancel = cancel, .err = err};
-        uint64_t bytes = mfl_team_largest_bucket(&team->buckets) * sizeof(float);
-        uint32_t step;
-        mfl_assert(!state || (state->n == team->layout.n && state->n_tensors == team->layout.n_tensors));
         /* Before anybody writes params: what the optimizer needs of those at the start is taken now. */
         if (team->fresh)
                 mfl_team_start(team);
-        int rc = find_source(&resume, &step);
+        int rc = find_sources(&resume);
+        if (!rc && resume.choice.step)
+                rc = give_all(&resume, ret_note);
         if (rc)
                 return rc;
-        *ret_step = step;
-        if (!step)
-                return 0;
-        resume.scratch = mfl_alloc_aligned(bytes);
-        rc = resume.scratch ? give_numbers(&resume, ret_note)
-                            : mfl_fail_memory(err, bytes, "a training's state");
-        if (!rc)
-                rc = give_vectors(&resume);
-        if (!rc && (team->options.shared || team->options.together))
-                rc = exchange(&resume, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
-        free(resume.scratch);
-        team->torn = rc != 0;
-        team->fresh = team->fresh && rc;
-        team->done = rc ? 0 : step;
-        *ret_score = team->score;
-        return rc;
+        *ret_step = resume.choice.step;
+        *ret_score = resume.choice.step ? team->score : *ret_score;
+        return 0;
 }

@@ -32,6 +32,8 @@ struct core_relation {
         uint64_t rest_stamp; /* it gets no work in the phase with this stamp */
         uint32_t wide_fails; /* teams over several nodes in a row that have lost it */
         uint32_t wide_round; /* before this round it joins no such team */
+        /* In such teams since it was last accused: others have connected to it; it has connected to others. */
+        bool wide_reached, wide_reaches;
         struct core_speed train, eval;
         /* The newest result from an earlier boot that it announced: round, number of clients, task. */
         uint32_t held_round, held_items;

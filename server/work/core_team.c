@@ -204,8 +204,11 @@ void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
         for (uint32_t i = 0; team && team->wide && i < team->n_members; i++) {
                 struct core_relation *relation =
                         mfl_core_relation_find(team->member[i].task->daemon, team->job);
-                if (relation)
-                        relation->wide_fails = relation->wide_round = 0;
+                if (!relation)
+                        continue;
+                relation->wide_fails = relation->wide_round = 0;
+                relation->wide_reached |= i + 1 < team->n_members; /* each connects to those before it */
+                relation->wide_reaches |= i > 0;
         }
         if (team)
                 end(core, team, NULL, "the team's leader has the result");
@@ -248,45 +251,88 @@ void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const cha
         lose(core, task, reason);
 }
 
-/* The accused may be stopped: the next team would wait for it again. */
-static void accuse(struct mfl_core *core, const struct core_task *by, uint32_t member, const char *reason)
+/* The accused may be stopped: the next team would wait for it again. One that can connect to nobody joins no team over several nodes for
+ * some rounds, from the first time on. */
+static void accuse(struct mfl_core *core, const struct core_task *task, uint32_t loss, const char *reason)
 {
-        struct core_task *task = by->team->member[member].task;
         struct core_daemon *daemon = task->daemon;
-        if (task == by)
-                return;
         struct core_relation *relation = mfl_core_relation(core, daemon, task->job);
         if (!relation)
                 return;
         relation->rest_stamp = task->job->stamp;
         if (task->team->wide) {
-                relation->wide_fails = MFL_MIN(relation->wide_fails + 1, WIDE_FAILS_MAX);
+                uint32_t fails = relation->wide_fails + 1;
+                fails = loss == MFL_TEAM_ISOLATED ? MFL_MAX(fails, 2u) : fails;
+                relation->wide_fails = MFL_MIN(fails, WIDE_FAILS_MAX);
                 relation->wide_round = task->job->round + (1u << relation->wide_fails) - 2;
+                relation->wide_reached = relation->wide_reaches = false;
         }
         mfl_snprintf(
                 daemon->note, sizeof daemon->note, "%s: its team lost it: %.150s", task->job->id, reason);
+}
+
+/* Who is to blame for a broken team. */
+struct verdict {
+        const struct core_task *task; /* NULL: nobody */
+        uint32_t loss;
+        bool known; /* of two members: others have connected to the one that the blamed one can't connect to */
+};
+
+/* Of two members, one can't connect to the other: which of them is at fault they can't know. It is the accuser if others have connected to
+ * the accused, and it has connected to nobody. Where nothing is known of either, each is given up in turn, and the next teams tell. */
+static struct verdict judge_two(const struct core_task *by, const struct core_task *accused)
+{
+        const struct core_relation *a = mfl_core_relation_find(by->daemon, by->job);
+        const struct core_relation *b = mfl_core_relation_find(accused->daemon, by->job);
+        struct verdict verdict = {accused, MFL_TEAM_UNREACHED, false};
+        if (by->team->n_members != 2 || !a || !b || a->wide_reaches)
+                return verdict;
+        if (b->wide_reached || b->wide_fails > a->wide_fails)
+                verdict = (struct verdict){by, MFL_TEAM_ISOLATED, b->wide_reached};
+        return verdict;
+}
+
+static struct verdict find_verdict(const struct core_task *by, const struct mfl_msg *msg)
+{
+        uint32_t accused = msg->failed.accused, loss = msg->failed.loss;
+        if (!accused || accused > by->team->n_members)
+                return (struct verdict){NULL, loss, false};
+        const struct core_task *task = by->team->member[accused - 1].task;
+        if (task == by && loss != MFL_TEAM_ISOLATED)
+                return (struct verdict){NULL, loss, false};
+        return loss == MFL_TEAM_UNREACHED ? judge_two(by, task) : (struct verdict){task, loss, false};
+}
+
+static void explain(const struct core_task *by, const struct verdict *verdict, const struct mfl_msg *msg,
+        char reason[static MFL_REASON_BYTES])
+{
+        const char *name = by->daemon->info.name, *why = msg->failed.reason, *other = "";
+        if (verdict->task)
+                other = by->team->member[msg->failed.accused - 1].task->daemon->info.name;
+        if (verdict->task && msg->failed.loss == MFL_TEAM_UNREACHED)
+                mfl_snprintf(reason, MFL_REASON_BYTES, "daemon %.40s can't connect to daemon %.40s%s: %.110s",
+                        name, other, verdict->known ? ", as others can" : "", why);
+        else if (verdict->task && msg->failed.loss == MFL_TEAM_ISOLATED)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "daemon %.40s can't connect to others; is there a firewall around it? %.110s", other,
+                        why);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES, "daemon %s: %.170s", name, why);
 }
 
 void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const struct mfl_msg *msg)
 {
         struct core_job *job = task->job;
         struct core_daemon *daemon = task->daemon;
-        uint32_t accused = msg->failed.accused;
         char reason[MFL_REASON_BYTES];
-        bool known = accused && accused <= task->team->n_members && accused != task->member + 1;
-        if (known && msg->failed.loss == MFL_TEAM_UNREACHED)
-                mfl_snprintf(reason, sizeof reason, "daemon %.40s can't connect to daemon %.40s: %.140s",
-                        daemon->info.name, task->team->member[accused - 1].task->daemon->info.name,
-                        msg->failed.reason);
-        else
-                mfl_snprintf(
-                        reason, sizeof reason, "daemon %s: %.170s", daemon->info.name, msg->failed.reason);
+        const struct verdict verdict = find_verdict(task, msg);
+        explain(task, &verdict, msg, reason);
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
-        if (known)
-                accuse(core, task, accused - 1, reason);
+        if (verdict.task)
+                accuse(core, verdict.task, verdict.loss, reason);
         job->team_totals.broken++;
-        job->team_totals.late += known && msg->failed.loss == MFL_TEAM_LATE;
-        job->team_totals.unreached += known && msg->failed.loss == MFL_TEAM_UNREACHED;
+        job->team_totals.late += verdict.task && verdict.loss == MFL_TEAM_LATE;
+        job->team_totals.unreached += verdict.task && verdict.loss >= MFL_TEAM_UNREACHED;
         lose(core, task, reason);
         mfl_core_group_lose(core, task, reason);
         mfl_core_task_reclaim(core, task, ITEM_OPEN);

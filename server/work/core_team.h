@@ -14,7 +14,8 @@
  *
  * A team within one node meets in shared memory; one over several nodes, over the network, and its tasks have the members'
  * addresses and a key. A daemon that such teams have lost twice in a row joins none for some rounds, more each time: it may
- * stand behind a firewall that lets only one side through.
+ * stand behind a firewall that lets only one side through. One that can't connect to another looks whether it reaches anybody; if not, or if
+ * of two members only the other one was ever reached, it is the one that joins none, and it goes on alone.
  *
  * Teams that end badly are counted: after TEAM_FAILS_MAX in one phase its clients, and those of the next rounds, get no
  * teams, so that rounds end also where daemons can't reach each other.

@@ -101,11 +101,12 @@ def test_a_stopped_member_is_given_up(cluster, expected):
     assert ends_with(c, job, expected)['kept_steps'] > 0
 
 
-def test_the_last_one_goes_on_alone(cluster, expected):
+@pytest.mark.parametrize('more', [{'zero': 0}, {'zero': 1, 'snapshot': 7}])
+def test_the_last_one_goes_on_alone(cluster, expected, more):
     c = cluster(0)
     c.share()
     start_all(c, 1, ('d1', 'd2'))
-    job = c.submit(**JOB)
+    job = c.submit(**staged(**more))
     at_work(c, job)
     time.sleep(0.5)
     c.daemons['d2'].kill()
@@ -127,6 +128,23 @@ def test_too_few_wait_for_others(cluster, expected):
     start(c, 'd4', 1)
     found = ends_with(c, job, expected)
     assert found['kept_steps'] > 0  # members with a least number begin with stage 0
+
+
+@pytest.mark.parametrize('nodes,zero,victim', [(1, 3, 'd1'), (3, 2, 'd2')])
+def test_shards_go_on_from_a_snapshot(cluster, expected, nodes, zero, victim):
+    """Whoever leads or helps is killed; the others have its shard as it was ten steps ago at most, and its successor gets it."""
+    c = cluster(0)
+    c.share()
+    start_all(c, nodes)
+    job = c.submit(**staged(zero, snapshot=10))
+
+    def harm():
+        c.daemons[victim].kill()
+        start(c, victim, nodes)
+
+    harm_until_kept(c, job, nodes, harm)
+    found = ends_with(c, job, expected)
+    assert found['kept_steps'] > 0 and found['kept_steps'] % 10 == 0
 
 
 def test_shards_begin_anew(cluster, expected):

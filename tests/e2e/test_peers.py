@@ -253,3 +253,32 @@ def test_hosts_that_vanish(tmp_path):
             for host in hosts:
                 host.mend()
                 host.close()
+
+
+@lab.in_lab
+def test_a_host_that_may_not_connect(tmp_path):
+    """Others reach d2, and it reaches the server, but its connections to others' ports are dropped. So d2 is the one that joins no team."""
+    with open('/proc/sys/net/ipv4/ip_forward', 'w', encoding='ascii') as f:
+        f.write('1')
+    hosts = [lab.Host(i) for i in (1, 2, 3)]
+    ca = Pki(tmp_path / 'pki', '127.0.0.1', *(host.gateway for host in hosts))
+    with TlsCluster(tmp_path / 'c', ca) as c:
+        try:
+            c.start_server(listen='0.0.0.0:0')
+            port = c.address.rsplit(':', 1)[1]
+            c.address = '127.0.0.1:' + port
+            for i, host in enumerate(hosts, 1):
+                lab.ip('route', 'add', 'default', 'via', host.gateway, prefix=host.prefix)
+                c.start_daemon('d%d' % i, node='n%d' % i, server='%s:%s' % (host.gateway, port), prefix=host.prefix,
+                               more=['--peer-listen', '10.77.%d.2:7500' % i])
+            c.wait_daemons(3)
+            lab.ip('rule', 'add', 'ipproto', 'tcp', 'dport', '7500', 'priority', '10', 'prohibit', prefix=hosts[1].prefix)
+            job = c.run_job(60, **dict(JOB, rounds=2))[0]
+            shown = logs(c, job)
+            assert shown.count("daemon d2 can't connect to others; is there a firewall around it? rank 0 of the team can't be reached at "
+                               "10.77.1.2:7500: ") == 1, shown
+            assert shown.count('d1 leads a team with d3 over the network') == 2
+            assert c.mfl_json('show', job)['teams']['unreached'] == 1
+        finally:
+            for host in hosts:
+                host.close()

@@ -38,6 +38,17 @@ def test_sizes(tmp_path):
     assert found['best']['members'] == 1  # without times, the fewest that fit
 
 
+def test_snapshots_are_counted(tmp_path):
+    def members(parallel):
+        found = json.loads(plan(tmp_path, *DATA, '--sizes', '--json', parallel=parallel).stdout)
+        return {(p['members'], p['zero']): p['member_bytes'] for p in found['plans']}
+    plain, copied = members('parallel: {grain: 2, bucket: 64KiB}'), members('parallel: {grain: 2, bucket: 64KiB, snapshot: 5}')
+    params = 20 * 257 * 256 + 257 * 10
+    for (n, zero), size in copied.items():  # two shards, twice; each with a block more in each bucket
+        more = 48 * params / n if zero and n > 1 else 0
+        assert more <= size - plain[n, zero] <= more + 48 * 4096 * 42
+
+
 def test_memory_decides(tmp_path):
     sizes = json.loads(plan(tmp_path, *DATA, '--sizes', '--json').stdout)['plans']
     least = min(sizes, key=lambda p: p['leader_bytes'])
@@ -54,6 +65,22 @@ def test_times_of_this_machine(tmp_path):
     assert all(found['measured'][what] > 0 for what in ('grain_seconds', 'apply_seconds', 'bytes_per_second', 'wait_seconds'))
     assert {p['members'] for p in found['plans']} == {1, 2} and all(p['seconds'] > 0 for p in found['plans'])
     assert 'MS/STEP' in plan(tmp_path, *DATA, '--members', '2').stdout
+
+
+@pytest.mark.parametrize('model,loss', [
+    ('{input: [16], classes: 3, layers: [{dense: {units: 3}}]}', 'squared'),
+    ('{input: [2, 6, 6], classes: 3, layers: [{conv2d: {filters: 3, kernel: 1}}]}', 'cross-entropy'),  # a label for each pixel
+])
+def test_target_values_and_labels_of_pixels_are_timed(tmp_path, model, loss):
+    (tmp_path / 'job.yaml').write_text(f'''name: plan
+rounds: 1
+model: {model}
+data: {{name: rows, partition: iid, clients: 1}}
+training: {{loss: {loss}, lr: 0.1, batch: 8, backend: reference}}
+parallel: {{grain: 4}}
+''')
+    found = json.loads(h.mfl('plan', str(tmp_path / 'job.yaml'), '--members', '2', '--json').stdout)
+    assert found['measured']['grain_seconds'] > 0 and all(p['seconds'] > 0 for p in found['plans'])
 
 
 def test_a_stage_of_the_job_is_kept(tmp_path):

@@ -565,6 +565,84 @@ static void ends_are_counted_by_reason(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Three daemons that listen, on nodes of their own. */
+static void setup_three(struct bed *bed, uint32_t members)
+{
+        setup(bed, 3, 1);
+        bed->works = true;
+        bed->spec.parallel.within = MFL_WITHIN_ANY;
+        bed->spec.parallel.members = members;
+        for (uint32_t i = 1; i <= 3; i++) {
+                snprintf(bed->info[i].node, sizeof bed->info[i].node, "n%u", i);
+                snprintf(bed->info[i].peer, sizeof bed->info[i].peer, "host%u:1", i);
+        }
+        begin(bed);
+}
+
+/* conn's connection to the accused member fails. */
+static void say_unreached(struct bed *bed, uint32_t conn, uint32_t accused, uint32_t loss)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_TASK_FAILED,
+                .failed = {.task = bed->task[conn].task,
+                        .reason = "closed",
+                        .broken = true,
+                        .accused = accused,
+                        .loss = loss}};
+        bed->busy[conn] = false;
+        message(bed, conn, msg);
+}
+
+/* It says so itself, or another one that it has told; it works alone, and joins again after two rounds. */
+static void who_reaches_nobody_is_left_alone(void **state)
+{
+        for (uint32_t by = 2; by <= 3; by++) {
+                struct bed bed;
+                struct mfl_team_totals totals;
+                setup_three(&bed, 4);
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                say_unreached(&bed, by, 2, MFL_TEAM_ISOLATED);
+                assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+                assert_int_equal(totals.unreached, 1);
+                assert_string_equal(totals.last,
+                        "daemon d2 can't connect to others; is there a firewall around it? closed");
+                for (uint32_t round = 1; round < 3; round++) {
+                        ASSERT_LEADS(&bed, 1, "d1:1+d3:1");
+                        assert_false(bed.busy[2]);
+                        end_round(&bed, 1, fast_line);
+                }
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                mfl_core_free(bed.core);
+        }
+}
+
+/* Teams of two: nobody knows at first whether d1's port is closed, or d2 may not connect. */
+static void of_two_others_decide_who_is_at_fault(void **state)
+{
+        struct bed bed;
+        struct mfl_team_totals totals;
+        setup_three(&bed, 2);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
+        end_round(&bed, 2, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED); /* now d2 */
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1");
+        end_round(&bed, 1, fast_line); /* d3 has connected to d1 */
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1");
+        end_round(&bed, 1, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_string_equal(totals.last, "daemon d2 can't connect to daemon d1, as others can: closed");
+        for (uint32_t round = 4; round < 10; round++) { /* six rounds, and d1 is free of it */
+                ASSERT_LEADS(&bed, 1, "d1:1+d3:1");
+                end_round(&bed, 1, fast_line);
+        }
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        mfl_core_free(bed.core);
+}
+
 static void who_is_accused_rests(void **state)
 {
         struct bed bed;
@@ -657,6 +735,8 @@ int main(void)
                 cmocka_unit_test(the_leaders_result_frees_the_others),
                 cmocka_unit_test(a_team_is_as_large_as_pays),
                 cmocka_unit_test(a_number_is_a_number),
+                cmocka_unit_test(who_reaches_nobody_is_left_alone),
+                cmocka_unit_test(of_two_others_decide_who_is_at_fault),
                 cmocka_unit_test(who_is_accused_rests),
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),

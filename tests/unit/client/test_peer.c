@@ -49,14 +49,15 @@ static struct mfl_peer_port *open_port(const char *cert)
         return port;
 }
 
-/* One of two ranks. */
+/* One of two or three ranks. */
 struct rank {
         pthread_t thread;
         struct mfl_mesh_tcp_options options;
-        const char *address[2];
+        const char *address[3];
         struct mfl_mesh *mesh;
         struct mfl_error err;
         uint32_t accused;
+        enum mfl_mesh_loss loss;
         int code;
 };
 
@@ -65,6 +66,7 @@ static void *open_rank(void *arg)
         struct rank *rank = arg;
         rank->options.address = rank->address;
         rank->options.accused = &rank->accused;
+        rank->options.loss = &rank->loss;
         rank->code = mfl_mesh_tcp_open(&rank->options, &rank->mesh, &rank->err);
         return NULL;
 }
@@ -98,6 +100,11 @@ static void expect(const struct rank *rank, int code, uint32_t accused, const ch
         if (rank->code != code || !strstr(rank->err.text, text))
                 fail_msg("code %d, \"%s\" lacks \"%s\"", rank->code, rank->err.text, text);
         assert_int_equal(rank->accused, accused);
+}
+
+static void expect_loss(const struct rank *rank, enum mfl_mesh_loss loss)
+{
+        assert_int_equal(rank->loss, loss);
 }
 
 /* A rank that waits, whatever others do to its port, meets its team at last. */
@@ -226,6 +233,7 @@ static void who_cannot_be_reached_is_named(void **state)
         end(&rank);
         snprintf(text, sizeof text, "rank 0 of the team can't be reached at %s: Connection refused", address);
         expect(&rank, MFL_MESH_BROKEN, 1, text);
+        expect_loss(&rank, MFL_MESH_UNREACHED);
         atomic_bool cancel = true;
         struct rank cancelled = rank_of(port, 0, "", "k");
         cancelled.options.cancel = &cancel;
@@ -237,6 +245,41 @@ static void who_cannot_be_reached_is_named(void **state)
         begin(&alone);
         end(&alone);
         expect(&alone, MFL_MESH_BROKEN, 2, "rank 1 of the team did not come within 30 ms");
+        mfl_peer_port_close(port);
+}
+
+/* Rank 1 of 3 can't connect to rank 0. Where it reaches rank 2, it is rank 0's fault; where it reaches nobody, its own. */
+static void who_reaches_nobody_accuses_itself(void **state)
+{
+        struct mfl_peer_port *port = open_port(NULL), *other = open_port(NULL), *gone = open_port(NULL);
+        char closed[MFL_PEER_BYTES], closed_too[MFL_PEER_BYTES], text[300];
+        strcpy(closed, mfl_peer_port_address(gone));
+        mfl_peer_port_close(gone);
+        gone = open_port(NULL);
+        strcpy(closed_too, mfl_peer_port_address(gone));
+        mfl_peer_port_close(gone);
+        struct rank rank = rank_of(port, 1, closed, "k");
+        rank.options.n_ranks = 3;
+        rank.address[2] = mfl_peer_port_address(other);
+        begin(&rank);
+        end(&rank);
+        snprintf(text, sizeof text, "can't be reached at %s: Connection refused; %s can be reached", closed,
+                rank.address[2]);
+        expect(&rank, MFL_MESH_BROKEN, 1, text);
+        expect_loss(&rank, MFL_MESH_UNREACHED);
+        const char *nobody[] = {closed_too, "no such host", ""};
+        for (int i = 0; i < 3; i++) {
+                rank = rank_of(port, 1, closed, "k");
+                rank.options.n_ranks = 3;
+                rank.address[2] = nobody[i];
+                begin(&rank);
+                end(&rank);
+                bool isolated = *nobody[i];
+                expect(&rank, MFL_MESH_BROKEN, isolated ? 2 : 1,
+                        isolated ? "refused; nor can 1 other" : "refused");
+                expect_loss(&rank, isolated ? MFL_MESH_ISOLATED : MFL_MESH_UNREACHED);
+        }
+        mfl_peer_port_close(other);
         mfl_peer_port_close(port);
 }
 
@@ -336,6 +379,7 @@ int main(void)
                 cmocka_unit_test(certificates_decide),
                 cmocka_unit_test(garbage_harms_nobody),
                 cmocka_unit_test(who_cannot_be_reached_is_named),
+                cmocka_unit_test(who_reaches_nobody_accuses_itself),
                 cmocka_unit_test(a_rank_that_goes_breaks_what_is_under_way),
                 cmocka_unit_test(who_is_late_is_named),
                 cmocka_unit_test(where_it_listens_is_checked),

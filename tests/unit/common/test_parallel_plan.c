@@ -37,6 +37,41 @@ static void bytes_are_those_of_the_table(void **state)
         }
 }
 
+/* Own and kept shards of params and two moments, twice; of one rank alone, and of whole states, none. */
+static void snapshots_are_counted(void **state)
+{
+        struct mfl_parallel_facts with = adamw(8), without = adamw(8);
+        struct mfl_parallel_plan plan, plain;
+        with.shape.snapshot = 2 * 2 * 12;
+        for (uint32_t zero = 0; zero < MFL_PARALLEL_STAGES; zero++)
+                for (uint32_t members = 1; members <= 8; members *= 2) {
+                        mfl_parallel_estimate(&with, members, zero, &plan);
+                        mfl_parallel_estimate(&without, members, zero, &plain);
+                        assert_float_equal((double)(plan.member - plain.member) / N,
+                                zero && members > 1 ? 48.0 / members : 0, 0.05);
+                }
+}
+
+/* Every shard is kept by a rank of another process, and no rank keeps more than was said. */
+static void a_keeper_is_in_another_process(void **state)
+{
+        for (uint32_t a = 1; a < 7; a++)
+                for (uint32_t b = 1; b < 7; b++)
+                        for (uint32_t c = 0; c < 7; c++) {
+                                const uint32_t width[] = {a, b, c};
+                                uint32_t n = a + b + c, kept[21] = {0};
+                                uint8_t keeper[21];
+                                mfl_parallel_keepers(width, c ? 3 : 2, keeper);
+                                for (uint32_t r = 0; r < n; r++) {
+                                        uint32_t k = keeper[r];
+                                        assert_true(k < n);
+                                        assert_true((r >= a) + (r >= a + b) != (k >= a) + (k >= a + b));
+                                        assert_true(++kept[k] <=
+                                                    mfl_parallel_keeps(MFL_MAX(a, MFL_MAX(b, c)), n));
+                                }
+                        }
+}
+
 /* The params at the start come on top, and the update, which a team's leader makes in place. */
 static void a_leader_makes_its_update_in_place(void **state)
 {
@@ -137,6 +172,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(bytes_are_those_of_the_table),
+                cmocka_unit_test(snapshots_are_counted),
+                cmocka_unit_test(a_keeper_is_in_another_process),
                 cmocka_unit_test(a_leader_makes_its_update_in_place),
                 cmocka_unit_test(memory_decides_without_times),
                 cmocka_unit_test(what_gains_nothing_stays_on_one_worker),

@@ -103,6 +103,17 @@ static void what_cannot_be_done_is_refused(void **state)
         assert_refused("", "{grain: 8, bucket: 1KiB}",
                 "j.yaml:6: parallel.bucket: expected a size like 512MiB or 4GiB from 65536 bytes to 1GiB, "
                 "got '1KiB'");
+        assert_refused("", "{grain: 8, zero: 0, snapshot: 10}",
+                "j.yaml:6: parallel.snapshot: in stage 0 each member has all of the training's state, and "
+                "nothing is lost with one; leave snapshot out, or write zero: 1, 2 or 3");
+        assert_refused("", "{grain: 8, within: daemon, snapshot: 10}",
+                "j.yaml:6: parallel.snapshot: a snapshot is kept by another daemon of the team; write "
+                "within: node or any, or leave snapshot out");
+        assert_refused("", "{grain: 8, exact: false, zero: 1, snapshot: 10}",
+                "j.yaml:6: parallel.snapshot: with exact: false the model depends on the number of members, "
+                "so another team can't go on; leave snapshot out, or write exact: true");
+        assert_refused("", "{grain: 8, snapshot: -1}",
+                "j.yaml:6: parallel.snapshot: expected a whole number from 0 to 1000000, got '-1'");
         assert_refused(", fuse: 2", "{grain: 8}",
                 "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave "
                 "fuse out, or write 1");

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who else can be reached: when one daemon can't, it says whose fault that is. Inside client/peer. */
+#ifndef MFL_CLIENT_PEER_REACH_H
+#define MFL_CLIENT_PEER_REACH_H
+
+#include <stdatomic.h>
+
+#include "common/base/base.h"
+
+/* Connects to all addresses at the same time, says nothing, and closes. Blocks until one has accepted, all have failed, some seconds are
+ * over, or it is cancelled. address: n, "HOST:PORT"; NULL, empty and repeated ones, and those that equal `without`, are left out.
+ * Returns the first that has accepted, or n; *ret_tried: how many different ones there were. */
+uint32_t mfl_peer_reach(const char *const *address, uint32_t n, const char *without,
+        const atomic_bool *cancel, uint32_t *ret_tried);
+
+#endif
