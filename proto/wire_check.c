@@ -39,6 +39,8 @@ static const struct mfl_wire_message *find_rules(const ProtobufCMessageDescripto
         const struct mfl_wire_message *m = find_in(&mfl_wire_daemon_family, descriptor);
         if (!m)
                 m = find_in(&mfl_wire_people_family, descriptor);
+        if (!m)
+                m = find_in(&mfl_wire_sites_family, descriptor);
         mfl_assert(m); /* every message has rules */
         return m;
 }

@@ -25,12 +25,25 @@
 #define MFL_CLIENT_LINK_LINK_H
 
 #include "client/agent/agent.h"
+#include "client/inquiry/predict.h"
 #include "client/policy/gate.h"
 #include "client/train/compute.h"
 #include "common/base/worker.h"
 #include "proto/tls/tls.h"
 
 struct mfl_link;
+
+/* What the site's inquiries are answered from. All of it outlives the link. */
+struct mfl_link_site {
+        uint32_t n_data_sets; /* loaded ones */
+        const struct mfl_dataset *const *data_sets;
+        const uint64_t *fingerprints; /* one each */
+        const char *predictions_dir;  /* "": the site keeps no predictions */
+        const char *backend;          /* that computes them */
+        /* mfl_site_predict; here, so that the link needs no backend. */
+        int (*predict)(const struct mfl_site_model *model, const struct mfl_dataset *dataset, const char *backend, const char *dir,
+                uint64_t *ret_rows, struct mfl_error *err);
+};
 
 struct mfl_link_options {
         const char *server;       /* "host:port"; copied */
@@ -43,6 +56,7 @@ struct mfl_link_options {
         struct mfl_budget *budget;     /* params are charged to it; outlives the link; NULL: no limit */
         struct mfl_share *share;       /* outlives the link; NULL: none */
         struct mfl_activity *activity; /* told of transfers; outlives the link; NULL: none */
+        const struct mfl_link_site *site; /* NULL: it has no data to be asked about */
         struct mfl_gate *gate;         /* the site's policy; outlives the link; NULL: every job is taken */
         uint32_t chunk_bytes;          /* 0: 1 MiB; a multiple of 8 */
         uint32_t chunks_max;           /* in flight; 0: 4 */

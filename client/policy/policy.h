@@ -28,6 +28,19 @@ struct mfl_policy_prints {
         char v[MFL_POLICY_PEERS_MAX][MFL_POLICY_PRINT_BYTES];
 };
 
+/* What the server may ask about the site's data beside its jobs. */
+enum mfl_policy_inquiry {
+        MFL_POLICY_STATS = 1,
+        MFL_POLICY_VALIDATE = 2,
+        MFL_POLICY_PREDICT = 4,
+};
+#define MFL_POLICY_MIN_SAMPLES 10
+struct mfl_policy_inquiries {
+        uint32_t kinds;       /* enum mfl_policy_inquiry, added up; 0: none */
+        uint32_t min_samples; /* of a count that is told; default MFL_POLICY_MIN_SAMPLES */
+        bool extremes;        /* smallest and largest values are told, too */
+};
+
 struct mfl_policy {
         bool set; /* the file has a policy */
         struct mfl_policy_names owners, data, strategies, strategies_refused, programs;
@@ -36,6 +49,7 @@ struct mfl_policy {
         bool ask;
         bool secure_sum;                /* jobs without it are refused */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
+        struct mfl_policy_inquiries inquiries;
         char dir[MFL_POLICY_DIR_BYTES];
 };
 
@@ -53,6 +67,15 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
 /* The same for one training of it, with this many clients in the round; 0: the server has not told. */
 const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_job *job,
         uint32_t participants, char ret_reason[MFL_REASON_BYTES]);
+
+/* Whether the site answers such an inquiry of this person about a data set. NULL: yes; otherwise as mfl_policy_job. inquiry.c. */
+const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_inquiry kind, const char *who,
+        const char *data, char ret_reason[MFL_REASON_BYTES]);
+/* How small a count may be, and whether extreme values stay here. policy NULL: the site has none. */
+void mfl_policy_inquiry_limits(const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes);
+/* Reads policy.inquiries; value: the struct mfl_policy_inquiries. */
+int mfl_policy_read_inquiries(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 
 /* Whether a secure sum may have a participant with this certificate. */
 bool mfl_policy_peer(const struct mfl_policy *policy, const char *fingerprint);

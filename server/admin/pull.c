@@ -53,9 +53,8 @@ static int take_contract(struct mfl_request *op)
         return r;
 }
 
-static void run_pull(struct mfl_work *work)
+void mfl_request_load_model(struct mfl_request *op)
 {
-        struct mfl_request *op = mfl_request_of(work);
         struct mfl_store_job row = {{0}};
         struct mfl_job *spec = NULL;
         op->status = mfl_store_round_get(
@@ -87,6 +86,11 @@ static void run_pull(struct mfl_work *work)
         }
         mfl_job_free(spec);
         mfl_store_job_deinit(&row);
+}
+
+static void run_pull(struct mfl_work *work)
+{
+        mfl_request_load_model(mfl_request_of(work));
 }
 
 /* An envelope holds this many, whatever their names. */

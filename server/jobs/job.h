@@ -105,6 +105,7 @@ struct mfl_server_job {
         char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         uint64_t releases_max;               /* privacy: that the budget allows; workers only */
         struct mfl_job_observed observed;
+        bool registered;                     /* a round of it is a registered model: it is not deleted */
         bool has_partition;                  /* of a population: stored, or on its way to the store */
         char partition_from[MFL_NAME_BYTES]; /* the daemon that sent it */
 };

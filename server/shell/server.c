@@ -170,6 +170,7 @@ static void on_flush(uv_timer_t *timer)
         mfl_admin_beat(&server->admin);
         mfl_sessions_beat(&server->sessions);
         mfl_daemons_beat(&server->daemons);
+        mfl_inquiries_beat(&server->inquiries);
         mfl_carriers_beat(&server->carriers);
         if (++server->n_flushes % FLUSHES_PER_SECOND)
                 return;
@@ -214,7 +215,7 @@ static int open_jobs(struct mfl_server *server, struct mfl_error *err)
         for (uint32_t i = 0; i < rows.n && !r; i++)
                 r = open_job(server, rows.v[i].id, err);
         mfl_store_jobs_deinit(&rows);
-        return r;
+        return r ? r : mfl_admin_open_registry(&server->admin, err);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -321,10 +322,13 @@ static void connect_rooms(struct mfl_server *server)
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};
         server->gate = (struct mfl_gate){.sessions = &server->sessions, .loop = loop, .book = &server->book};
+        server->inquiries =
+                (struct mfl_inquiries){.loop = loop, .store = server->store, .sessions = &server->sessions};
         server->daemons = (struct mfl_daemons){.loop = loop,
                 .sessions = &server->sessions,
                 .jobs = &server->jobs,
                 .gate = &server->gate,
+                .inquiries = &server->inquiries,
                 .timeline = server->observed.timeline};
         server->admin = (struct mfl_admin){.loop = loop,
                 .store = server->store,
@@ -333,6 +337,7 @@ static void connect_rooms(struct mfl_server *server)
                 .sessions = &server->sessions,
                 .gate = &server->gate,
                 .book = &server->book,
+                .inquiries = &server->inquiries,
                 .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,
@@ -474,6 +479,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
         if (server->relay)
                 mfl_relay_close(server->relay);
+        mfl_inquiries_close(&server->inquiries);
         mfl_jobs_close(&server->jobs);
         mfl_sessions_close(&server->sessions);
         mfl_observed_close(&server->observed);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of jobs. */
+#include "server/store/models.h"
 #include "server/store/store_internal.h"
 
 #include <stdio.h>
@@ -387,7 +388,9 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         mfl_store_job_deinit(&job);
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
-        r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
+        r = mfl_store_check_unregistered(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM client_states WHERE job = ?1", "t", id);
         if (!r)

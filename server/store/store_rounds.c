@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of rounds: commit with retention, queries, and where a job resumes after a crash. */
+#include "server/store/models.h"
 #include "server/store/store_internal.h"
 
 #include <math.h>
@@ -261,6 +262,10 @@ static int retain(struct mfl_store *store, const char *id, uint32_t keep, struct
                         keep--;
                         continue;
                 }
+                bool registered = false;
+                r = mfl_store_is_registered(store, id, round->record.round, &registered, err);
+                if (r || registered)
+                        continue;
                 r = mfl_db_run(store->db, err, "UPDATE rounds SET kept = 0 WHERE job = ?1 AND round = ?2",
                         "ti", id, (int64_t)round->record.round);
                 round->kept = false;

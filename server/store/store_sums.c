@@ -32,6 +32,10 @@ static const struct table {
         {"releases", "job || ', round ' || round",
                 "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
+        {"model_names", "name", "name = NEW.name", true},
+        {"model_versions", "name || '@' || version", "name = NEW.name AND version = NEW.version", true},
+        {"model_aliases", "n", "n = NEW.n", true},
+        {"inquiries", "n", "n = NEW.n", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},
 };
