@@ -273,11 +273,17 @@ int mfl_stats_add(struct mfl_stats *total, const struct mfl_stats *part, struct 
         return 0;
 }
 
+/* Targets are floats beside bytes, too. */
+double mfl_stats_unit(const struct mfl_stats *stats, const struct mfl_stats_feature *feature)
+{
+        return stats->bytes && strncmp(feature->name, "target ", 7) != 0 ? 1.0 / 255 : 1;
+}
+
 void mfl_stats_moments(
         const struct mfl_stats *stats, const struct mfl_stats_feature *feature, double *ret_mean, double *ret_std)
 {
-        double n = (double)feature->count, unit = stats->bytes && strncmp(feature->name, "target ", 7) ? 255 : 1;
+        double n = (double)feature->count, unit = mfl_stats_unit(stats, feature);
         mfl_assert(feature->count);
-        *ret_mean = mfl_wide_sum(&feature->sum) / n / unit;
-        *ret_std = sqrt(mfl_wide_spread(&feature->sum, &feature->squares, feature->count)) / n / unit;
+        *ret_mean = mfl_wide_sum(&feature->sum) / n * unit;
+        *ret_std = sqrt(mfl_wide_spread(&feature->sum, &feature->squares, feature->count)) / n * unit;
 }

@@ -49,6 +49,8 @@ int mfl_stats_add(struct mfl_stats *total, const struct mfl_stats *part, struct 
 int mfl_stats_init(struct mfl_stats *stats, uint32_t n_features, uint32_t n_bins, uint32_t n_labels, struct mfl_error *err);
 void mfl_stats_deinit(struct mfl_stats *stats); /* a zeroed one is fine */
 
+/* What a value of the sums is multiplied by to be raw: 1/255 for bytes. */
+double mfl_stats_unit(const struct mfl_stats *stats, const struct mfl_stats_feature *feature);
 /* Of a feature of stats, in the units that the model sees before any scaling. count > 0. */
 void mfl_stats_moments(const struct mfl_stats *stats, const struct mfl_stats_feature *feature, double *ret_mean, double *ret_std);
 

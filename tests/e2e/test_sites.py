@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work at the sites that is not training, and the registry of models: statistics beside numpy, validation beside the round's own evaluation, small
+counts that stay, predictions that stay, versions that retention never drops."""
+import json
+import os
+import sqlite3
+import stat
+
+import numpy as np
+import pytest
+
+import mfl_harness as h
+
+MODEL = {'layers': [{'dense': {'units': 3}}]}
+LOCAL = {'name': 'ward', 'partition': 'local', 'clients': None}
+SIZES = {'a': (60, 40), 'b': (90, 30), 'c': (20, 6), 'd': (25, 7)}
+ALL = {'kinds': ['stats', 'validate', 'predict'], 'min_samples': 10, 'extremes': True}
+
+
+def make_ward(path, seed, n):
+    rng = np.random.default_rng(seed)
+    arrays = {}
+    for name, count in zip(('train', 'test'), n):
+        y = rng.integers(0, 3, count)
+        x = (rng.normal(size=(count, 4)) * [1, 100, 1e-3, 5] + seed).astype(np.float32)
+        x[:, 0] += y
+        arrays['x_' + name], arrays['y_' + name] = x, y.astype(np.int64)
+    np.savez(path, **arrays)
+    return arrays
+
+
+class Sites:
+    def __init__(self, cluster):
+        self.c, self.data = cluster, {}
+        for i, (name, n) in enumerate(SIZES.items()):
+            self.data[name] = make_ward(os.path.join(cluster.dir, name + '.npz'), i + 1, n)
+            os.makedirs(self.predictions(name), exist_ok=True)
+
+    def predictions(self, name):
+        return os.path.join(self.c.dir, 'out-' + name)
+
+    def start(self, name, inquiries=None, keeps=True, **options):
+        config = {'policy': {'dir': os.path.join(self.c.dir, name + '.d'), 'inquiries': ALL if inquiries is None else inquiries}}
+        if keeps:
+            config['predictions_dir'] = self.predictions(name)
+        path = self.c.write(name + '.yaml', h.yaml_of(config))
+        return self.c.start_daemon(name, data=['ward=npz:%s/%s.npz' % (self.c.dir, name[0])], more=['--config', path], **options)
+
+    def audit(self, name):
+        with open(os.path.join(self.c.dir, name + '.d', name + '.audit.jsonl'), encoding='utf-8') as f:
+            return [json.loads(line) for line in f]
+
+
+@pytest.fixture(scope='module')
+def sites(tmp_path_factory):
+    with h.Cluster(tmp_path_factory.mktemp('sites')) as c:
+        c.start_server()
+        s = Sites(c)
+        for name in SIZES:
+            s.start(name)
+        c.wait_daemons(4)
+        yield s
+        c.check_alive()
+
+
+@pytest.fixture(scope='module')
+def job(sites):
+    return sites.c.run_job(name='ward', model=MODEL, rounds=3, data=LOCAL, training={'lr': 0.01},
+                           checkpoints={'keep': 3}, evaluation={'on': 'clients', 'split': 0})[0]
+
+
+def test_stats_beside_numpy(sites):
+    x = np.concatenate([d['x_train'] for d in sites.data.values()]).astype(np.float64)
+    y = np.concatenate([d['y_train'] for d in sites.data.values()])
+    got = sites.c.mfl_json('data', 'stats', 'ward', '--bins', '10')
+    assert got['samples'] == len(x) and sorted(s['site'] for s in got['sites']) == list('abcd')
+    for f, feature in enumerate(got['features']):
+        v = x[:, f]
+        assert feature['count'] == len(v) and feature['least'] == v.min() and feature['most'] == v.max()
+        assert feature['mean'] == pytest.approx(v.mean(), rel=1e-14) and feature['std'] == pytest.approx(v.std(), rel=1e-13)
+    # Counts of fewer than 10 samples of a site stay there.
+    assert got['hidden'] > 0
+    for c, n in enumerate(got['labels']):
+        shown = [int((d['y_train'] == c).sum()) for d in sites.data.values()]
+        assert n <= sum(shown) and n >= sum(k for k in shown if k >= 10) - max(shown)
+    assert sum(got['labels']) <= len(y)
+    line = sites.audit('a')[-1]
+    assert line['decision'] == 'takes' and line['owner'] == 'local' and 'statistics of data set ward' in line['reason']
+
+
+def test_stats_of_some_sites(sites):
+    d = sites.data['b']['x_train'].astype(np.float64)
+    got = sites.c.mfl_json('data', 'stats', 'ward', '--at', 'b*')
+    assert got['samples'] == 90 and [s['site'] for s in got['sites']] == ['b']
+    assert got['features'][1]['mean'] == pytest.approx(d[:, 1].mean(), rel=1e-14)
+    assert "that matches 'nobody'" in sites.c.mfl('data', 'stats', 'ward', '--at', 'nobody', status=4).stderr
+    assert 'no connected daemon has data set nothing' in sites.c.mfl('data', 'stats', 'nothing', status=4).stderr
+
+
+def test_validate_is_the_rounds_evaluation(sites, job):
+    scores = {s['site']: s for s in sites.c.mfl_json('show', job)['scores']['clients']}
+    got = sites.c.mfl_json('validate', job)['models'][0]
+    assert got['round'] == 3 and got['job'] == job
+    told = {s['site']: s for s in got['sites']}
+    for name in 'ab':
+        assert told[name]['samples'] == SIZES[name][1]
+        assert told[name]['loss'] == scores[name]['loss'] and told[name]['accuracy'] == scores[name]['accuracy']
+    # c and d have fewer than 10 test samples: only their sum is told.
+    for name in 'cd':
+        assert told[name]['few'] and told[name]['loss'] is None and told[name]['samples'] == 0
+    assert got['few']['samples'] == 13
+    assert got['few']['accuracy'] == pytest.approx(sum(scores[n]['accuracy'] * SIZES[n][1] for n in 'cd') / 13)
+    # One such site by itself is not told at all.
+    alone = sites.c.mfl_json('validate', job, '--at', 'c')['models'][0]
+    assert alone['few'] is None and alone['sites'][0]['loss'] is None
+
+
+def test_cross_site_table(sites, job):
+    table = sites.c.mfl('validate', job, job, '--round', '1').stdout
+    assert table.count('round 1 of ' + job) == 2 and 'LOSS 2' in table
+    rows = {line.split()[0]: line.split() for line in table.splitlines() if line[:1] in 'ab' and len(line.split()) == 6}
+    assert set(rows) == {'a', 'b', 'all'} and rows['a'][2:4] == rows['a'][4:6]
+
+
+def test_registry(sites, job):
+    c = sites.c
+    assert c.mfl('model', 'register', job, '--as', 'ward', '--round', '1').stdout.strip() == 'ward@1'
+    assert c.mfl('model', 'register', job, '--as', 'ward').stdout.strip() == 'ward@2'
+    assert 'registered before' in c.mfl('model', 'register', job, '--as', 'ward', '--round', '3').stdout
+    c.mfl('model', 'alias', 'ward@champion', '1')
+    assert 'no site has validated it' in c.mfl('model', 'promote', 'ward@champion', '2', '--accuracy', '0.1', status=6).stderr
+    done = c.mfl_json('validate', 'ward@2', 'ward@champion')['models']
+    assert [m['model'] for m in done] == ['ward@2', 'ward@1'] and [m['round'] for m in done] == [3, 1]
+    assert 'below' in c.mfl('model', 'promote', 'ward@champion', '2', '--accuracy', '1', status=6).stderr
+    assert 'the gate wants 5' in c.mfl('model', 'promote', 'ward@champion', '2', '--sites', '5', status=6).stderr
+    assert c.mfl('model', 'promote', 'ward@champion', '--sites', '4', '--worse', '1').stdout.strip() == 'ward@champion is version 2'
+    versions = {v['version']: v for v in c.mfl_json('model', 'list')['versions']}
+    assert versions[2]['aliases'] == ['champion'] and versions[2]['validated'] == 4 and versions[1]['aliases'] == []
+    c.mfl('pull', 'ward@champion', '-o', 'champion.safetensors')
+    c.mfl('pull', job, '--round', '3', '-o', 'three.safetensors')
+    with open(os.path.join(c.dir, 'champion.safetensors'), 'rb') as a, open(os.path.join(c.dir, 'three.safetensors'), 'rb') as b:
+        assert a.read() == b.read()
+    assert 'again' in c.mfl('model', 'rollback', 'ward@champion').stdout
+    assert c.mfl_json('model', 'show', 'ward@champion')['round'] == 1
+    assert 'nothing before' in c.mfl('model', 'rollback', 'ward@champion', status=4).stderr
+    assert 'points at version 1' in c.mfl('model', 'remove', 'ward@1', status=6).stderr
+    assert 'has the registered model ward@1' in c.mfl('delete', job, status=6).stderr
+    actions = [e['action'] for e in c.mfl_json('audit')['entries']]
+    assert {'register', 'alias', 'promote', 'rollback', 'inquire'} <= set(actions)
+
+
+def test_predictions_stay(sites, job):
+    c = sites.c
+    got = c.mfl_json('predict', job, '--at', 'a', '--data', 'ward')['sites']
+    assert [(s['site'], s['status'], s['rows']) for s in got] == [('a', 'answered', 40)]
+    files = os.listdir(sites.predictions('a'))
+    assert len(files) == 1 and files[0].startswith('ward-') and not os.listdir(sites.predictions('b'))
+    path = os.path.join(sites.predictions('a'), files[0])
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    c.mfl('pull', job, '-o', 'm.safetensors')
+    p = h.read_safetensors(os.path.join(c.dir, 'm.safetensors'))
+    w, b = (next(v for k, v in p.items() if k.endswith(end)) for end in ('weight', 'bias'))
+    z = sites.data['a']['x_test'].astype(np.float64) @ np.asarray(w, np.float64).T + b
+    rows = [line.split(',') for line in open(path, encoding='utf-8').read().splitlines()[1:]]
+    assert [int(r[1]) for r in rows] == z.argmax(1).tolist()
