@@ -189,7 +189,9 @@ static void run_prepare(struct mfl_work *work)
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
         };
-        op->status = check_population(job, op->prepare.population, data, &op->err);
+        op->status = mfl_server_job_measure_store(job, &op->err);
+        if (!op->status)
+                op->status = check_population(job, op->prepare.population, data, &op->err);
         if (!op->status)
                 op->status = mfl_job_graph(
                         job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);
@@ -297,7 +299,8 @@ void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_ac
         op->prepare.data = action->prepare.data;
         mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, action->prepare.data_from);
         op->prepare.population = action->prepare.population;
-        mfl_job_operation_start(op, &job->jobs->loop->compute);
+        if (!mfl_server_job_measures(job, op))
+                mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 
 static void run_data(struct mfl_work *work)

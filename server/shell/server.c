@@ -20,6 +20,7 @@
 #include "server/transfer/params_down.h"
 
 #define FLUSH_EVERY_MS 200
+#define MEASURE_MS 60000 /* for sites' statistics */
 #define FLUSHES_PER_SECOND (1000 / FLUSH_EVERY_MS)
 
 /* ---- the core's actions ---- */
@@ -114,7 +115,57 @@ static void job_ended(void *user, struct mfl_server_job *job)
         mfl_daemons_job_over(&server->daemons, job->id);
 }
 
+/* ---- jobs that measure ---- */
+
+struct measuring {
+        struct mfl_server *server;
+        char job[MFL_JOB_ID_BYTES];
+};
+
+static void on_measured(void *user, const Mfl__InquiryReport *report, const struct mfl_stats *stats)
+{
+        struct measuring *measuring = user;
+        struct mfl_server_job *job = mfl_server_job_find(&measuring->server->jobs, measuring->job);
+        uint32_t answered = 0, silent = 0;
+        char told[MFL_REASON_BYTES] = "";
+        for (size_t i = 0; i < report->n_sites; i++) {
+                const Mfl__InquirySite *site = report->sites[i];
+                answered += site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
+                silent += site->status == MFL__INQUIRY_STATUS__INQUIRY_NOT_ASKED;
+                if (*site->reason && !*told)
+                        mfl_snprintf(told, sizeof told, "mean and deviation leave site %.60s out: %.300s", site->site, site->reason);
+        }
+        if (job)
+                mfl_server_job_measured(job, stats, answered, silent, told);
+        free(measuring);
+}
+
+static bool job_measures(void *user, struct mfl_server_job *job, uint32_t n_sites)
+{
+        struct mfl_server *server = user;
+        const struct mfl_inquiry_question question = {.kind = MFL__INQUIRY_KIND__INQUIRY_STATS,
+                .data = job->spec->data.name,
+                .at = "",
+                .who = job->owner,
+                .model = "",
+                .job = job->id,
+                .within_ms = MEASURE_MS};
+        struct mfl_error err;
+        if (mfl_inquiry_parts(&server->inquiries, job->spec->data.name) < n_sites)
+                return false;
+        struct measuring *measuring = mfl_calloc(1, sizeof *measuring);
+        if (!measuring)
+                return false;
+        measuring->server = server;
+        mfl_strcpy(measuring->job, sizeof measuring->job, job->id);
+        if (!mfl_inquiry_start(&server->inquiries, &question, on_measured, measuring, &err))
+                return true;
+        free(measuring);
+        return false;
+}
+
 static const struct mfl_jobs_ops jobs_ops = {
+        .measure = job_measures,
         .send = job_sends,
         .inside = job_takes_inside,
         .corrected = job_corrected,
@@ -171,6 +222,8 @@ static void on_flush(uv_timer_t *timer)
         mfl_sessions_beat(&server->sessions);
         mfl_daemons_beat(&server->daemons);
         mfl_inquiries_beat(&server->inquiries);
+        for (struct mfl_server_job *job = server->jobs.first; job; job = job->next)
+                mfl_server_job_measure_beat(job);
         mfl_carriers_beat(&server->carriers);
         if (++server->n_flushes % FLUSHES_PER_SECOND)
                 return;

@@ -347,6 +347,17 @@ int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_jo
         return r || !finished ? r : drop_uncommitted(store, id, err);
 }
 
+int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE jobs SET text = ?1 WHERE id = ?2", "tt", text, id);
+        return mfl_store_end(store, r, err);
+}
+
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
