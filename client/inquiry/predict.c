@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "kernels/check.h"
 #include "kernels/infer/infer.h"
 
@@ -107,12 +108,21 @@ static int write_rows(struct prediction *p, struct mfl_error *err)
         return 0;
 }
 
+/* Where the site keeps its files is not for the server. */
+static int unwritten(int r, struct mfl_error *err)
+{
+        if (r >= 0 || r == -ENOMEM)
+                return r;
+        mfl_log(MFL_LOG_ERROR, "predictions: %s", err->text);
+        return mfl_fail(err, MFL_INVALID, "this site can't write its predictions; its daemon's log says why");
+}
+
 static int write_file(struct prediction *p, const char *path, struct mfl_error *err)
 {
         struct mfl_fs_file file = {.fd = -1};
         int r = mfl_fs_begin(&file, path, err), fd;
         if (r)
-                return MFL_INVALID;
+                return unwritten(r, err);
         fd = dup(file.fd);
         p->out = fd < 0 ? NULL : fdopen(fd, "w");
         r = p->out && !fchmod(fd, 0600) ? write_rows(p, err) : mfl_fail_errno(err, "write %s", path);
@@ -123,7 +133,7 @@ static int write_file(struct prediction *p, const char *path, struct mfl_error *
                 r = mfl_fs_commit(&file, err);
         else
                 mfl_fs_abort(&file);
-        return r == -ENOMEM ? r : r < 0 ? MFL_INVALID : r;
+        return unwritten(r, err);
 }
 
 int mfl_site_predict(const struct mfl_site_model *model, const struct mfl_dataset *dataset, const char *backend,

@@ -3,13 +3,14 @@
 counts that stay, predictions that stay, versions that retention never drops."""
 import json
 import os
-import sqlite3
 import stat
 
 import numpy as np
 import pytest
 
 import mfl_harness as h
+import mfl_relay
+import mfl_tap
 
 MODEL = {'layers': [{'dense': {'units': 3}}]}
 LOCAL = {'name': 'ward', 'partition': 'local', 'clients': None}
@@ -37,7 +38,7 @@ class Sites:
             os.makedirs(self.predictions(name), exist_ok=True)
 
     def predictions(self, name):
-        return os.path.join(self.c.dir, 'out-' + name)
+        return os.path.join(self.c.dir, 'out-' + name[0])
 
     def start(self, name, inquiries=None, keeps=True, **options):
         config = {'policy': {'dir': os.path.join(self.c.dir, name + '.d'), 'inquiries': ALL if inquiries is None else inquiries}}
@@ -165,3 +166,82 @@ def test_predictions_stay(sites, job):
     z = sites.data['a']['x_test'].astype(np.float64) @ w.T + b
     rows = [line.split(',') for line in open(path, encoding='utf-8').read().splitlines()[1:]]
     assert [int(r[1]) for r in rows] == z.argmax(1).tolist()
+
+
+def test_only_counts_travel(sites, job):
+    """What goes from a daemon to the server while it predicts: requests for params, and one number."""
+    c = sites.c
+    tap = mfl_tap.Tap(c.address)
+    try:
+        sites.start('a-tapped', server=tap.address)
+        c.wait_daemons(5)
+        c.mfl('stop', job, status=None)
+        got = c.mfl_json('predict', job, '--at', 'a-tapped')['sites']
+        assert [(s['status'], s['rows']) for s in got] == [('answered', 40)]
+        up = [(kind, body) for up, kind, body in tap.seen if up and kind.startswith('inquiry')]
+        assert [kind for kind, _ in up] == ['inquiry_model_get', 'inquiry_answer'] and tap.error is None
+        answer = {k: v for k, v in up[-1][1].items() if v}
+        assert set(answer) == {'inquiry', 'status', 'samples'} and answer['samples'] == 40
+        kinds = {kind for up, kind, _ in tap.seen if up}
+        assert kinds <= {'hello', 'ping', 'pong', 'telemetry', 'inquiry_model_get', 'inquiry_answer'}
+    finally:
+        tap.close()
+
+
+def test_the_site_decides(sites, job):
+    c = sites.c
+    sites.start('a-closed', inquiries={'kinds': ['validate']}, keeps=False, node='n9')
+    h.wait_until(lambda: 'a-closed' in c.mfl('daemons').stdout, 10, 'the daemon')
+    # Its data are those of a: they are a part, which a answers for.
+    assert [s['site'] for s in c.mfl_json('validate', job, '--at', 'a*')['models'][0]['sites']] == ['a']
+    refused = c.mfl_json('data', 'stats', 'ward', '--at', 'a-closed', status=1)
+    assert refused['error']
+    assert 'policy.inquiries does not allow stats' in c.mfl('data', 'stats', 'ward', '--at', 'a-closed', status=1).stderr
+    done = c.mfl_json('predict', job, '--at', 'a-closed', status=1)
+    assert [(s['status'], s['rows']) for s in done['sites']] == [('refused', 0)]
+    assert sites.audit('a-closed')[-1]['decision'] == 'refuses' and sites.audit('a-closed')[-1]['rule'] == 'inquiries'
+
+
+def test_below_a_relay(tmp_path):
+    with mfl_relay.Tree(tmp_path) as c:
+        c.start_server()
+        c.start_relay('r')
+        s = Sites(c)
+        for name in 'ab':
+            config = c.write(name + '.yaml', h.yaml_of({'policy': {'dir': os.path.join(c.dir, name + '.d'), 'inquiries': ALL},
+                                                        'predictions_dir': s.predictions(name)}))
+            c.start_below(name, 'r', data=['ward=npz:%s/%s.npz' % (c.dir, name)], more=['--config', config])
+        c.wait_daemons(2)
+        # More params than one piece holds.
+        job = c.run_job(name='ward', model={'layers': [{'dense': {'units': 20000}}, 'relu', {'dense': {'units': 3}}]}, rounds=1, data=LOCAL, training={'lr': 1e-6},
+                        evaluation={'on': 'clients', 'split': 0})[0]
+        scores = {x['site']: x for x in c.mfl_json('show', job)['scores']['clients']}
+        got = {x['site']: x for x in c.mfl_json('validate', job)['models'][0]['sites']}
+        assert {n: round(got[n]['accuracy'] * got[n]['samples']) for n in 'ab'} == {n: scores[n]['correct'] for n in 'ab'}
+        assert c.mfl_json('data', 'stats', 'ward')['samples'] == 150
+        assert c.mfl_json('predict', job, '--at', 'b')['sites'][0]['rows'] == 30
+
+
+def test_retention_keeps_versions(cluster):
+    c = cluster(1, config={'keep_ended_max': 1})
+    job = c.submit(name='first', rounds=6, checkpoints={'keep': 0}, evaluation={'every': 0}, training={'epochs': 3})
+    c.wait_info(job, lambda info: info['round'] >= 1, 30, 'a round')
+    kept = next(m['round'] for m in reversed(c.mfl_json('models', job)['models']) if m['kept'])
+    registered = c.mfl('model', 'register', job, '--as', 'tiny', '--round', kept, status=None)
+    if registered.returncode:  # the next round came first
+        kept = c.mfl_json('models', job)['models'][-1]['round']
+    c.wait_job(job)
+    if registered.returncode:
+        c.mfl('model', 'register', job, '--as', 'tiny')
+    version = c.mfl_json('model', 'list', 'tiny')['versions'][0]
+    others = [c.run_job(rounds=1)[0] for _ in range(3)]
+    h.wait_until(lambda: others[1] not in c.mfl('list').stdout, 10, 'the end of an older job')
+    c.server.kill()
+    c.start_server()
+    c.wait_daemons(1)
+    others.append(c.run_job(rounds=1)[0])
+    h.wait_until(lambda: others[2] not in c.mfl('list').stdout, 10, 'the end of an older job')
+    c.mfl('pull', 'tiny@1', '-o', 'tiny.safetensors')
+    assert h.params_digest(os.path.join(c.dir, 'tiny.safetensors')) == version['digest']
+    c.mfl('model', 'remove', 'tiny@1')
+    h.wait_until(lambda: job not in c.mfl('list').stdout, 10, 'the end of ' + job)
