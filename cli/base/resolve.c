@@ -73,8 +73,8 @@ int mfl_client_resolve_model(
         if (!at)
                 return mfl_client_resolve(client, ref, ret_job, err);
         if (client->cli->options.round)
-                return mfl_fail(
-                        err, MFL_CLI_USAGE, "--round chooses a model of a job; '%.100s' is a registered model", ref);
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--round chooses a model of a job; '%.100s' is a registered model", ref);
         mfl_snprintf(name, sizeof name, "%.*s", (int)(at - ref), ref);
         list.name = name;
         request.body_case = MFL__ENVELOPE__BODY_LIST_REGISTRY;
@@ -88,5 +88,7 @@ int mfl_client_resolve_model(
                 *ret_round = v->round;
                 return 0;
         }
-        return r ? r : mfl_fail(err, MFL_NOT_FOUND, "there is no model '%.100s'; 'mfl model list' shows them", ref);
+        return r ? r
+                 : mfl_fail(err, MFL_NOT_FOUND, "there is no model '%.100s'; 'mfl model list' shows them",
+                           ref);
 }

@@ -231,7 +231,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Examples:\n"
                 "  mfl evaluate model.safetensors --data idx:/data/mnist\n"
                 "  mfl evaluate last --round best --data csv:test.csv,label=kind --json | jq .auc\n"},
-        {"validate", "MODEL...", "loss and accuracy of models at every site, one table", 1, 16, "data at deadline round",
+        {"validate", "MODEL...", "loss and accuracy of models at every site, one table", 1, 16,
+                "data at deadline round",
                 "MODEL is a job (its newest round, or --round), or NAME@ALIAS or NAME@VERSION of a\n"
                 "registered model. Each site that has the model's data set, or --data NAME, evaluates it on\n"
                 "its own test samples, as in a round, between its daemons' tasks; the server keeps the\n"
@@ -242,10 +243,11 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl validate last --round best\n"
                 "  mfl validate mortality@champion mortality@3 --at 'hospital-*'\n"
                 "  mfl validate last --json | jq '.models[0].sites'\n"},
-        {"model", "VERB ...", "a model's contract; the registry: register, list, alias, promote, rollback", 1, 3,
-                "round as accuracy worse sites",
+        {"model", "VERB ...", "a model's contract; the registry: register, list, alias, promote, rollback", 1,
+                3, "round as accuracy worse sites",
                 "  show MODEL                   what a model expects of its input, and where it comes from\n"
-                "  register JOB --as NAME       a round of a job (--round) becomes the next version of NAME.\n"
+                "  register JOB --as NAME       a round of a job (--round) becomes the next version of "
+                "NAME.\n"
                 "                               Its checkpoint and its job stay as long as the version\n"
                 "  list [NAME]                  versions and aliases\n"
                 "  alias NAME@ALIAS [VERSION]   points the alias at a version (default: the newest)\n"
@@ -254,7 +256,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  rollback NAME@ALIAS          points it at the version before\n"
                 "  remove NAME@VERSION|ALIAS    a version that no alias has, or an alias\n"
                 "\n"
-                "For show, MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract comes from\n"
+                "For show, MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract "
+                "comes from\n"
                 "the first site that trained the model: shape, type, scale and shift. Names of classes,\n"
                 "features and tokens are there if the site's configuration says names: share. Sites that\n"
                 "scale differently are named; then the input must be scaled before it is given.\n"
@@ -322,8 +325,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
-        {"data", "show job.yaml|stats NAME", "how a job cuts its data set; statistics of the sites' data", 2, 2,
-                "data rows at bins deadline",
+        {"data", "show job.yaml|stats NAME", "how a job cuts its data set; statistics of the sites' data", 2,
+                2, "data rows at bins deadline",
                 "show prints each client's samples and classes, computed here in the way that every daemon\n"
                 "computes them. It asks no server.\n"
                 "\n"

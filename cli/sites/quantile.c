@@ -33,8 +33,10 @@ void mfl_quantile_step(struct mfl_quantile *q, const uint64_t *bins, uint32_t n_
                 return;
         while (q->rank > below + bins[b])
                 below += bins[b++];
-        double width = (q->high - q->low) / parts, low = q->low + width * (b - 1), high = b == parts ? q->high : low + width;
-        q->done = ++q->steps >= STEPS_MAX || high - low <= NARROW * q->width || !(low > q->low || high < q->high);
+        double width = (q->high - q->low) / parts, low = q->low + width * (b - 1),
+               high = b == parts ? q->high : low + width;
+        q->done = ++q->steps >= STEPS_MAX || high - low <= NARROW * q->width ||
+                  !(low > q->low || high < q->high);
         q->low = low;
         q->high = high;
 }

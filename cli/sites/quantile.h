@@ -12,11 +12,11 @@ extern const double mfl_quantile_shares[MFL_QUANTILES]; /* 0.25, 0.5, 0.75 */
 extern const char *const mfl_quantile_names[MFL_QUANTILES];
 
 struct mfl_quantile {
-        uint64_t rank, n;  /* it is the rank-th smallest of n, from 1 */
-        double low, high;  /* it lies between them */
-        double width;      /* of the first range */
+        uint64_t rank, n; /* it is the rank-th smallest of n, from 1 */
+        double low, high; /* it lies between them */
+        double width;     /* of the first range */
         uint32_t steps;
-        bool done, known;  /* done: further histograms tell nothing; known: low and high mean something */
+        bool done, known; /* done: further histograms tell nothing; known: low and high mean something */
 };
 
 void mfl_quantile_begin(struct mfl_quantile *q, double share, uint64_t n, double low, double high);

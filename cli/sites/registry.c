@@ -27,7 +27,8 @@ static int parse_reference(const char *text, struct reference *ret, struct mfl_e
 {
         const char *at = strchr(text, '@');
         struct reference ref = {.version = 0};
-        if (!at || at == text || !at[1] || (size_t)(at - text) >= sizeof ref.name || !mfl_strcpy(ref.which, sizeof ref.which, at + 1))
+        if (!at || at == text || !at[1] || (size_t)(at - text) >= sizeof ref.name ||
+                !mfl_strcpy(ref.which, sizeof ref.which, at + 1))
                 return mfl_fail(err, MFL_CLI_USAGE, "'%.100s' is not NAME@ALIAS or NAME@VERSION", text);
         mfl_snprintf(ref.name, sizeof ref.name, "%.*s", (int)(at - text), text);
         if (parse_number(ref.which, &ref.version))
@@ -79,7 +80,8 @@ static int read_share(const char *option, const char *text, double *ret_share, s
         char *end;
         double v = text ? strtod(text, &end) : -1;
         if (text && (end == text || *end || !(v >= 0 && v <= 1)))
-                return mfl_fail(err, MFL_CLI_USAGE, "--%s: '%.60s' is not a number from 0 to 1", option, text);
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--%s: '%.60s' is not a number from 0 to 1", option, text);
         *ret_share = v;
         return 0;
 }
@@ -97,7 +99,8 @@ static int read_gates(const struct mfl_cli *cli, Mfl__ModelGates *gates, struct 
         gates->sites = cli->options.sites > 0 ? (uint32_t)cli->options.sites : 0;
         if (!cli->options.accuracy && !cli->options.worse && !gates->sites)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "model promote needs a gate: --accuracy A, --worse X or --sites K; 'mfl model alias' asks for none");
+                        "model promote needs a gate: --accuracy A, --worse X or --sites K; 'mfl model alias' "
+                        "asks for none");
         return 0;
 }
 
@@ -113,8 +116,9 @@ static int point(struct mfl_client *client, Mfl__ModelVerb verb, struct mfl_erro
         if (r)
                 return r;
         if (ref.version && verb != MFL__MODEL_VERB__MODEL_REMOVE)
-                return mfl_fail(err, MFL_CLI_USAGE, "'%.100s' is a version; an alias is a name, such as %.60s@champion",
-                        cli->argument[1], ref.name);
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "'%.100s' is a version; an alias is a name, such as %.60s@champion", cli->argument[1],
+                        ref.name);
         if (cli->argument[2] && (!sets || parse_number(cli->argument[2], &body.version)))
                 return mfl_fail(err, MFL_CLI_USAGE, "'%.60s' is not %s", cli->argument[2],
                         sets ? "the number of a version" : "expected here");
@@ -141,10 +145,11 @@ static json_t *version_json(const Mfl__ModelVersion *v)
                 json_array_append_new(aliases, json_string(v->aliases[i]));
         for (size_t i = 0; i < v->digest.len && i < 32; i++)
                 snprintf(digest + 2 * i, 3, "%02x", v->digest.data[i]);
-        return json_pack("{ss sI ss sI ss ss sI so so so sI}", "name", v->name, "version", (json_int_t)v->version, "job", v->job, "round",
-                (json_int_t)v->round, "digest", digest, "who", v->who, "time_ms", (json_int_t)v->time_ms, "aliases", aliases,
-                "accuracy", v->evaluated ? json_real(v->accuracy) : json_null(), "loss", v->evaluated ? json_real(v->loss) : json_null(),
-                "validated", (json_int_t)v->validated);
+        return json_pack("{ss sI ss sI ss ss sI so so so sI}", "name", v->name, "version",
+                (json_int_t)v->version, "job", v->job, "round", (json_int_t)v->round, "digest", digest, "who",
+                v->who, "time_ms", (json_int_t)v->time_ms, "aliases", aliases, "accuracy",
+                v->evaluated ? json_real(v->accuracy) : json_null(), "loss",
+                v->evaluated ? json_real(v->loss) : json_null(), "validated", (json_int_t)v->validated);
 }
 
 static void print_version(const Mfl__ModelVersion *v)
@@ -157,7 +162,8 @@ static void print_version(const Mfl__ModelVersion *v)
                 strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
         if (v->evaluated)
                 snprintf(accuracy, sizeof accuracy, "%.4f", v->accuracy);
-        printf("%-24s %-12s %6u %9s %6u  %-16s %-12s", name, v->job, v->round, accuracy, v->validated, date, v->who);
+        printf("%-24s %-12s %6u %9s %6u  %-16s %-12s", name, v->job, v->round, accuracy, v->validated, date,
+                v->who);
         for (size_t i = 0; i < v->n_aliases; i++)
                 printf(" %s", v->aliases[i]);
         putchar('\n');
@@ -179,8 +185,8 @@ static int list(struct mfl_client *client, struct mfl_error *err)
         const Mfl__Registry *all = answer->registry;
         json_t *versions = json_array();
         if (!cli->json)
-                printf("%-24s %-12s %6s %9s %6s  %-16s %-12s %s\n", "MODEL", "JOB", "ROUND", "ACCURACY", "SITES", "REGISTERED", "WHO",
-                        "ALIASES");
+                printf("%-24s %-12s %6s %9s %6s  %-16s %-12s %s\n", "MODEL", "JOB", "ROUND", "ACCURACY",
+                        "SITES", "REGISTERED", "WHO", "ALIASES");
         for (size_t i = 0; i < all->n_versions; i++) {
                 json_array_append_new(versions, version_json(all->versions[i]));
                 if (!cli->json)
@@ -208,7 +214,8 @@ int mfl_cmd_registry(struct mfl_cli *cli)
                         change_verb = verbs[i].verb;
         int r = 0;
         if (!change_verb && strcmp(verb, "register") != 0 && strcmp(verb, "list") != 0)
-                r = mfl_fail(&err, MFL_CLI_USAGE, "model: '%.60s' is not show, list, register, alias, promote, rollback or remove",
+                r = mfl_fail(&err, MFL_CLI_USAGE,
+                        "model: '%.60s' is not show, list, register, alias, promote, rollback or remove",
                         verb);
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);

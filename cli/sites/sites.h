@@ -18,9 +18,11 @@ int mfl_cmd_registry(struct mfl_cli *cli); /* model, but for show */
 /* Seconds that --deadline gives sites; otherwise 60. */
 uint32_t mfl_sites_deadline(const struct mfl_cli *cli);
 /* Asks, and waits for the report. Codes of client.h; free the answer with mfl_wire_free. */
-int mfl_sites_ask(struct mfl_client *client, Mfl__Inquire *inquire, Mfl__Envelope **ret_answer, struct mfl_error *err);
+int mfl_sites_ask(
+        struct mfl_client *client, Mfl__Inquire *inquire, Mfl__Envelope **ret_answer, struct mfl_error *err);
 /* Which model MODEL is: NAME@ALIAS, NAME@VERSION, or a job with --round. job: room for MFL_JOB_ID_BYTES; "" for a registered one. */
-int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round, struct mfl_error *err);
+int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round,
+        struct mfl_error *err);
 /* Prints the sites that have not answered, on stderr. */
 void mfl_sites_print_silent(const Mfl__InquiryReport *report);
 const char *mfl_sites_status(const Mfl__InquirySite *site);

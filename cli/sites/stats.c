@@ -25,8 +25,8 @@ struct asking {
         struct mfl_quantile *quantiles;
 };
 
-static int ask_stats(struct asking *a, uint32_t bins, double *edges, Mfl__Envelope **ret_answer, struct mfl_stats *ret_stats,
-        struct mfl_error *err)
+static int ask_stats(struct asking *a, uint32_t bins, double *edges, Mfl__Envelope **ret_answer,
+        struct mfl_stats *ret_stats, struct mfl_error *err)
 {
         Mfl__Envelope *answer = NULL;
         a->inquire.bins = bins;
@@ -34,7 +34,8 @@ static int ask_stats(struct asking *a, uint32_t bins, double *edges, Mfl__Envelo
         a->inquire.n_edges = bins ? 2 * (size_t)a->sums.n_features : 0;
         int r = mfl_sites_ask(&a->client, &a->inquire, &answer, err);
         if (!r && !answer->inquiry_report->stats)
-                r = mfl_fail(err, MFL_CLI_FAILED, "no site has told statistics of data set %s", a->inquire.data);
+                r = mfl_fail(
+                        err, MFL_CLI_FAILED, "no site has told statistics of data set %s", a->inquire.data);
         if (r == MFL_CLI_FAILED)
                 mfl_sites_print_silent(answer->inquiry_report);
         if (!r)
@@ -91,7 +92,8 @@ static int narrow(struct asking *a, uint32_t which, double *edges, struct mfl_er
                         return 0;
                 int r = ask_stats(a, bins_wanted(a), edges, NULL, &part, err);
                 for (uint32_t f = 0; f < n && !r; f++)
-                        mfl_quantile_step(&a->quantiles[f * MFL_QUANTILES + which], part.features[f].bins, part.n_bins);
+                        mfl_quantile_step(
+                                &a->quantiles[f * MFL_QUANTILES + which], part.features[f].bins, part.n_bins);
                 mfl_stats_deinit(&part);
                 if (r)
                         return r;
@@ -108,7 +110,8 @@ static int ask_quantiles(struct asking *a, struct mfl_error *err)
         for (uint32_t f = 0; f < n; f++)
                 for (uint32_t k = 0; k < MFL_QUANTILES; k++) {
                         struct mfl_quantile *q = &a->quantiles[f * MFL_QUANTILES + k];
-                        mfl_quantile_begin(q, mfl_quantile_shares[k], a->sums.features[f].count, a->edges[f], a->edges[n + f]);
+                        mfl_quantile_begin(q, mfl_quantile_shares[k], a->sums.features[f].count, a->edges[f],
+                                a->edges[n + f]);
                         mfl_quantile_step(q, a->bins.features[f].bins, a->bins.n_bins);
                 }
         for (uint32_t k = 0; k < MFL_QUANTILES; k++) {
@@ -142,11 +145,12 @@ static json_t *feature_json(const struct asking *a, uint32_t f)
                         json_pack("{so so}", "value", number(q->known, (q->low + q->high) / 2), "within",
                                 number(q->known, (q->high - q->low) / 2)));
         }
-        return json_pack("{ss* sI sf sf sf so so so sf sf so}", "name", *feature->name ? feature->name : NULL, "count",
-                (json_int_t)feature->count, "mean", mean, "std", std, "sum", mfl_wide_sum(&feature->sum) * unit, "least",
+        return json_pack("{ss* sI sf sf sf so so so sf sf so}", "name", *feature->name ? feature->name : NULL,
+                "count", (json_int_t)feature->count, "mean", mean, "std", std, "sum",
+                mfl_wide_sum(&feature->sum) * unit, "least",
                 number(feature->has_range, (double)feature->least * unit), "most",
-                number(feature->has_range, (double)feature->most * unit), "quantiles", quantiles, "low", a->edges[f], "high",
-                a->edges[a->sums.n_features + f], "bins", bins);
+                number(feature->has_range, (double)feature->most * unit), "quantiles", quantiles, "low",
+                a->edges[f], "high", a->edges[a->sums.n_features + f], "bins", bins);
 }
 
 static int print_json(const struct asking *a, struct mfl_error *err)
@@ -163,8 +167,9 @@ static int print_json(const struct asking *a, struct mfl_error *err)
                 json_array_append_new(sites, site);
         }
         return mfl_json_print(stdout,
-                json_pack("{ss sI so so sI so}", "data", a->inquire.data, "samples", (json_int_t)a->sums.samples, "features",
-                        features, "labels", labels, "hidden", (json_int_t)(a->sums.hidden + a->bins.hidden), "sites", sites),
+                json_pack("{ss sI so so sI so}", "data", a->inquire.data, "samples",
+                        (json_int_t)a->sums.samples, "features", features, "labels", labels, "hidden",
+                        (json_int_t)(a->sums.hidden + a->bins.hidden), "sites", sites),
                 err);
 }
 
@@ -212,11 +217,11 @@ static int print_people(const struct asking *a, struct mfl_error *err)
         uint32_t n = 0;
         for (size_t i = 0; i < report->n_sites; i++)
                 n += report->sites[i]->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
-        printf("%s: %llu training samples at %u site%s\n", a->inquire.data, (unsigned long long)a->sums.samples, n,
-                n == 1 ? "" : "s");
+        printf("%s: %llu training samples at %u site%s\n", a->inquire.data,
+                (unsigned long long)a->sums.samples, n, n == 1 ? "" : "s");
         if (a->sums.n_features)
-                printf("%-20s %12s %12s %12s %12s %12s %12s %12s %12s\n", "FEATURE", "COUNT", "MEAN", "DEVIATION", "LEAST", "25%",
-                        "MEDIAN", "75%", "MOST");
+                printf("%-20s %12s %12s %12s %12s %12s %12s %12s %12s\n", "FEATURE", "COUNT", "MEAN",
+                        "DEVIATION", "LEAST", "25%", "MEDIAN", "75%", "MOST");
         for (uint32_t f = 0; f < a->sums.n_features; f++)
                 print_feature(a, f);
         print_bins(a);
@@ -225,7 +230,8 @@ static int print_people(const struct asking *a, struct mfl_error *err)
         if (a->sums.n_labels)
                 putchar('\n');
         if (a->sums.hidden || a->bins.hidden)
-                printf("%u counts are 0 here because sites keep them: they are too small\n", a->sums.hidden + a->bins.hidden);
+                printf("%u counts are 0 here because sites keep them: they are too small\n",
+                        a->sums.hidden + a->bins.hidden);
         mfl_sites_print_silent(report);
         return mfl_cli_flush(err);
 }

@@ -17,7 +17,8 @@ static const Mfl__InquiryReport *report_of(const struct table *t, uint32_t k)
         return t->answers[k]->inquiry_report;
 }
 
-static int ask(struct mfl_client *client, Mfl__InquiryKind kind, const char *model, Mfl__Envelope **ret_answer, struct mfl_error *err)
+static int ask(struct mfl_client *client, Mfl__InquiryKind kind, const char *model,
+        Mfl__Envelope **ret_answer, struct mfl_error *err)
 {
         struct mfl_cli *cli = client->cli;
         Mfl__Inquire inquire = MFL__INQUIRE__INIT;
@@ -80,7 +81,8 @@ static json_t *scores_json(const Mfl__InquiryReport *report, const Mfl__InquiryS
         bool known = told(site);
         json_object_set_new(object, "samples", json_integer(known ? (json_int_t)site->samples : 0));
         json_object_set_new(object, "loss", known ? json_real(loss_of(site)) : json_null());
-        json_object_set_new(object, "accuracy", known && !report->no_accuracy ? json_real(accuracy_of(site)) : json_null());
+        json_object_set_new(object, "accuracy",
+                known && !report->no_accuracy ? json_real(accuracy_of(site)) : json_null());
         return object;
 }
 
@@ -98,8 +100,9 @@ static json_t *report_json(const char *name, const Mfl__InquiryReport *report)
                 json_array_append_new(sites, site);
         }
         return json_pack("{ss ss* sI ss ss so so so}", "model", *report->model ? report->model : name, "job",
-                *report->job ? report->job : NULL, "round", (json_int_t)report->round, "digest", digest, "data", report->data, "sites",
-                sites, "few", report->few ? scores_json(report, report->few, json_object()) : json_null(), "all",
+                *report->job ? report->job : NULL, "round", (json_int_t)report->round, "digest", digest,
+                "data", report->data, "sites", sites, "few",
+                report->few ? scores_json(report, report->few, json_object()) : json_null(), "all",
                 scores_json(report, &all, json_object()));
 }
 
@@ -131,7 +134,8 @@ static void print_scores(const Mfl__InquiryReport *report, const Mfl__InquirySit
                 printf(" %10.4f %10.4f", loss_of(site), accuracy_of(site));
 }
 
-static void print_row(const struct table *t, const char *name, const Mfl__InquirySite *(*find)(const struct table *t, uint32_t k, const char *name))
+static void print_row(const struct table *t, const char *name,
+        const Mfl__InquirySite *(*find)(const struct table *t, uint32_t k, const char *name))
 {
         uint64_t samples = 0;
         for (uint32_t k = 0; k < t->n; k++) {
@@ -180,7 +184,8 @@ static int print_people(const struct table *t, struct mfl_error *err)
         for (uint32_t k = 0; k < t->n; k++) {
                 const Mfl__InquiryReport *r = report_of(t, k);
                 few |= r->few != NULL;
-                printf("%-3u %s: round %u of %s\n", k + 1, *r->model ? r->model : t->names[k], r->round, r->job);
+                printf("%-3u %s: round %u of %s\n", k + 1, *r->model ? r->model : t->names[k], r->round,
+                        r->job);
         }
         printf("\n%-20s %9s", "SITE", "SAMPLES");
         for (uint32_t k = 0; k < t->n; k++) {
@@ -217,7 +222,8 @@ int mfl_cmd_validate(struct mfl_cli *cli)
         struct mfl_error err;
         int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         while (!r && t.n < MFL_CLI_POSITIONAL_MAX && cli->argument[t.n]) {
-                r = ask(&client, MFL__INQUIRY_KIND__INQUIRY_EVALUATE, cli->argument[t.n], &t.answers[t.n], &err);
+                r = ask(&client, MFL__INQUIRY_KIND__INQUIRY_EVALUATE, cli->argument[t.n], &t.answers[t.n],
+                        &err);
                 t.n += !r;
         }
         if (!r)
@@ -239,8 +245,8 @@ static int print_predicted(struct mfl_cli *cli, const Mfl__InquiryReport *report
                 json_object_set_new(object, "rows", json_integer((json_int_t)site->samples));
                 json_array_append_new(sites, object);
                 if (!cli->json && site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED)
-                        printf("%s: %" PRIu64 " answers of %s, kept there by daemon %s\n", site->site, site->samples, report->data,
-                                site->daemon);
+                        printf("%s: %" PRIu64 " answers of %s, kept there by daemon %s\n", site->site,
+                                site->samples, report->data, site->daemon);
         }
         if (cli->json)
                 return mfl_json_print(stdout, json_pack("{so}", "sites", sites), err);
@@ -256,7 +262,8 @@ int mfl_cmd_predict_at(struct mfl_cli *cli)
         struct table t = {0};
         int r = 0;
         if (cli->options.out || cli->options.format)
-                r = mfl_fail(&err, MFL_CLI_USAGE, "with --at, the answers stay at the site: leave out --output and --format");
+                r = mfl_fail(&err, MFL_CLI_USAGE,
+                        "with --at, the answers stay at the site: leave out --output and --format");
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r)

@@ -27,7 +27,8 @@ struct prediction {
         FILE *out;
 };
 
-static int open_model(struct prediction *p, const struct mfl_site_model *model, const char *backend, struct mfl_error *err)
+static int open_model(
+        struct prediction *p, const struct mfl_site_model *model, const char *backend, struct mfl_error *err)
 {
         const struct mfl_dataset *d = p->data;
         struct mfl_infer_options options = {.backend = backend, .batch_max = BATCH};
@@ -35,9 +36,11 @@ static int open_model(struct prediction *p, const struct mfl_site_model *model, 
         if (r)
                 return r;
         p->model.job->by_layers = !model->n_frozen;
-        r = mfl_job_graph(p->model.job, &d->shape, d->n_targets ? d->n_targets : d->classes, &p->model.graph, err);
+        r = mfl_job_graph(
+                p->model.job, &d->shape, d->n_targets ? d->n_targets : d->classes, &p->model.graph, err);
         if (!r && p->model.graph->n != model->n_params)
-                r = mfl_fail(err, MFL_INVALID, "for data set %s the model has %" PRIu64 " params, and %" PRIu64 " came", d->name,
+                r = mfl_fail(err, MFL_INVALID,
+                        "for data set %s the model has %" PRIu64 " params, and %" PRIu64 " came", d->name,
                         p->model.graph->n, model->n_params);
         if (!r)
                 r = mfl_contract_plain(&d->shape, d->vocabulary, &p->model.contract, err);
@@ -50,9 +53,11 @@ static int open_model(struct prediction *p, const struct mfl_site_model *model, 
 static void read_rows(const struct prediction *p, uint32_t first, uint32_t n)
 {
         const struct mfl_dataset *d = p->data;
-        size_t count = (size_t)mfl_shape_count(&d->shape), planes = d->shape.rank == 3 ? (size_t)d->shape.dim[0] : 1;
+        size_t count = (size_t)mfl_shape_count(&d->shape),
+               planes = d->shape.rank == 3 ? (size_t)d->shape.dim[0] : 1;
         for (size_t i = 0; i < n * count; i++) {
-                size_t c = MFL_MIN(i % count / (count / planes), (size_t)MFL_CHANNELS_MAX - 1), at = first * count + i;
+                size_t c = MFL_MIN(i % count / (count / planes), (size_t)MFL_CHANNELS_MAX - 1),
+                       at = first * count + i;
                 float v = d->test.dtype == MFL_U8 ? (float)((const uint8_t *)d->test.samples)[at]
                                                   : ((const float *)d->test.samples)[at];
                 p->x[i] = v * d->scale[c] + d->shift[c];
@@ -136,12 +141,13 @@ static int write_file(struct prediction *p, const char *path, struct mfl_error *
         return unwritten(r, err);
 }
 
-int mfl_site_predict(const struct mfl_site_model *model, const struct mfl_dataset *dataset, const char *backend,
-        const char *dir, uint64_t *ret_rows, struct mfl_error *err)
+int mfl_site_predict(const struct mfl_site_model *model, const struct mfl_dataset *dataset,
+        const char *backend, const char *dir, uint64_t *ret_rows, struct mfl_error *err)
 {
         struct prediction p = {.data = dataset};
-        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s-%02x%02x%02x%02x%02x%02x.csv", dir, dataset->name, model->digest[0],
-                model->digest[1], model->digest[2], model->digest[3], model->digest[4], model->digest[5]);
+        MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s-%02x%02x%02x%02x%02x%02x.csv", dir, dataset->name,
+                model->digest[0], model->digest[1], model->digest[2], model->digest[3], model->digest[4],
+                model->digest[5]);
         int r = path ? open_model(&p, model, backend, err) : mfl_fail_memory(err, strlen(dir), "a path");
         if (!r)
                 r = write_file(&p, path, err);

@@ -16,7 +16,8 @@ static void on_timer(uv_timer_t *timer);
 
 static void free_link(struct mfl_link *link)
 {
-        mfl_assert(link->life == LINK_CLOSING && !link->inquiries && !link->works && !link->combines && !link->uploads);
+        mfl_assert(link->life == LINK_CLOSING && !link->inquiries && !link->works && !link->combines &&
+                   !link->uploads);
         mfl_link_results_free_all(link);
         mfl_link_params_free_all(link);
         mfl_link_wants_free(link);

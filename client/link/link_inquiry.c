@@ -5,7 +5,6 @@
 #include "common/base/log.h"
 #include "common/partition/partition.h"
 #include "common/stats/stats.h"
-#include "kernels/backend.h"
 #include "proto/inquiry.h"
 #include "proto/stats/stats_wire.h"
 
@@ -72,12 +71,13 @@ static void free_inquiry(struct link_inquiry *q)
 static void send_envelope(struct mfl_link *link, const Mfl__Envelope *envelope)
 {
         struct mfl_error err;
-        if (link->stream_state && mfl_stream_send(&link->stream, envelope, NULL, 0, NULL, NULL, NULL, &err) < 0)
+        if (link->stream_state &&
+                mfl_stream_send(&link->stream, envelope, NULL, 0, NULL, NULL, NULL, &err) < 0)
                 mfl_link_fatal(link, &err);
 }
 
-static void send_answer(struct mfl_link *link, uint64_t number, const struct link_inquiry *q, Mfl__InquiryStatus status,
-        const char *reason)
+static void send_answer(struct mfl_link *link, uint64_t number, const struct link_inquiry *q,
+        Mfl__InquiryStatus status, const char *reason)
 {
         Mfl__InquiryAnswer body = MFL__INQUIRY_ANSWER__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
@@ -90,7 +90,8 @@ static void send_answer(struct mfl_link *link, uint64_t number, const struct lin
                 body.loss_sum = q->loss_sum;
                 body.correct = q->correct;
                 body.few = q->few;
-                if (q->kind == MFL__INQUIRY_KIND__INQUIRY_STATS && mfl_stats_to_wire(&q->stats, &body.stats, &err) < 0) {
+                if (q->kind == MFL__INQUIRY_KIND__INQUIRY_STATS &&
+                        mfl_stats_to_wire(&q->stats, &body.stats, &err) < 0) {
                         mfl_link_fatal(link, &err);
                         return;
                 }
@@ -177,7 +178,8 @@ static void run_predict(struct mfl_work *work)
                 .n_params = q->n_params,
                 .n_frozen = q->n_frozen,
                 .digest = q->digest};
-        q->status = site->predict(&model, q->dataset, site->backend, site->predictions_dir, &q->rows, &q->err);
+        q->status =
+                site->predict(&model, q->dataset, site->backend, site->predictions_dir, &q->rows, &q->err);
 }
 
 static void on_predicted(struct mfl_work *work)
@@ -299,7 +301,8 @@ static void run_digest(struct mfl_work *work)
         uint8_t digest[MFL_SHA256_BYTES];
         q->status = mfl_sha256(q->params, q->n_params * sizeof(float), digest, &q->err);
         if (!q->status && memcmp(digest, q->digest, sizeof(digest)) != 0)
-                q->status = mfl_fail(&q->err, MFL_INVALID, "the params that came do not have the model's digest");
+                q->status =
+                        mfl_fail(&q->err, MFL_INVALID, "the params that came do not have the model's digest");
 }
 
 static void on_digest(struct mfl_work *work)
@@ -412,7 +415,8 @@ static bool allowed(struct mfl_link *link, const Mfl__Inquiry *m, struct link_in
         static const enum mfl_policy_inquiry kinds[] = {[MFL__INQUIRY_KIND__INQUIRY_STATS] = MFL_POLICY_STATS,
                 [MFL__INQUIRY_KIND__INQUIRY_EVALUATE] = MFL_POLICY_VALIDATE,
                 [MFL__INQUIRY_KIND__INQUIRY_PREDICT] = MFL_POLICY_PREDICT};
-        const struct mfl_gate_inquiry question = {.kind = kinds[m->kind], .data = m->data, .who = m->who, .text = m->text};
+        const struct mfl_gate_inquiry question = {
+                .kind = kinds[m->kind], .data = m->data, .who = m->who, .text = m->text};
         char reason[MFL_REASON_BYTES] = "";
         struct mfl_error err;
         bool ok = true;
@@ -421,14 +425,17 @@ static bool allowed(struct mfl_link *link, const Mfl__Inquiry *m, struct link_in
                 mfl_link_fatal(link, &err);
         if (r < 0)
                 return false;
-        if (ok && m->kind == MFL__INQUIRY_KIND__INQUIRY_PREDICT && !(link->options.site && *link->options.site->predictions_dir)) {
+        if (ok && m->kind == MFL__INQUIRY_KIND__INQUIRY_PREDICT &&
+                !(link->options.site && *link->options.site->predictions_dir)) {
                 ok = false;
-                mfl_strcpy(reason, sizeof(reason), "this daemon keeps no predictions: its configuration has no predictions_dir");
+                mfl_strcpy(reason, sizeof(reason),
+                        "this daemon keeps no predictions: its configuration has no predictions_dir");
         }
         if (!ok)
                 send_answer(link, m->inquiry, NULL, MFL__INQUIRY_STATUS__INQUIRY_REFUSED, reason);
         else
-                mfl_policy_inquiry_limits(mfl_gate_policy(link->options.gate), &q->ask.least, &q->ask.keeps_range);
+                mfl_policy_inquiry_limits(
+                        mfl_gate_policy(link->options.gate), &q->ask.least, &q->ask.keeps_range);
         return ok;
 }
 
@@ -485,7 +492,8 @@ static void take_inquiry(struct mfl_link *link, const Mfl__Inquiry *m)
         if (n < OPEN_MAX)
                 begin(link, m);
         else
-                send_answer(link, m->inquiry, NULL, MFL__INQUIRY_STATUS__INQUIRY_FAILED, "this daemon answers other inquiries");
+                send_answer(link, m->inquiry, NULL, MFL__INQUIRY_STATUS__INQUIRY_FAILED,
+                        "this daemon answers other inquiries");
 }
 
 bool mfl_link_inquiry_frame(struct mfl_link *link, const Mfl__Envelope *envelope)

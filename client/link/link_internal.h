@@ -210,7 +210,7 @@ struct mfl_link {
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
         struct link_wants wants;
-        struct link_inquiry *inquiries; /* link_inquiry.h */
+        struct link_inquiry *inquiries;      /* link_inquiry.h */
         char told_no_room[MFL_JOB_ID_BYTES]; /* the last job whose params had no room in the share */
         uint64_t progress_ms;
         /* Events that are posted during a step wait here. */

@@ -160,7 +160,8 @@ int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inqui
 {
         uint8_t digest[MFL_SHA256_BYTES];
         char reason[MFL_REASON_BYTES] = "", what[MFL_REASON_BYTES];
-        const char *rule = mfl_policy_inquiry(gate->policy, inquiry->kind, inquiry->who, inquiry->data, reason);
+        const char *rule =
+                mfl_policy_inquiry(gate->policy, inquiry->kind, inquiry->who, inquiry->data, reason);
         mfl_snprintf(what, sizeof(what), "%s of data set %s%s%s",
                 inquiry->kind == MFL_POLICY_STATS      ? "statistics"
                 : inquiry->kind == MFL_POLICY_VALIDATE ? "an evaluation"

@@ -9,7 +9,8 @@ static int read_kinds(
 {
         uint32_t *kinds = value;
         if (node->type != MFL_YAML_SEQUENCE)
-                return mfl_yaml_fail(doc, node, err, "expected a list of stats, validate and predict; [] for none");
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a list of stats, validate and predict; [] for none");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 int k = 0;
                 while (kind_names[k] && (n->type != MFL_YAML_SCALAR || strcmp(n->text, kind_names[k]) != 0))
@@ -38,7 +39,8 @@ int mfl_policy_read_inquiries(
 {
         struct mfl_policy_inquiries inquiries = {.min_samples = MFL_POLICY_MIN_SAMPLES};
         if (node->type != MFL_YAML_MAPPING)
-                return mfl_yaml_fail(doc, node, err, "expected a mapping such as {kinds: [stats], min_samples: 10}");
+                return mfl_yaml_fail(
+                        doc, node, err, "expected a mapping such as {kinds: [stats], min_samples: 10}");
         int r = mfl_yaml_read(doc, node, fields, &inquiries, err);
         if (!r)
                 *(struct mfl_policy_inquiries *)value = inquiries;
@@ -60,21 +62,25 @@ const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_
         while (kind >> bit != 1)
                 bit++;
         if (!(policy->inquiries.kinds & kind)) {
-                mfl_snprintf(ret_reason, MFL_REASON_BYTES, "this site's policy.inquiries does not allow %s", kind_names[bit]);
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES, "this site's policy.inquiries does not allow %s",
+                        kind_names[bit]);
                 return "inquiries";
         }
         if (!listed(&policy->owners, who)) {
-                mfl_snprintf(ret_reason, MFL_REASON_BYTES, "this site's policy.owners does not have '%s'", who);
+                mfl_snprintf(
+                        ret_reason, MFL_REASON_BYTES, "this site's policy.owners does not have '%s'", who);
                 return "owners";
         }
         if (!listed(&policy->data, data)) {
-                mfl_snprintf(ret_reason, MFL_REASON_BYTES, "this site's policy.data does not have data set %s", data);
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy.data does not have data set %s", data);
                 return "data";
         }
         return NULL;
 }
 
-void mfl_policy_inquiry_limits(const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes)
+void mfl_policy_inquiry_limits(
+        const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes)
 {
         *ret_min_samples = policy ? policy->inquiries.min_samples : MFL_POLICY_MIN_SAMPLES;
         *ret_keeps_extremes = policy && !policy->inquiries.extremes;

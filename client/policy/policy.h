@@ -72,7 +72,8 @@ const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_j
 const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_inquiry kind, const char *who,
         const char *data, char ret_reason[MFL_REASON_BYTES]);
 /* How small a count may be, and whether extreme values stay here. policy NULL: the site has none. */
-void mfl_policy_inquiry_limits(const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes);
+void mfl_policy_inquiry_limits(
+        const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes);
 /* Reads policy.inquiries; value: the struct mfl_policy_inquiries. */
 int mfl_policy_read_inquiries(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);

@@ -45,7 +45,8 @@ static bool parse_backend(const char *text, void *value)
 
 static bool parse_predictions(const char *text, void *value)
 {
-        return *text == '/' && mfl_strcpy(value, sizeof((struct mfl_client_config *)0)->predictions_dir, text);
+        return *text == '/' &&
+               mfl_strcpy(value, sizeof((struct mfl_client_config *)0)->predictions_dir, text);
 }
 
 static bool parse_gpu(const char *text, void *value)

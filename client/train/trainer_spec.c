@@ -80,13 +80,15 @@ int mfl_trainer_scale(struct mfl_trainer *trainer, struct trainer_job *job, stru
         if (normalise->kind == MFL_NORMALISE_SITE)
                 return 0;
         if (normalise->kind == MFL_NORMALISE_FEDERATED)
-                return mfl_fail(err, MFL_INVALID, "data.normalise: federated: the server has not measured the mean and deviation");
+                return mfl_fail(err, MFL_INVALID,
+                        "data.normalise: federated: the server has not measured the mean and deviation");
         uint64_t bytes = mfl_dataset_scaled_bytes(job->data->dataset);
         int r = mfl_trainer_memory_reserve(&trainer->memory, bytes, "scaled rows of a table", err);
         if (r)
                 return r;
         job->population_bytes += bytes;
-        r = mfl_dataset_scaled(job->data->dataset, normalise->n, normalise->mean, normalise->std, &scaled, err);
+        r = mfl_dataset_scaled(
+                job->data->dataset, normalise->n, normalise->mean, normalise->std, &scaled, err);
         if (r)
                 return r;
         job->scaled = (struct trainer_data){.dataset = scaled, .fingerprint = job->data->fingerprint};

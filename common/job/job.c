@@ -139,7 +139,8 @@ static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data
         {.key = "distribution", .kind = MFL_YAML_CALL, .read = read_distribution},
         {.key = "sigma", AT(F64, data.sigma), .min = 0, .max = 20},
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
-        {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "normalise", CALL_AT(data.normalise, mfl_normalise_read)},
+        {.key = "rescale", AT(BOOL, data.rescale)},
+        {.key = "normalise", CALL_AT(data.normalise, mfl_normalise_read)},
         {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "strategy", AT(ENUM, aggregation.strategy), .names = mfl_job_strategy_names},

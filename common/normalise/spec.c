@@ -7,8 +7,8 @@
 
 #define NUMBER_BYTES 26
 
-static int read_list(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, double *ret, uint32_t n,
-        struct mfl_error *err)
+static int read_list(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, double *ret,
+        uint32_t n, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F64, .size = sizeof(double), .min = -1e30, .max = 1e30};
@@ -34,15 +34,16 @@ int mfl_normalise_give(struct mfl_normalise_spec *spec, uint32_t n, const double
         return 0;
 }
 
-static int read_given(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, struct mfl_normalise_spec *spec,
-        struct mfl_error *err)
+static int read_given(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        struct mfl_normalise_spec *spec, struct mfl_error *err)
 {
         const struct mfl_yaml_node *mean = mfl_yaml_find(node, "mean"), *std = mfl_yaml_find(node, "std");
         bool lists = mean && std && mean->type == MFL_YAML_SEQUENCE && std->type == MFL_YAML_SEQUENCE;
         if (!lists || node->n_children != 2 || mean->n_children != std->n_children || !mean->n_children ||
                 mean->n_children > MFL_NORMALISE_MAX)
                 return mfl_yaml_fail(doc, node, err,
-                        "expected federated, or {mean: [...], std: [...]} with a number for each column or channel");
+                        "expected federated, or {mean: [...], std: [...]} with a number for each column or "
+                        "channel");
         uint32_t n = (uint32_t)mean->n_children;
         double *v = mfl_calloc(2 * (size_t)n, sizeof *v);
         if (!v)

@@ -15,7 +15,7 @@ enum mfl_normalise {
 };
 struct mfl_normalise_spec {
         enum mfl_normalise kind;
-        uint32_t n;        /* channels of images, or columns */
+        uint32_t n;         /* channels of images, or columns */
         double *mean, *std; /* n each; one allocation. std > 0 */
 };
 

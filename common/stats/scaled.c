@@ -24,13 +24,16 @@ static int check(const struct mfl_dataset *d, uint32_t n, struct mfl_error *err)
 {
         uint32_t width = (uint32_t)(is_image(d) ? d->shape.dim[0] : d->shape.dim[d->shape.rank - 1]);
         if (d->vocabulary)
-                return mfl_fail(err, MFL_INVALID, "data.normalise: data set %s has tokens, which have no mean", d->name);
+                return mfl_fail(err, MFL_INVALID,
+                        "data.normalise: data set %s has tokens, which have no mean", d->name);
         if (d->column_mean)
                 return mfl_fail(err, MFL_INVALID,
-                        "data.normalise: this site normalises the columns of data set %s as it reads them; write normalise: none there",
+                        "data.normalise: this site normalises the columns of data set %s as it reads them; "
+                        "write normalise: none there",
                         d->name);
         if (n != width || (is_image(d) && n > MFL_CHANNELS_MAX))
-                return mfl_fail(err, MFL_INVALID, "data.normalise has numbers for %u columns or channels, and data set %s has %u", n,
+                return mfl_fail(err, MFL_INVALID,
+                        "data.normalise has numbers for %u columns or channels, and data set %s has %u", n,
                         d->name, width);
         return 0;
 }
@@ -44,14 +47,16 @@ static void scale_channels(struct mfl_dataset *d, uint32_t n, const double *mean
         }
 }
 
-static int scale_rows(const struct mfl_dataset *d, struct mfl_split *s, const double *mean, const double *std, struct mfl_error *err)
+static int scale_rows(const struct mfl_dataset *d, struct mfl_split *s, const double *mean, const double *std,
+        struct mfl_error *err)
 {
         size_t n = floats_of(d, s), width = (size_t)d->shape.dim[d->shape.rank - 1];
         float *to = mfl_alloc_aligned(n * sizeof *to + 1);
         if (!to)
                 return mfl_fail_memory(err, n * sizeof *to, "rows of a table");
         for (size_t i = 0; i < n; i++) {
-                double v = s->dtype == MFL_U8 ? ((const uint8_t *)s->samples)[i] / 255.0 : (double)((const float *)s->samples)[i];
+                double v = s->dtype == MFL_U8 ? ((const uint8_t *)s->samples)[i] / 255.0
+                                              : (double)((const float *)s->samples)[i];
                 to[i] = (float)((v - mean[i % width]) / std[i % width]);
         }
         s->samples = to;
@@ -59,7 +64,8 @@ static int scale_rows(const struct mfl_dataset *d, struct mfl_split *s, const do
         return 0;
 }
 
-static int scale_columns(struct mfl_dataset *d, uint32_t n, const double *mean, const double *std, struct mfl_error *err)
+static int scale_columns(
+        struct mfl_dataset *d, uint32_t n, const double *mean, const double *std, struct mfl_error *err)
 {
         const struct mfl_split train = d->train, test = d->test;
         d->train.samples = d->test.samples = NULL;

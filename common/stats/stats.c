@@ -7,8 +7,8 @@
 #define FEATURES_MAX 3000 /* proto/inquiry.h has the same limits */
 #define LABELS_MAX 1000
 
-int mfl_stats_init(
-        struct mfl_stats *stats, uint32_t n_features, uint32_t n_bins, uint32_t n_labels, struct mfl_error *err)
+int mfl_stats_init(struct mfl_stats *stats, uint32_t n_features, uint32_t n_bins, uint32_t n_labels,
+        struct mfl_error *err)
 {
         struct mfl_stats s = {.n_features = n_features, .n_bins = n_bins, .n_labels = n_labels};
         bool ok = true;
@@ -122,7 +122,8 @@ static void add_answers(struct reading *r)
         const struct mfl_dataset *d = r->data;
         for (size_t i = 0; i < d->train.n; i++) {
                 for (size_t t = 0; t < (size_t)d->n_targets; t++)
-                        add_value(r, r->n_inputs + (uint32_t)t, d->train.targets[i * (size_t)d->n_targets + t], 1);
+                        add_value(r, r->n_inputs + (uint32_t)t,
+                                d->train.targets[i * (size_t)d->n_targets + t], 1);
                 if (r->stats->n_labels && d->train.labels[i] >= 0)
                         r->stats->labels[d->train.labels[i]]++;
         }
@@ -179,25 +180,29 @@ static void keep_small(struct mfl_stats *s, const struct mfl_stats_ask *ask)
         hide(s->labels, s->n_labels, ask->least, &s->hidden);
 }
 
-static int check(const struct mfl_dataset *d, const struct mfl_stats_ask *ask, uint32_t n, struct mfl_error *err)
+static int check(
+        const struct mfl_dataset *d, const struct mfl_stats_ask *ask, uint32_t n, struct mfl_error *err)
 {
         if (d->train.n < ask->least)
-                return mfl_fail(err, MFL_INVALID, "data set %s has fewer training samples than this site tells of (min_samples %u)",
+                return mfl_fail(err, MFL_INVALID,
+                        "data set %s has fewer training samples than this site tells of (min_samples %u)",
                         d->name, ask->least);
         if (d->column_mean)
                 return mfl_fail(err, MFL_INVALID,
-                        "data set %s has no raw values here: its columns are normalised as they are read; write normalise: none",
+                        "data set %s has no raw values here: its columns are normalised as they are read; "
+                        "write normalise: none",
                         d->name);
         if (n > FEATURES_MAX)
-                return mfl_fail(err, MFL_INVALID, "data set %s has %u features; statistics are of at most %d", d->name, n,
-                        FEATURES_MAX);
+                return mfl_fail(err, MFL_INVALID, "data set %s has %u features; statistics are of at most %d",
+                        d->name, n, FEATURES_MAX);
         if (ask->bins && ask->n_edges != 2 * n)
-                return mfl_fail(err, MFL_INVALID, "ranges of %u features, but data set %s has %u", ask->n_edges / 2, d->name, n);
+                return mfl_fail(err, MFL_INVALID, "ranges of %u features, but data set %s has %u",
+                        ask->n_edges / 2, d->name, n);
         return 0;
 }
 
-int mfl_stats_measure(const struct mfl_dataset *dataset, const struct mfl_stats_ask *ask, struct mfl_stats *ret_stats,
-        struct mfl_error *err)
+int mfl_stats_measure(const struct mfl_dataset *dataset, const struct mfl_stats_ask *ask,
+        struct mfl_stats *ret_stats, struct mfl_error *err)
 {
         const struct mfl_dataset *d = dataset;
         struct mfl_stats stats = {0};
@@ -205,7 +210,8 @@ int mfl_stats_measure(const struct mfl_dataset *dataset, const struct mfl_stats_
         bool labels = !d->n_targets && mfl_dataset_labels_per_sample(d) == 1 && d->classes <= LABELS_MAX;
         int r = check(d, ask, n, err);
         if (!r)
-                r = mfl_stats_init(&stats, n, ask->bins && n ? ask->bins + 2 : 0, labels ? (uint32_t)d->classes : 0, err);
+                r = mfl_stats_init(&stats, n, ask->bins && n ? ask->bins + 2 : 0,
+                        labels ? (uint32_t)d->classes : 0, err);
         if (r)
                 return r;
         struct reading reading = {d, ask, &stats, n_inputs};
@@ -258,12 +264,14 @@ int mfl_stats_add(struct mfl_stats *total, const struct mfl_stats *part, struct 
         }
         if (r)
                 return r;
-        if (total->n_features != part->n_features || total->n_bins != part->n_bins || total->n_labels != part->n_labels)
-                return mfl_fail(err, MFL_INVALID, "it has %u features and %u classes, and another site has %u and %u",
-                        part->n_features, part->n_labels, total->n_features, total->n_labels);
+        if (total->n_features != part->n_features || total->n_bins != part->n_bins ||
+                total->n_labels != part->n_labels)
+                return mfl_fail(err, MFL_INVALID,
+                        "it has %u features and %u classes, and another site has %u and %u", part->n_features,
+                        part->n_labels, total->n_features, total->n_labels);
         if (total->bytes != part->bytes)
-                return mfl_fail(err, MFL_INVALID, "its values are %s, and another site's are %s", part->bytes ? "bytes" : "floats",
-                        total->bytes ? "bytes" : "floats");
+                return mfl_fail(err, MFL_INVALID, "its values are %s, and another site's are %s",
+                        part->bytes ? "bytes" : "floats", total->bytes ? "bytes" : "floats");
         for (uint32_t f = 0; f < part->n_features; f++)
                 join_feature(&total->features[f], &part->features[f], part->n_bins, first);
         for (uint32_t c = 0; c < part->n_labels; c++)
@@ -279,8 +287,8 @@ double mfl_stats_unit(const struct mfl_stats *stats, const struct mfl_stats_feat
         return stats->bytes && strncmp(feature->name, "target ", 7) != 0 ? 1.0 / 255 : 1;
 }
 
-void mfl_stats_moments(
-        const struct mfl_stats *stats, const struct mfl_stats_feature *feature, double *ret_mean, double *ret_std)
+void mfl_stats_moments(const struct mfl_stats *stats, const struct mfl_stats_feature *feature,
+        double *ret_mean, double *ret_std)
 {
         double n = (double)feature->count, unit = mfl_stats_unit(stats, feature);
         mfl_assert(feature->count);

@@ -33,7 +33,7 @@ struct mfl_stats {
 };
 
 struct mfl_stats_ask {
-        uint32_t bins; /* equal parts of each feature's range; 0: sums instead of histograms */
+        uint32_t bins;       /* equal parts of each feature's range; 0: sums instead of histograms */
         const double *edges; /* all lows, then all highs */
         uint32_t n_edges;
         uint32_t least;   /* samples of a count that is told; 0: 1 */
@@ -46,13 +46,15 @@ int mfl_stats_measure(const struct mfl_dataset *dataset, const struct mfl_stats_
 /* total += part; a zeroed total becomes a copy. MFL_INVALID: they have not the same features; total is as before. */
 int mfl_stats_add(struct mfl_stats *total, const struct mfl_stats *part, struct mfl_error *err);
 /* An empty one with room for everything. */
-int mfl_stats_init(struct mfl_stats *stats, uint32_t n_features, uint32_t n_bins, uint32_t n_labels, struct mfl_error *err);
+int mfl_stats_init(struct mfl_stats *stats, uint32_t n_features, uint32_t n_bins, uint32_t n_labels,
+        struct mfl_error *err);
 void mfl_stats_deinit(struct mfl_stats *stats); /* a zeroed one is fine */
 
 /* What a value of the sums is multiplied by to be raw: 1/255 for bytes. */
 double mfl_stats_unit(const struct mfl_stats *stats, const struct mfl_stats_feature *feature);
 /* Of a feature of stats, in the units that the model sees before any scaling. count > 0. */
-void mfl_stats_moments(const struct mfl_stats *stats, const struct mfl_stats_feature *feature, double *ret_mean, double *ret_std);
+void mfl_stats_moments(const struct mfl_stats *stats, const struct mfl_stats_feature *feature,
+        double *ret_mean, double *ret_std);
 
 /* Which part of [low, high] a value is in: 0 below it, n_bins - 1 above it. */
 uint32_t mfl_stats_bin(double x, double low, double high, uint32_t n_bins);

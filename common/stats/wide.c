@@ -73,7 +73,8 @@ void mfl_wide_get(const uint8_t *bytes, int digits, struct mfl_wide *ret_wide)
         struct mfl_wide w = {.since = 0};
         for (int i = 0; i < digits; i++) {
                 const uint8_t *b = bytes + 4 * (size_t)i;
-                w.digit[i] = (int64_t)((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24);
+                w.digit[i] = (int64_t)((uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 |
+                                       (uint32_t)b[3] << 24);
         }
         if (w.digit[digits - 1] >> 31)
                 w.digit[digits - 1] -= (int64_t)1 << 32;

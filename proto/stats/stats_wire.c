@@ -29,7 +29,8 @@ void mfl_stats_wire_free(Mfl__DataStats *message)
         free(w);
 }
 
-static void fill_feature(const struct mfl_stats_feature *from, uint32_t n_bins, uint8_t *numbers, Mfl__FeatureStats *to)
+static void fill_feature(
+        const struct mfl_stats_feature *from, uint32_t n_bins, uint8_t *numbers, Mfl__FeatureStats *to)
 {
         mfl__feature_stats__init(to);
         to->name = (char *)(uintptr_t)from->name;
@@ -82,11 +83,13 @@ int mfl_stats_to_wire(const struct mfl_stats *stats, Mfl__DataStats **ret_messag
         return 0;
 }
 
-static int read_feature(const Mfl__FeatureStats *from, struct mfl_stats_feature *to, uint32_t n_bins, struct mfl_error *err)
+static int read_feature(
+        const Mfl__FeatureStats *from, struct mfl_stats_feature *to, uint32_t n_bins, struct mfl_error *err)
 {
         bool sums = from->sum.len == MFL_STATS_SUM_BYTES && from->squares.len == MFL_STATS_SQUARES_BYTES;
         if (!sums && (from->sum.len || from->squares.len))
-                return mfl_fail(err, MFL_INVALID, "FeatureStats.sum: %zu bytes beside %zu", from->sum.len, from->squares.len);
+                return mfl_fail(err, MFL_INVALID, "FeatureStats.sum: %zu bytes beside %zu", from->sum.len,
+                        from->squares.len);
         if (from->count >> 40)
                 return mfl_fail(err, MFL_INVALID, "FeatureStats.count: %" PRIu64 " values", from->count);
         mfl_strcpy(to->name, sizeof to->name, from->name);
@@ -101,7 +104,8 @@ static int read_feature(const Mfl__FeatureStats *from, struct mfl_stats_feature 
         uint64_t left = from->count;
         for (uint32_t b = 0; b < n_bins; b++) {
                 if (from->bins[b] > left)
-                        return mfl_fail(err, MFL_INVALID, "FeatureStats.bins: more than %" PRIu64 " values", from->count);
+                        return mfl_fail(err, MFL_INVALID, "FeatureStats.bins: more than %" PRIu64 " values",
+                                from->count);
                 left -= from->bins[b];
                 to->bins[b] = from->bins[b];
         }
@@ -124,7 +128,8 @@ int mfl_stats_from_wire(const Mfl__DataStats *message, struct mfl_stats *ret_sta
                 r = read_feature(m->features[f], &stats.features[f], n_bins, err);
         for (uint32_t c = 0; c < stats.n_labels && !r; c++) {
                 if (m->labels[c] > left)
-                        r = mfl_fail(err, MFL_INVALID, "DataStats.labels: more than %" PRIu64 " samples", m->samples);
+                        r = mfl_fail(err, MFL_INVALID, "DataStats.labels: more than %" PRIu64 " samples",
+                                m->samples);
                 left -= r ? 0 : m->labels[c];
                 stats.labels[c] = m->labels[c];
         }

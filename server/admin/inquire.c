@@ -3,7 +3,7 @@
 #include "common/settings/yaml_edit.h"
 #include "proto/inquiry.h"
 #include "server/admin/answers.h"
-#include "server/store/models.h"
+#include "server/models/models.h"
 
 struct inquire_op {
         Mfl__InquiryKind kind;
@@ -169,7 +169,10 @@ void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const M
         mfl_strcpy(own->data, sizeof own->data, inquire->data);
         mfl_strcpy(own->at, sizeof own->at, inquire->at);
         mfl_strcpy(own->model, sizeof own->model, inquire->model);
-        mfl_request_audit(op, "inquire", *inquire->job ? inquire->job : *inquire->model ? inquire->model : inquire->data);
+        mfl_request_audit(op, "inquire",
+                *inquire->job     ? inquire->job
+                : *inquire->model ? inquire->model
+                                  : inquire->data);
         mfl_snprintf(op->audit.text, sizeof op->audit.text, "%s of data set %s%s%s",
                 own->kind == MFL__INQUIRY_KIND__INQUIRY_STATS      ? "statistics"
                 : own->kind == MFL__INQUIRY_KIND__INQUIRY_EVALUATE ? "an evaluation"
@@ -200,8 +203,8 @@ static void run_list(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
         struct list_op *own = op->own;
-        op->status = mfl_store_inquiry_list(op->admin->store, (uint32_t)own->kind, own->has_digest ? own->digest : NULL,
-                (uint32_t)op->which, &own->rows, &op->err);
+        op->status = mfl_store_inquiry_list(op->admin->store, (uint32_t)own->kind,
+                own->has_digest ? own->digest : NULL, (uint32_t)op->which, &own->rows, &op->err);
 }
 
 static void answer_list(struct mfl_request *op, struct mfl_session *session)
@@ -221,7 +224,8 @@ static void answer_list(struct mfl_request *op, struct mfl_session *session)
                 const struct mfl_store_inquiry *row = &own->rows.v[i];
                 bytes += row->bytes + 32;
                 Mfl__InquiryReport *report =
-                        bytes > MFL_LIST_BYTES_MAX ? NULL : mfl__inquiry_report__unpack(NULL, row->bytes, row->body);
+                        bytes > MFL_LIST_BYTES_MAX ? NULL
+                                                   : mfl__inquiry_report__unpack(NULL, row->bytes, row->body);
                 if (!report) /* the oldest are left out */
                         break;
                 report->number = row->n;

@@ -63,7 +63,9 @@ static const char *object_of(const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_ACCESS:
                 return e->access->pattern;
         case MFL__ENVELOPE__BODY_INQUIRE:
-                return *e->inquire->job ? e->inquire->job : *e->inquire->model ? e->inquire->model : e->inquire->data;
+                return *e->inquire->job     ? e->inquire->job
+                       : *e->inquire->model ? e->inquire->model
+                                            : e->inquire->data;
         case MFL__ENVELOPE__BODY_CHANGE_MODEL:
                 return e->change_model->name;
         default:

@@ -4,7 +4,7 @@
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
 #include "server/inquiry/gates.h"
-#include "server/store/models.h"
+#include "server/models/models.h"
 
 struct change_op {
         Mfl__ModelVerb verb;
@@ -34,7 +34,8 @@ static int newest_report(
         if (!r)
                 r = mfl_store_inquiry_list(
                         op->admin->store, MFL__INQUIRY_KIND__INQUIRY_EVALUATE, version.digest, 1, &rows, err);
-        *ret_report = !r && rows.n ? mfl__inquiry_report__unpack(NULL, rows.v[0].bytes, rows.v[0].body) : NULL;
+        *ret_report =
+                !r && rows.n ? mfl__inquiry_report__unpack(NULL, rows.v[0].bytes, rows.v[0].body) : NULL;
         mfl_store_inquiries_deinit(&rows);
         return r;
 }
@@ -67,7 +68,8 @@ static int check_gates(struct mfl_request *op)
         if (!r && had)
                 r = newest_report(op, model, &before, &op->err);
         if (!r && mfl_gates_check(&own->gates, now, had && had != own->version, before, reason))
-                r = mfl_fail(&op->err, MFL_BUSY, "%s@%u is not promoted: %s", own->name, own->version, reason);
+                r = mfl_fail(
+                        &op->err, MFL_BUSY, "%s@%u is not promoted: %s", own->name, own->version, reason);
         if (now)
                 mfl__inquiry_report__free_unpacked(now, NULL);
         if (before)
@@ -100,13 +102,15 @@ static int change(struct mfl_request *op)
         int r;
         switch (own->verb) {
         case MFL__MODEL_VERB__MODEL_REGISTER:
-                r = mfl_store_version_add(store, own->name, op->job, op->which, op->audit.who, &own->version, &op->err);
+                r = mfl_store_version_add(
+                        store, own->name, op->job, op->which, op->audit.who, &own->version, &op->err);
                 mfl_snprintf(own->done, sizeof own->done, "%s@%u%s", own->name, own->version,
                         r == MFL_EXISTS ? " (it was registered before)" : "");
                 return r == MFL_EXISTS ? 0 : r;
         case MFL__MODEL_VERB__MODEL_ROLLBACK:
                 r = mfl_store_alias_back(store, own->name, own->alias, &own->version, &op->err);
-                mfl_snprintf(own->done, sizeof own->done, "%s@%s is version %u again", own->name, own->alias, own->version);
+                mfl_snprintf(own->done, sizeof own->done, "%s@%s is version %u again", own->name, own->alias,
+                        own->version);
                 return r;
         case MFL__MODEL_VERB__MODEL_REMOVE:
                 mfl_snprintf(own->done, sizeof own->done, "removed");
@@ -238,7 +242,8 @@ static void run_list(struct mfl_work *work)
         own->rounds = mfl_calloc(own->versions.n + 1, sizeof *own->rounds);
         own->validated = mfl_calloc(own->versions.n + 1, sizeof *own->validated);
         if (!own->rounds || !own->validated)
-                op->status = mfl_fail_memory(&op->err, own->versions.n * sizeof *own->rounds, "the versions of models");
+                op->status = mfl_fail_memory(
+                        &op->err, own->versions.n * sizeof *own->rounds, "the versions of models");
         for (uint32_t i = 0; i < own->versions.n && !op->status; i++)
                 op->status = read_version(op, i);
 }

@@ -20,7 +20,8 @@ static bool site_accuracy(const Mfl__InquirySite *site, double *ret_accuracy)
 
 bool mfl_gates_accuracy(const Mfl__InquiryReport *report, double *ret_accuracy)
 {
-        double samples = report->few ? (double)report->few->samples : 0, correct = report->few ? (double)report->few->correct : 0;
+        double samples = report->few ? (double)report->few->samples : 0,
+               correct = report->few ? (double)report->few->correct : 0;
         for (size_t i = 0; i < report->n_sites; i++) {
                 samples += (double)report->sites[i]->samples;
                 correct += (double)report->sites[i]->correct;
@@ -48,12 +49,15 @@ static const char *check_worse(
                         continue;
                 if (!new || !site_accuracy(new, &is)) {
                         mfl_snprintf(reason, MFL_REASON_BYTES,
-                                "site %s has validated the version before, and not this one: run mfl validate again", old->site);
+                                "site %s has validated the version before, and not this one: run mfl "
+                                "validate again",
+                                old->site);
                         return "worse";
                 }
                 if (is < was - worse_max) {
                         mfl_snprintf(reason, MFL_REASON_BYTES,
-                                "at site %s its accuracy is %.4f, and that of the version before is %.4f: worse by more than %g",
+                                "at site %s its accuracy is %.4f, and that of the version before is %.4f: "
+                                "worse by more than %g",
                                 old->site, is, was, worse_max);
                         return "worse";
                 }
@@ -68,9 +72,11 @@ static const char *check_accuracy(double least, const Mfl__InquiryReport *now, c
         if (known && accuracy >= least)
                 return NULL;
         if (known)
-                mfl_snprintf(reason, MFL_REASON_BYTES, "its accuracy over all sites is %.4f, below %g", accuracy, least);
+                mfl_snprintf(reason, MFL_REASON_BYTES, "its accuracy over all sites is %.4f, below %g",
+                        accuracy, least);
         else
-                mfl_snprintf(reason, MFL_REASON_BYTES, "its validation tells no accuracy, and the gate wants %g", least);
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "its validation tells no accuracy, and the gate wants %g", least);
         return "accuracy";
 }
 
@@ -84,15 +90,17 @@ const char *mfl_gates_check(const Mfl__ModelGates *gates, const Mfl__InquiryRepo
                 return "validated";
         }
         if (gates->sites && mfl_gates_sites(now) < gates->sites) {
-                mfl_snprintf(ret_reason, MFL_REASON_BYTES, "its newest validation is of %u site%s, and the gate wants %u",
-                        mfl_gates_sites(now), mfl_gates_sites(now) == 1 ? "" : "s", gates->sites);
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "its newest validation is of %u site%s, and the gate wants %u", mfl_gates_sites(now),
+                        mfl_gates_sites(now) == 1 ? "" : "s", gates->sites);
                 return "sites";
         }
         if (gates->accuracy > 0)
                 gate = check_accuracy(gates->accuracy, now, ret_reason);
         if (!gate && wants_worse && !before) {
                 mfl_strcpy(ret_reason, MFL_REASON_BYTES,
-                        "the version that it would replace was never validated: run mfl validate for it, too");
+                        "the version that it would replace was never validated: run mfl validate for it, "
+                        "too");
                 return "worse";
         }
         return !gate && wants_worse ? check_worse(gates->worse_max, now, before, ret_reason) : gate;

@@ -7,14 +7,15 @@
 #include "proto/stats/stats_wire.h"
 #include "proto/version.h"
 #include "server/inquiry/report.h"
-#include "server/store/models.h"
+#include "server/models/models.h"
 
 /* ---- whom to ask ---- */
 
 static bool takes(const struct mfl_core_daemon_view *view, const struct mfl_session *session)
 {
-        return session && session->state == MFL_SESSION_WELCOME && session->protocol >= MFL_PROTOCOL_INQUIRIES &&
-               !session->stream.closing && strcmp(view->state, "draining") != 0 && strcmp(view->state, "drained") != 0;
+        return session && session->state == MFL_SESSION_WELCOME &&
+               session->protocol >= MFL_PROTOCOL_INQUIRIES && !session->stream.closing &&
+               strcmp(view->state, "draining") != 0 && strcmp(view->state, "drained") != 0;
 }
 
 /* The daemons with a data set of that name, on the heap; NULL: memory ran out. */
@@ -60,7 +61,8 @@ uint32_t mfl_inquiry_parts(const struct mfl_inquiries *inquiries, const char *da
 
 /* ---- asking ---- */
 
-static void send_question(const struct mfl_inquiry *q, struct mfl_session *session, const struct mfl_inquiry_part *part)
+static void send_question(
+        const struct mfl_inquiry *q, struct mfl_session *session, const struct mfl_inquiry_part *part)
 {
         Mfl__Inquiry body = MFL__INQUIRY__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
@@ -205,7 +207,8 @@ int mfl_inquiry_model_get(
         body.offset = get->offset;
         if (q && q->params && mfl_inquiry_asked(&q->plan, session->conn) && get->offset < q->params->n) {
                 uint64_t n = MFL_MIN(q->params->n - get->offset, MFL_INQUIRY_PIECE_MAX / sizeof(float));
-                body.data = (ProtobufCBinaryData){n * sizeof(float), (uint8_t *)(uintptr_t)(q->params->v + get->offset)};
+                body.data = (ProtobufCBinaryData){
+                        n * sizeof(float), (uint8_t *)(uintptr_t)(q->params->v + get->offset)};
         }
         envelope.body_case = MFL__ENVELOPE__BODY_INQUIRY_MODEL;
         envelope.inquiry_model = &body;
@@ -214,12 +217,13 @@ int mfl_inquiry_model_get(
 }
 
 /* Adds a site's statistics to the total. Positive: they can't be. */
-static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part, const Mfl__DataStats *message,
-        struct mfl_error *err)
+static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
+        const Mfl__DataStats *message, struct mfl_error *err)
 {
         struct mfl_stats stats;
         if (!message || message->samples != part->train_samples)
-                return mfl_fail(err, MFL_INVALID, "it tells of %llu training samples, and had %u when it connected",
+                return mfl_fail(err, MFL_INVALID,
+                        "it tells of %llu training samples, and had %u when it connected",
                         message ? (unsigned long long)message->samples : 0ull, part->train_samples);
         int r = mfl_stats_from_wire(message, &stats, err);
         if (r)
@@ -229,8 +233,8 @@ static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
         return r;
 }
 
-int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session, const Mfl__InquiryAnswer *answer,
-        struct mfl_error *err)
+int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session,
+        const Mfl__InquiryAnswer *answer, struct mfl_error *err)
 {
         struct mfl_inquiry *q = find(inquiries, answer->inquiry);
         struct mfl_inquiry_part *part = q ? mfl_inquiry_asked(&q->plan, session->conn) : NULL;
@@ -240,7 +244,8 @@ int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *sessio
         part->status = (enum mfl_inquiry_status)answer->status;
         mfl_strcpy(part->reason, sizeof part->reason, answer->reason);
         if (part->status == MFL_INQUIRY_ANSWERED) {
-                int r = q->kind == MFL__INQUIRY_KIND__INQUIRY_STATS ? add_stats(q, part, answer->stats, &why) : 0;
+                int r = q->kind == MFL__INQUIRY_KIND__INQUIRY_STATS ? add_stats(q, part, answer->stats, &why)
+                                                                    : 0;
                 if (r < 0) {
                         *err = why;
                         return r;
@@ -267,13 +272,17 @@ static int fill(struct mfl_inquiry *q, const struct mfl_inquiry_question *questi
         struct mfl_inquiry_daemon *list = list_daemons(q->all, question->data, question->at, &n);
         if (!list)
                 return mfl_fail_memory(err, sizeof *list, "an inquiry");
-        int r = n ? mfl_inquiry_plan_init(&q->plan, list, n, mfl_loop_now(q->all->loop) + question->within_ms) : 0;
+        int r = n ? mfl_inquiry_plan_init(&q->plan, list, n, mfl_loop_now(q->all->loop) + question->within_ms)
+                  : 0;
         free(list);
         if (!n)
-                return mfl_fail(err, MFL_NOT_FOUND, "no connected daemon%s%s%s has data set %s, or it is drained or too old",
-                        *question->at ? " that matches '" : "", question->at, *question->at ? "'" : "", question->data);
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        "no connected daemon%s%s%s has data set %s, or it is drained or too old",
+                        *question->at ? " that matches '" : "", question->at, *question->at ? "'" : "",
+                        question->data);
         if (q->plan.n > MFL_INQUIRY_SITES_MAX)
-                return mfl_fail(err, MFL_BUSY, "%u sites have data set %s: ask at most %d of them, with a pattern", q->plan.n,
+                return mfl_fail(err, MFL_BUSY,
+                        "%u sites have data set %s: ask at most %d of them, with a pattern", q->plan.n,
                         question->data, MFL_INQUIRY_SITES_MAX);
         q->text = question->text ? mfl_strdup(question->text) : NULL;
         q->edges = mfl_calloc(question->n_edges + 1, sizeof *q->edges);
@@ -284,11 +293,12 @@ static int fill(struct mfl_inquiry *q, const struct mfl_inquiry_question *questi
         return 0;
 }
 
-int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_question *question, mfl_inquiry_done *done,
-        void *user, struct mfl_error *err)
+int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_question *question,
+        mfl_inquiry_done *done, void *user, struct mfl_error *err)
 {
         if (inquiries->n >= MFL_INQUIRIES_MAX)
-                return mfl_fail(err, MFL_BUSY, "%d inquiries are under way; try again later", MFL_INQUIRIES_MAX);
+                return mfl_fail(
+                        err, MFL_BUSY, "%d inquiries are under way; try again later", MFL_INQUIRIES_MAX);
         struct mfl_inquiry *q = mfl_calloc(1, sizeof *q);
         if (!q)
                 return mfl_fail_memory(err, sizeof *q, "an inquiry");

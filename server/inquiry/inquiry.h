@@ -53,8 +53,8 @@ struct mfl_inquiry_question {
 typedef void mfl_inquiry_done(void *user, const Mfl__InquiryReport *report, const struct mfl_stats *stats);
 
 /* MFL_NOT_FOUND: no daemon that matches has the data set; MFL_BUSY: too many inquiries; -ENOMEM. done is called only after success. */
-int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_question *question, mfl_inquiry_done *done,
-        void *user, struct mfl_error *err);
+int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_question *question,
+        mfl_inquiry_done *done, void *user, struct mfl_error *err);
 /* How many different data sets of that name there are now; what a job with partition local calls sites. */
 uint32_t mfl_inquiry_parts(const struct mfl_inquiries *inquiries, const char *data);
 /* A few times a second: asks again, and ends what is late. */
@@ -62,8 +62,8 @@ void mfl_inquiries_beat(struct mfl_inquiries *inquiries);
 /* Of a daemon. MFL_INVALID: it says what can't be true. */
 int mfl_inquiry_model_get(
         struct mfl_inquiries *inquiries, struct mfl_session *session, const Mfl__InquiryModelGet *get);
-int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session, const Mfl__InquiryAnswer *answer,
-        struct mfl_error *err);
+int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session,
+        const Mfl__InquiryAnswer *answer, struct mfl_error *err);
 void mfl_inquiries_close(struct mfl_inquiries *inquiries); /* before the loop's end; nobody is told */
 
 #endif

@@ -36,8 +36,8 @@ static int by_site(const void *a, const void *b)
         return r ? r : (x->fingerprint > y->fingerprint) - (x->fingerprint < y->fingerprint);
 }
 
-int mfl_inquiry_plan_init(
-        struct mfl_inquiry_plan *plan, const struct mfl_inquiry_daemon *daemons, uint32_t n, uint64_t until_ms)
+int mfl_inquiry_plan_init(struct mfl_inquiry_plan *plan, const struct mfl_inquiry_daemon *daemons, uint32_t n,
+        uint64_t until_ms)
 {
         struct mfl_inquiry_plan p = {.until_ms = until_ms, .parts = mfl_calloc(n + 1, sizeof *p.parts)};
         if (!p.parts)

@@ -40,8 +40,8 @@ struct mfl_inquiry_plan {
 /* Whether PATTERN ("": any) with '*' and '?' matches the daemon's name or its site. */
 bool mfl_inquiry_matches(const char *pattern, const struct mfl_inquiry_daemon *daemon);
 /* daemons: those that match. -ENOMEM. */
-int mfl_inquiry_plan_init(
-        struct mfl_inquiry_plan *plan, const struct mfl_inquiry_daemon *daemons, uint32_t n, uint64_t until_ms);
+int mfl_inquiry_plan_init(struct mfl_inquiry_plan *plan, const struct mfl_inquiry_daemon *daemons, uint32_t n,
+        uint64_t until_ms);
 void mfl_inquiry_plan_deinit(struct mfl_inquiry_plan *plan);
 /* The daemon to ask for a part, which becomes the one that is asked; NULL: it has been asked, is answered, or nobody is there. */
 const struct mfl_inquiry_daemon *mfl_inquiry_next(

@@ -5,7 +5,7 @@
 #include "common/base/bounded.h"
 #include "proto/inquiry.h"
 #include "proto/stats/stats_wire.h"
-#include "server/store/models.h"
+#include "server/models/models.h"
 
 static void fill_site(const struct mfl_inquiry_part *part, bool alone, Mfl__InquirySite *site)
 {
@@ -52,7 +52,8 @@ static int copy(const Mfl__InquiryReport *report, Mfl__InquiryReport **ret_repor
         return *ret_report ? 0 : mfl_fail_memory(err, bytes, "a report");
 }
 
-int mfl_inquiry_report_new(const struct mfl_inquiry *q, Mfl__InquiryReport **ret_report, struct mfl_error *err)
+int mfl_inquiry_report_new(
+        const struct mfl_inquiry *q, Mfl__InquiryReport **ret_report, struct mfl_error *err)
 {
         uint32_t n = q->plan.n;
         Mfl__InquiryReport report = MFL__INQUIRY_REPORT__INIT;

@@ -30,7 +30,8 @@ struct mfl_inquiry {
 };
 
 /* Sites with few samples are added up, and not told by themselves. On the heap, by itself alone. */
-int mfl_inquiry_report_new(const struct mfl_inquiry *q, Mfl__InquiryReport **ret_report, struct mfl_error *err);
+int mfl_inquiry_report_new(
+        const struct mfl_inquiry *q, Mfl__InquiryReport **ret_report, struct mfl_error *err);
 void mfl_inquiry_report_free(Mfl__InquiryReport *report); /* NULL is fine */
 /* On the disk worker: its row; sets its number. */
 int mfl_inquiry_report_store(struct mfl_store *store, Mfl__InquiryReport *report, struct mfl_error *err);

@@ -108,8 +108,8 @@ struct mfl_server_job {
         char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         uint64_t releases_max;               /* privacy: that the budget allows; workers only */
         struct mfl_job_observed observed;
-        struct {                             /* data.normalise: federated (job_measure.c) */
-                struct job_operation *op;    /* that waits for it; NULL: none */
+        struct {                          /* data.normalise: federated (job_measure.c) */
+                struct job_operation *op; /* that waits for it; NULL: none */
                 bool asked, text_unstored;
                 uint64_t next_ms;
         } measure;
@@ -128,8 +128,8 @@ int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
 /* A few times a second. */
 void mfl_server_job_measure_beat(struct mfl_server_job *job);
 /* What the sites have said; stats valid if answered > 0. told: a line about those that have refused or failed; "": none. */
-void mfl_server_job_measured(struct mfl_server_job *job, const struct mfl_stats *stats, uint32_t answered, uint32_t silent,
-        const char *told);
+void mfl_server_job_measured(struct mfl_server_job *job, const struct mfl_stats *stats, uint32_t answered,
+        uint32_t silent, const char *told);
 /* Removes the job from the list and frees it; not while operations run. */
 void mfl_server_job_free(struct mfl_server_job *job);
 /* At the end of the process, when the workers are closed. */

@@ -68,7 +68,8 @@ static int set_numbers(struct mfl_server_job *job, const struct mfl_stats *stats
         while (n < stats->n_features && strncmp(stats->features[n].name, "target ", 7) != 0)
                 n++;
         if (!n)
-                return mfl_fail(err, MFL_INVALID, "the data set has no columns or channels that could be normalised");
+                return mfl_fail(
+                        err, MFL_INVALID, "the data set has no columns or channels that could be normalised");
         MFL_CLEANUP_FREE double *mean = mfl_calloc(2 * (size_t)n, sizeof *mean);
         if (!mean)
                 return mfl_fail_memory(err, 2 * n * sizeof *mean, "means");
@@ -95,8 +96,8 @@ static int set_numbers(struct mfl_server_job *job, const struct mfl_stats *stats
         return 0;
 }
 
-void mfl_server_job_measured(
-        struct mfl_server_job *job, const struct mfl_stats *stats, uint32_t answered, uint32_t silent, const char *told)
+void mfl_server_job_measured(struct mfl_server_job *job, const struct mfl_stats *stats, uint32_t answered,
+        uint32_t silent, const char *told)
 {
         struct mfl_error err = {""};
         char line[MFL_REASON_BYTES];
@@ -112,7 +113,7 @@ void mfl_server_job_measured(
         }
         if (r) {
                 mfl_snprintf(line, sizeof line, "mean and deviation are not measured yet: %s; asking again",
-                        *err.text     ? err.text
+                        *err.text  ? err.text
                         : answered ? "not all sites have answered"
                                    : "no site has answered");
                 log_line(job, line);

@@ -52,7 +52,9 @@ static int check_population(struct mfl_server_job *job, uint32_t population, con
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         if (job->spec->secure.bits && !job->jobs->tls)
                 return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
-        int r = find_plugin(job, err);
+        int r = mfl_server_job_measure_store(job, err);
+        if (!r)
+                r = find_plugin(job, err);
         if (!r)
                 r = mfl_job_check_cohort(job->spec, err);
         return r || !population || mfl_job_owns_data(job->spec)
@@ -189,9 +191,7 @@ static void run_prepare(struct mfl_work *work)
                 .state_dir = mfl_store_dir(store),
                 .budget = job->jobs->budget,
         };
-        op->status = mfl_server_job_measure_store(job, &op->err);
-        if (!op->status)
-                op->status = check_population(job, op->prepare.population, data, &op->err);
+        op->status = check_population(job, op->prepare.population, data, &op->err);
         if (!op->status)
                 op->status = mfl_job_graph(
                         job->spec, &data->shape, (int)data->classes, &op->prepare.graph, &op->err);

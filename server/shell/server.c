@@ -133,7 +133,8 @@ static void on_measured(void *user, const Mfl__InquiryReport *report, const stru
                 answered += site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
                 silent += site->status == MFL__INQUIRY_STATUS__INQUIRY_NOT_ASKED;
                 if (*site->reason && !*told)
-                        mfl_snprintf(told, sizeof told, "mean and deviation leave site %.60s out: %.300s", site->site, site->reason);
+                        mfl_snprintf(told, sizeof told, "mean and deviation leave site %.60s out: %.300s",
+                                site->site, site->reason);
         }
         if (job)
                 mfl_server_job_measured(job, stats, answered, silent, told);

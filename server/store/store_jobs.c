@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of jobs. */
-#include "server/store/models.h"
 #include "server/store/store_internal.h"
 
 #include <stdio.h>
@@ -389,6 +388,20 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         return mfl_store_end(store, r, err);
 }
 
+static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%lld: remove that version first",
+                (const char *)user, mfl_db_text(row, 0), (long long)mfl_db_int(row, 1));
+}
+
+/* MFL_BUSY if a version of a model is a round of the job (server/models/models.h). */
+static int check_unregistered(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_version, (void *)(uintptr_t)id, err,
+                "SELECT name, version FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t",
+                id);
+}
+
 static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
 {
         struct mfl_store_job job;
@@ -399,7 +412,7 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         mfl_store_job_deinit(&job);
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
-        r = mfl_store_check_unregistered(store, id, err);
+        r = check_unregistered(store, id, err);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry of models: versions, and aliases that remember where they pointed. */
-#include "server/store/models.h"
+#include "server/models/models.h"
 #include "server/store/store_internal.h"
 
 static int on_number(struct mfl_db_row *row, void *user, struct mfl_error *err)
@@ -34,13 +34,15 @@ void mfl_store_versions_deinit(struct mfl_store_versions *versions)
         *versions = (struct mfl_store_versions){0};
 }
 
-int mfl_store_version_list(
-        struct mfl_store *store, const char *name, struct mfl_store_versions *ret_versions, struct mfl_error *err)
+int mfl_store_version_list(struct mfl_store *store, const char *name, struct mfl_store_versions *ret_versions,
+        struct mfl_error *err)
 {
         struct mfl_store_versions list = {0};
         mfl_store_lock(store);
         int r = mfl_db_query(store->db, on_version, &list, err,
-                "SELECT " VERSION_COLUMNS " FROM model_versions WHERE ?1 = '' OR name = ?1 ORDER BY name, version", "t", name);
+                "SELECT " VERSION_COLUMNS
+                " FROM model_versions WHERE ?1 = '' OR name = ?1 ORDER BY name, version",
+                "t", name);
         mfl_store_unlock(store);
         if (r)
                 mfl_store_versions_deinit(&list);
@@ -49,60 +51,42 @@ int mfl_store_version_list(
         return r;
 }
 
-int mfl_store_check_unregistered(struct mfl_store *store, const char *job, struct mfl_error *err)
-{
-        struct mfl_store_versions list = {0};
-        int r = mfl_db_query(store->db, on_version, &list, err,
-                "SELECT " VERSION_COLUMNS " FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t", job);
-        if (!r && list.n)
-                r = mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%u: remove that version first", job,
-                        list.v[0].name, list.v[0].version);
-        mfl_store_versions_deinit(&list);
-        return r;
-}
-
-int mfl_store_is_registered(
-        struct mfl_store *store, const char *job, uint32_t round, bool *ret_registered, struct mfl_error *err)
-{
-        int64_t n = 0;
-        int r = mfl_db_query(store->db, on_number, &n, err, "SELECT count(*) FROM model_versions WHERE job = ?1 AND round = ?2",
-                "ti", job, (int64_t)round);
-        *ret_registered = n > 0;
-        return r;
-}
-
 /* Within a transaction. */
-static int add_version(struct mfl_store *store, const char *name, const struct mfl_store_round *round, const char *job,
-        const char *who, uint32_t *ret_version, struct mfl_error *err)
+static int add_version(struct mfl_store *store, const char *name, const struct mfl_store_round *round,
+        const char *job, const char *who, uint32_t *ret_version, struct mfl_error *err)
 {
         int64_t version = 0;
         int r = mfl_db_query(store->db, on_number, &version, err,
-                "SELECT version FROM model_versions WHERE name = ?1 AND job = ?2 AND round = ?3", "tti", name, job,
-                (int64_t)round->record.round);
+                "SELECT version FROM model_versions WHERE name = ?1 AND job = ?2 AND round = ?3", "tti", name,
+                job, (int64_t)round->record.round);
         if (r)
                 return r;
         if (version) {
                 *ret_version = (uint32_t)version;
-                return mfl_fail(err, MFL_EXISTS, "round %u of %s is %s@%u already", round->record.round, job, name,
-                        (uint32_t)version);
+                return mfl_fail(err, MFL_EXISTS, "round %u of %s is %s@%u already", round->record.round, job,
+                        name, (uint32_t)version);
         }
-        r = mfl_db_query(store->db, on_number, &version, err, "SELECT last FROM model_names WHERE name = ?1", "t", name);
+        r = mfl_db_query(store->db, on_number, &version, err, "SELECT last FROM model_names WHERE name = ?1",
+                "t", name);
         version++;
         if (!r)
-                r = mfl_db_run(
-                        store->db, err, "INSERT OR REPLACE INTO model_names (name, last) VALUES (?1, ?2)", "ti", name, version);
+                r = mfl_db_run(store->db, err,
+                        "INSERT OR REPLACE INTO model_names (name, last) VALUES (?1, ?2)", "ti", name,
+                        version);
         if (!r)
                 r = mfl_db_run(store->db, err,
-                        "INSERT INTO model_versions (" VERSION_COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)", "titibti", name,
-                        version, job, (int64_t)round->record.round, (const void *)round->record.digest,
-                        (size_t)MFL_DIGEST_BYTES, who, (int64_t)mfl_store_unix_ms());
+                        "INSERT INTO model_versions (" VERSION_COLUMNS
+                        ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                        "titibti", name, version, job, (int64_t)round->record.round,
+                        (const void *)round->record.digest, (size_t)MFL_DIGEST_BYTES, who,
+                        (int64_t)mfl_store_unix_ms());
         *ret_version = (uint32_t)version;
         return r;
 }
 
 /* The number of the round, and whether it is kept, are read again within the transaction: retention may have come between. */
-int mfl_store_version_add(struct mfl_store *store, const char *name, const char *job, int64_t round, const char *who,
-        uint32_t *ret_version, struct mfl_error *err)
+int mfl_store_version_add(struct mfl_store *store, const char *name, const char *job, int64_t round,
+        const char *who, uint32_t *ret_version, struct mfl_error *err)
 {
         struct mfl_store_round row;
         int64_t kept = 0;
@@ -112,12 +96,13 @@ int mfl_store_version_add(struct mfl_store *store, const char *name, const char 
         if (r)
                 return r;
         r = mfl_db_query(store->db, on_number, &kept, err,
-                "SELECT count(*) FROM rounds WHERE job = ?1 AND round = ?2 AND kept = 1 AND superseded = 0", "ti", job,
-                (int64_t)row.record.round);
+                "SELECT count(*) FROM rounds WHERE job = ?1 AND round = ?2 AND kept = 1 AND superseded = 0",
+                "ti", job, (int64_t)row.record.round);
         if (!r && !kept)
                 r = mfl_fail(err, MFL_BUSY,
-                        "%s: the model of round %u is no longer kept (checkpoints.keep); `mfl models %s` lists those that are", job,
-                        row.record.round, job);
+                        "%s: the model of round %u is no longer kept (checkpoints.keep); `mfl models %s` "
+                        "lists those that are",
+                        job, row.record.round, job);
         if (!r)
                 r = add_version(store, name, &row, job, who, ret_version, err);
         return mfl_store_end(store, r, err);
@@ -126,9 +111,12 @@ int mfl_store_version_add(struct mfl_store *store, const char *name, const char 
 static int check_version(struct mfl_store *store, const char *name, uint32_t version, struct mfl_error *err)
 {
         int64_t n = 0;
-        int r = mfl_db_query(store->db, on_number, &n, err, "SELECT count(*) FROM model_versions WHERE name = ?1 AND version = ?2",
-                "ti", name, (int64_t)version);
-        return !r && !n ? mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%u; `mfl model list` lists them", name, version) : r;
+        int r = mfl_db_query(store->db, on_number, &n, err,
+                "SELECT count(*) FROM model_versions WHERE name = ?1 AND version = ?2", "ti", name,
+                (int64_t)version);
+        return !r && !n ? mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%u; `mfl model list` lists them",
+                                  name, version)
+                        : r;
 }
 
 /* Where aliases point: the newest row of each. */
@@ -154,11 +142,13 @@ void mfl_store_aliases_deinit(struct mfl_store_aliases *aliases)
         *aliases = (struct mfl_store_aliases){0};
 }
 
-int mfl_store_alias_list(struct mfl_store *store, struct mfl_store_aliases *ret_aliases, struct mfl_error *err)
+int mfl_store_alias_list(
+        struct mfl_store *store, struct mfl_store_aliases *ret_aliases, struct mfl_error *err)
 {
         struct mfl_store_aliases list = {0};
         mfl_store_lock(store);
-        int r = mfl_db_query(store->db, on_alias, &list, err, POINTS " GROUP BY name, alias ORDER BY name, alias", "");
+        int r = mfl_db_query(
+                store->db, on_alias, &list, err, POINTS " GROUP BY name, alias ORDER BY name, alias", "");
         mfl_store_unlock(store);
         if (r)
                 mfl_store_aliases_deinit(&list);
@@ -168,16 +158,19 @@ int mfl_store_alias_list(struct mfl_store *store, struct mfl_store_aliases *ret_
 }
 
 /* Within a transaction; 0: there is no such alias. */
-static int points_at(struct mfl_store *store, const char *name, const char *alias, uint32_t *ret_version, struct mfl_error *err)
+static int points_at(struct mfl_store *store, const char *name, const char *alias, uint32_t *ret_version,
+        struct mfl_error *err)
 {
         int64_t version = 0;
         int r = mfl_db_query(store->db, on_number, &version, err,
-                "SELECT version FROM model_aliases WHERE name = ?1 AND alias = ?2 ORDER BY n DESC LIMIT 1", "tt", name, alias);
+                "SELECT version FROM model_aliases WHERE name = ?1 AND alias = ?2 ORDER BY n DESC LIMIT 1",
+                "tt", name, alias);
         *ret_version = (uint32_t)version;
         return r;
 }
 
-int mfl_store_version_remove(struct mfl_store *store, const char *name, uint32_t version, struct mfl_error *err)
+int mfl_store_version_remove(
+        struct mfl_store *store, const char *name, uint32_t version, struct mfl_error *err)
 {
         struct mfl_store_aliases list = {0};
         int r = mfl_store_begin(store, err);
@@ -185,23 +178,25 @@ int mfl_store_version_remove(struct mfl_store *store, const char *name, uint32_t
                 return r;
         r = check_version(store, name, version, err);
         if (!r)
-                r = mfl_db_query(store->db, on_alias, &list, err, POINTS " WHERE name = ?1 GROUP BY alias", "t", name);
+                r = mfl_db_query(
+                        store->db, on_alias, &list, err, POINTS " WHERE name = ?1 GROUP BY alias", "t", name);
         for (uint32_t i = 0; i < list.n && !r; i++)
                 if (list.v[i].version == version)
-                        r = mfl_fail(err, MFL_BUSY, "%s@%s points at version %u: point it elsewhere, or remove the alias first",
+                        r = mfl_fail(err, MFL_BUSY,
+                                "%s@%s points at version %u: point it elsewhere, or remove the alias first",
                                 name, list.v[i].alias, version);
         mfl_store_aliases_deinit(&list);
         if (!r)
-                r = mfl_db_run(store->db, err, "DELETE FROM model_aliases WHERE name = ?1 AND version = ?2", "ti", name,
-                        (int64_t)version);
+                r = mfl_db_run(store->db, err, "DELETE FROM model_aliases WHERE name = ?1 AND version = ?2",
+                        "ti", name, (int64_t)version);
         if (!r)
-                r = mfl_db_run(store->db, err, "DELETE FROM model_versions WHERE name = ?1 AND version = ?2", "ti", name,
-                        (int64_t)version);
+                r = mfl_db_run(store->db, err, "DELETE FROM model_versions WHERE name = ?1 AND version = ?2",
+                        "ti", name, (int64_t)version);
         return mfl_store_end(store, r, err);
 }
 
-int mfl_store_alias_set(struct mfl_store *store, const char *name, const char *alias, uint32_t version, const char *who,
-        struct mfl_error *err)
+int mfl_store_alias_set(struct mfl_store *store, const char *name, const char *alias, uint32_t version,
+        const char *who, struct mfl_error *err)
 {
         uint32_t now = 0;
         int r = mfl_store_begin(store, err);
@@ -212,13 +207,14 @@ int mfl_store_alias_set(struct mfl_store *store, const char *name, const char *a
                 r = points_at(store, name, alias, &now, err);
         if (!r && now != version)
                 r = mfl_db_run(store->db, err,
-                        "INSERT INTO model_aliases (name, alias, version, who, time_ms) VALUES (?1, ?2, ?3, ?4, ?5)", "ttiti",
-                        name, alias, (int64_t)version, who, (int64_t)mfl_store_unix_ms());
+                        "INSERT INTO model_aliases (name, alias, version, who, time_ms) VALUES (?1, ?2, ?3, "
+                        "?4, ?5)",
+                        "ttiti", name, alias, (int64_t)version, who, (int64_t)mfl_store_unix_ms());
         return mfl_store_end(store, r, err);
 }
 
-int mfl_store_alias_back(
-        struct mfl_store *store, const char *name, const char *alias, uint32_t *ret_version, struct mfl_error *err)
+int mfl_store_alias_back(struct mfl_store *store, const char *name, const char *alias, uint32_t *ret_version,
+        struct mfl_error *err)
 {
         uint32_t now = 0, before = 0;
         int r = mfl_store_begin(store, err);
@@ -226,21 +222,24 @@ int mfl_store_alias_back(
                 return r;
         r = points_at(store, name, alias, &now, err);
         if (!r && !now)
-                r = mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%s; `mfl model list` lists them", name, alias);
+                r = mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%s; `mfl model list` lists them", name,
+                        alias);
         if (!r)
                 r = mfl_db_run(store->db, err,
-                        "DELETE FROM model_aliases WHERE n = (SELECT max(n) FROM model_aliases WHERE name = ?1 AND alias = ?2)",
+                        "DELETE FROM model_aliases WHERE n = (SELECT max(n) FROM model_aliases WHERE name = "
+                        "?1 AND alias = ?2)",
                         "tt", name, alias);
         if (!r)
                 r = points_at(store, name, alias, &before, err);
         if (!r && !before)
-                r = mfl_fail(err, MFL_NOT_FOUND, "%s@%s has pointed at version %u only: there is nothing before it", name, alias,
-                        now);
+                r = mfl_fail(err, MFL_NOT_FOUND,
+                        "%s@%s has pointed at version %u only: there is nothing before it", name, alias, now);
         *ret_version = before;
         return mfl_store_end(store, r, err);
 }
 
-int mfl_store_alias_remove(struct mfl_store *store, const char *name, const char *alias, struct mfl_error *err)
+int mfl_store_alias_remove(
+        struct mfl_store *store, const char *name, const char *alias, struct mfl_error *err)
 {
         uint32_t now = 0;
         int r = mfl_store_begin(store, err);
@@ -248,17 +247,18 @@ int mfl_store_alias_remove(struct mfl_store *store, const char *name, const char
                 return r;
         r = points_at(store, name, alias, &now, err);
         if (!r && !now)
-                r = mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%s; `mfl model list` lists them", name, alias);
+                r = mfl_fail(err, MFL_NOT_FOUND, "there is no model %s@%s; `mfl model list` lists them", name,
+                        alias);
         if (!r)
-                r = mfl_db_run(
-                        store->db, err, "DELETE FROM model_aliases WHERE name = ?1 AND alias = ?2", "tt", name, alias);
+                r = mfl_db_run(store->db, err, "DELETE FROM model_aliases WHERE name = ?1 AND alias = ?2",
+                        "tt", name, alias);
         return mfl_store_end(store, r, err);
 }
 
 /* ---- by text ---- */
 
-static int find_version(struct mfl_store *store, const char *name, const char *which, struct mfl_store_versions *list,
-        struct mfl_error *err)
+static int find_version(struct mfl_store *store, const char *name, const char *which,
+        struct mfl_store_versions *list, struct mfl_error *err)
 {
         int64_t version = 0;
         bool number = which && *which && which[strspn(which, "0123456789")] == '\0';
@@ -267,19 +267,21 @@ static int find_version(struct mfl_store *store, const char *name, const char *w
                 version = (int64_t)strtoul(which, NULL, 10);
         else if (which)
                 r = mfl_db_query(store->db, on_number, &version, err,
-                        "SELECT version FROM model_aliases WHERE name = ?1 AND alias = ?2 ORDER BY n DESC LIMIT 1", "tt", name,
-                        which);
+                        "SELECT version FROM model_aliases WHERE name = ?1 AND alias = ?2 ORDER BY n DESC "
+                        "LIMIT 1",
+                        "tt", name, which);
         else
                 r = mfl_db_query(store->db, on_number, &version, err,
                         "SELECT coalesce(max(version), 0) FROM model_versions WHERE name = ?1", "t", name);
         if (r)
                 return r;
         return mfl_db_query(store->db, on_version, list, err,
-                "SELECT " VERSION_COLUMNS " FROM model_versions WHERE name = ?1 AND version = ?2", "ti", name, version);
+                "SELECT " VERSION_COLUMNS " FROM model_versions WHERE name = ?1 AND version = ?2", "ti", name,
+                version);
 }
 
-int mfl_store_version_find(
-        struct mfl_store *store, const char *model, struct mfl_store_version *ret_version, struct mfl_error *err)
+int mfl_store_version_find(struct mfl_store *store, const char *model, struct mfl_store_version *ret_version,
+        struct mfl_error *err)
 {
         struct mfl_store_versions list = {0};
         char name[2 * MFL_NAME_BYTES + 1];
@@ -291,7 +293,8 @@ int mfl_store_version_find(
         int r = find_version(store, name, at, &list, err);
         mfl_store_unlock(store);
         if (!r && !list.n)
-                r = mfl_fail(err, MFL_NOT_FOUND, "there is no model '%s'; `mfl model list` lists them", model);
+                r = mfl_fail(
+                        err, MFL_NOT_FOUND, "there is no model '%s'; `mfl model list` lists them", model);
         if (!r)
                 *ret_version = list.v[0];
         mfl_store_versions_deinit(&list);

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reports of inquiries: rows that go only when there are too many. */
-#include "server/store/models.h"
+#include "server/models/models.h"
 #include "server/store/store_internal.h"
 
-int mfl_store_inquiry_add(
-        struct mfl_store *store, const struct mfl_store_inquiry *inquiry, uint64_t *ret_n, struct mfl_error *err)
+int mfl_store_inquiry_add(struct mfl_store *store, const struct mfl_store_inquiry *inquiry, uint64_t *ret_n,
+        struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
         if (r)
                 return r;
-        r = mfl_db_run(store->db, err, "INSERT INTO inquiries (kind, time_ms, digest, body) VALUES (?1, ?2, ?3, ?4)", "iibb",
+        r = mfl_db_run(store->db, err,
+                "INSERT INTO inquiries (kind, time_ms, digest, body) VALUES (?1, ?2, ?3, ?4)", "iibb",
                 (int64_t)inquiry->kind, (int64_t)inquiry->time_ms, (const void *)inquiry->digest,
-                inquiry->digest ? (size_t)MFL_DIGEST_BYTES : (size_t)0, (const void *)inquiry->body, inquiry->bytes);
+                inquiry->digest ? (size_t)MFL_DIGEST_BYTES : (size_t)0, (const void *)inquiry->body,
+                inquiry->bytes);
         int64_t n = mfl_db_last_id(store->db);
         if (!r)
-                r = mfl_db_run(store->db, err, "DELETE FROM inquiries WHERE n <= ?1", "i", n - MFL_STORE_INQUIRIES_MAX);
+                r = mfl_db_run(store->db, err, "DELETE FROM inquiries WHERE n <= ?1", "i",
+                        n - MFL_STORE_INQUIRIES_MAX);
         r = mfl_store_end(store, r, err);
         if (!r)
                 *ret_n = (uint64_t)n;
@@ -47,7 +50,8 @@ int mfl_store_inquiry_list(struct mfl_store *store, uint32_t kind, const uint8_t
         struct mfl_store_inquiries list = {0};
         mfl_store_lock(store);
         int r = mfl_db_query(store->db, on_inquiry, &list, err,
-                "SELECT n, kind, time_ms, body FROM inquiries WHERE (?1 = 0 OR kind = ?1) AND (?2 = 0 OR digest = ?3) ORDER BY n "
+                "SELECT n, kind, time_ms, body FROM inquiries WHERE (?1 = 0 OR kind = ?1) AND (?2 = 0 OR "
+                "digest = ?3) ORDER BY n "
                 "DESC LIMIT ?4",
                 "iibi", (int64_t)kind, (int64_t)(digest != NULL), (const void *)digest,
                 digest ? (size_t)MFL_DIGEST_BYTES : (size_t)0, (int64_t)limit);
