@@ -228,12 +228,11 @@ int mfl_cmd_validate(struct mfl_cli *cli)
         }
         if (!r)
                 r = cli->json ? print_json(&t, &err) : print_people(&t, &err);
-        bool none = !r && !answered(&t);
-        if (none && !cli->json) /* otherwise the object has said it */
+        if (!r && !answered(&t))
                 r = mfl_fail(&err, MFL_CLI_FAILED, "no site has validated it");
         for (uint32_t k = 0; k < t.n; k++)
                 mfl_wire_free(t.answers[k]);
-        return none && !r ? MFL_EXIT_FAILED : mfl_cli_report(cli, r, &err);
+        return mfl_cli_report(cli, r, &err);
 }
 
 static int print_predicted(struct mfl_cli *cli, const Mfl__InquiryReport *report, struct mfl_error *err)
@@ -271,9 +270,8 @@ int mfl_cmd_predict_at(struct mfl_cli *cli)
         t.n = !r;
         if (!r)
                 r = print_predicted(cli, report_of(&t, 0), &err);
-        bool none = !r && !answered(&t);
-        if (none && !cli->json)
+        if (!r && !answered(&t))
                 r = mfl_fail(&err, MFL_CLI_FAILED, "no site has predicted");
         mfl_wire_free(t.answers[0]);
-        return none && !r ? MFL_EXIT_FAILED : mfl_cli_report(cli, r, &err);
+        return mfl_cli_report(cli, r, &err);
 }

@@ -11,6 +11,7 @@ struct inquire_op {
         uint64_t within_ms;
         uint32_t bins, n_edges;
         bool no_accuracy;
+        uint32_t scored;
         double *edges;
 };
 
@@ -77,6 +78,10 @@ static void run_inquire(struct mfl_work *work)
         if (op->status)
                 return;
         own->no_accuracy = !mfl_loss_decides(spec->training.loss);
+        if (!mfl_job_has_program(spec)) /* only a program knows what it scores */
+                own->scored = (uint32_t)(mfl_loss_answers(spec->training.loss) == MFL_ANSWERS_LABELS
+                                                 ? op->graph->positions
+                                                 : op->graph->classes);
         mfl_job_free(spec);
 }
 
@@ -126,6 +131,7 @@ static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
                 .params = op->params,
                 .n_frozen = op->graph ? op->graph->n_frozen : 0,
                 .no_accuracy = own->no_accuracy,
+                .scored = own->scored,
                 .bins = own->bins,
                 .n_edges = own->n_edges,
                 .edges = own->edges};

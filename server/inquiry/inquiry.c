@@ -39,6 +39,7 @@ static struct mfl_inquiry_daemon *list_daemons(
                                 continue;
                         d->fingerprint = info->fingerprint;
                         d->train_samples = info->train_samples;
+                        d->test_samples = info->test_samples;
                         n_found++;
                         break;
                 }
@@ -233,6 +234,20 @@ static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
         return r;
 }
 
+/* Positive: numbers that the site can't have. */
+static int check_scores(const struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
+        const Mfl__InquiryAnswer *answer, struct mfl_error *err)
+{
+        uint64_t most = part->test_samples;
+        if (q->kind == MFL__INQUIRY_KIND__INQUIRY_EVALUATE)
+                most = q->scored ? most * q->scored : UINT64_MAX;
+        if (answer->samples <= most)
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "it tells of %llu predictions, and had %u test samples when it connected",
+                (unsigned long long)answer->samples, part->test_samples);
+}
+
 int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session,
         const Mfl__InquiryAnswer *answer, struct mfl_error *err)
 {
@@ -245,7 +260,7 @@ int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *sessio
         mfl_strcpy(part->reason, sizeof part->reason, answer->reason);
         if (part->status == MFL_INQUIRY_ANSWERED) {
                 int r = q->kind == MFL__INQUIRY_KIND__INQUIRY_STATS ? add_stats(q, part, answer->stats, &why)
-                                                                    : 0;
+                                                                    : check_scores(q, part, answer, &why);
                 if (r < 0) {
                         *err = why;
                         return r;
@@ -312,6 +327,7 @@ int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_
         q->round = question->round;
         q->n_frozen = question->n_frozen;
         q->no_accuracy = question->no_accuracy;
+        q->scored = question->scored;
         q->bins = question->bins;
         q->n_edges = question->n_edges;
         memcpy(q->digest, question->digest, sizeof q->digest);

@@ -45,6 +45,7 @@ struct mfl_inquiry_question {
         uint64_t n_frozen;
         uint8_t digest[MFL_DIGEST_BYTES];
         bool no_accuracy;
+        uint32_t scored; /* EVALUATE: predictions of a sample, at most; 0: not known */
         /* STATS */
         uint32_t bins, n_edges;
         const double *edges;

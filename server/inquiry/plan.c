@@ -51,6 +51,7 @@ int mfl_inquiry_plan_init(struct mfl_inquiry_plan *plan, const struct mfl_inquir
                         mfl_strcpy(part->site, sizeof part->site, daemons[i].site);
                 part->fingerprint = daemons[i].fingerprint;
                 part->train_samples = daemons[i].train_samples;
+                part->test_samples = daemons[i].test_samples;
                 p.n += k == p.n;
         }
         qsort(p.parts, p.n, sizeof *p.parts, by_site);

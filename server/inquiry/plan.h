@@ -11,7 +11,7 @@
 /* A daemon that can be asked now. */
 struct mfl_inquiry_daemon {
         char name[MFL_NAME_BYTES], site[MFL_NAME_BYTES]; /* site: its own name, if it says none */
-        uint32_t conn, train_samples;
+        uint32_t conn, train_samples, test_samples;
         uint64_t fingerprint;
 };
 
@@ -24,7 +24,7 @@ enum mfl_inquiry_status { /* the numbers are those of the wire */
 struct mfl_inquiry_part {
         char site[MFL_NAME_BYTES], daemon[MFL_NAME_BYTES]; /* daemon: that was asked last; "": none */
         uint64_t fingerprint;
-        uint32_t conn, train_samples; /* conn: of the daemon that is asked; 0: none */
+        uint32_t conn, train_samples, test_samples; /* conn: of the daemon that is asked; 0: none */
         enum mfl_inquiry_status status;
         char reason[MFL_REASON_BYTES];
         uint64_t samples, correct;

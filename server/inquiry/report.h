@@ -18,6 +18,7 @@ struct mfl_inquiry {
         uint64_t n_frozen;
         uint8_t digest[MFL_DIGEST_BYTES];
         bool no_accuracy;
+        uint32_t scored;
         double *edges;
         struct mfl_stats stats; /* of all that have answered */
         mfl_inquiry_done *done;

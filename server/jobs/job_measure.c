@@ -5,11 +5,14 @@
  *     PREPARE -> as many sites as the job needs are there -> inquiry -> numbers -> the job's text -> prepared as any job
  *
  * A site that refuses is left out, with a line in the log. A site that was silent, or data that do not add up, let the job ask again, until it is stopped. */
+#include <math.h>
+
 #include "common/base/log.h"
 #include "common/settings/yaml_edit.h"
 #include "server/jobs/job_internal.h"
 
 #define AGAIN_MS 5000u
+#define NUMBER_MAX 1e30 /* of job files */
 
 bool mfl_server_job_measures(struct mfl_server_job *job, struct job_operation *op)
 {
@@ -78,6 +81,9 @@ static int set_numbers(struct mfl_server_job *job, const struct mfl_stats *stats
                         mfl_stats_moments(stats, &stats->features[f], &mean[f], &mean[n + f]);
                 if (!(mean[n + f] > 0)) /* a column of equal values */
                         mean[n + f] = 1;
+                if (!(fabs(mean[f]) <= NUMBER_MAX && mean[n + f] <= NUMBER_MAX))
+                        return mfl_fail(err, MFL_INVALID, "column %u has the mean %g and the deviation %g", f,
+                                mean[f], mean[n + f]);
         }
         MFL_CLEANUP_FREE char *value = mfl_normalise_text(n, mean, mean + n);
         char *text = NULL;

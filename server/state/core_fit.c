@@ -72,6 +72,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
         if (job->spec->compression.up || job->spec->compression.down_half)
                 return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
+        if (job->spec->data.normalise.kind != MFL_NORMALISE_SITE)
+                return (struct core_demand){MFL_PROTOCOL_INQUIRIES, "data.normalise", ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
                 return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};
         if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)

@@ -197,7 +197,7 @@ def test_the_site_decides(sites, job):
     refused = c.mfl_json('data', 'stats', 'ward', '--at', 'a-closed', status=1)
     assert refused['error']
     assert 'policy.inquiries does not allow stats' in c.mfl('data', 'stats', 'ward', '--at', 'a-closed', status=1).stderr
-    done = c.mfl_json('predict', job, '--at', 'a-closed', status=1)
+    done = json.loads(c.mfl('predict', job, '--at', 'a-closed', '--json', status=1).stdout.splitlines()[0])
     assert [(s['status'], s['rows']) for s in done['sites']] == [('refused', 0)]
     assert sites.audit('a-closed')[-1]['decision'] == 'refuses' and sites.audit('a-closed')[-1]['rule'] == 'inquiries'
 
