@@ -57,6 +57,14 @@ static const char *hidden_by(const struct mfl_job *spec)
         return spec->secure.bits ? "secure_sum" : spec->privacy.kind ? "privacy" : NULL;
 }
 
+/* The key for which samples or updates are not what older daemons make of them; NULL: none. */
+static const char *changed_by(const struct mfl_job *spec)
+{
+        if (spec->compression.up || spec->compression.down_half)
+                return "compression";
+        return spec->data.normalise.kind != MFL_NORMALISE_SITE ? "data.normalise" : NULL;
+}
+
 /* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
@@ -70,10 +78,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                         method->starts ? "personal" : mfl_strategy_name(job->spec->aggregation.strategy), ""};
         if (hidden_by(job->spec))
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
-        if (job->spec->compression.up || job->spec->compression.down_half)
-                return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
-        if (job->spec->data.normalise.kind != MFL_NORMALISE_SITE)
-                return (struct core_demand){MFL_PROTOCOL_INQUIRIES, "data.normalise", ""};
+        if (changed_by(job->spec))
+                return (struct core_demand){MFL_PROTOCOL_PACKED, changed_by(job->spec), ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
                 return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};
         if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)
