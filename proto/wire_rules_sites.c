@@ -65,7 +65,7 @@ static int check_inquire(const void *message, struct mfl_error *err)
 {
         const Mfl__Inquire *m = message;
         bool model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS;
-        if (model != (*m->job || *m->model) || (*m->job && *m->model))
+        if (model != (*m->job || *m->model))
                 return INVALID(
                         "Inquire.job: expected a job or a registered model, and neither for statistics");
         if (!model && !*m->data)

@@ -14,7 +14,8 @@
 static inline bool wire_text_is_verbatim(const char *message, const char *field)
 {
         return !strcmp(field, "text") &&
-               (!strcmp(message, "JobSpec") || !strcmp(message, "Submit") || !strcmp(message, "PullBegin"));
+               (!strcmp(message, "JobSpec") || !strcmp(message, "Submit") || !strcmp(message, "PullBegin") ||
+                       !strcmp(message, "Inquiry"));
 }
 
 /* Texts of several lines. */
