@@ -8,10 +8,9 @@
 #define MODEL_NAME 1, MFL_NAME_BYTES - 1
 #define MODEL_NAME_OR_EMPTY 0, MFL_NAME_BYTES - 1
 
+/* Whether there are two for each feature is for the site to say, which knows them. */
 static int check_edges(const char *what, size_t n, uint32_t bins, struct mfl_error *err)
 {
-        if (n % 2 || !n != !bins)
-                return INVALID("%s.edges: %zu numbers for %u bins", what, n, bins);
         if (n / 2 * (bins + 2) > MFL_STATS_BINS_MAX)
                 return INVALID("%s.bins: %zu features of %u bins are more than %u counts", what, n / 2, bins,
                         MFL_STATS_BINS_MAX);

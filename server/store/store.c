@@ -142,8 +142,7 @@ static const char *const schema_steps[] = {
         "CREATE INDEX inquiries_of_model ON inquiries (digest, n);"
         "CREATE TABLE model_names (name TEXT PRIMARY KEY, last INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;"
         "CREATE TABLE model_versions (name TEXT NOT NULL, version INTEGER NOT NULL,"
-        " job TEXT NOT NULL REFERENCES jobs(id), round INTEGER NOT NULL, digest BLOB NOT NULL, who TEXT NOT "
-        "NULL,"
+        " job TEXT NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL, who TEXT NOT NULL,"
         " time_ms INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (name, version)) WITHOUT ROWID;"
         "CREATE INDEX versions_of_job ON model_versions (job, round);"
         /* An alias points where its newest row says. */

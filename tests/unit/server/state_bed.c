@@ -80,7 +80,7 @@ static struct mfl_store *prepare(struct fixture *f)
         state_ok(mfl_store_drain(store, "site-a", true, &err), &err);
         state_ok(mfl_store_audit_add(store, &entry, &err), &err);
         state_ok(mfl_store_partition_put(store, GOING, "", "sizes", 5, &err), &err);
-        state_ok(mfl_store_version_add(store, "model", DONE, MFL_STORE_NEWEST, "bob", &version, &err), &err);
+        state_ok(mfl_store_version_add(store, "model", GOING, MFL_STORE_NEWEST, "bob", &version, &err), &err);
         state_ok(mfl_store_alias_set(store, "model", "champion", version, "bob", &err), &err);
         state_ok(mfl_store_inquiry_add(store, &report, &number, &err), &err);
         mfl_store_log(store, GOING, "the first line", NULL);
