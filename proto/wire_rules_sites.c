@@ -105,7 +105,7 @@ static const struct mfl_wire_message messages[] = {
                 {"features", 0, MFL_STATS_FEATURES_MAX}, {"labels", 0, MFL_STATS_LABELS_MAX},
                 {"hidden", ANY}),
         MESSAGE(feature_stats, NULL, {"name", NAME_OR_EMPTY, LINE}, {"count", COUNTER},
-                {"sum", 0, MFL_STATS_SUM_BYTES}, {"squares", 0, MFL_STATS_SQUARES_BYTES}, {"least", FLOAT},
+                {"sum", 0, MFL_STATS_SUM_BYTES, VERBATIM}, {"squares", 0, MFL_STATS_SQUARES_BYTES, VERBATIM}, {"least", FLOAT},
                 {"most", FLOAT}, {"bins", 0, MFL_STATS_BINS_MAX}),
         MESSAGE(inquire, check_inquire, {"kind", ENUM}, {"data", NAME_OR_EMPTY},
                 {"at", 0, MFL_NAME_BYTES - 1}, {"deadline_s", 1, 86400}, {"job", JOB_OR_EMPTY},
@@ -129,7 +129,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(list_registry, NULL, {"name", MODEL_NAME_OR_EMPTY}),
         MESSAGE(model_version, NULL, {"name", NAME_OR_EMPTY, LINE}, {"version", ANY}, {"job", JOB},
                 {"round", ANY}, {"digest", 0, MFL_DIGEST_BYTES}, {"who", NAME_OR_EMPTY, LINE},
-                {"time_ms", ANY}, {"aliases", 0, 1000}, {"no_accuracy", BOOL}, {"accuracy", FLOAT},
+                {"time_ms", ANY}, {"aliases", 0, 1000, LINE}, {"no_accuracy", BOOL}, {"accuracy", FLOAT},
                 {"loss", FLOAT}, {"evaluated", BOOL}, {"validated", ANY}),
         MESSAGE(registry, NULL, {"versions", 0, 65536}),
 };
