@@ -39,6 +39,8 @@ static const struct mfl_wire_message *find_rules(const ProtobufCMessageDescripto
         const struct mfl_wire_message *m = find_in(&mfl_wire_daemon_family, descriptor);
         if (!m)
                 m = find_in(&mfl_wire_people_family, descriptor);
+        if (!m)
+                m = find_in(&mfl_wire_sites_family, descriptor);
         mfl_assert(m); /* every message has rules */
         return m;
 }
@@ -137,12 +139,26 @@ static int check_number(const struct walk *w, const void *p)
 static int check_messages(const ProtobufCMessageDescriptor *d, void *const *list, size_t n, bool unpacked,
         struct mfl_error *err);
 
+/* The rule's bounds are those of the list; each of its strings is a name. */
+static int check_strings(const struct walk *w, char *const *list, size_t n)
+{
+        const struct mfl_wire_rule each = {w->rule->name, 0, MFL_NAME_BYTES - 1, w->rule->text};
+        struct walk one = *w;
+        int r = 0;
+        one.rule = &each;
+        for (size_t i = 0; i < n && !r; i++)
+                r = check_string(&one, list[i]);
+        return r;
+}
+
 static int check_repeated(const struct walk *w, const void *message)
 {
         const ProtobufCFieldDescriptor *f = w->field;
         size_t n = *(const size_t *)((const char *)message + f->quantifier_offset);
         void *const *list = *(void *const *const *)((const char *)message + f->offset);
         int r = check_range(w, (int64_t)n, "count ");
+        if (!r && f->type == PROTOBUF_C_TYPE_STRING)
+                return check_strings(w, (char *const *)list, n);
         if (r || f->type != PROTOBUF_C_TYPE_MESSAGE)
                 return r;
         return check_messages(f->descriptor, list, n, w->unpacked, w->err);

@@ -3,6 +3,7 @@
 #ifndef MFL_PROTO_WIRE_RULES_H
 #define MFL_PROTO_WIRE_RULES_H
 
+#include "proto/inquiry.h"
 #include "proto/wire.h"
 
 /* Bounds of a field, both included: the value of a number (unsigned ones above INT64_MAX count as INT64_MAX), the length
@@ -82,6 +83,7 @@ struct mfl_wire_family {
 };
 extern const struct mfl_wire_family mfl_wire_daemon_family; /* between a daemon and the server */
 extern const struct mfl_wire_family mfl_wire_people_family; /* between people's programs and the server */
+extern const struct mfl_wire_family mfl_wire_sites_family;  /* inquiries, and the registry of models */
 
 /* Whether a name has only the characters that a daemon's name may have. */
 bool mfl_wire_name_is_plain(const char *name);

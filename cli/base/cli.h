@@ -54,7 +54,9 @@ struct mfl_cli_options {
         const char *set[MFL_CLI_DATA_MAX]; /* changes of a job file, KEY=VALUE */
         int n_set;
         const char *state, *name, *since, *before; /* which jobs */
-        int64_t days, crl_days, top;               /* -1: not given */
+        const char *at, *as, *accuracy, *worse;    /* sites, models */
+        int64_t bins, deadline, sites;
+        int64_t days, crl_days, top; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,

@@ -54,6 +54,10 @@ int mfl_client_send_payload(struct mfl_client *client, Mfl__Envelope *envelope, 
  * room for MFL_JOB_ID_BYTES. MFL_NOT_FOUND; MFL_CLI_CONFLICT if several jobs have the name. */
 int mfl_client_resolve(struct mfl_client *client, const char *ref, char *ret_job, struct mfl_error *err);
 
+/* The same for a model: NAME@ALIAS, NAME@VERSION or, without '@', a job; then *ret_round is left as it is. MFL_NOT_FOUND. */
+int mfl_client_resolve_model(
+        struct mfl_client *client, const char *ref, char *ret_job, int64_t *ret_round, struct mfl_error *err);
+
 /* Runs the loop for ms milliseconds, or until a signal asks to end: then MFL_CLI_INTERRUPTED. */
 int mfl_client_sleep(struct mfl_cli *cli, uint64_t ms, struct mfl_error *err);
 

@@ -51,3 +51,44 @@ int mfl_client_resolve(struct mfl_client *c, const char *ref, char *ret_job, str
         int r = mfl_client_call(c, &request, MFL__ENVELOPE__BODY_JOB_LIST, &answer, err);
         return r ? r : pick_job(answer->job_list, ref, ret_job, err);
 }
+
+static bool is_version(const Mfl__ModelVersion *v, const char *which)
+{
+        char number[16];
+        mfl_snprintf(number, sizeof number, "%u", v->version);
+        bool found = !strcmp(number, which);
+        for (size_t i = 0; i < v->n_aliases; i++)
+                found |= !strcmp(v->aliases[i], which);
+        return found;
+}
+
+int mfl_client_resolve_model(
+        struct mfl_client *client, const char *ref, char *ret_job, int64_t *ret_round, struct mfl_error *err)
+{
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        Mfl__ListRegistry list = MFL__LIST_REGISTRY__INIT;
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        char name[MFL_NAME_BYTES];
+        const char *at = strchr(ref, '@');
+        if (!at)
+                return mfl_client_resolve(client, ref, ret_job, err);
+        if (client->cli->options.round)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--round chooses a model of a job; '%.100s' is a registered model", ref);
+        mfl_snprintf(name, sizeof name, "%.*s", (int)(at - ref), ref);
+        list.name = name;
+        request.body_case = MFL__ENVELOPE__BODY_LIST_REGISTRY;
+        request.list_registry = &list;
+        int r = mfl_client_call(client, &request, MFL__ENVELOPE__BODY_REGISTRY, &answer, err);
+        for (size_t i = 0; !r && i < answer->registry->n_versions; i++) {
+                const Mfl__ModelVersion *v = answer->registry->versions[i];
+                if (!is_version(v, at + 1))
+                        continue;
+                mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, v->job);
+                *ret_round = v->round;
+                return 0;
+        }
+        return r ? r
+                 : mfl_fail(err, MFL_NOT_FOUND, "there is no model '%.100s'; 'mfl model list' shows them",
+                           ref);
+}

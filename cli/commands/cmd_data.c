@@ -9,6 +9,7 @@
 #include "cli/base/display.h"
 #include "cli/base/json.h"
 #include "cli/job/submit.h"
+#include "cli/sites/sites.h"
 #include "common/partition/partition.h"
 #include "common/settings/yaml.h"
 
@@ -117,9 +118,11 @@ int mfl_cmd_data(struct mfl_cli *cli)
         struct mfl_dataset_config config = {.dir = NULL};
         struct mfl_dataset *d = NULL;
         struct mfl_error err;
+        if (!strcmp(cli->argument[0], "stats"))
+                return mfl_cmd_stats(cli);
         if (strcmp(cli->argument[0], "show"))
                 return mfl_cli_report_text(
-                        cli, MFL_CLI_USAGE, "mfl data knows only 'show': mfl data show job.yaml");
+                        cli, MFL_CLI_USAGE, "mfl data: '%.60s' is not show or stats", cli->argument[0]);
         int r = mfl_submission_read(cli->argument[1], NULL, NULL, &s, &err);
         if (!r)
                 r = mfl_data_option_find(

@@ -99,7 +99,7 @@ static int pull_model(struct mfl_cli *cli, enum mfl_pull_format format, struct m
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
         if (!r)
-                r = mfl_client_resolve(&client, cli->argument[0], job, err);
+                r = mfl_client_resolve_model(&client, cli->argument[0], job, &round, err);
         if (!r)
                 r = mfl_pull(&client, job, round, cli->options.out, format, cli->options.base,
                         cli->options.with_input, &pulled, err);

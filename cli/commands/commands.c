@@ -214,7 +214,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pull last --format csv -o - | column -s, -t | less -S\n"
                 "  mfl pull last --format jsonl --follow -o - | jq .accuracy\n"},
         {"predict", "MODEL", "a model's answers for the samples of a file", 1, 1,
-                "data output format top probabilities logits round backend threads",
+                "data output format top probabilities logits round backend threads at deadline",
                 "MODEL is a file that 'mfl pull' wrote as safetensors, which needs no server, or a job.\n"
                 "--data [FORMAT:]PATH is read as daemons read it, but as a whole: csv, npy, npz, idx,\n"
                 "cifar10, cifar100, images or text, with the keys of data_sets after commas. Labels may\n"
@@ -226,7 +226,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "sample (with a class per position, one line per position); jsonl has one object per\n"
                 "sample; npy is an array of probabilities, or of the values of a regression.\n"
                 "\n"
+                "MODEL may also be NAME@ALIAS or NAME@VERSION of a registered model. With --at SITE --data\n"
+                "NAME it runs at the site, on the test samples of its data set NAME: the answers stay there\n"
+                "(predictions_dir in client.yaml), and only their number comes back.\n"
+                "\n"
                 "Examples:\n"
+                "  mfl predict mortality@champion --at hospital-a --data patients\n"
                 "  mfl predict model.safetensors --data digits.npy -o answers.csv\n"
                 "  mfl predict last --data csv:new.csv --top 3 --format jsonl | jq .name\n"
                 "  mfl predict model.safetensors --data images:photos --probabilities\n"},
@@ -240,16 +245,44 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Examples:\n"
                 "  mfl evaluate model.safetensors --data idx:/data/mnist\n"
                 "  mfl evaluate last --round best --data csv:test.csv,label=kind --json | jq .auc\n"},
-        {"model", "show MODEL", "what a model expects of its input, and where it comes from", 2, 2, "round",
-                "MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract comes from\n"
+        {"validate", "MODEL...", "loss and accuracy of models at every site, one table", 1, 16,
+                "data at deadline round",
+                "MODEL is a job (its newest round, or --round), or NAME@ALIAS or NAME@VERSION of a\n"
+                "registered model. Each site that has the model's data set, or --data NAME, evaluates it on\n"
+                "its own test samples, as in a round, between its daemons' tasks; the server keeps the\n"
+                "report with the version. Sites with fewer samples than their policy tells of are added up.\n"
+                "Several models make one table.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl validate last --round best\n"
+                "  mfl validate mortality@champion mortality@3 --at 'hospital-*'\n"
+                "  mfl validate last --json | jq '.models[0].sites'\n"},
+        {"model", "VERB ...", "a model's contract; the registry: register, list, alias, promote, rollback", 1,
+                3, "round as accuracy worse sites",
+                "  show MODEL                   what a model expects of its input, and where it comes from\n"
+                "  register JOB --as NAME       a round of a job (--round) becomes the next version of "
+                "NAME.\n"
+                "                               Its checkpoint and its job stay as long as the version\n"
+                "  list [NAME]                  versions and aliases\n"
+                "  alias NAME@ALIAS [VERSION]   points the alias at a version (default: the newest)\n"
+                "  promote NAME@ALIAS [VERSION] the same, if the version's newest validation passes the\n"
+                "                               gates: --accuracy, --worse, --sites\n"
+                "  rollback NAME@ALIAS          points it at the version before\n"
+                "  remove NAME@VERSION|ALIAS    a version that no alias has, or an alias\n"
+                "\n"
+                "For show, MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract "
+                "comes from\n"
                 "the first site that trained the model: shape, type, scale and shift. Names of classes,\n"
                 "features and tokens are there if the site's configuration says names: share. Sites that\n"
                 "scale differently are named; then the input must be scaled before it is given.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl model show model.safetensors\n"
-                "  mfl model show last --json | jq .contract.scale\n",
-                .words = "show"},
+                "  mfl model show last --json | jq .contract.scale\n"
+                "  mfl model register last --as mortality --round best\n"
+                "  mfl model promote mortality@champion --accuracy 0.9 --worse 0.01 --sites 3\n"
+                "  mfl pull mortality@champion\n",
+                .words = "show register list alias promote rollback remove"},
         {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
                 "reason for",
                 "A node is the daemons of one machine that can reach each other: they add their updates\n"
@@ -306,14 +339,21 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
-        {"data", "show job.yaml", "show how a job cuts its data set into clients", 2, 2, "data rows",
-                "Prints each client's samples and classes, computed here in the way that every daemon\n"
-                "computes them.\n"
+        {"data", "show job.yaml|stats NAME", "how a job cuts its data set; statistics of the sites' data", 2,
+                2, "data rows at bins deadline",
+                "show prints each client's samples and classes, computed here in the way that every daemon\n"
+                "computes them. It asks no server.\n"
+                "\n"
+                "stats asks the sites what the training samples of their data set NAME add up to: exact\n"
+                "counts, means, deviations, least and most values, quartiles by repeated histograms, and\n"
+                "samples of each label. Counts that are too small stay at the site (its policy).\n"
                 "\n"
                 "Examples:\n"
+                "  mfl data stats patients\n"
+                "  mfl data stats patients --at 'hospital-*' --bins 20 --json | jq '.features[0]'\n"
                 "  mfl data show job.yaml\n"
                 "  mfl data show job.yaml --data cifar10=cifar10:/data/cifar-10-batches-bin --rows 0\n",
-                .words = "show", .local = true},
+                .words = "show stats"},
         {"presets", "[NAME]", "list the model presets, or describe one", 0, 1, "input classes",
                 "\n"
                 "Examples:\n"

@@ -62,7 +62,7 @@ int mfl_cmd_watch(struct mfl_cli *cli);
 int mfl_cmd_wait(struct mfl_cli *cli);
 int mfl_cmd_logs(struct mfl_cli *cli);
 int mfl_cmd_pull(struct mfl_cli *cli);
-int mfl_cmd_data(struct mfl_cli *cli);
+int mfl_cmd_data(struct mfl_cli *cli); /* data show */
 int mfl_cmd_probe(struct mfl_cli *cli);
 int mfl_cmd_presets(struct mfl_cli *cli);
 int mfl_cmd_run(struct mfl_cli *cli);

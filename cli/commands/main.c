@@ -8,8 +8,19 @@
 #include "cli/commands/commands.h"
 #include "cli/onnx/onnx.h"
 #include "cli/predict/predict.h"
+#include "cli/sites/sites.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
+
+static int run_predict(struct mfl_cli *cli)
+{
+        return cli->options.at ? mfl_cmd_predict_at(cli) : mfl_cmd_predict(cli);
+}
+
+static int run_model(struct mfl_cli *cli)
+{
+        return strcmp(cli->argument[0], "show") ? mfl_cmd_registry(cli) : mfl_cmd_model(cli);
+}
 
 /* In the order of mfl_cli_commands. */
 static const struct {
@@ -20,7 +31,9 @@ static const struct {
         {"list", mfl_cmd_list}, {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait},
         {"logs", mfl_cmd_logs}, {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"forget", mfl_cmd_forget},
         {"delete", mfl_cmd_delete}, {"models", mfl_cmd_models}, {"pull", mfl_cmd_pull},
-        {"predict", mfl_cmd_predict}, {"evaluate", mfl_cmd_evaluate}, {"model", mfl_cmd_model},
+        {"predict", run_predict},
+
+        {"evaluate", mfl_cmd_evaluate}, {"validate", mfl_cmd_validate}, {"model", run_model},
         {"daemons", mfl_cmd_daemons}, {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe},
         {"audit", mfl_cmd_audit}, {"data", mfl_cmd_data}, {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki},
         {"privacy", mfl_cmd_privacy}, {"help", mfl_cmd_help}};

@@ -118,6 +118,20 @@ static const struct mfl_cli_option options[] = {
         {"top", 0, KIND_NUMBER, AT(top), "K", "predict: the K most probable classes (default 1)", 1, 65536},
         {"probabilities", 0, KIND_FLAG, AT(probabilities), NULL, "predict: those of all classes, too", 0, 0},
         {"logits", 0, KIND_FLAG, AT(logits), NULL, "predict: what the model gives, too (npy: instead)", 0, 0},
+        {"at", 0, KIND_TEXT, AT(at), "PATTERN",
+                "only sites or daemons whose name matches; '*' stands\nfor any text, '?' for one character",
+                0, 0},
+        {"bins", 0, KIND_NUMBER, AT(bins), "N", "parts of the histograms (default 64), which are then shown",
+                2, 10000},
+        {"deadline", 0, KIND_NUMBER, AT(deadline), "SECONDS",
+                "how long sites have time to answer (default 60)", 1, 86400},
+        {"as", 0, KIND_TEXT, AT(as), "NAME", "register: the model's name", 0, 0},
+        {"accuracy", 0, KIND_TEXT, AT(accuracy), "A", "promote: at least this accuracy over all sites", 0, 0},
+        {"worse", 0, KIND_TEXT, AT(worse), "X",
+                "promote: at no site an accuracy that is lower by more\nthan X than that of the version "
+                "before",
+                0, 0},
+        {"sites", 0, KIND_NUMBER, AT(sites), "K", "promote: validated at K sites at least", 1, 4096},
         {"keep-state", 0, KIND_FLAG, AT(keep_state), NULL,
                 "keep the server's state directory when the job is done", 0, 0},
 };
@@ -239,7 +253,7 @@ static const struct {
         {"start train simulate sim local demo", "run"},
         {"init template templates example examples generate", "new"},
         {"send create add push upload sub queue enqueue", "submit"},
-        {"validate verify lint test dry-run", "check"},
+        {"verify lint test dry-run", "check"},
         {"jobs ps st dir", "list"},
         {"info describe inspect get-job cat desc view", "show"},
         {"top tail monitor follow attach progress", "watch"},
@@ -353,7 +367,7 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         bool only_arguments = false;
         struct mfl_cli_options *o = &cli->options;
         o->daemons = o->threads = o->rows = o->classes = o->timeout = o->last = -1;
-        o->days = o->crl_days = o->top = -1;
+        o->days = o->crl_days = o->top = o->bins = o->deadline = o->sites = -1;
         for (int i = 1; i < argc; i++) {
                 int r = 0;
                 if (!only_arguments && !strcmp(argv[i], "--"))

@@ -22,7 +22,7 @@ static int pull(struct mfl_cli *cli, int64_t round, const char *path, struct mfl
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
         if (!r)
-                r = mfl_client_resolve(&client, cli->argument[0], job, err);
+                r = mfl_client_resolve_model(&client, cli->argument[0], job, &round, err);
         return r ? r : mfl_pull(&client, job, round, path, MFL_PULL_SAFETENSORS, NULL, false, &pulled, err);
 }
 

@@ -82,7 +82,11 @@ int mfl_cmd_predict(struct mfl_cli *cli)
         struct mfl_answer_options options = {0};
         struct run run = {0};
         struct mfl_error err;
-        int r = parse_output(cli, path, &options, &err);
+        int r = cli->options.deadline > 0
+                        ? mfl_fail(&err, MFL_CLI_USAGE, "--deadline is for --at: sites have it to answer")
+                        : 0;
+        if (!r)
+                r = parse_output(cli, path, &options, &err);
         if (!r)
                 r = answer(cli, false, &run, &err);
         if (!r)

@@ -45,9 +45,9 @@ int mfl_cmd_model(struct mfl_cli *cli)
 {
         struct mfl_model_file *model = NULL;
         struct mfl_error err;
-        int r = strcmp(cli->argument[0], "show")
-                        ? mfl_fail(&err, MFL_CLI_USAGE, "model: '%.60s' is not show", cli->argument[0])
-                        : 0;
+        int r = cli->argument[1] && !cli->argument[2]
+                        ? 0
+                        : mfl_fail(&err, MFL_CLI_USAGE, "usage: mfl model show MODEL");
         cli->argument[0] = cli->argument[1];
         if (!r)
                 r = mfl_predict_model(cli, &model, &err);

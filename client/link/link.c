@@ -3,6 +3,7 @@
 #include "client/link/link.h"
 
 #include "client/link/link_inside.h"
+#include "client/link/link_inquiry.h"
 #include "client/link/link_internal.h"
 #include "client/link/link_secure.h"
 #include "common/base/log.h"
@@ -15,7 +16,8 @@ static void on_timer(uv_timer_t *timer);
 
 static void free_link(struct mfl_link *link)
 {
-        mfl_assert(link->life == LINK_CLOSING && !link->works && !link->combines && !link->uploads);
+        mfl_assert(link->life == LINK_CLOSING && !link->inquiries && !link->works && !link->combines &&
+                   !link->uploads);
         mfl_link_results_free_all(link);
         mfl_link_params_free_all(link);
         mfl_link_wants_free(link);
@@ -363,6 +365,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         mfl_link_secure_cut(link);
         mfl_link_wants_cut(link);
         mfl_link_work_cut(link);
+        mfl_link_inquiry_cut(link);
         if (*link->close_reason)
                 reason = link->close_reason;
         /* While the server is away, log one line, not one per attempt. */
@@ -462,6 +465,8 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
                 mfl_link_post(link, &event);
                 return 0;
         }
+        if (mfl_link_inquiry_frame(link, envelope))
+                return 0;
         int r = take_message(link, envelope, err);
         if (r < 0)
                 mfl_link_fatal(link, err);
@@ -582,6 +587,7 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
         link->life = LINK_CLOSING;
         link->closed = closed;
         stop_work(link);
+        mfl_link_inquiry_stop(link);
         mfl_link_gate_close(link);
         if (link->options.ops->listen)
                 link->options.ops->listen(link->options.compute, NULL);

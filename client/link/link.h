@@ -25,6 +25,7 @@
 #define MFL_CLIENT_LINK_LINK_H
 
 #include "client/agent/agent.h"
+#include "client/inquiry/predict.h"
 #include "client/policy/gate.h"
 #include "client/train/compute.h"
 #include "common/base/worker.h"
@@ -32,20 +33,33 @@
 
 struct mfl_link;
 
+/* What the site's inquiries are answered from. All of it outlives the link. */
+struct mfl_link_site {
+        uint32_t n_data_sets; /* loaded ones */
+        const struct mfl_dataset *const *data_sets;
+        const uint64_t *fingerprints; /* one each */
+        const char *predictions_dir;  /* "": the site keeps no predictions */
+        const char *backend;          /* that computes them */
+        /* mfl_site_predict; here, so that the link needs no backend. */
+        int (*predict)(const struct mfl_site_model *model, const struct mfl_dataset *dataset,
+                const char *backend, const char *dir, uint64_t *ret_rows, struct mfl_error *err);
+};
+
 struct mfl_link_options {
         const char *server;       /* "host:port"; copied */
         struct mfl_tls_files tls; /* read again for each connection, so renewed files count; the strings
                                      outlive the link; ca NULL: plain TCP */
         struct mfl_agent_options agent;
         const struct mfl_compute_ops *ops;
-        void *compute;                 /* outlives the link */
-        struct mfl_worker *hasher;     /* outlives the link; may be shared by links */
-        struct mfl_budget *budget;     /* params are charged to it; outlives the link; NULL: no limit */
-        struct mfl_share *share;       /* outlives the link; NULL: none */
-        struct mfl_activity *activity; /* told of transfers; outlives the link; NULL: none */
-        struct mfl_gate *gate;         /* the site's policy; outlives the link; NULL: every job is taken */
-        uint32_t chunk_bytes;          /* 0: 1 MiB; a multiple of 8 */
-        uint32_t chunks_max;           /* in flight; 0: 4 */
+        void *compute;                    /* outlives the link */
+        struct mfl_worker *hasher;        /* outlives the link; may be shared by links */
+        struct mfl_budget *budget;        /* params are charged to it; outlives the link; NULL: no limit */
+        struct mfl_share *share;          /* outlives the link; NULL: none */
+        struct mfl_activity *activity;    /* told of transfers; outlives the link; NULL: none */
+        const struct mfl_link_site *site; /* NULL: it has no data to be asked about */
+        struct mfl_gate *gate;            /* the site's policy; outlives the link; NULL: every job is taken */
+        uint32_t chunk_bytes;             /* 0: 1 MiB; a multiple of 8 */
+        uint32_t chunks_max;              /* in flight; 0: 4 */
         void *user;
         /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (it may do
          * so here). status: exit status of a program. */

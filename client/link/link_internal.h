@@ -13,6 +13,7 @@
  *   link_secure.c    secure sums
  *   link_work.c      jobs and running tasks
  *   link_gate.c      the site's policy
+ *   link_inquiry.c   questions about the site's data
  *   link.c           the connection, the timer, and the agent's orders */
 #ifndef MFL_CLIENT_LINK_LINK_INTERNAL_H
 #define MFL_CLIENT_LINK_LINK_INTERNAL_H
@@ -210,6 +211,7 @@ struct mfl_link {
         struct link_upload *uploads; /* with bytes to queue, first come first */
         uint32_t chunks_in_flight;
         struct link_wants wants;
+        struct link_inquiry *inquiries;      /* link_inquiry.h */
         char told_no_room[MFL_JOB_ID_BYTES]; /* the last job whose params had no room in the share */
         uint64_t progress_ms;
         /* Events that are posted during a step wait here. */

@@ -165,6 +165,39 @@ struct mfl_ledger *mfl_gate_ledger(struct mfl_gate *gate)
         return gate->ledger;
 }
 
+int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inquiry, bool *ret_ok,
+        char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        char reason[MFL_REASON_BYTES] = "", what[MFL_REASON_BYTES];
+        const char *rule =
+                mfl_policy_inquiry(gate->policy, inquiry->kind, inquiry->who, inquiry->data, reason);
+        mfl_snprintf(what, sizeof(what), "%s of data set %s%s%s",
+                inquiry->kind == MFL_POLICY_STATS      ? "statistics"
+                : inquiry->kind == MFL_POLICY_VALIDATE ? "an evaluation"
+                                                       : "predictions",
+                inquiry->data, rule ? ": " : "", reason);
+        const struct mfl_audit_line line = {.daemon = gate->daemon,
+                .server = gate->server,
+                .job = "",
+                .owner = inquiry->who,
+                .decision = rule ? "refuses" : "takes",
+                .rule = rule ? rule : "",
+                .reason = what,
+                .text_digest = digest};
+        int r = mfl_sha256(inquiry->text, strlen(inquiry->text), digest, err);
+        if (r)
+                return r;
+        if (mfl_policy_audit(&gate->record, &line, err)) {
+                mfl_log(MFL_LOG_ERROR, "%s; an inquiry is refused", err->text);
+                mfl_strcpy(reason, sizeof(reason), "this site's audit log can't be written");
+                rule = "dir";
+        }
+        *ret_ok = !rule;
+        mfl_strcpy(ret_reason, MFL_REASON_BYTES, reason);
+        return 0;
+}
+
 const struct mfl_policy *mfl_gate_policy(const struct mfl_gate *gate)
 {
         return gate ? gate->policy : NULL;

@@ -33,6 +33,15 @@ void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
         enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
 
+struct mfl_gate_inquiry {
+        enum mfl_policy_inquiry kind;
+        const char *data, *who;
+        const char *text; /* the job file of the model; "": none */
+};
+/* Whether the site answers, and writes that down. reason: for the asker. -ENOMEM. */
+int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inquiry, bool *ret_ok,
+        char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
+
 /* Writes a refusal down that is not about a task: `rule` says what it is about. Negative: it could not be written. */
 int mfl_gate_note(struct mfl_gate *gate, const char *job, const char *owner, const char *text,
         const char *rule, const char *reason, struct mfl_error *err);

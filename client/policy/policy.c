@@ -106,6 +106,7 @@ static const struct mfl_yaml_field fields[] = {
         {.key = "secure_bad", AT(F64, secure_bad), .min = 0, .max = 0.5},
         NAMES("peers", peers, read_peers),
         {.key = "programs", .kind = MFL_YAML_CALL, .read = read_programs},
+        NAMES("inquiries", inquiries, mfl_policy_read_inquiries),
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
         {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
         {.key = "epochs_max", AT(U32, epochs_max), .min = 1, .max = UINT32_MAX},

@@ -29,6 +29,19 @@ struct mfl_policy_prints {
         char v[MFL_POLICY_PEERS_MAX][MFL_POLICY_PRINT_BYTES];
 };
 
+/* What the server may ask about the site's data beside its jobs. */
+enum mfl_policy_inquiry {
+        MFL_POLICY_STATS = 1,
+        MFL_POLICY_VALIDATE = 2,
+        MFL_POLICY_PREDICT = 4,
+};
+#define MFL_POLICY_MIN_SAMPLES 10
+struct mfl_policy_inquiries {
+        uint32_t kinds;       /* enum mfl_policy_inquiry, added up; 0: none */
+        uint32_t min_samples; /* of a count that is told; default MFL_POLICY_MIN_SAMPLES */
+        bool extremes;        /* smallest and largest values are told, too */
+};
+
 struct mfl_policy {
         bool set; /* the file has a policy */
         struct mfl_policy_names owners, data, strategies, strategies_refused, programs;
@@ -40,6 +53,7 @@ struct mfl_policy {
         struct mfl_local_rule rule; /* of every update that leaves; clip 0: none */
         double epsilon_max, delta;  /* of each data set, in the site's own ledger; epsilon_max 0: no limit */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
+        struct mfl_policy_inquiries inquiries;
         char dir[MFL_POLICY_DIR_BYTES];
 };
 
@@ -65,6 +79,16 @@ enum mfl_noise_by {
         MFL_NOISE_BY_SERVER, /* kind central: by the server, as it says */
 };
 enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct mfl_job *job);
+
+/* Whether the site answers such an inquiry of this person about a data set. NULL: yes; otherwise as mfl_policy_job. inquiry.c. */
+const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_inquiry kind, const char *who,
+        const char *data, char ret_reason[MFL_REASON_BYTES]);
+/* How small a count may be, and whether extreme values stay here. policy NULL: the site has none. */
+void mfl_policy_inquiry_limits(
+        const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes);
+/* Reads policy.inquiries; value: the struct mfl_policy_inquiries. */
+int mfl_policy_read_inquiries(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 
 /* Whether a secure sum may have a participant with this certificate. */
 bool mfl_policy_peer(const struct mfl_policy *policy, const char *fingerprint);

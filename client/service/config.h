@@ -49,6 +49,7 @@ struct mfl_client_config {
         struct mfl_dataset_config *data_sets;
         struct mfl_programs programs;
         struct mfl_policy policy;
+        char predictions_dir[1024]; /* "": predictions are refused */
         bool exit_with_stdin;
         char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; gpu and name are set from it */
         uint32_t instances;                  /* this many daemons share the machine's memory; 0: unknown */

@@ -62,6 +62,8 @@ struct client {
         struct mfl_worker hasher;
         struct mfl_gate *gate; /* NULL: the site has no policy */
         struct mfl_client_private private;
+        struct mfl_link_site site;
+
         struct mfl_control *control;
         struct mfl_link *link;
         uv_signal_t sigterm, sigint;
@@ -415,6 +417,12 @@ static int open_sampler(struct client *c, struct mfl_error *err)
 
 static int open_link(struct client *c, struct mfl_error *err)
 {
+        c->site = (struct mfl_link_site){.n_data_sets = c->config.n_data_sets,
+                .data_sets = (const struct mfl_dataset *const *)c->data.sets,
+                .fingerprints = c->data.fingerprints,
+                .predictions_dir = c->config.predictions_dir,
+                .backend = c->pin.ops->name,
+                .predict = mfl_site_predict};
         struct mfl_link_options options = {.server = c->config.server,
                 .agent = {.results_max = 2},
                 .ops = &mfl_compute_trainer,
@@ -424,6 +432,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .share = c->node.share,
                 .activity = &c->activity,
                 .gate = c->gate,
+                .site = &c->site,
                 .tls = tls_files(c),
                 .user = c,
                 .on_exit = on_exit_wanted,

@@ -43,6 +43,12 @@ static bool parse_backend(const char *text, void *value)
         return false;
 }
 
+static bool parse_predictions(const char *text, void *value)
+{
+        return *text == '/' &&
+               mfl_strcpy(value, sizeof((struct mfl_client_config *)0)->predictions_dir, text);
+}
+
 static bool parse_gpu(const char *text, void *value)
 {
         return *text && strlen(text) < MFL_CLIENT_GPU_BYTES && mfl_client_gpu_valid(text) &&
@@ -357,8 +363,16 @@ static const struct mfl_setting rows[] = {
                         "(delta: 1e-5); 'mfl-client budget' shows it\n"
                         "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
                         "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
+                        "  inquiries {kinds: [stats, validate, predict], min_samples: 10, extremes: false}: what the server may ask about "
+                        "the data sets beside its jobs; without it nothing. Counts of fewer than min_samples samples stay here, and so do "
+                        "smallest and largest values unless extremes is true\n"
                         "  dir       required; an absolute path: answers, the control socket, and the audit log "
                         "NAME.audit.jsonl, which has a line for each decision"},
+        {.field = {KEY("predictions_dir", STRING, predictions_dir)}, .option = "predictions-dir", .argument = "DIR",
+                .parse = parse_predictions, .expected = "an absolute path", .note = "predictions are refused",
+                .example = "/var/lib/mfl-client/predictions",
+                .help = "the directory for answers of 'mfl predict MODEL --at SITE' to the test samples of a data set, which stay here: "
+                        "DATA-DIGEST.csv, mode 0600. The server learns how many there are"},
 
         {.section = "Stopping",
                 .field = {KEY("stop", ENUM, stop), .names = stop_names}, .value = "now",

@@ -171,6 +171,12 @@ static bool trim(void *arg, struct mfl_trim_call *call)
         return !mfl_worker_submit(&compute->worker, &call->work);
 }
 
+static bool take_aside(void *arg, struct mfl_work *work)
+{
+        struct mfl_compute *compute = arg;
+        return !mfl_worker_submit(&compute->worker, work);
+}
+
 static void free_result(void *arg, struct mfl_train_result *result)
 {
         struct mfl_compute *compute = arg;
@@ -334,6 +340,7 @@ const struct mfl_compute_ops mfl_compute_trainer = {
         .cancel = cancel_task,
         .forget = forget_job,
         .trim = trim,
+        .aside = take_aside,
         .result_free = free_result,
         .publish = publish_result,
         .combine = start_combine,

@@ -106,6 +106,8 @@ struct mfl_compute_ops {
         void (*stage_free)(void *compute, struct mfl_stage *stage, uint64_t n);
         int (*stage_put)(void *compute, struct mfl_stage *stage, uint64_t first, const float *params,
                 uint64_t n, struct mfl_error *err);
+        /* Other work for the worker, after the tasks that were started before. False: it was not taken. NULL: none is. */
+        bool (*aside)(void *compute, struct mfl_work *work);
         /* For a training that is not done: as mfl_train_recall. NULL: nothing is ever given back. */
         uint32_t (*recall)(void *compute, struct mfl_compute_call *call, uint32_t keep);
 };

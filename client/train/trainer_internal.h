@@ -170,6 +170,7 @@ struct trainer_job {
         struct mfl_job *spec;
         struct mfl_graph *graph;
         struct trainer_data *data;
+        struct trainer_data scaled; /* data.normalise: what `data` then is; its dataset is the job's own */
         struct mfl_partition *partition;
         uint32_t samples_max; /* of the largest client */
         uint32_t *test_index; /* 0, 1, 2, .. */
@@ -241,6 +242,9 @@ struct trainer_run;
 /* The optimizer of a task, for a strategy that sets some of it anew in each round. */
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task);
 /* trainer_spec.c: the daemon's data set that a job names. MFL_INVALID. */
+/* data.normalise: the job gets a scaled copy of its data set. trainer_spec.c. */
+int mfl_trainer_scale(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
+void mfl_trainer_scale_free(struct mfl_trainer *trainer, struct trainer_job *job);
 int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
         const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err);
 /* trainer_spec.c: the request's population becomes that of the job. */

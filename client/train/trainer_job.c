@@ -49,6 +49,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_poison_free(trainer, job);
         mfl_program_free(job->program);
+        mfl_trainer_scale_free(trainer, job);
         mfl_trainer_memory_release(&trainer->memory, job->population_bytes);
         free(job->slots);
         free(job->test_index);
@@ -156,6 +157,8 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
                 return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
                         trainer->ops->name);
         r = mfl_trainer_find_data(trainer, job->spec, request->task, &job->data, err);
+        if (!r)
+                r = mfl_trainer_scale(trainer, job, err);
         if (r)
                 return r;
         if (job->spec->client_state == MFL_CLIENT_STATE_DAEMON && !trainer->state_dir)

@@ -2,6 +2,7 @@
 /* What a job file means for local training: its optimizer, its data set; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
 #include "common/contract/contract.h"
+#include "common/stats/scaled.h"
 #include "kernels/check.h"
 
 struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, const struct mfl_task *task)
@@ -70,4 +71,37 @@ int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_tr
         if (!r)
                 mfl_population_free(atomic_exchange(request->population, population));
         return r;
+}
+
+int mfl_trainer_scale(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_normalise_spec *normalise = &job->spec->data.normalise;
+        struct mfl_dataset *scaled;
+        if (normalise->kind == MFL_NORMALISE_SITE)
+                return 0;
+        if (normalise->kind == MFL_NORMALISE_FEDERATED)
+                return mfl_fail(err, MFL_INVALID,
+                        "data.normalise: federated: the server has not measured the mean and deviation");
+        uint64_t bytes = mfl_dataset_scaled_bytes(job->data->dataset);
+        int r = mfl_trainer_memory_reserve(&trainer->memory, bytes, "scaled rows of a table", err);
+        if (r)
+                return r;
+        job->population_bytes += bytes;
+        r = mfl_dataset_scaled(
+                job->data->dataset, normalise->n, normalise->mean, normalise->std, &scaled, err);
+        if (r)
+                return r;
+        job->scaled = (struct trainer_data){.dataset = scaled, .fingerprint = job->data->fingerprint};
+        job->data = &job->scaled;
+        return 0;
+}
+
+void mfl_trainer_scale_free(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        if (job->scaled.train)
+                trainer->ops->data_free(job->scaled.train);
+        if (job->scaled.test)
+                trainer->ops->data_free(job->scaled.test);
+        mfl_trainer_memory_release(&trainer->device_memory, job->scaled.device_bytes);
+        mfl_dataset_scaled_free((struct mfl_dataset *)(uintptr_t)job->scaled.dataset);
 }

@@ -139,7 +139,9 @@ static const struct mfl_yaml_field data_fields[] = {{.key = "name", CALL_AT(data
         {.key = "distribution", .kind = MFL_YAML_CALL, .read = read_distribution},
         {.key = "sigma", AT(F64, data.sigma), .min = 0, .max = 20},
         {.key = "preassigned_samples", AT(U32, data.preassigned_samples), .min = 0, .max = 1000000},
-        {.key = "rescale", AT(BOOL, data.rescale)}, {.key = "augment", FIELDS(augment_fields)}, {0}};
+        {.key = "rescale", AT(BOOL, data.rescale)},
+        {.key = "normalise", CALL_AT(data.normalise, mfl_normalise_read)},
+        {.key = "augment", FIELDS(augment_fields)}, {0}};
 static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "strategy", AT(ENUM, aggregation.strategy), .names = mfl_job_strategy_names},
         {.key = "weighting", AT(ENUM, aggregation.weighting), .names = weighting_names},
@@ -539,6 +541,8 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
                 r = check_rest(doc, job, err);
         if (!r)
                 r = mfl_job_check_evaluation(doc, job, err);
+        if (!r)
+                r = mfl_job_check_normalise(doc, job, err);
         mfl_yaml_free(doc);
         if (r) {
                 mfl_job_free(job);
@@ -586,6 +590,7 @@ void mfl_job_free(struct mfl_job *job)
         free(job->model.lora.layers.v);
         free(job->model.lora.train.v);
         free(job->personal.layers.v);
+        mfl_normalise_deinit(&job->data.normalise);
         free(job->data.sizes);
         free(job->selection.without);
         free(job->training.class_weights.v);

@@ -10,6 +10,7 @@
 #ifndef MFL_COMMON_JOB_JOB_H
 #define MFL_COMMON_JOB_JOB_H
 
+#include "common/normalise/spec.h"
 #include "common/base/base.h"
 #include "common/base/fixed.h"
 #include "common/job/losses.h"
@@ -272,6 +273,7 @@ struct mfl_job {
                         uint32_t crop; /* pixels of padding; 0: none */
                         bool flip;
                 } augment; /* of training images; kernels/backend.h, struct mfl_augment, says how */
+                struct mfl_normalise_spec normalise;
         } data;
         struct {
                 /* The training code of the daemons' administrators that trains in place of mfl (docs/programs.md); "": none. The other

@@ -18,6 +18,21 @@ const struct mfl_yaml_field mfl_job_evaluation_fields[] = {
         {.key = "clients", AT(U32, evaluation.clients), .min = 1, .max = MFL_COHORT_MAX},
         {.key = "detailed", AT(BOOL, evaluation.detailed)}, {0}};
 
+/* What sites tell for it is not noised, and what a program reads is its own. */
+int mfl_job_check_normalise(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *node =
+                mfl_job_find_key(mfl_job_find_key(mfl_yaml_root(doc), "data"), "normalise");
+        if (job->data.normalise.kind == MFL_NORMALISE_FEDERATED && job->privacy.kind != MFL_PRIVACY_NONE)
+                return mfl_yaml_fail(doc, node, err,
+                        "the mean and deviation that it measures would not be private; give them: {mean: "
+                        "[...], std: [...]}");
+        if (job->data.normalise.kind != MFL_NORMALISE_SITE && *job->training.program)
+                return mfl_yaml_fail(doc, node, err,
+                        "a program (training.program) scales its data itself: remove the key");
+        return 0;
+}
+
 int mfl_job_check_evaluation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         static const struct mfl_job_usage usage[] = {

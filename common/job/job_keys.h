@@ -46,6 +46,8 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
 /* job_evaluation.c: the key `evaluation`. */
 #define MFL_HELD_ALL 1000000u /* so many samples that each millionth of a split shows */
 extern const struct mfl_yaml_field mfl_job_evaluation_fields[];
+/* Of data.normalise. */
+int mfl_job_check_normalise(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* After the rules of `data`; sets the defaults that depend on other keys. */
 int mfl_job_check_evaluation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 

@@ -14,6 +14,7 @@
 
 #include "common/base/budget.h"
 #include "server/access/gate.h"
+#include "server/inquiry/inquiry.h"
 #include "server/jobs/job.h"
 #include "server/jobs/retention.h"
 #include "server/session/session.h"
@@ -26,6 +27,7 @@ struct mfl_admin {
         struct mfl_sessions *sessions;
         struct mfl_gate *gate;
         struct mfl_book *book;
+        struct mfl_inquiries *inquiries;
         struct mfl_retention retention; /* may change at any time */
         /* Private. */
         bool retaining;                /* a job is being deleted */
@@ -42,6 +44,8 @@ struct mfl_operator_peer {
 
 /* Takes over the sessions of operators. */
 void mfl_admin_open(struct mfl_admin *admin);
+/* At the start, when the jobs are there: which of them have registered models. Blocks. */
+int mfl_admin_open_registry(struct mfl_admin *admin, struct mfl_error *err);
 /* A few times a second: tells watchers of jobs that changed, and operators of daemons that are idle by now.
  */
 void mfl_admin_beat(struct mfl_admin *admin);

@@ -36,6 +36,12 @@ void mfl_operator_check_drains(struct mfl_admin *admin);
 /* rules.c */
 void mfl_operator_access(struct mfl_session *session, uint64_t request, const Mfl__Access *access);
 void mfl_operator_access_list(struct mfl_session *session, uint64_t request);
+/* inquire.c */
+void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const Mfl__Inquire *inquire);
+void mfl_operator_inquiries(struct mfl_session *session, uint64_t request, const Mfl__ListInquiries *list);
+/* registry.c */
+void mfl_operator_change_model(struct mfl_session *session, uint64_t request, const Mfl__ChangeModel *change);
+void mfl_operator_registry(struct mfl_session *session, uint64_t request, const Mfl__ListRegistry *list);
 /* audit.c */
 void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl__ListAudit *list);
 void mfl_operator_spent(struct mfl_session *session, uint64_t request);

@@ -69,6 +69,19 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_LIST_SPENT:
                 mfl_operator_spent(session, e->request);
                 return true;
+        case MFL__ENVELOPE__BODY_INQUIRE:
+                mfl_operator_inquire(session, e->request, e->inquire);
+                return true;
+        case MFL__ENVELOPE__BODY_LIST_INQUIRIES:
+                mfl_operator_inquiries(session, e->request, e->list_inquiries);
+                return true;
+        case MFL__ENVELOPE__BODY_CHANGE_MODEL:
+                mfl_operator_change_model(session, e->request, e->change_model);
+                return true;
+        case MFL__ENVELOPE__BODY_LIST_REGISTRY:
+                mfl_operator_registry(session, e->request, e->list_registry);
+
+                return true;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);
                 return true;

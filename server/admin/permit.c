@@ -9,6 +9,16 @@ const char *mfl_operator_access_verb(const Mfl__Access *access)
         return access->remove ? "disallow" : "allow";
 }
 
+const char *mfl_operator_model_verb(Mfl__ModelVerb verb)
+{
+        static const char *const names[] = {[MFL__MODEL_VERB__MODEL_REGISTER] = "register",
+                [MFL__MODEL_VERB__MODEL_ALIAS] = "alias",
+                [MFL__MODEL_VERB__MODEL_PROMOTE] = "promote",
+                [MFL__MODEL_VERB__MODEL_ROLLBACK] = "rollback",
+                [MFL__MODEL_VERB__MODEL_REMOVE] = "unregister"};
+        return names[verb];
+}
+
 /* The name of what a request changes; NULL when it only looks. */
 static const char *action_of(const Mfl__Envelope *e)
 {
@@ -26,6 +36,10 @@ static const char *action_of(const Mfl__Envelope *e)
                 return e->drain->undo ? "undrain" : "drain";
         case MFL__ENVELOPE__BODY_ACCESS:
                 return mfl_operator_access_verb(e->access);
+        case MFL__ENVELOPE__BODY_INQUIRE: /* changes nothing, but makes sites work and tell */
+                return "inquire";
+        case MFL__ENVELOPE__BODY_CHANGE_MODEL:
+                return mfl_operator_model_verb(e->change_model->verb);
         case MFL__ENVELOPE__BODY_LIST_AUDIT: /* changes nothing, but is not for everybody */
                 return "audit";
         default:
@@ -48,6 +62,12 @@ static const char *object_of(const Mfl__Envelope *e)
                 return e->drain->daemon;
         case MFL__ENVELOPE__BODY_ACCESS:
                 return e->access->pattern;
+        case MFL__ENVELOPE__BODY_INQUIRE:
+                return *e->inquire->job     ? e->inquire->job
+                       : *e->inquire->model ? e->inquire->model
+                                            : e->inquire->data;
+        case MFL__ENVELOPE__BODY_CHANGE_MODEL:
+                return e->change_model->name;
         default:
                 return "";
         }

@@ -15,4 +15,7 @@ bool mfl_operator_may_touch(
 /* "disable", "enable", "allow", "disallow" */
 const char *mfl_operator_access_verb(const Mfl__Access *access);
 
+/* What a change of the registry is called in the audit. */
+const char *mfl_operator_model_verb(Mfl__ModelVerb verb);
+
 #endif

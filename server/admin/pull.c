@@ -77,9 +77,8 @@ static int load_change(struct mfl_request *op)
         return r ? r : mfl_sha256(v, graph->n * sizeof *v, op->round.record.digest, &op->err);
 }
 
-static void run_pull(struct mfl_work *work)
+void mfl_request_load_model(struct mfl_request *op)
 {
-        struct mfl_request *op = mfl_request_of(work);
         struct mfl_store_job row = {{0}};
         struct mfl_job *spec = NULL;
         op->status = mfl_store_round_get(
@@ -111,6 +110,11 @@ static void run_pull(struct mfl_work *work)
         }
         mfl_job_free(spec);
         mfl_store_job_deinit(&row);
+}
+
+static void run_pull(struct mfl_work *work)
+{
+        mfl_request_load_model(mfl_request_of(work));
 }
 
 /* An envelope holds this many, whatever their names. */

@@ -59,6 +59,9 @@ struct mfl_request {
         struct mfl_data_info data;
         struct mfl_store_round round;
         struct mfl_params *params;
+        /* inquire, change_model, list_registry: more of it, and what frees that */
+        void *own;
+        void (*own_free)(void *own);
 };
 
 struct mfl_request *mfl_request_of(struct mfl_work *work);
@@ -66,6 +69,8 @@ struct mfl_request *mfl_request_of(struct mfl_work *work);
  * which ends the process. */
 struct mfl_request *mfl_request_new(struct mfl_session *session, uint64_t request, const char *job,
         void (*run)(struct mfl_work *), void (*answer)(struct mfl_request *, struct mfl_session *));
+/* On the disk worker: loads round `which` of the job: text, contract, graph, data, round and params, or status and err. pull.c. */
+void mfl_request_load_model(struct mfl_request *op);
 /* For one that was not started. */
 void mfl_request_free(struct mfl_request *op);
 /* Takes the request over; it is freed after its answer. */

@@ -201,6 +201,13 @@ static int feed_message(struct mfl_session *session, const Mfl__Envelope *envelo
         return 0;
 }
 
+/* The core has no part in inquiries, but a daemon that speaks is alive. */
+static void tell_heard(struct mfl_session *session)
+{
+        struct mfl_core_event event = {.kind = MFL_EV_HEARD, .conn = session->conn};
+        mfl_loop_feed(session->all->loop, &event);
+}
+
 static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
         struct mfl_error *err)
 {
@@ -209,6 +216,12 @@ static int on_frame(struct mfl_session *session, const Mfl__Envelope *envelope, 
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_CHUNK:
                 return mfl_chunk_arrived(session, &peer->chunk, payload_bytes, err);
+        case MFL__ENVELOPE__BODY_INQUIRY_MODEL_GET:
+                tell_heard(session);
+                return mfl_inquiry_model_get(daemons->inquiries, session, envelope->inquiry_model_get);
+        case MFL__ENVELOPE__BODY_INQUIRY_ANSWER:
+                tell_heard(session);
+                return mfl_inquiry_take(daemons->inquiries, session, envelope->inquiry_answer, err);
         case MFL__ENVELOPE__BODY_PARTITION:
                 mfl_job_partition_take(daemons->jobs, session, peer->name, peer->site, envelope->partition);
                 return 0;

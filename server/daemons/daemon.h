@@ -5,6 +5,7 @@
 #define MFL_SERVER_DAEMONS_DAEMON_H
 
 #include "server/access/gate.h"
+#include "server/inquiry/inquiry.h"
 #include "server/jobs/job.h"
 #include "server/transfer/chunk_up.h"
 
@@ -13,6 +14,7 @@ struct mfl_daemons {
         struct mfl_sessions *sessions;
         struct mfl_jobs *jobs;
         struct mfl_gate *gate;
+        struct mfl_inquiries *inquiries;
         struct mfl_timeline *timeline; /* NULL: none is kept */
 };
 

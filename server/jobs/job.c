@@ -133,6 +133,7 @@ void mfl_jobs_close(struct mfl_jobs *jobs)
         while ((job = jobs->first)) {
                 mfl_runtime_close(job->runtime);
                 job->runtime = NULL;
+                mfl_server_job_measure_end(job);
                 mfl_server_job_free(job);
         }
 }

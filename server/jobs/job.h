@@ -18,6 +18,7 @@
 
 #include "common/base/budget.h"
 #include "common/job/job.h"
+#include "common/stats/stats.h"
 #include "server/jobs/node_cost.h"
 #include "server/loop/loop.h"
 #include "server/observe/observed.h"
@@ -45,6 +46,8 @@ struct mfl_jobs_ops {
                 struct mfl_params *correction);
         /* A round is committed: job->last. */
         void (*committed)(void *user, struct mfl_server_job *job);
+        /* Asks the sites for statistics of the job's data set, and later calls mfl_server_job_measured. False: fewer than n_sites have it, or not now. */
+        bool (*measure)(void *user, struct mfl_server_job *job, uint32_t n_sites);
         /* The job is done, failed or stopped. */
         void (*ended)(void *user, struct mfl_server_job *job);
 };
@@ -106,6 +109,12 @@ struct mfl_server_job {
         char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         uint64_t releases_max;               /* privacy: that the budget allows; workers only */
         struct mfl_job_observed observed;
+        struct {                          /* data.normalise: federated (job_measure.c) */
+                struct job_operation *op; /* that waits for it; NULL: none */
+                bool asked, text_unstored;
+                uint64_t next_ms;
+        } measure;
+        bool registered;                     /* a round of it is a registered model: it is not deleted */
         bool has_partition;                  /* of a population: stored, or on its way to the store */
         char partition_from[MFL_NAME_BYTES]; /* the daemon that sent it */
 };
@@ -117,6 +126,11 @@ int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
         struct mfl_server_job **ret_job, struct mfl_error *err);
 /* Hands an unfinished job to the core. Blocking. */
 int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
+/* A few times a second. */
+void mfl_server_job_measure_beat(struct mfl_server_job *job);
+/* What the sites have said; stats valid if answered > 0. told: a line about those that have refused or failed; "": none. */
+void mfl_server_job_measured(struct mfl_server_job *job, const struct mfl_stats *stats, uint32_t answered,
+        uint32_t silent, const char *told);
 /* Removes the job from the list and frees it; not while operations run. */
 void mfl_server_job_free(struct mfl_server_job *job);
 /* At the end of the process, when the workers are closed. */

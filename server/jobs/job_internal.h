@@ -38,6 +38,13 @@ void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_acti
 void mfl_server_job_slot_add(struct mfl_server_job *job, const struct mfl_core_action *action);
 void mfl_server_job_slot_free(struct mfl_server_job *job, uint32_t slot);
 
+/* job_measure.c. True: op waits until the job's normalisation is measured. */
+bool mfl_server_job_measures(struct mfl_server_job *job, struct job_operation *op);
+/* At the end of the process. */
+void mfl_server_job_measure_end(struct mfl_server_job *job);
+/* On the worker: the job's text, if it was changed. */
+int mfl_server_job_measure_store(struct mfl_server_job *job, struct mfl_error *err);
+
 /* job_private.c, worker. Nothing to do for a job without privacy. MFL_INVALID: the model or the budget does not allow it. */
 int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *fixed, uint64_t n,
         struct job_private *ret_private, struct mfl_error *err);

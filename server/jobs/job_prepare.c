@@ -52,7 +52,9 @@ static int check_population(struct mfl_server_job *job, uint32_t population, con
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         if (job->spec->secure.bits && !job->jobs->tls)
                 return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
-        int r = find_plugin(job, err);
+        int r = mfl_server_job_measure_store(job, err);
+        if (!r)
+                r = find_plugin(job, err);
         if (!r)
                 r = mfl_job_check_cohort(job->spec, err);
         return r || !population || mfl_job_owns_data(job->spec)
@@ -296,7 +298,8 @@ void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_ac
         op->prepare.data = action->prepare.data;
         mfl_strcpy(op->prepare.data_from, sizeof op->prepare.data_from, action->prepare.data_from);
         op->prepare.population = action->prepare.population;
-        mfl_job_operation_start(op, &job->jobs->loop->compute);
+        if (!mfl_server_job_measures(job, op))
+                mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 
 static void run_data(struct mfl_work *work)

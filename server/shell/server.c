@@ -20,6 +20,7 @@
 #include "server/transfer/params_down.h"
 
 #define FLUSH_EVERY_MS 200
+#define MEASURE_MS 60000 /* for sites' statistics */
 #define FLUSHES_PER_SECOND (1000 / FLUSH_EVERY_MS)
 
 /* ---- the core's actions ---- */
@@ -114,7 +115,58 @@ static void job_ended(void *user, struct mfl_server_job *job)
         mfl_daemons_job_over(&server->daemons, job->id);
 }
 
+/* ---- jobs that measure ---- */
+
+struct measuring {
+        struct mfl_server *server;
+        char job[MFL_JOB_ID_BYTES];
+};
+
+static void on_measured(void *user, const Mfl__InquiryReport *report, const struct mfl_stats *stats)
+{
+        struct measuring *measuring = user;
+        struct mfl_server_job *job = mfl_server_job_find(&measuring->server->jobs, measuring->job);
+        uint32_t answered = 0, silent = 0;
+        char told[MFL_REASON_BYTES] = "";
+        for (size_t i = 0; i < report->n_sites; i++) {
+                const Mfl__InquirySite *site = report->sites[i];
+                answered += site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
+                silent += site->status == MFL__INQUIRY_STATUS__INQUIRY_NOT_ASKED;
+                if (*site->reason && !*told)
+                        mfl_snprintf(told, sizeof told, "mean and deviation leave site %.60s out: %.300s",
+                                site->site, site->reason);
+        }
+        if (job)
+                mfl_server_job_measured(job, stats, answered, silent, told);
+        free(measuring);
+}
+
+static bool job_measures(void *user, struct mfl_server_job *job, uint32_t n_sites)
+{
+        struct mfl_server *server = user;
+        const struct mfl_inquiry_question question = {.kind = MFL__INQUIRY_KIND__INQUIRY_STATS,
+                .data = job->spec->data.name,
+                .at = "",
+                .who = job->owner,
+                .model = "",
+                .job = job->id,
+                .within_ms = MEASURE_MS};
+        struct mfl_error err;
+        if (mfl_inquiry_parts(&server->inquiries, job->spec->data.name) < n_sites)
+                return false;
+        struct measuring *measuring = mfl_calloc(1, sizeof *measuring);
+        if (!measuring)
+                return false;
+        measuring->server = server;
+        mfl_strcpy(measuring->job, sizeof measuring->job, job->id);
+        if (!mfl_inquiry_start(&server->inquiries, &question, on_measured, measuring, &err))
+                return true;
+        free(measuring);
+        return false;
+}
+
 static const struct mfl_jobs_ops jobs_ops = {
+        .measure = job_measures,
         .send = job_sends,
         .inside = job_takes_inside,
         .corrected = job_corrected,
@@ -170,6 +222,9 @@ static void on_flush(uv_timer_t *timer)
         mfl_admin_beat(&server->admin);
         mfl_sessions_beat(&server->sessions);
         mfl_daemons_beat(&server->daemons);
+        mfl_inquiries_beat(&server->inquiries);
+        for (struct mfl_server_job *job = server->jobs.first; job; job = job->next)
+                mfl_server_job_measure_beat(job);
         mfl_carriers_beat(&server->carriers);
         if (++server->n_flushes % FLUSHES_PER_SECOND)
                 return;
@@ -214,7 +269,7 @@ static int open_jobs(struct mfl_server *server, struct mfl_error *err)
         for (uint32_t i = 0; i < rows.n && !r; i++)
                 r = open_job(server, rows.v[i].id, err);
         mfl_store_jobs_deinit(&rows);
-        return r;
+        return r ? r : mfl_admin_open_registry(&server->admin, err);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -322,10 +377,13 @@ static void connect_rooms(struct mfl_server *server)
                 .user = server};
         server->book = (struct mfl_book){.loop = loop, .store = server->store};
         server->gate = (struct mfl_gate){.sessions = &server->sessions, .loop = loop, .book = &server->book};
+        server->inquiries =
+                (struct mfl_inquiries){.loop = loop, .store = server->store, .sessions = &server->sessions};
         server->daemons = (struct mfl_daemons){.loop = loop,
                 .sessions = &server->sessions,
                 .jobs = &server->jobs,
                 .gate = &server->gate,
+                .inquiries = &server->inquiries,
                 .timeline = server->observed.timeline};
         server->admin = (struct mfl_admin){.loop = loop,
                 .store = server->store,
@@ -334,6 +392,7 @@ static void connect_rooms(struct mfl_server *server)
                 .sessions = &server->sessions,
                 .gate = &server->gate,
                 .book = &server->book,
+                .inquiries = &server->inquiries,
                 .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,
@@ -475,6 +534,7 @@ void mfl_server_close(struct mfl_server *server)
         mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
         if (server->relay)
                 mfl_relay_close(server->relay);
+        mfl_inquiries_close(&server->inquiries);
         mfl_jobs_close(&server->jobs);
         mfl_sessions_close(&server->sessions);
         mfl_observed_close(&server->observed);

@@ -30,6 +30,7 @@ struct mfl_server {
         struct mfl_sessions sessions;
         struct mfl_book book;
         struct mfl_gate gate;
+        struct mfl_inquiries inquiries;
         struct mfl_daemons daemons;
         struct mfl_carriers carriers;
         struct mfl_relay *relay; /* with upstream, in place of everything from the store to the pages */

@@ -65,6 +65,14 @@ static const char *keeper_of(const struct mfl_job *spec, const struct mfl_method
                                : mfl_strategy_name(spec->aggregation.strategy);
 }
 
+/* The key for which samples or updates are not what older daemons make of them; NULL: none. */
+static const char *changed_by(const struct mfl_job *spec)
+{
+        if (spec->compression.up || spec->compression.down_half)
+                return "compression";
+        return spec->data.normalise.kind != MFL_NORMALISE_SITE ? "data.normalise" : NULL;
+}
+
 /* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
@@ -77,8 +85,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_STATES, keeper_of(job->spec, method), ""};
         if (hidden_by(job->spec))
                 return (struct core_demand){MFL_PROTOCOL_PRIVACY, hidden_by(job->spec), ""};
-        if (job->spec->compression.up || job->spec->compression.down_half)
-                return (struct core_demand){MFL_PROTOCOL_PACKED, "compression", ""};
+        if (changed_by(job->spec))
+                return (struct core_demand){MFL_PROTOCOL_PACKED, changed_by(job->spec), ""};
         if (job->spec->time == MFL_TIME_VIRTUAL)
                 return (struct core_demand){MFL_PROTOCOL_COHORTS, "time: virtual", ""};
         if (job->spec->selection.kind >= MFL_SELECT_WEIGHTED)

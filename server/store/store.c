@@ -140,6 +140,19 @@ static const char *const schema_steps[] = {
         " releases INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (data, job)) WITHOUT ROWID;"
         "CREATE TABLE job_contracts (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " body TEXT NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
+        /* digest NULL: of no model. */
+        "CREATE TABLE inquiries (n INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL,"
+        " time_ms INTEGER NOT NULL, digest BLOB, body BLOB NOT NULL, sum INTEGER);"
+        "CREATE INDEX inquiries_of_model ON inquiries (digest, n);"
+        "CREATE TABLE model_names (name TEXT PRIMARY KEY, last INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;"
+        "CREATE TABLE model_versions (name TEXT NOT NULL, version INTEGER NOT NULL,"
+        " job TEXT NOT NULL, round INTEGER NOT NULL, digest BLOB NOT NULL, who TEXT NOT NULL,"
+        " time_ms INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (name, version)) WITHOUT ROWID;"
+        "CREATE INDEX versions_of_job ON model_versions (job, round);"
+        /* An alias points where its newest row says. */
+        "CREATE TABLE model_aliases (n INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, alias TEXT NOT "
+        "NULL,"
+        " version INTEGER NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL, sum INTEGER);"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

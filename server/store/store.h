@@ -126,6 +126,8 @@ int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_jo
         const char *reason, struct mfl_error *err);
 int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct mfl_data_info *data,
         const char *data_from, uint64_t n_params, uint64_t n_frozen, struct mfl_error *err);
+/* The server has filled in what the file leaves to it. */
+int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err);
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err);
 /* Deletes rows and files. MFL_BUSY unless the job is DONE, FAILED or STOPPED. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);

@@ -346,6 +346,17 @@ int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_jo
         return r || !finished ? r : drop_uncommitted(store, id, err);
 }
 
+int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE jobs SET text = ?1 WHERE id = ?2", "tt", text, id);
+        return mfl_store_end(store, r, err);
+}
+
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err)
 {
         int r = mfl_store_begin(store, err);
@@ -377,6 +388,20 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         return mfl_store_end(store, r, err);
 }
 
+static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%lld: remove that version first",
+                (const char *)user, mfl_db_text(row, 0), (long long)mfl_db_int(row, 1));
+}
+
+/* MFL_BUSY if a version of a model is a round of the job (server/models/models.h). */
+static int check_unregistered(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_version, (void *)(uintptr_t)id, err,
+                "SELECT name, version FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t",
+                id);
+}
+
 static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
 {
         struct mfl_store_job job;
@@ -387,7 +412,9 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         mfl_store_job_deinit(&job);
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
-        r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
+        r = check_unregistered(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM client_states WHERE job = ?1", "t", id);
         if (!r)

@@ -243,6 +243,22 @@ int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, 
 
 /* ---- commit ---- */
 
+static int on_registered(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        *(bool *)user = true;
+        return 0;
+}
+
+/* Whether a version of a model is this round (server/models/models.h). */
+static int is_registered(
+        struct mfl_store *store, const char *id, uint32_t round, bool *ret_registered, struct mfl_error *err)
+{
+        *ret_registered = false;
+        return mfl_db_query(store->db, on_registered, ret_registered, err,
+                "SELECT 1 FROM model_versions WHERE job = ?1 AND round = ?2 LIMIT 1", "ti", id,
+                (int64_t)round);
+}
+
 /* Clears `kept` in the rows that retention drops, and in *rounds. The best round is among the kept ones, because it
  * is always kept. */
 static int retain(struct mfl_store *store, const char *id, uint32_t keep, struct mfl_store_rounds *rounds,
@@ -261,6 +277,10 @@ static int retain(struct mfl_store *store, const char *id, uint32_t keep, struct
                         keep--;
                         continue;
                 }
+                bool registered = false;
+                r = is_registered(store, id, round->record.round, &registered, err);
+                if (r || registered)
+                        continue;
                 r = mfl_db_run(store->db, err, "UPDATE rounds SET kept = 0 WHERE job = ?1 AND round = ?2",
                         "ti", id, (int64_t)round->record.round);
                 round->kept = false;

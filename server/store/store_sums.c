@@ -33,6 +33,10 @@ static const struct table {
                 "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
         {"spent", "data || ', ' || job", "data = NEW.data AND job = NEW.job", true},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
+        {"model_names", "name", "name = NEW.name", true},
+        {"model_versions", "name || '@' || version", "name = NEW.name AND version = NEW.version", true},
+        {"model_aliases", "n", "n = NEW.n", true},
+        {"inquiries", "n", "n = NEW.n", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},
 };

@@ -291,7 +291,7 @@ def test_completion_of_words(scripts, tmp_path):
     assert complete(scripts, 'mfl', 'run', '--backend', '=') == ['auto', 'cpu', 'reference', 'cuda']
     assert complete(scripts, 'mfl', 'submit', 'job.', cwd=tmp_path) == ['job.yaml']
     assert complete(scripts, 'mfl', 'submit', 'x', 'job.', cwd=tmp_path) == []
-    assert complete(scripts, 'mfl', 'data', '') == ['show']
+    assert complete(scripts, 'mfl', 'data', '') == ['show', 'stats']
     assert complete(scripts, 'mfl', 'data', 'show', 'job.', cwd=tmp_path) == ['job.yaml']
     assert complete(scripts, 'mfl', 'pki', 're') == ['renew', 'revoke']
     assert complete(scripts, 'mfl', 'run', '--out', 'jo', cwd=tmp_path) == ['jobs']

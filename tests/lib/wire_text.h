@@ -14,7 +14,8 @@
 static inline bool wire_text_is_verbatim(const char *message, const char *field)
 {
         return !strcmp(field, "text") &&
-               (!strcmp(message, "JobSpec") || !strcmp(message, "Submit") || !strcmp(message, "PullBegin"));
+               (!strcmp(message, "JobSpec") || !strcmp(message, "Submit") || !strcmp(message, "PullBegin") ||
+                       !strcmp(message, "Inquiry"));
 }
 
 /* Texts of several lines. */
@@ -45,14 +46,15 @@ static inline bool wire_text_is_plain(const ProtobufCMessage *m)
                                 if (list[k] && !wire_text_is_plain(list[k]))
                                         return false;
                 } else if (f->type == PROTOBUF_C_TYPE_STRING) {
-                        const char *text = *(const char *const *)p;
-                        if (repeated) /* there is none: this has to learn of it */
-                                return false;
-                        if (!wire_text_is_verbatim(d->short_name, f->name) &&
-                                mfl_plain_find(text, wire_text_has_lines(d->short_name, f->name), &code)) {
-                                fprintf(stderr, "%s.%s: U+%04X\n", d->short_name, f->name, code);
-                                return false;
-                        }
+                        size_t n = repeated ? *(const size_t *)quantifier : 1;
+                        char *const *list = repeated ? *(char *const *const *)p : (char *const *)p;
+                        for (size_t k = 0; k < n; k++)
+                                if (!wire_text_is_verbatim(d->short_name, f->name) &&
+                                        mfl_plain_find(list[k], wire_text_has_lines(d->short_name, f->name),
+                                                &code)) {
+                                        fprintf(stderr, "%s.%s: U+%04X\n", d->short_name, f->name, code);
+                                        return false;
+                                }
                 }
         }
         return true;

@@ -59,6 +59,35 @@ static struct mfl_job *job_of(const char *text, const char *more)
 
 #define PRINT "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 
+static void inquiries(void **state)
+{
+        struct mfl_policy policy =
+                policy_of("inquiries: {kinds: [stats, predict], min_samples: 3}, owners: [alice], data: [d]");
+        char reason[MFL_REASON_BYTES];
+        struct mfl_error err;
+        uint32_t least;
+        bool keeps;
+        assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "alice", "d", reason));
+        assert_string_equal(
+                mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "alice", "d", reason), "inquiries");
+        assert_string_equal(reason, "this site's policy.inquiries does not allow validate");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_PREDICT, "bob", "d", reason), "owners");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_PREDICT, "", "d", reason), "owners");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_PREDICT, "alice", "e", reason), "data");
+        mfl_policy_inquiry_limits(&policy, &least, &keeps);
+        assert_true(least == 3 && keeps);
+        /* A policy that was written before there were inquiries allows none; a site without a policy answers, and keeps small counts. */
+        policy = policy_of("");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "alice", "d", reason), "inquiries");
+        mfl_policy_inquiry_limits(NULL, &least, &keeps);
+        assert_true(least == MFL_POLICY_MIN_SAMPLES && !keeps);
+        assert_int_equal(
+                read_policy("policy: {dir: /x, inquiries: {kinds: [all]}}\n", &policy, &err), MFL_INVALID);
+        assert_int_equal(
+                read_policy("policy: {dir: /x, inquiries: {min_samples: 3}}\n", &policy, &err), MFL_INVALID);
+        assert_int_equal(read_policy("policy: {dir: /x, inquiries: [stats]}\n", &policy, &err), MFL_INVALID);
+}
+
 static void peers(void **state)
 {
         struct mfl_policy any = policy_of("secure_sum: required"),
@@ -483,6 +512,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(files),
                 cmocka_unit_test(peers),
+                cmocka_unit_test(inquiries),
                 cmocka_unit_test(keys),
                 cmocka_unit_test(rounds),
                 cmocka_unit_test(answers),

@@ -32,6 +32,9 @@ static const struct {
         {"Activity", "data", 0.25},
         {"Activity", "network", 0.25},
         {"Activity", "wait", 0.25},
+        {"Inquiry", "kind", MFL__INQUIRY_KIND__INQUIRY_EVALUATE},
+        {"Inquiry", "n_params", 9},
+        {"Inquire", "kind", MFL__INQUIRY_KIND__INQUIRY_EVALUATE},
 };
 
 struct filling {

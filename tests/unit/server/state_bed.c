@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/fs.h"
+#include "server/models/models.h"
 #include "server/store/store_backup.h"
 
 void state_ok(int r, const struct mfl_error *err)
@@ -58,7 +59,10 @@ static struct mfl_store *prepare(struct fixture *f)
                 .action = "disable",
                 .object = "site-b*",
                 .result = "done"};
+        const struct mfl_store_inquiry report = {.kind = 1, .body = "told", .bytes = 4};
         char id[MFL_JOB_ID_BYTES];
+        uint32_t version;
+        uint64_t number;
         fixture_init(f, MFL_STRATEGY_FEDADAM, 4);
         state_ok(mfl_store_open(f->dir, &store, &err), &err);
         state_ok(mfl_store_job_add(store, "one", "training: {lr: 0.05}", "token", "ann", NULL, id, &err),
@@ -76,6 +80,9 @@ static struct mfl_store *prepare(struct fixture *f)
         state_ok(mfl_store_drain(store, "site-a", true, &err), &err);
         state_ok(mfl_store_audit_add(store, &entry, &err), &err);
         state_ok(mfl_store_partition_put(store, GOING, "", "sizes", 5, &err), &err);
+        state_ok(mfl_store_version_add(store, "model", GOING, MFL_STORE_NEWEST, "bob", &version, &err), &err);
+        state_ok(mfl_store_alias_set(store, "model", "champion", version, "bob", &err), &err);
+        state_ok(mfl_store_inquiry_add(store, &report, &number, &err), &err);
         mfl_store_log(store, GOING, "the first line", NULL);
         state_ok(mfl_store_flush(store, &err), &err);
         return store;

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking sites, and who has not answered. */
+#include "cli/pull/pull.h"
+#include "cli/sites/sites.h"
+
+#define DEADLINE_S 60u
+
+uint32_t mfl_sites_deadline(const struct mfl_cli *cli)
+{
+        return cli->options.deadline > 0 ? (uint32_t)cli->options.deadline : DEADLINE_S;
+}
+
+int mfl_sites_ask(
+        struct mfl_client *client, Mfl__Inquire *inquire, Mfl__Envelope **ret_answer, struct mfl_error *err)
+{
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        request.body_case = MFL__ENVELOPE__BODY_INQUIRE;
+        request.inquire = inquire;
+        int r = mfl_client_ask(client, &request, err);
+        if (!r)
+                r = mfl_client_next(
+                        client, 1000ull * inquire->deadline_s + MFL_CLIENT_TIMEOUT_MS, ret_answer, err);
+        if (r || (*ret_answer)->body_case == MFL__ENVELOPE__BODY_INQUIRY_REPORT)
+                return r;
+        return mfl_fail(
+                err, MFL_CLI_LOST, "the server has sent another answer than the one that was asked for");
+}
+
+int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round,
+        struct mfl_error *err)
+{
+        *ret_job = '\0';
+        *ret_round = MFL_PULL_LAST;
+        if (!strchr(model, '@'))
+                return mfl_client_resolve(client, model, ret_job, err);
+        if (client->cli->options.round)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--round chooses a model of a job; '%.100s' is a registered model", model);
+        return 0;
+}
+
+const char *mfl_sites_status(const Mfl__InquirySite *site)
+{
+        switch (site->status) {
+        case MFL__INQUIRY_STATUS__INQUIRY_ANSWERED:
+                return "answered";
+        case MFL__INQUIRY_STATUS__INQUIRY_REFUSED:
+                return "refused";
+        case MFL__INQUIRY_STATUS__INQUIRY_FAILED:
+                return "failed";
+        default:
+                return "silent";
+        }
+}
+
+json_t *mfl_sites_site_json(const Mfl__InquirySite *site)
+{
+        return json_pack("{ss ss ss ss}", "site", site->site, "daemon", site->daemon, "status",
+                mfl_sites_status(site), "reason", site->reason);
+}
+
+void mfl_sites_print_silent(const Mfl__InquiryReport *report)
+{
+        for (size_t i = 0; i < report->n_sites; i++) {
+                const Mfl__InquirySite *site = report->sites[i];
+                if (site->status != MFL__INQUIRY_STATUS__INQUIRY_ANSWERED)
+                        fprintf(stderr, "mfl: %s %s%s%s\n", site->site, mfl_sites_status(site),
+                                *site->reason ? ": " : "",
+                                *site->reason       ? site->reason
+                                : site->status == 0 ? ": it did not answer in time (--deadline)"
+                                                    : "");
+        }
+}
