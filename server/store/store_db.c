@@ -306,6 +306,11 @@ int mfl_db_query(struct mfl_db *db, mfl_db_on_row *on_row, void *user, struct mf
         return r;
 }
 
+struct sqlite3 *mfl_db_sqlite(struct mfl_db *db)
+{
+        return db->sqlite;
+}
+
 int64_t mfl_db_last_id(const struct mfl_db *db)
 {
         return sqlite3_last_insert_rowid(db->sqlite);

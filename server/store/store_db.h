@@ -53,6 +53,9 @@ int mfl_db_begin(struct mfl_db *db, struct mfl_error *err);
 int mfl_db_commit(struct mfl_db *db, struct mfl_error *err);
 void mfl_db_rollback(struct mfl_db *db);
 
+/* SQLite's own object, for store_changes.c. */
+struct sqlite3 *mfl_db_sqlite(struct mfl_db *db);
+
 /* The store's code for the -errno of a file operation; the error's text stays as it is. */
 int mfl_store_code(int r);
 

@@ -19,6 +19,11 @@ int mfl_store_begin(struct mfl_store *store, struct mfl_error *err)
 {
         mfl_store_lock(store);
         int r = mfl_db_begin(store->db, err);
+        if (!r && store->cluster) {
+                r = mfl_changes_begin(store->db, &store->changes, err);
+                if (r)
+                        mfl_db_rollback(store->db);
+        }
         if (r)
                 mfl_store_unlock(store);
         return r;
@@ -39,11 +44,17 @@ int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err)
         if (!r && store->counts)
                 r = mfl_db_run(store->db, err, "UPDATE meta SET value = ?1 WHERE key = 'commits'", "i",
                         (int64_t)store->commits + 1);
+        if (!r && store->cluster)
+                r = mfl_store_replicate(store, err);
+        mfl_changes_end(store->changes);
+        store->changes = NULL;
         if (r)
                 mfl_db_rollback(store->db);
         else
                 r = mfl_db_commit(store->db, err);
         if (!r) {
+                store->seq += store->cluster != NULL;
+                store->whole = false;
                 store->commits += store->counts;
                 if (store->counts && store->counter.fd >= 0)
                         mfl_store_write_count(store);
