@@ -60,7 +60,7 @@ static struct mfl_lead_event do_read(struct mfl_cluster *cluster)
         if (!r)
                 r = mfl_cluster_leader(cluster->etcd, &cluster->place, &view, &term, &err);
         struct mfl_cluster_reader reader = {
-                cluster->etcd, &cluster->place, cluster->replica, &cluster->files, &cluster->files_seq};
+                cluster->etcd, &cluster->place, cluster->replica, &cluster->files, &cluster->files_seq, ""};
         if (!r)
                 r = mfl_cluster_read(&reader, &event.behind, &err);
         event.leader = term != 0;
@@ -72,7 +72,7 @@ static struct mfl_lead_event do_read(struct mfl_cluster *cluster)
         bool ended = cluster->view.role == MFL_CLUSTER_ENDED;
         pthread_mutex_unlock(&cluster->lock);
         trouble(cluster, r ? err.text : "");
-        if (r == MFL_NOT_FOUND && !ended && strstr(err.text, "has left the cluster"))
+        if (*reader.ended_by && !ended)
                 tell(cluster, MFL_CLUSTER_ENDED, 0);
         return event;
 }
@@ -182,7 +182,7 @@ static struct mfl_lead_event carry_out(struct mfl_cluster *cluster, enum mfl_lea
         case MFL_LEAD_ACT_KEEP:
                 return do_keep(cluster);
         case MFL_LEAD_ACT_REVOKE:
-                mfl_etcd_revoke(cluster->etcd, cluster->lead.lease, &err);
+                mfl_etcd_revoke(cluster->etcd, cluster->lead.old_lease, &err);
                 break;
         case MFL_LEAD_ACT_SERVE:
                 serve(cluster);

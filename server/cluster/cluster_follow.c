@@ -61,9 +61,11 @@ static int take_entry(struct mfl_cluster_reader *reader, const struct mfl_etcd_v
         change.schema = entry.schema;
         change.bytes = entry.payload;
         change.n = entry.n;
-        if (entry.kind == MFL_ENTRY_END)
-                return mfl_fail(err, MFL_NOT_FOUND, "the installation has left the cluster: server %.*s has it in its state directory",
-                        (int)MFL_MIN(entry.n, (size_t)63), (const char *)entry.payload);
+        if (entry.kind == MFL_ENTRY_END) {
+                memcpy(reader->ended_by, entry.payload, MFL_MIN(entry.n, sizeof reader->ended_by - 1));
+                return mfl_fail(err, MFL_NOT_FOUND, "the installation has left the cluster: server %s has it in its state directory",
+                        reader->ended_by);
+        }
         if (entry.kind == MFL_ENTRY_WHOLE)
                 r = take_whole(reader, &entry, &change, path, err);
         else if (change.seq != mfl_replica_seq(reader->replica) + 1)

@@ -70,6 +70,7 @@ struct mfl_cluster_reader {
         struct mfl_replica *replica;
         struct mfl_cluster_files *files;
         uint64_t *files_seq;
+        char ended_by[64]; /* result, with MFL_NOT_FOUND: the server that has the installation now */
 };
 int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err);
 

@@ -138,18 +138,22 @@ int mfl_cluster_join(const struct mfl_cluster_options *options, struct mfl_error
 int mfl_cluster_leave(const struct mfl_cluster_options *options, struct mfl_error *err)
 {
         struct tool tool;
-        bool behind = true;
+        bool behind = true, ended = false;
         int r = begin(&tool, options, err);
         if (!r)
                 r = mfl_replica_open(options->state_dir, &tool.replica, err);
         while (!r && behind) {
                 struct mfl_cluster_reader reader = {
-                        tool.etcd, &tool.place, tool.replica, &tool.files, &tool.files_seq};
+                        tool.etcd, &tool.place, tool.replica, &tool.files, &tool.files_seq, ""};
                 r = mfl_cluster_read(&reader, &behind, err);
+                /* This very server began to leave, and was stopped before it was done. */
+                ended = r == MFL_NOT_FOUND && !strcmp(reader.ended_by, options->name);
+                r = ended ? 0 : r;
+                behind = behind && !ended;
         }
         struct mfl_store_change last = {
                 .seq = r ? 0 : mfl_replica_seq(tool.replica) + 1, .bytes = options->name, .n = strlen(options->name)};
-        if (!r)
+        if (!r && !ended)
                 r = write_entry(&tool, &last, true, err);
         if (!r)
                 r = mfl_replica_leave(tool.replica, err);

@@ -10,7 +10,11 @@ void mfl_lead_init(struct mfl_lead *lead, const struct mfl_lead_options *options
 static void follow(struct mfl_lead *lead, uint64_t read_ms)
 {
         lead->state = MFL_LEAD_FOLLOW;
-        lead->revokes = lead->lease != 0;
+        if (lead->lease) {
+                lead->old_lease = lead->lease;
+                lead->revokes = true;
+        }
+        lead->lease = 0;
         lead->term = 0;
         lead->read_ms = read_ms;
 }
@@ -46,7 +50,6 @@ static enum mfl_lead_action_kind next(struct mfl_lead *lead, uint64_t now_ms)
                 return MFL_LEAD_ACT_REVOKE;
         }
         if (lead->state == MFL_LEAD_FOLLOW) {
-                lead->lease = 0;
                 lead->wake_ms = lead->read_ms;
                 return now_ms >= lead->read_ms ? MFL_LEAD_ACT_READ : MFL_LEAD_ACT_NONE;
         }

@@ -72,7 +72,8 @@ struct mfl_lead {
         uint64_t keep_ms;        /* when to keep it next */
         uint64_t read_ms;        /* FOLLOW, CATCH_UP: when to read next */
         uint64_t wake_ms;        /* result: the next TICK */
-        bool revokes;            /* an old lease is to be revoked first */
+        uint64_t old_lease; /* to be revoked; valid with REVOKE */
+        bool revokes;
 };
 
 void mfl_lead_init(struct mfl_lead *lead, const struct mfl_lead_options *options);

@@ -28,7 +28,7 @@ static int read_etcd(
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_server_cluster, member_)
 static const struct mfl_yaml_field cluster_fields[] = {
         {.key = "etcd", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_server_cluster, etcd), .read = read_etcd, .required = true},
-        {.key = "name", AT(STRING, name), .required = true},
+        {.key = "name", AT(STRING, name)},
         {.key = "address", AT(STRING, address)},
         {.key = "blobs", AT(STRING, blobs), .required = true},
         {.key = "prefix", AT(STRING, prefix)},
@@ -51,8 +51,6 @@ static int read_cluster(
         int r = mfl_yaml_read(doc, node, cluster_fields, cluster, err);
         if (r)
                 return r;
-        if (!is_name(cluster->name))
-                return mfl_yaml_fail(doc, mfl_yaml_find(node, "name"), err, "expected 1 to 63 of A-Z a-z 0-9 . _ -");
         if (!is_name(cluster->prefix))
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "prefix"), err, "expected 1 to 39 of A-Z a-z 0-9 . _ -");
         if (*cluster->blobs != '/')
@@ -129,6 +127,11 @@ static const struct mfl_setting rows[] = {
                         "  prefix    of the keys in etcd; another one for each installation. Default: mfl\n"
                         "  lease     how long a leader that is silent still leads; 2s to 60s. Default: 3s\n"
                         "  tls_ca, tls_cert, tls_key   PEM files for https. Default: the system's CAs, and no certificate"},
+
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, cluster.name)}, .option = "cluster-name", .argument = "NAME",
+                .note = "cluster.name", .help = "another `name` than that in the file's `cluster`, for servers that share one file"},
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, cluster.address)}, .option = "cluster-address", .argument = "HOST:PORT",
+                .note = "cluster.address", .help = "the same for its `address`"},
 
         {.section = "TLS 1.3",
                 .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
@@ -256,11 +259,16 @@ bool mfl_server_config_tls(const struct mfl_server_config *config)
 static int check_cluster(struct mfl_server_config *config, struct mfl_error *err)
 {
         struct mfl_server_cluster *cluster = &config->cluster;
+        if (!cluster->on && (*cluster->name || *cluster->address))
+                return mfl_fail(err, MFL_INVALID, "--cluster-name and --cluster-address need a configuration with 'cluster'");
         if (!cluster->on)
                 return config->join_cluster || config->leave
                                ? mfl_fail(err, MFL_INVALID,
                                          "--join-cluster and --leave need a configuration with 'cluster' (--config FILE)")
                                : 0;
+        if (!is_name(cluster->name))
+                return mfl_fail(err, MFL_INVALID, "cluster: name: '%s': expected 1 to 63 of A-Z a-z 0-9 . _ -, another one for each server",
+                        cluster->name);
         if (*config->upstream)
                 return mfl_fail(err, MFL_INVALID, "cluster: a relay keeps no state: 'upstream' and 'cluster' exclude each other");
         if (config->repair)

@@ -136,6 +136,9 @@ static const char *const schema_steps[] = {
         "ROWID;"
         "CREATE TABLE job_contracts (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " body TEXT NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
+        /* In a cluster: clients.f32 as it was when the newest round was committed. */
+        "CREATE TABLE state_files (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " sha256 BLOB NOT NULL, bytes INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

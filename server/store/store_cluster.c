@@ -2,8 +2,13 @@
 /* The leader's side of a cluster: what a transaction changes goes to the log before it is committed here. See store_cluster.h. */
 #include "server/store/store_internal.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
+
+#include "common/base/fs.h"
+
+#define PIECE_BYTES ((size_t)1 << 20)
 
 static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
@@ -40,6 +45,55 @@ int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_
 int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         return store->cluster ? store->cluster->blob(store->cluster->user, path, sha256, bytes, err) : 0;
+}
+
+static int copy_fd(int from, struct mfl_fs_file *to, const char *path, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *piece = mfl_malloc(PIECE_BYTES);
+        ssize_t n = 1;
+        int r = piece ? 0 : mfl_fail_memory(err, PIECE_BYTES, "copying a file");
+        while (!r && n > 0) {
+                n = read(from, piece, PIECE_BYTES);
+                if (n < 0)
+                        r = mfl_fail_errno(err, "read %s", path);
+                else if (n > 0)
+                        r = mfl_fs_write(to, piece, (size_t)n, err);
+        }
+        return r;
+}
+
+static int copy_file(const char *from, const char *to, struct mfl_error *err)
+{
+        struct mfl_fs_file file = {.fd = -1};
+        int fd = open(from, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return mfl_fail_errno(err, "open %s", from);
+        int r = mfl_fs_begin(&file, to, err);
+        if (!r)
+                r = copy_fd(fd, &file, from, err);
+        if (!r)
+                r = mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        close(fd);
+        return r;
+}
+
+/* Rows of a later round may already be written to free places of the file, so what is given is a copy of it. */
+int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        char from[MFL_STORE_PATH_BYTES], to[MFL_STORE_PATH_BYTES];
+        struct mfl_store_file file = {""};
+        mfl_store_path(store, id, MFL_STORE_STATES_FILE, from);
+        snprintf(to, sizeof to, "%.3900s/uploads/states-%.64s", store->dir, id); /* a start empties that directory */
+        int r = mfl_store_code(copy_file(from, to, err));
+        if (!r)
+                r = mfl_store_code(mfl_store_sha256_file(to, file.sha256, &file.bytes, err));
+        if (!r)
+                r = mfl_store_give(store, to, file.sha256, file.bytes, err);
+        unlink(to);
+        return r ? r
+                 : mfl_db_run(store->db, err, "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)", "tbi",
+                           id, (const void *)file.sha256, sizeof file.sha256, (int64_t)file.bytes);
 }
 
 int mfl_store_whole(struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err)

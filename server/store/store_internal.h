@@ -68,6 +68,8 @@ int mfl_store_whole(struct mfl_db *db, const char *path, struct mfl_store_change
 int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_error *err);
 /* A file that rows are going to name. */
 int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+/* What clients keep, as the round that is being committed leaves it: the whole file. */
+int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* store.c: the directory, made and locked; close it with mfl_store_close. */
 int mfl_store_claim(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
 /* The file `commits`. A failure is logged once: a number that is too old only proves less. */

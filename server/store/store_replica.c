@@ -193,7 +193,8 @@ int mfl_replica_files(
         return mfl_db_query(replica->store->db, on_row, &files, err,
                 "SELECT id, 'initial.f32', CASE WHEN has_initial THEN initial_sha256 END, 4 * n_params FROM jobs UNION "
                 "SELECT job, file, file_sha256, file_bytes " KEPT " UNION "
-                "SELECT job, frozen_file, frozen_sha256, frozen_bytes " KEPT " AND frozen_file <> ''",
+                "SELECT job, frozen_file, frozen_sha256, frozen_bytes " KEPT " AND frozen_file <> '' UNION "
+                "SELECT job, '" MFL_STORE_STATES_FILE "', sha256, bytes FROM state_files",
                 "");
 }
 

@@ -32,6 +32,7 @@ static const struct table {
         {"releases", "job || ', round ' || round",
                 "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
         {"client_states", "job || ', client ' || client", "job = NEW.job AND client = NEW.client", false},
+        {"state_files", "job", "job = NEW.job", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},
 };
