@@ -9,7 +9,8 @@ int mfl_servers_init(struct mfl_servers *servers, const char *text, struct mfl_e
         char host[256], port[16], *one;
         *servers = (struct mfl_servers){.n = 0};
         if (!mfl_strcpy(servers->text, sizeof servers->text, text))
-                return mfl_fail(err, MFL_INVALID, "the list of servers is longer than %d characters", MFL_SERVERS_BYTES - 1);
+                return mfl_fail(err, MFL_INVALID, "the list of servers is longer than %d characters",
+                        MFL_SERVERS_BYTES - 1);
         for (char *rest = servers->text; (one = strsep(&rest, ","));) {
                 one += strspn(one, " ");
                 int r = mfl_address_parse(one, host, sizeof host, port, sizeof port, err);
@@ -49,7 +50,8 @@ int mfl_servers_hear(struct mfl_servers *servers, uint64_t term, struct mfl_erro
 {
         if (term && term < servers->term)
                 return mfl_fail(err, MFL_INVALID,
-                        "a message of term %llu, after one of term %llu: this server no longer leads the cluster",
+                        "a message of term %llu, after one of term %llu: this server no longer leads the "
+                        "cluster",
                         (unsigned long long)term, (unsigned long long)servers->term);
         servers->term = MFL_MAX(servers->term, term);
         return 0;

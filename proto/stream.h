@@ -88,7 +88,7 @@ struct mfl_stream {
         struct mfl_stream_tls *tls; /* NULL: plain */
         struct mfl_stream *carrier; /* carry.h; NULL: it has a socket of its own */
         uint32_t via;               /* on the carrier */
-        uint64_t term;      /* the owner may set it: Envelope.term of all that is sent; 0: none */
+        uint64_t term;              /* the owner may set it: Envelope.term of all that is sent; 0: none */
         const char *leader; /* the owner may set it, before a close: Bye.leader; borrowed; NULL: none */
 };
 

@@ -10,7 +10,7 @@
 #define BUDGET_FACTOR 8
 #define BUDGET_BASE (64 * 1024)
 #define BUDGET_MAX (16 * 1024 * 1024)
-#define VIA_FIELD 180u /* Envelope.via */
+#define VIA_FIELD 180u  /* Envelope.via */
 #define TERM_FIELD 370u /* Envelope.term */
 #define WIRE_FIXED32 5u
 #define WIRE_FIXED64 1u
@@ -63,8 +63,8 @@ int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *re
 }
 
 /* Fields may stand in any order. value_bytes: 4 or 8. */
-static int append(uint32_t key, uint64_t value, unsigned value_bytes, uint8_t **envelope, size_t *envelope_bytes,
-        struct mfl_error *err)
+static int append(uint32_t key, uint64_t value, unsigned value_bytes, uint8_t **envelope,
+        size_t *envelope_bytes, struct mfl_error *err)
 {
         uint8_t *bytes = mfl_realloc(*envelope, *envelope_bytes + 2 + value_bytes);
         if (!bytes) {

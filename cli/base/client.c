@@ -422,7 +422,8 @@ int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *
                 return open_one(client, cli, address, timeout_ms, leader, err);
         for (;;) {
                 uint64_t now_ms = mfl_now_ms(), left_ms = end_ms > now_ms ? end_ms - now_ms : 1;
-                r = open_one(client, cli, mfl_servers_current(&servers), MFL_MIN(left_ms, (uint64_t)ONE_OF_MANY_MS), leader, err);
+                r = open_one(client, cli, mfl_servers_current(&servers),
+                        MFL_MIN(left_ms, (uint64_t)ONE_OF_MANY_MS), leader, err);
                 if ((r != MFL_CLI_LOST && r != MFL_CLI_TIMEOUT) || mfl_now_ms() >= end_ms)
                         return r;
                 if (!mfl_servers_next(&servers, leader) && mfl_client_sleep(cli, BETWEEN_MS, &ignored))

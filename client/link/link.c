@@ -527,14 +527,14 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         link->top = &top;
         int r = fill_link(link, options, err);
         if (r) {
-                        mfl_link_book_close(link);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }
         r = mfl_link_wants_open(link, err);
         if (r) {
                 mfl_agent_free(link->agent);
-                        mfl_link_book_close(link);
+                mfl_link_book_close(link);
                 free(link);
                 return r;
         }

@@ -52,7 +52,7 @@ struct mfl_setting {
         const char *help;
         enum mfl_setting_reload reload;
         bool words; /* STRING: the file may have a list of texts, which becomes one text with commas */
-        bool many; /* the option may be given several times */
+        bool many;  /* the option may be given several times */
         /* Parses a text with a grammar of its own into the field's place, for file and option; false: not as
          * `expected`.
          */

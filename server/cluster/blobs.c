@@ -22,8 +22,8 @@ static void path_of(const struct mfl_blobs *blobs, const uint8_t sha256[32], cha
 }
 
 /* Copies, and checks what it has copied. to NULL: only checks. bytes 0: any number. */
-static int copy(struct mfl_blobs *blobs, int from, const char *from_path, struct mfl_fs_file *to, const uint8_t sha256[32],
-        uint64_t bytes, struct mfl_error *err)
+static int copy(struct mfl_blobs *blobs, int from, const char *from_path, struct mfl_fs_file *to,
+        const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE char *piece = mfl_malloc(PIECE_BYTES);
         struct mfl_sha256 sha = {0};
@@ -56,8 +56,8 @@ static int copy(struct mfl_blobs *blobs, int from, const char *from_path, struct
         return r;
 }
 
-static int copy_file(struct mfl_blobs *blobs, const char *from_path, const char *to_path, const uint8_t sha256[32],
-        uint64_t bytes, struct mfl_error *err)
+static int copy_file(struct mfl_blobs *blobs, const char *from_path, const char *to_path,
+        const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct mfl_fs_file to = {.fd = -1};
         int from = open(from_path, O_RDONLY | O_CLOEXEC);
@@ -84,7 +84,8 @@ bool mfl_blobs_is(struct mfl_blobs *blobs, const char *path, const uint8_t sha25
         return !r;
 }
 
-int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err)
 {
         char to[PATH_BYTES], own[PATH_BYTES + 80];
         struct stat st;
@@ -98,7 +99,8 @@ int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha25
         return r ? r : mfl_fs_sync_dir(blobs->dir, err);
 }
 
-int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t bytes, const char *path, struct mfl_error *err)
+int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t bytes, const char *path,
+        struct mfl_error *err)
 {
         char from[PATH_BYTES];
         path_of(blobs, sha256, from);

@@ -17,11 +17,13 @@ struct mfl_blobs {
 };
 
 /* Durable when this returns 0. A blob that is there is only marked as used. */
-int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err);
 /* Whether the file, anywhere, has that content. bytes 0: of any size. */
 bool mfl_blobs_is(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes);
 /* Copies it to the path: as mfl_fs_commit, and checked. bytes 0: of any size. */
-int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t bytes, const char *path, struct mfl_error *err);
+int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t bytes, const char *path,
+        struct mfl_error *err);
 /* Removes blobs that were put, or marked, more than age_s before this call, and that `keeps` does not want. now is the time of
  * the directory's own file system. Returns how many. */
 uint32_t mfl_blobs_sweep(

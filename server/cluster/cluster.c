@@ -82,8 +82,8 @@ static struct mfl_lead_event do_grant(struct mfl_cluster *cluster)
         struct mfl_lead_event event = {.kind = MFL_LEAD_EV_GRANTED, .sent_ms = mfl_now_ms()};
         struct mfl_error err;
         uint32_t ttl_s = 0;
-        event.ok = !mfl_etcd_grant(
-                cluster->etcd, (uint32_t)((cluster->lead.options.lease_ms + 999) / 1000), &event.lease, &ttl_s, &err);
+        event.ok = !mfl_etcd_grant(cluster->etcd, (uint32_t)((cluster->lead.options.lease_ms + 999) / 1000),
+                &event.lease, &ttl_s, &err);
         event.ttl_ms = (uint64_t)ttl_s * 1000;
         trouble(cluster, event.ok ? "" : err.text);
         return event;
@@ -98,10 +98,12 @@ static struct mfl_lead_event do_campaign(struct mfl_cluster *cluster)
         bool won;
         int n = snprintf(own, sizeof own, "%s\n%s\n%llx\n", cluster->name, cluster->address,
                 (unsigned long long)cluster->lead.lease);
-        int r = mfl_etcd_create(cluster->etcd, cluster->place.leader, own, (size_t)n, cluster->lead.lease, &won, &err);
+        int r = mfl_etcd_create(
+                cluster->etcd, cluster->place.leader, own, (size_t)n, cluster->lead.lease, &won, &err);
         /* Also after a clear answer: the revision is the key's. */
         if (!r)
-                r = mfl_etcd_range(cluster->etcd, cluster->place.leader, cluster->place.leader_end, 1, &values, &err);
+                r = mfl_etcd_range(
+                        cluster->etcd, cluster->place.leader, cluster->place.leader_end, 1, &values, &err);
         event.ok = !r;
         if (!r && values.n && values.v[0].n == (size_t)n && !memcmp(values.v[0].bytes, own, (size_t)n))
                 event.term = values.v[0].created;
@@ -137,7 +139,8 @@ static bool beat(void *user)
 static void serve(struct mfl_cluster *cluster)
 {
         mfl_log(MFL_LOG_INFO, "cluster: this server (%s) leads, term %llu, after entry %llu", cluster->name,
-                (unsigned long long)cluster->lead.term, (unsigned long long)mfl_replica_seq(cluster->replica));
+                (unsigned long long)cluster->lead.term,
+                (unsigned long long)mfl_replica_seq(cluster->replica));
         mfl_replica_close(cluster->replica);
         cluster->replica = NULL;
         tell(cluster, MFL_CLUSTER_LEADS, cluster->lead.term);
@@ -189,7 +192,8 @@ static struct mfl_lead_event carry_out(struct mfl_cluster *cluster, enum mfl_lea
                 break;
         case MFL_LEAD_ACT_STEP_DOWN:
                 mfl_log(MFL_LOG_WARN, "cluster: this server (%s) leads no longer: %s", cluster->name,
-                        mfl_now_ms() >= cluster->lead.until_ms ? "its lease is over" : "a commit was refused");
+                        mfl_now_ms() >= cluster->lead.until_ms ? "its lease is over"
+                                                               : "a commit was refused");
                 tell(cluster, MFL_CLUSTER_LEAVES, 0);
         }
         return (struct mfl_lead_event){.kind = MFL_LEAD_EV_TICK};
@@ -229,8 +233,9 @@ int mfl_cluster_place_init(
                 !mfl_strcpy(place->blobs.name, sizeof place->blobs.name, options->name))
                 return mfl_fail(err, MFL_INVALID, "cluster: a name or a path is too long");
         snprintf(place->leader, sizeof place->leader, "%s/leader", place->prefix);
-        snprintf(place->leader_end, sizeof place->leader_end, "%s/leader!", place->prefix); /* any byte ends the range */
-        snprintf(place->log_end, sizeof place->log_end, "%s/log0", place->prefix);          /* '0' follows '/' */
+        snprintf(place->leader_end, sizeof place->leader_end, "%s/leader!",
+                place->prefix); /* any byte ends the range */
+        snprintf(place->log_end, sizeof place->log_end, "%s/log0", place->prefix); /* '0' follows '/' */
         return mfl_fs_mkdirs(place->blobs.dir, 0700, err);
 }
 

@@ -45,9 +45,9 @@ enum mfl_cluster_role {
 
 struct mfl_cluster_view {
         enum mfl_cluster_role role;
-        uint64_t term;       /* LEADS */
-        uint64_t seq;        /* the last entry in this server's state directory, as a follower */
-        char leader[320];    /* address of the leader; "": nobody leads, or nobody knows */
+        uint64_t term;    /* LEADS */
+        uint64_t seq;     /* the last entry in this server's state directory, as a follower */
+        char leader[320]; /* address of the leader; "": nobody leads, or nobody knows */
         char leader_name[64];
         char trouble[512]; /* why it can't follow or lead at the moment; "": nothing is wrong */
 };

@@ -15,7 +15,8 @@ static int pass(const char *point, const char *path, struct mfl_error *err)
         return r ? mfl_fail(err, MFL_STORE_AGAIN, "%s: %s", point, strerror(-r)) : 0;
 }
 
-static int put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err)
 {
         int r = pass("before-cluster-blob", path, err);
         if (r)
@@ -26,7 +27,8 @@ static int put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[3
         return pass("after-cluster-blob", path, err);
 }
 
-int mfl_cluster_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+int mfl_cluster_blob(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct mfl_cluster *cluster = user;
         struct mfl_blobs blobs = cluster->place.blobs;
@@ -112,7 +114,8 @@ static struct mfl_commit_event do_look(struct writing *w)
         event.known = !r;
         w->fatal = MFL_MIN(r, 0);
         if (!r && values.n)
-                event.id = mfl_entry_read(values.v[0].bytes, values.v[0].n, &entry, w->err) ? UINT64_MAX : entry.id;
+                event.id = mfl_entry_read(values.v[0].bytes, values.v[0].n, &entry, w->err) ? UINT64_MAX
+                                                                                            : entry.id;
         mfl_etcd_values_deinit(&values);
         return event;
 }
@@ -121,8 +124,9 @@ int mfl_cluster_write(const struct mfl_cluster_entry *entry, int *ret_result, st
 {
         struct writing w = {.entry = entry, .err = err};
         struct mfl_commit_event event = {.kind = MFL_COMMIT_EV_BEGIN};
-        w.core = (struct mfl_commit){
-                .seq = entry->change->seq, .term = entry->term, .has_blob = entry->change->whole && !entry->ends};
+        w.core = (struct mfl_commit){.seq = entry->change->seq,
+                .term = entry->term,
+                .has_blob = entry->change->whole && !entry->ends};
         if (getrandom(&w.core.id, sizeof w.core.id, 0) != sizeof w.core.id)
                 return mfl_fail_errno(err, "getrandom");
         w.core.id |= 1;
@@ -130,7 +134,8 @@ int mfl_cluster_write(const struct mfl_cluster_entry *entry, int *ret_result, st
         if (r)
                 return r;
         mfl_fail(err, MFL_STORE_AGAIN, "the cluster did not take the entry");
-        for (enum mfl_commit_action action; !w.fatal && (action = mfl_commit_step(&w.core, &event)) != MFL_COMMIT_ACT_END;)
+        for (enum mfl_commit_action action;
+                !w.fatal && (action = mfl_commit_step(&w.core, &event)) != MFL_COMMIT_ACT_END;)
                 event = action == MFL_COMMIT_ACT_BLOB  ? do_blob(&w)
                         : action == MFL_COMMIT_ACT_TXN ? do_txn(&w)
                                                        : do_look(&w);
@@ -162,5 +167,6 @@ int mfl_cluster_commit(void *user, const struct mfl_store_change *change, struct
         cluster->fenced = true;
         pthread_cond_signal(&cluster->woken);
         pthread_mutex_unlock(&cluster->lock);
-        return mfl_fail(err, MFL_STORE_AGAIN, "another server leads the cluster now, or an older commit of this one arrived late");
+        return mfl_fail(err, MFL_STORE_AGAIN,
+                "another server leads the cluster now, or an older commit of this one arrived late");
 }

@@ -17,8 +17,8 @@ void mfl_cluster_log_key(const struct mfl_cluster_place *place, uint64_t seq, ch
         snprintf(key, MFL_ETCD_KEY_BYTES, "%s/log/%016llx", place->prefix, (unsigned long long)seq);
 }
 
-int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place, struct mfl_cluster_view *view,
-        uint64_t *ret_term, struct mfl_error *err)
+int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place,
+        struct mfl_cluster_view *view, uint64_t *ret_term, struct mfl_error *err)
 {
         struct mfl_etcd_values values = {0};
         char text[512] = "";
@@ -38,8 +38,8 @@ int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *pl
 
 /* ---- entries ---- */
 
-static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry *entry, struct mfl_store_change *change,
-        char path[1100], struct mfl_error *err)
+static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry *entry,
+        struct mfl_store_change *change, char path[1100], struct mfl_error *err)
 {
         snprintf(path, 1100, "%s/cluster.whole", reader->place->state_dir);
         change->whole = path;
@@ -48,7 +48,8 @@ static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry 
         return mfl_blobs_get(&reader->place->blobs, entry->sha256, entry->blob_bytes, path, err);
 }
 
-static int take_entry(struct mfl_cluster_reader *reader, const struct mfl_etcd_value *value, struct mfl_error *err)
+static int take_entry(
+        struct mfl_cluster_reader *reader, const struct mfl_etcd_value *value, struct mfl_error *err)
 {
         struct mfl_entry entry;
         struct mfl_store_change change = {0};
@@ -63,7 +64,8 @@ static int take_entry(struct mfl_cluster_reader *reader, const struct mfl_etcd_v
         change.n = entry.n;
         if (entry.kind == MFL_ENTRY_END) {
                 memcpy(reader->ended_by, entry.payload, MFL_MIN(entry.n, sizeof reader->ended_by - 1));
-                return mfl_fail(err, MFL_NOT_FOUND, "the installation has left the cluster: server %s has it in its state directory",
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        "the installation has left the cluster: server %s has it in its state directory",
                         reader->ended_by);
         }
         if (entry.kind == MFL_ENTRY_WHOLE)
@@ -79,7 +81,8 @@ static int read_entries(struct mfl_cluster_reader *reader, bool *ret_behind, str
         char first[MFL_ETCD_KEY_BYTES];
         struct mfl_etcd_values values = {0};
         mfl_cluster_log_key(reader->place, mfl_replica_seq(reader->replica) + 1, first);
-        int r = mfl_etcd_range(reader->etcd, first, reader->place->log_end, MFL_CLUSTER_READ_MAX, &values, err);
+        int r = mfl_etcd_range(
+                reader->etcd, first, reader->place->log_end, MFL_CLUSTER_READ_MAX, &values, err);
         for (uint32_t i = 0; i < values.n && !r; i++)
                 r = take_entry(reader, &values.v[i], err);
         *ret_behind = values.n == MFL_CLUSTER_READ_MAX;
@@ -105,7 +108,8 @@ static uint64_t hash_path(const char *path)
 static bool knows(const struct mfl_cluster_files *files, const struct mfl_cluster_file *file)
 {
         for (uint32_t i = 0; i < files->n; i++)
-                if (files->v[i].path == file->path && !memcmp(files->v[i].sha256, file->sha256, sizeof file->sha256))
+                if (files->v[i].path == file->path &&
+                        !memcmp(files->v[i].sha256, file->sha256, sizeof file->sha256))
                         return true;
         return false;
 }
@@ -124,14 +128,16 @@ static int note(struct mfl_cluster_files *files, const struct mfl_cluster_file *
         return 0;
 }
 
-static int on_file(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int on_file(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct bringing *b = user;
         struct mfl_cluster_reader *reader = b->reader;
         struct mfl_cluster_file file = {.path = hash_path(path)};
         memcpy(file.sha256, sha256, sizeof file.sha256);
         int r = 0;
-        if (!(knows(reader->files, &file) && !access(path, R_OK)) && !mfl_blobs_is(&reader->place->blobs, path, sha256, bytes))
+        if (!(knows(reader->files, &file) && !access(path, R_OK)) &&
+                !mfl_blobs_is(&reader->place->blobs, path, sha256, bytes))
                 r = mfl_blobs_get(&reader->place->blobs, sha256, bytes, path, err);
         return r ? r : note(&b->seen, &file, err);
 }

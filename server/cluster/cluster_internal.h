@@ -14,7 +14,8 @@
 
 /* Where the keys are, and what every request needs. */
 struct mfl_cluster_place {
-        char prefix[64], leader[MFL_ETCD_KEY_BYTES], leader_end[MFL_ETCD_KEY_BYTES], log_end[MFL_ETCD_KEY_BYTES];
+        char prefix[64], leader[MFL_ETCD_KEY_BYTES], leader_end[MFL_ETCD_KEY_BYTES],
+                log_end[MFL_ETCD_KEY_BYTES];
         char state_dir[1024];
         struct mfl_blobs blobs;
 };
@@ -59,8 +60,8 @@ int mfl_cluster_place_init(
 int mfl_cluster_etcd_new(
         const struct mfl_cluster_options *options, struct mfl_etcd **ret_etcd, struct mfl_error *err);
 /* The leader's key as it is now; view's leader is set, and *ret_term (0: nobody leads). */
-int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place, struct mfl_cluster_view *view,
-        uint64_t *ret_term, struct mfl_error *err);
+int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place,
+        struct mfl_cluster_view *view, uint64_t *ret_term, struct mfl_error *err);
 
 /* cluster_follow.c. Applies the next entries, and brings their files. *ret_behind: there is more. MFL_NOT_FOUND: the log has ended
  * (--leave). */
@@ -75,7 +76,8 @@ struct mfl_cluster_reader {
 int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err);
 
 /* cluster_commit.c */
-int mfl_cluster_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+int mfl_cluster_blob(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
 int mfl_cluster_commit(void *user, const struct mfl_store_change *change, struct mfl_error *err);
 /* For both: writes one entry. *ret_result: enum mfl_commit_result. */
 struct mfl_cluster_entry {

@@ -43,7 +43,9 @@ static int take_lead(struct tool *tool, const char *name, struct mfl_error *err)
         if (!r)
                 r = mfl_cluster_leader(tool->etcd, &tool->place, &view, &tool->term, err);
         if (!r && !done)
-                r = mfl_fail(err, MFL_BUSY, "server %s (%s) leads the cluster: stop every server of it first, and wait for its lease",
+                r = mfl_fail(err, MFL_BUSY,
+                        "server %s (%s) leads the cluster: stop every server of it first, and wait for its "
+                        "lease",
                         view.leader_name, view.leader);
         return r;
 }
@@ -70,17 +72,22 @@ static int end(struct tool *tool, int r)
         return r;
 }
 
-static int write_entry(struct tool *tool, const struct mfl_store_change *change, bool ends, struct mfl_error *err)
+static int write_entry(
+        struct tool *tool, const struct mfl_store_change *change, bool ends, struct mfl_error *err)
 {
-        struct mfl_cluster_entry entry = {
-                .etcd = tool->etcd, .place = &tool->place, .change = change, .term = tool->term, .ends = ends};
+        struct mfl_cluster_entry entry = {.etcd = tool->etcd,
+                .place = &tool->place,
+                .change = change,
+                .term = tool->term,
+                .ends = ends};
         int result = MFL_COMMIT_WAIT;
         int r = mfl_cluster_write(&entry, &result, err);
         if (r || result == MFL_COMMIT_DONE)
                 return r;
         char why[sizeof err->text];
         mfl_strcpy(why, sizeof why, err->text);
-        return mfl_fail(err, MFL_BUSY, "the cluster did not take the entry (%.300s): nothing has changed here; try again", why);
+        return mfl_fail(err, MFL_BUSY,
+                "the cluster did not take the entry (%.300s): nothing has changed here; try again", why);
 }
 
 static int check_empty(struct tool *tool, struct mfl_error *err)
@@ -91,11 +98,13 @@ static int check_empty(struct tool *tool, struct mfl_error *err)
         int r = mfl_etcd_range(tool->etcd, first, tool->place.log_end, 1, &values, err);
         bool empty = !values.n;
         mfl_etcd_values_deinit(&values);
-        return r || empty ? r
-                          : mfl_fail(err, MFL_EXISTS,
-                                    "the cluster (prefix %s) has an installation already, and two can't become one; start with an "
-                                    "empty state directory to be another server of it, or name another prefix",
-                                    tool->place.prefix);
+        return r || empty
+                       ? r
+                       : mfl_fail(err, MFL_EXISTS,
+                                 "the cluster (prefix %s) has an installation already, and two can't become "
+                                 "one; start with an "
+                                 "empty state directory to be another server of it, or name another prefix",
+                                 tool->place.prefix);
 }
 
 struct giving {
@@ -103,7 +112,8 @@ struct giving {
         uint32_t n;
 };
 
-static int give_file(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int give_file(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct giving *giving = user;
         giving->n++;
@@ -130,8 +140,8 @@ int mfl_cluster_join(const struct mfl_cluster_options *options, struct mfl_error
                 r = mfl_replica_joined(tool.replica, err);
         unlink(path);
         if (!r)
-                printf("%s is in the cluster now, with %u files in %s: start its servers\n", options->state_dir, giving.n,
-                        options->blobs);
+                printf("%s is in the cluster now, with %u files in %s: start its servers\n",
+                        options->state_dir, giving.n, options->blobs);
         return end(&tool, r);
 }
 
@@ -151,14 +161,16 @@ int mfl_cluster_leave(const struct mfl_cluster_options *options, struct mfl_erro
                 r = ended ? 0 : r;
                 behind = behind && !ended;
         }
-        struct mfl_store_change last = {
-                .seq = r ? 0 : mfl_replica_seq(tool.replica) + 1, .bytes = options->name, .n = strlen(options->name)};
+        struct mfl_store_change last = {.seq = r ? 0 : mfl_replica_seq(tool.replica) + 1,
+                .bytes = options->name,
+                .n = strlen(options->name)};
         if (!r && !ended)
                 r = write_entry(&tool, &last, true, err);
         if (!r)
                 r = mfl_replica_leave(tool.replica, err);
         if (!r)
-                printf("%s is a state directory of its own now: remove 'cluster' from the configuration of this server, and start it. "
+                printf("%s is a state directory of its own now: remove 'cluster' from the configuration of "
+                       "this server, and start it. "
                        "The other servers have nothing to serve any more\n",
                         options->state_dir);
         return end(&tool, r);

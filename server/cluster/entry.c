@@ -38,7 +38,8 @@ int mfl_entry_read(const uint8_t *bytes, size_t n, struct mfl_entry *ret_entry, 
                 return mfl_fail(err, MFL_INVALID, "an entry of %zu bytes is no entry", n);
         memcpy(&head, bytes, sizeof head);
         if (head.magic != MAGIC || head.kind > MFL_ENTRY_END)
-                return mfl_fail(err, MFL_INVALID, "an entry of another kind: was it written by a later release?");
+                return mfl_fail(
+                        err, MFL_INVALID, "an entry of another kind: was it written by a later release?");
         if (!head.id || head.payload_bytes != n - sizeof head)
                 return mfl_fail(err, MFL_INVALID, "an entry that is cut off");
         *ret_entry = (struct mfl_entry){.kind = (enum mfl_entry_kind)head.kind,

@@ -8,7 +8,7 @@
 enum mfl_entry_kind {
         MFL_ENTRY_CHANGES, /* the payload is a changeset of SQLite */
         MFL_ENTRY_WHOLE,   /* a blob is the whole database */
-        MFL_ENTRY_END,     /* the installation has left the cluster (--leave); the payload is the server's name */
+        MFL_ENTRY_END, /* the installation has left the cluster (--leave); the payload is the server's name */
 };
 
 struct mfl_entry {

@@ -63,7 +63,8 @@ static int split_endpoints(struct mfl_etcd *etcd, const char *text, struct mfl_e
                         return mfl_fail(err, MFL_INVALID,
                                 "cluster: etcd: '%.100s': expected a URL such as https://etcd-1:2379", one);
                 if (etcd->n_endpoints == MFL_ETCD_ENDPOINTS_MAX)
-                        return mfl_fail(err, MFL_INVALID, "cluster: etcd: more than %d addresses", MFL_ETCD_ENDPOINTS_MAX);
+                        return mfl_fail(err, MFL_INVALID, "cluster: etcd: more than %d addresses",
+                                MFL_ETCD_ENDPOINTS_MAX);
                 etcd->endpoint[etcd->n_endpoints++] = one;
         }
         return 0;
@@ -127,8 +128,9 @@ void mfl_etcd_values_deinit(struct mfl_etcd_values *values)
 /* Whether a request that ended so can't have reached a member. */
 static bool never_sent(CURLcode code)
 {
-        return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_SSL_CONNECT_ERROR ||
-               code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE;
+        return code == CURLE_COULDNT_CONNECT || code == CURLE_COULDNT_RESOLVE_HOST ||
+               code == CURLE_SSL_CONNECT_ERROR || code == CURLE_PEER_FAILED_VERIFICATION ||
+               code == CURLE_SSL_CERTPROBLEM || code == CURLE_SSL_CACERT_BADFILE;
 }
 
 static void next_endpoint(struct mfl_etcd *etcd)
@@ -152,13 +154,15 @@ static int send_text(struct mfl_etcd *etcd, const char *path, const char *body, 
                 return 0;
         next_endpoint(etcd);
         if (code)
-                return mfl_fail(err, never_sent(code) ? MFL_ETCD_AWAY : MFL_ETCD_UNKNOWN, "etcd %.200s: %s", url,
-                        etcd->too_large ? "the answer is too large" : curl_easy_strerror(code));
-        return mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd %.200s: status %ld: %.200s", url, status, etcd->n_answer ? etcd->answer : "");
+                return mfl_fail(err, never_sent(code) ? MFL_ETCD_AWAY : MFL_ETCD_UNKNOWN, "etcd %.200s: %s",
+                        url, etcd->too_large ? "the answer is too large" : curl_easy_strerror(code));
+        return mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd %.200s: status %ld: %.200s", url, status,
+                etcd->n_answer ? etcd->answer : "");
 }
 
 /* Takes over the request. */
-static int ask(struct mfl_etcd *etcd, const char *path, json_t *request, json_t **ret_answer, struct mfl_error *err)
+static int ask(
+        struct mfl_etcd *etcd, const char *path, json_t *request, json_t **ret_answer, struct mfl_error *err)
 {
         char *body = request ? json_dumps(request, JSON_COMPACT) : NULL;
         json_decref(request);
@@ -169,11 +173,13 @@ static int ask(struct mfl_etcd *etcd, const char *path, json_t *request, json_t 
         if (r)
                 return r;
         json_error_t why;
-        json_t *answer = json_loadb(etcd->n_answer ? etcd->answer : "", etcd->n_answer, JSON_REJECT_DUPLICATES, &why);
+        json_t *answer =
+                json_loadb(etcd->n_answer ? etcd->answer : "", etcd->n_answer, JSON_REJECT_DUPLICATES, &why);
         if (!json_is_object(answer)) {
                 json_decref(answer);
                 next_endpoint(etcd);
-                return mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd %s: the answer is not JSON: %.100s", path, why.text);
+                return mfl_fail(
+                        err, MFL_ETCD_UNKNOWN, "etcd %s: the answer is not JSON: %.100s", path, why.text);
         }
         *ret_answer = answer;
         return 0;
@@ -213,7 +219,8 @@ static json_t *make_key(const char *key)
 
 /* ---- leases ---- */
 
-int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s, struct mfl_error *err)
+int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s,
+        struct mfl_error *err)
 {
         json_t *answer;
         int r = ask(etcd, "lease/grant", json_pack("{s:o}", "TTL", make_number(ttl_s)), &answer, err);
@@ -222,7 +229,8 @@ int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, u
         *ret_lease = number_of(answer, "ID");
         *ret_ttl_s = (uint32_t)number_of(answer, "TTL");
         json_decref(answer);
-        return *ret_lease && *ret_ttl_s ? 0 : mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd: a lease without a number");
+        return *ret_lease && *ret_ttl_s ? 0
+                                        : mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd: a lease without a number");
 }
 
 int mfl_etcd_keep(struct mfl_etcd *etcd, uint64_t lease, uint32_t *ret_ttl_s, struct mfl_error *err)
@@ -274,7 +282,8 @@ int mfl_etcd_range(struct mfl_etcd *etcd, const char *first, const char *end, ui
 {
         json_t *answer;
         int r = ask(etcd, "kv/range",
-                json_pack("{s:o,s:o,s:o}", "key", make_key(first), "range_end", make_key(end), "limit", make_number(limit)),
+                json_pack("{s:o,s:o,s:o}", "key", make_key(first), "range_end", make_key(end), "limit",
+                        make_number(limit)),
                 &answer, err);
         if (r)
                 return r;
@@ -299,21 +308,23 @@ int mfl_etcd_range(struct mfl_etcd *etcd, const char *first, const char *end, ui
 /* {"request_put": ...} */
 static json_t *make_put(const char *key, const void *value, size_t n, uint64_t lease)
 {
-        return json_pack("{s:{s:o,s:o,s:o}}", "request_put", "key", make_key(key), "value", make_bytes(value, n), "lease",
-                make_number(lease));
+        return json_pack("{s:{s:o,s:o,s:o}}", "request_put", "key", make_key(key), "value",
+                make_bytes(value, n), "lease", make_number(lease));
 }
 
 static json_t *make_absent(const char *key)
 {
-        return json_pack("{s:s,s:s,s:o,s:o}", "target", "VERSION", "result", "EQUAL", "key", make_key(key), "version",
-                make_number(0));
+        return json_pack("{s:s,s:s,s:o,s:o}", "target", "VERSION", "result", "EQUAL", "key", make_key(key),
+                "version", make_number(0));
 }
 
 /* Takes over both lists. */
-static int transact(struct mfl_etcd *etcd, json_t *compare, json_t *then, bool *ret_done, struct mfl_error *err)
+static int transact(
+        struct mfl_etcd *etcd, json_t *compare, json_t *then, bool *ret_done, struct mfl_error *err)
 {
         json_t *answer;
-        int r = ask(etcd, "kv/txn", json_pack("{s:o,s:o}", "compare", compare, "success", then), &answer, err);
+        int r = ask(
+                etcd, "kv/txn", json_pack("{s:o,s:o}", "compare", compare, "success", then), &answer, err);
         if (r)
                 return r;
         bool there = json_is_object(json_object_get(answer, "header"));
@@ -322,21 +333,22 @@ static int transact(struct mfl_etcd *etcd, json_t *compare, json_t *then, bool *
         return there ? 0 : mfl_fail(err, MFL_ETCD_UNKNOWN, "etcd: no answer to a transaction");
 }
 
-int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease, bool *ret_done,
-        struct mfl_error *err)
+int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease,
+        bool *ret_done, struct mfl_error *err)
 {
-        return transact(etcd, json_pack("[o]", make_absent(key)), json_pack("[o]", make_put(key, value, n, lease)), ret_done,
-                err);
+        return transact(etcd, json_pack("[o]", make_absent(key)),
+                json_pack("[o]", make_put(key, value, n, lease)), ret_done, err);
 }
 
 int mfl_etcd_commit(
         struct mfl_etcd *etcd, const struct mfl_etcd_commit *commit, bool *ret_done, struct mfl_error *err)
 {
-        json_t *guard = json_pack("{s:s,s:s,s:o,s:o}", "target", "CREATE", "result", "EQUAL", "key", make_key(commit->guard),
-                "create_revision", make_number(commit->term));
+        json_t *guard = json_pack("{s:s,s:s,s:o,s:o}", "target", "CREATE", "result", "EQUAL", "key",
+                make_key(commit->guard), "create_revision", make_number(commit->term));
         json_t *then = json_pack("[o]", make_put(commit->key, commit->value, commit->n, 0));
         if (*commit->drop_first)
-                json_array_append_new(then, json_pack("{s:{s:o,s:o}}", "request_delete_range", "key", make_key(commit->drop_first),
-                                                    "range_end", make_key(commit->drop_end)));
+                json_array_append_new(
+                        then, json_pack("{s:{s:o,s:o}}", "request_delete_range", "key",
+                                      make_key(commit->drop_first), "range_end", make_key(commit->drop_end)));
         return transact(etcd, json_pack("[o,o]", guard, make_absent(commit->key)), then, ret_done, err);
 }

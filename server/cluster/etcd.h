@@ -21,7 +21,7 @@ enum {
 #define MFL_ETCD_KEY_BYTES 128
 
 struct mfl_etcd_options {
-        const char *endpoints; /* "http://a:2379,http://b:2379" */
+        const char *endpoints;       /* "http://a:2379,http://b:2379" */
         const char *ca, *cert, *key; /* PEM files for https; "": the system's CAs, no certificate */
         uint32_t timeout_ms;         /* of one request */
 };
@@ -41,12 +41,13 @@ void mfl_etcd_values_deinit(struct mfl_etcd_values *values);
 
 struct mfl_etcd;
 /* Connects to nobody yet. MFL_INVALID: an endpoint that is no http:// or https:// URL, or a build without libcurl. */
-int mfl_etcd_new(
-        const struct mfl_etcd_options *options, struct mfl_etcd **ret_etcd, struct mfl_error *err) MFL_MUST_CHECK;
+int mfl_etcd_new(const struct mfl_etcd_options *options, struct mfl_etcd **ret_etcd,
+        struct mfl_error *err) MFL_MUST_CHECK;
 void mfl_etcd_free(struct mfl_etcd *etcd); /* NULL is fine */
 
 /* A lease of ttl_s seconds; etcd may grant a longer one. */
-int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s, struct mfl_error *err);
+int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s,
+        struct mfl_error *err);
 /* *ret_ttl_s 0: the lease is gone. */
 int mfl_etcd_keep(struct mfl_etcd *etcd, uint64_t lease, uint32_t *ret_ttl_s, struct mfl_error *err);
 int mfl_etcd_revoke(struct mfl_etcd *etcd, uint64_t lease, struct mfl_error *err);
@@ -55,8 +56,8 @@ int mfl_etcd_revoke(struct mfl_etcd *etcd, uint64_t lease, struct mfl_error *err
 int mfl_etcd_range(struct mfl_etcd *etcd, const char *first, const char *end, uint32_t limit,
         struct mfl_etcd_values *ret_values, struct mfl_error *err);
 /* Writes a key that does not exist. lease 0: for good. *ret_done false: it exists. */
-int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease, bool *ret_done,
-        struct mfl_error *err);
+int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease,
+        bool *ret_done, struct mfl_error *err);
 
 /* One transaction: if `guard` was created by revision `term`, and `key` does not exist, writes key and deletes [drop_first,
  * drop_end) ("" for nothing). */

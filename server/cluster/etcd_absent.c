@@ -5,7 +5,8 @@
 int mfl_etcd_new(const struct mfl_etcd_options *options, struct mfl_etcd **ret_etcd, struct mfl_error *err)
 {
         return mfl_fail(err, MFL_INVALID,
-                "cluster: this build of mfl-server has no libcurl: install libcurl4-openssl-dev and build it again, or remove "
+                "cluster: this build of mfl-server has no libcurl: install libcurl4-openssl-dev and build it "
+                "again, or remove "
                 "'cluster' from the configuration");
 }
 
@@ -22,7 +23,8 @@ static int absent(struct mfl_error *err)
         return mfl_fail(err, MFL_ETCD_AWAY, "this build has no libcurl");
 }
 
-int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s, struct mfl_error *err)
+int mfl_etcd_grant(struct mfl_etcd *etcd, uint32_t ttl_s, uint64_t *ret_lease, uint32_t *ret_ttl_s,
+        struct mfl_error *err)
 {
         return absent(err);
 }
@@ -43,8 +45,8 @@ int mfl_etcd_range(struct mfl_etcd *etcd, const char *first, const char *end, ui
         return absent(err);
 }
 
-int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease, bool *ret_done,
-        struct mfl_error *err)
+int mfl_etcd_create(struct mfl_etcd *etcd, const char *key, const void *value, size_t n, uint64_t lease,
+        bool *ret_done, struct mfl_error *err)
 {
         return absent(err);
 }

@@ -32,12 +32,12 @@ enum mfl_lead_state {
 
 enum mfl_lead_event_kind {
         MFL_LEAD_EV_TICK,
-        MFL_LEAD_EV_READ,     /* of READ. ok; leader: somebody's key is there; behind: there are entries that are not applied yet */
+        MFL_LEAD_EV_READ, /* of READ. ok; leader: somebody's key is there; behind: there are entries that are not applied yet */
         MFL_LEAD_EV_GRANTED,  /* of GRANT. ok; lease, ttl_ms */
         MFL_LEAD_EV_CAMPAIGN, /* of CAMPAIGN. ok; term: ours; 0: another server leads */
         MFL_LEAD_EV_KEPT,     /* of KEEP. ok; ttl_ms 0: etcd has ended the lease */
         MFL_LEAD_EV_FENCED,   /* a commit was refused: another server leads, or will */
-        MFL_LEAD_EV_RESUMED,  /* after STEP_DOWN, or because the server ended by itself: nothing is open any more */
+        MFL_LEAD_EV_RESUMED, /* after STEP_DOWN, or because the server ended by itself: nothing is open any more */
 };
 
 struct mfl_lead_event {
@@ -51,10 +51,10 @@ struct mfl_lead_event {
 
 enum mfl_lead_action_kind {
         MFL_LEAD_ACT_NONE,
-        MFL_LEAD_ACT_READ,      /* the leader's key, and the next entries, which are applied */
-        MFL_LEAD_ACT_GRANT,     /* a lease */
-        MFL_LEAD_ACT_CAMPAIGN,  /* create the leader's key with the lease; if it is there, find out whose it is */
-        MFL_LEAD_ACT_KEEP,      /* the lease */
+        MFL_LEAD_ACT_READ,     /* the leader's key, and the next entries, which are applied */
+        MFL_LEAD_ACT_GRANT,    /* a lease */
+        MFL_LEAD_ACT_CAMPAIGN, /* create the leader's key with the lease; if it is there, find out whose it is */
+        MFL_LEAD_ACT_KEEP,     /* the lease */
         MFL_LEAD_ACT_REVOKE,    /* the lease; no result is waited for */
         MFL_LEAD_ACT_SERVE,     /* open the store, with the term */
         MFL_LEAD_ACT_STEP_DOWN, /* close everything, then RESUMED */
@@ -67,12 +67,12 @@ struct mfl_lead_options {
 struct mfl_lead {
         struct mfl_lead_options options;
         enum mfl_lead_state state;
-        uint64_t lease, term;    /* 0: none */
-        uint64_t until_ms;       /* the lease's end, by this server's clock */
-        uint64_t keep_ms;        /* when to keep it next */
-        uint64_t read_ms;        /* FOLLOW, CATCH_UP: when to read next */
-        uint64_t wake_ms;        /* result: the next TICK */
-        uint64_t old_lease; /* to be revoked; valid with REVOKE */
+        uint64_t lease, term; /* 0: none */
+        uint64_t until_ms;    /* the lease's end, by this server's clock */
+        uint64_t keep_ms;     /* when to keep it next */
+        uint64_t read_ms;     /* FOLLOW, CATCH_UP: when to read next */
+        uint64_t wake_ms;     /* result: the next TICK */
+        uint64_t old_lease;   /* to be revoked; valid with REVOKE */
         bool revokes;
 };
 

@@ -27,20 +27,21 @@ static int read_etcd(
 
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_server_cluster, member_)
 static const struct mfl_yaml_field cluster_fields[] = {
-        {.key = "etcd", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_server_cluster, etcd), .read = read_etcd, .required = true},
-        {.key = "name", AT(STRING, name)},
-        {.key = "address", AT(STRING, address)},
-        {.key = "blobs", AT(STRING, blobs), .required = true},
-        {.key = "prefix", AT(STRING, prefix)},
+        {.key = "etcd",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_server_cluster, etcd),
+                .read = read_etcd,
+                .required = true},
+        {.key = "name", AT(STRING, name)}, {.key = "address", AT(STRING, address)},
+        {.key = "blobs", AT(STRING, blobs), .required = true}, {.key = "prefix", AT(STRING, prefix)},
         {.key = "lease", AT(DURATION, lease_ms), .min = 2000, .max = 60000},
-        {.key = "tls_ca", AT(STRING, tls_ca)},
-        {.key = "tls_cert", AT(STRING, tls_cert)},
-        {.key = "tls_key", AT(STRING, tls_key)},
-        {0}};
+        {.key = "tls_ca", AT(STRING, tls_ca)}, {.key = "tls_cert", AT(STRING, tls_cert)},
+        {.key = "tls_key", AT(STRING, tls_key)}, {0}};
 
 static bool is_name(const char *text)
 {
-        return *text && text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")] == 0;
+        return *text &&
+               text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")] == 0;
 }
 
 static int read_cluster(
@@ -52,7 +53,8 @@ static int read_cluster(
         if (r)
                 return r;
         if (!is_name(cluster->prefix))
-                return mfl_yaml_fail(doc, mfl_yaml_find(node, "prefix"), err, "expected 1 to 39 of A-Z a-z 0-9 . _ -");
+                return mfl_yaml_fail(
+                        doc, mfl_yaml_find(node, "prefix"), err, "expected 1 to 39 of A-Z a-z 0-9 . _ -");
         if (*cluster->blobs != '/')
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "blobs"), err,
                         "expected an absolute path, of a directory that all servers share");
@@ -260,27 +262,34 @@ static int check_cluster(struct mfl_server_config *config, struct mfl_error *err
 {
         struct mfl_server_cluster *cluster = &config->cluster;
         if (!cluster->on && (*cluster->name || *cluster->address))
-                return mfl_fail(err, MFL_INVALID, "--cluster-name and --cluster-address need a configuration with 'cluster'");
+                return mfl_fail(err, MFL_INVALID,
+                        "--cluster-name and --cluster-address need a configuration with 'cluster'");
         if (!cluster->on)
                 return config->join_cluster || config->leave
                                ? mfl_fail(err, MFL_INVALID,
-                                         "--join-cluster and --leave need a configuration with 'cluster' (--config FILE)")
+                                         "--join-cluster and --leave need a configuration with 'cluster' "
+                                         "(--config FILE)")
                                : 0;
         if (!is_name(cluster->name))
-                return mfl_fail(err, MFL_INVALID, "cluster: name: '%s': expected 1 to 63 of A-Z a-z 0-9 . _ -, another one for each server",
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: name: '%s': expected 1 to 63 of A-Z a-z 0-9 . _ -, another one for each "
+                        "server",
                         cluster->name);
         if (*config->upstream)
-                return mfl_fail(err, MFL_INVALID, "cluster: a relay keeps no state: 'upstream' and 'cluster' exclude each other");
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: a relay keeps no state: 'upstream' and 'cluster' exclude each other");
         if (config->repair)
                 return mfl_fail(err, MFL_INVALID,
-                        "--repair is not for a server of a cluster: remove its state directory, and the server brings it from the "
+                        "--repair is not for a server of a cluster: remove its state directory, and the "
+                        "server brings it from the "
                         "cluster again");
         if (*cluster->address)
                 return 0;
         const char *listen = config->listen;
         if (*listen == ':' || !strncmp(listen, "0.0.0.0", 7) || !strncmp(listen, "[::]", 4))
                 return mfl_fail(err, MFL_INVALID,
-                        "cluster: address is missing: peers can't be sent to %s; write the HOST:PORT that they reach this server at",
+                        "cluster: address is missing: peers can't be sent to %s; write the HOST:PORT that "
+                        "they reach this server at",
                         listen);
         mfl_strcpy(cluster->address, sizeof cluster->address, listen);
         return 0;
@@ -309,10 +318,13 @@ int mfl_server_config_load(
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
                         (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
-        *ret_usage = (*config.backup != 0) + config.check_state + config.repair + config.join_cluster + config.leave > 1;
+        *ret_usage = (*config.backup != 0) + config.check_state + config.repair + config.join_cluster +
+                             config.leave >
+                     1;
         if (*ret_usage)
                 return mfl_fail(err, MFL_INVALID,
-                        "use only one of --backup, --check-state, --repair, --join-cluster and --leave; --backup also checks what it "
+                        "use only one of --backup, --check-state, --repair, --join-cluster and --leave; "
+                        "--backup also checks what it "
                         "saves");
         r = check_tls(&config, err);
         if (!r)

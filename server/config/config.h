@@ -35,7 +35,7 @@ struct mfl_server_config {
         char upstream[256];                   /* of a relay; "": this is a server */
         char name[64];                        /* of a relay; "": from its certificate, or the host */
         struct mfl_server_cluster cluster;
-        bool insecure_http;                   /* also on an address other than loopback */
+        bool insecure_http; /* also on an address other than loopback */
         /* PEM files (proto/tls/tls.h). The first three together: TLS; none: plain TCP. */
         char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
         int ready_fd; /* -1: none; command line only */
@@ -45,9 +45,9 @@ struct mfl_server_config {
         bool allow_simulation; /* jobs with simulated attacks */
         char plugins[1024];    /* a directory of strategies (server/strategy/plugin.h); "": none */
         /* Command line only; instead of serving: */
-        char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
-        bool check_state;  /* verify state_dir */
-        bool repair;       /* make state_dir usable without the lost data */
+        char backup[1024];        /* directory for a back-up of state_dir; "": none is wanted */
+        bool check_state;         /* verify state_dir */
+        bool repair;              /* make state_dir usable without the lost data */
         bool join_cluster, leave; /* take state_dir into the cluster, or out of it */
 };
 

@@ -76,7 +76,8 @@ static int serve(struct mfl_server_config *config, struct mfl_cluster *cluster, 
                         r = mfl_server_run(server, err);
                 turned = server->turned;
                 const bool led = cluster && !server->standby;
-                mfl_strcpy(config->listen, sizeof config->listen, mfl_server_address(server)); /* the port, if it was 0 */
+                mfl_strcpy(config->listen, sizeof config->listen,
+                        mfl_server_address(server)); /* the port, if it was 0 */
                 mfl_server_close(server);
                 if (led)
                         mfl_cluster_closed(cluster);
@@ -188,7 +189,7 @@ int main(int argc, char **argv)
         if (r)
                 mfl_log(MFL_LOG_ERROR, "%s", err.text);
         /* A restart helps against none of these. */
-        const bool is_final = r == MFL_INVALID || r == MFL_STORE_NEWER || r == MFL_STORE_DAMAGED || r == MFL_STORE_ORPHANS_FULL ||
-                              r == MFL_EXISTS;
+        const bool is_final = r == MFL_INVALID || r == MFL_STORE_NEWER || r == MFL_STORE_DAMAGED ||
+                              r == MFL_STORE_ORPHANS_FULL || r == MFL_EXISTS;
         return is_final ? EXIT_CONFIG : r ? 1 : 0;
 }

@@ -404,8 +404,9 @@ static int open_standby(struct mfl_server *server, struct mfl_error *err)
         mfl_standby_open(server);
         r = mfl_server_listen(server, err);
         if (!r)
-                mfl_log(MFL_LOG_INFO, "server %s of a cluster: listening on %s%s, following", server->config.cluster.name,
-                        server->address, mfl_admission_has_tls(&server->sessions) ? " with TLS" : "");
+                mfl_log(MFL_LOG_INFO, "server %s of a cluster: listening on %s%s, following",
+                        server->config.cluster.name, server->address,
+                        mfl_admission_has_tls(&server->sessions) ? " with TLS" : "");
         return r;
 }
 
@@ -425,8 +426,8 @@ static void take_role(struct mfl_server *server, struct mfl_cluster *cluster)
         server->sessions.term = view.term;
 }
 
-int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster, struct mfl_server **ret_server,
-        struct mfl_error *err)
+int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster,
+        struct mfl_server **ret_server, struct mfl_error *err)
 {
         struct mfl_server *server = mfl_calloc(1, sizeof *server);
         if (!server)
@@ -505,7 +506,8 @@ void mfl_server_close(struct mfl_server *server)
         else if (!server->standby)
                 mfl_pages_close(&server->pages);
         mfl_loop_begin_close(&server->loop);
-        mfl_sessions_end(&server->sessions, server->turned ? "the cluster's leader changes" : "the server is stopping");
+        mfl_sessions_end(&server->sessions,
+                server->turned ? "the cluster's leader changes" : "the server is stopping");
         close_handles(server);
         mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
         if (server->relay)

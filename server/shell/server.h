@@ -33,7 +33,7 @@ struct mfl_server {
         struct mfl_gate gate;
         struct mfl_daemons daemons;
         struct mfl_carriers carriers;
-        struct mfl_relay *relay; /* with upstream, in place of everything from the store to the pages */
+        struct mfl_relay *relay;     /* with upstream, in place of everything from the store to the pages */
         struct mfl_cluster *cluster; /* NULL: this server is alone; not its own */
         bool standby;                /* it does not lead the cluster: neither core nor state are open */
         bool turned;                 /* the role in the cluster is another one now */
@@ -52,8 +52,8 @@ struct mfl_server {
 };
 
 /* Nothing to close when it fails: the process ends. cluster, which may be NULL, outlives it. */
-int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster, struct mfl_server **ret_server,
-        struct mfl_error *err);
+int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster,
+        struct mfl_server **ret_server, struct mfl_error *err);
 const char *mfl_server_address(const struct mfl_server *server);
 /* Runs until stopped, or until server->turned: then it is closed, and opened again. */
 int mfl_server_run(struct mfl_server *server, struct mfl_error *err);

@@ -57,8 +57,8 @@ static bool send_away(struct mfl_session *session, const Mfl__Envelope *hello)
                 mfl_snprintf(text, sizeof text, "this server (%s) does not lead the cluster: %s (%s) does",
                         server->config.cluster.name, view.leader_name, view.leader);
         else
-                mfl_snprintf(text, sizeof text, "no server leads the cluster at the moment%s%.400s", *view.trouble ? ": " : "",
-                        view.trouble);
+                mfl_snprintf(text, sizeof text, "no server leads the cluster at the moment%s%.400s",
+                        *view.trouble ? ": " : "", view.trouble);
         session->stream.leader = *view.leader ? view.leader : NULL;
         mfl_session_refuse(session, text);
         session->stream.leader = NULL;
@@ -70,14 +70,14 @@ static int never_greeted(struct mfl_session *session, const Mfl__Envelope *hello
         return mfl_fail(err, MFL_INVALID, "this server does not lead the cluster");
 }
 
-static int never_payload(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes, void **ret_dst,
-        struct mfl_error *err)
+static int never_payload(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err)
 {
         return never_greeted(session, envelope, err);
 }
 
-static int never_frame(
-        struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes, struct mfl_error *err)
+static int never_frame(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
+        struct mfl_error *err)
 {
         return never_greeted(session, envelope, err);
 }
@@ -94,7 +94,8 @@ static const struct mfl_session_ops ops = {.admit = send_away,
 
 void mfl_standby_open(struct mfl_server *server)
 {
-        static const Mfl__Role roles[] = {MFL__ROLE__ROLE_DAEMON, MFL__ROLE__ROLE_OPERATOR, MFL__ROLE__ROLE_RELAY};
+        static const Mfl__Role roles[] = {
+                MFL__ROLE__ROLE_DAEMON, MFL__ROLE__ROLE_OPERATOR, MFL__ROLE__ROLE_RELAY};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(roles); i++)
                 mfl_sessions_register(&server->sessions, roles[i], &ops, server);
 }

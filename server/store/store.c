@@ -428,8 +428,8 @@ static int open_store(const char *state_dir, const struct mfl_store_cluster *clu
         return 0;
 }
 
-int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster, struct mfl_store **ret_store,
-        struct mfl_error *err)
+int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster,
+        struct mfl_store **ret_store, struct mfl_error *err)
 {
         return open_store(state_dir, cluster, NULL, NULL, ret_store, err);
 }

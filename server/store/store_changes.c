@@ -114,11 +114,14 @@ int mfl_changes_apply(struct mfl_db *db, const void *bytes, size_t n, struct mfl
         int rc = sqlite3changeset_apply(
                 mfl_db_sqlite(db), (int)n, (void *)(uintptr_t)bytes, NULL, on_conflict, &conflict);
         if (rc == SQLITE_ABORT)
-                return mfl_fail(err, MFL_INVALID, "a row of the table %s is not as it was for the leader (conflict %d)",
-                        conflict.table, conflict.kind);
+                return mfl_fail(err, MFL_INVALID,
+                        "a row of the table %s is not as it was for the leader (conflict %d)", conflict.table,
+                        conflict.kind);
         if (rc == SQLITE_FULL || rc == SQLITE_IOERR)
-                return mfl_fail(err, rc == SQLITE_FULL ? MFL_STORE_FULL : MFL_STORE_AGAIN, "apply changes: %s", sqlite3_errstr(rc));
+                return mfl_fail(err, rc == SQLITE_FULL ? MFL_STORE_FULL : MFL_STORE_AGAIN,
+                        "apply changes: %s", sqlite3_errstr(rc));
         if (rc == SQLITE_CORRUPT || rc == SQLITE_SCHEMA)
-                return mfl_fail(err, MFL_INVALID, "changes that do not fit this database: %s", sqlite3_errstr(rc));
+                return mfl_fail(
+                        err, MFL_INVALID, "changes that do not fit this database: %s", sqlite3_errstr(rc));
         return rc ? fail(rc, err) : 0;
 }

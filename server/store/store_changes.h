@@ -9,7 +9,8 @@ struct mfl_changes;
 /* Records all changes from now on. */
 int mfl_changes_begin(struct mfl_db *db, struct mfl_changes **ret_changes, struct mfl_error *err);
 /* Those so far: bytes on SQLite's heap, valid until the end. */
-int mfl_changes_get(struct mfl_changes *changes, const void **ret_bytes, size_t *ret_n, struct mfl_error *err);
+int mfl_changes_get(
+        struct mfl_changes *changes, const void **ret_bytes, size_t *ret_n, struct mfl_error *err);
 void mfl_changes_end(struct mfl_changes *changes); /* NULL is fine */
 /* Writes the whole database, as the open transaction has made it, to a file, durably. (SQLite's backup API refuses a database that its
  * own connection is writing to.) It is in memory meanwhile. */

@@ -19,7 +19,9 @@ static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
 int mfl_store_cluster_seq(struct mfl_db *db, int64_t schema, int64_t *ret_seq, struct mfl_error *err)
 {
         *ret_seq = -1;
-        return schema ? mfl_db_query(db, on_int, ret_seq, err, "SELECT value FROM meta WHERE key = 'cluster_seq'", "") : 0;
+        return schema ? mfl_db_query(db, on_int, ret_seq, err,
+                                "SELECT value FROM meta WHERE key = 'cluster_seq'", "")
+                      : 0;
 }
 
 int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_error *err)
@@ -30,19 +32,22 @@ int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_
                 return r;
         if (seq >= 0 && !store->cluster && !store->on_repair)
                 return mfl_fail(err, MFL_EXISTS,
-                        "state directory %.200s belongs to a cluster: give the server its 'cluster' (docs/admin.md, Several "
+                        "state directory %.200s belongs to a cluster: give the server its 'cluster' "
+                        "(docs/admin.md, Several "
                         "servers), or take the directory out with mfl-server --leave",
                         store->dir);
         if (seq < 0 && schema && store->cluster)
                 return mfl_fail(err, MFL_EXISTS,
-                        "state directory %.200s is of a server of its own: take it into the cluster with mfl-server "
+                        "state directory %.200s is of a server of its own: take it into the cluster with "
+                        "mfl-server "
                         "--join-cluster",
                         store->dir);
         store->seq = seq > 0 ? (uint64_t)seq : 0;
         return 0;
 }
 
-int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err)
 {
         return store->cluster ? store->cluster->blob(store->cluster->user, path, sha256, bytes, err) : 0;
 }
@@ -84,7 +89,8 @@ int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_er
         char from[MFL_STORE_PATH_BYTES], to[MFL_STORE_PATH_BYTES];
         struct mfl_store_file file = {""};
         mfl_store_path(store, id, MFL_STORE_STATES_FILE, from);
-        snprintf(to, sizeof to, "%.3900s/uploads/states-%.64s", store->dir, id); /* a start empties that directory */
+        snprintf(to, sizeof to, "%.3900s/uploads/states-%.64s", store->dir,
+                id); /* a start empties that directory */
         int r = mfl_store_code(copy_file(from, to, err));
         if (!r)
                 r = mfl_store_code(mfl_store_sha256_file(to, file.sha256, &file.bytes, err));
@@ -92,15 +98,18 @@ int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_er
                 r = mfl_store_give(store, to, file.sha256, file.bytes, err);
         unlink(to);
         return r ? r
-                 : mfl_db_run(store->db, err, "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)", "tbi",
-                           id, (const void *)file.sha256, sizeof file.sha256, (int64_t)file.bytes);
+                 : mfl_db_run(store->db, err,
+                           "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)",
+                           "tbi", id, (const void *)file.sha256, sizeof file.sha256, (int64_t)file.bytes);
 }
 
-int mfl_store_whole(struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err)
+int mfl_store_whole(
+        struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err)
 {
         int r = mfl_changes_whole(db, path, err);
         if (!r)
-                r = mfl_store_code(mfl_store_sha256_file(path, change->whole_sha256, &change->whole_bytes, err));
+                r = mfl_store_code(
+                        mfl_store_sha256_file(path, change->whole_sha256, &change->whole_bytes, err));
         change->whole = path;
         return r;
 }
@@ -108,8 +117,10 @@ int mfl_store_whole(struct mfl_db *db, const char *path, struct mfl_store_change
 int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err)
 {
         char path[MFL_STORE_PATH_BYTES];
-        struct mfl_store_change change = {.seq = store->seq + 1, .schema = (uint32_t)mfl_store_schema_newest()};
-        int r = mfl_db_run(store->db, err, "INSERT OR REPLACE INTO meta (key, value) VALUES ('cluster_seq', ?1)", "i",
+        struct mfl_store_change change = {
+                .seq = store->seq + 1, .schema = (uint32_t)mfl_store_schema_newest()};
+        int r = mfl_db_run(store->db, err,
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('cluster_seq', ?1)", "i",
                 (int64_t)change.seq);
         bool whole = store->whole || change.seq % MFL_STORE_WHOLE_EVERY == 0;
         if (!r && !whole) /* changes of the schema can't be recorded */

@@ -36,25 +36,27 @@ struct mfl_store_change {
  * is concerned, and the caller may try again. If the entry was written after all, or another server leads, the cluster closes the
  * server. */
 struct mfl_store_cluster {
-        int (*blob)(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+        int (*blob)(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes,
+                struct mfl_error *err);
         int (*commit)(void *user, const struct mfl_store_change *change, struct mfl_error *err);
         void *user;
 };
 /* As mfl_store_open; cluster NULL is mfl_store_open. It outlives the store. MFL_EXISTS: the directory belongs to a cluster, and
  * cluster is NULL, or the other way round. */
-int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster, struct mfl_store **ret_store,
-        struct mfl_error *err);
+int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster,
+        struct mfl_store **ret_store, struct mfl_error *err);
 
 /* ---- a follower's directory ---- */
 struct mfl_replica;
 /* Makes the directory, takes its lock, and opens the database as it is, without checks or migration. MFL_EXISTS: it is that of a
  * server of its own, with jobs. Other errors as mfl_store_open. */
 int mfl_replica_open(const char *state_dir, struct mfl_replica **ret_replica, struct mfl_error *err);
-void mfl_replica_close(struct mfl_replica *replica); /* NULL is fine */
+void mfl_replica_close(struct mfl_replica *replica);         /* NULL is fine */
 uint64_t mfl_replica_seq(const struct mfl_replica *replica); /* of the last entry applied; 0: none */
 /* Applies the entry after the last one, or one that is a whole database (the file is moved), durably. MFL_STORE_NEWER: its schema is
  * a later release's. MFL_STORE_DAMAGED: this database is not what the entry was made for. */
-int mfl_replica_apply(struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err);
+int mfl_replica_apply(
+        struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err);
 
 /* A file that rows name: PATH, with that SHA-256. bytes 0: the size is not known. */
 typedef int mfl_replica_on_file(

@@ -39,7 +39,7 @@ struct mfl_store {
         const struct mfl_store_cluster *cluster; /* NULL: none; the next four are its */
         struct mfl_changes *changes;             /* of the open transaction */
         uint64_t seq;                            /* of the last entry in the database */
-        bool whole;                              /* the schema changes: the next entry is the whole database */
+        bool whole; /* the schema changes: the next entry is the whole database */
 
         pthread_mutex_t log_mutex; /* protects the rest; taken inside mutex, never the other way round */
         uint64_t next_seq, lost;
@@ -63,11 +63,13 @@ int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err);
 /* -1: the database is of a server of its own. schema 0: an empty database. */
 int mfl_store_cluster_seq(struct mfl_db *db, int64_t schema, int64_t *ret_seq, struct mfl_error *err);
 /* Saves the database, as the open transaction sees it, and describes the file. */
-int mfl_store_whole(struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err);
+int mfl_store_whole(
+        struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err);
 /* Reads the number of the last entry. MFL_EXISTS, see mfl_store_open_in. */
 int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_error *err);
 /* A file that rows are going to name. */
-int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err);
 /* What clients keep, as the round that is being committed leaves it: the whole file. */
 int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* store.c: the directory, made and locked; close it with mfl_store_close. */

@@ -237,7 +237,8 @@ static int insert_job(
         return r ? r : mfl_store_make_job_dir(store, id, err);
 }
 
-static int give_initial(struct mfl_store *store, const char *id, const uint8_t sha256[32], struct mfl_error *err)
+static int give_initial(
+        struct mfl_store *store, const char *id, const uint8_t sha256[32], struct mfl_error *err)
 {
         char path[MFL_STORE_PATH_BYTES];
         struct stat st;

@@ -34,8 +34,9 @@ static int read_schema(struct mfl_db *db, int64_t *ret_schema, struct mfl_error 
 static int refuse_newer(const char *what, int64_t schema, struct mfl_error *err)
 {
         return mfl_fail(err, MFL_STORE_NEWER,
-                "%.200s has schema %lld; this is mfl-server %s, which supports schemas up to %d: upgrade this server, too", what,
-                (long long)schema, MFL_VERSION, mfl_store_schema_newest());
+                "%.200s has schema %lld; this is mfl-server %s, which supports schemas up to %d: upgrade "
+                "this server, too",
+                what, (long long)schema, MFL_VERSION, mfl_store_schema_newest());
 }
 
 /* join: the directory must not be in a cluster; else it must be, or be empty. */
@@ -51,7 +52,8 @@ static int open_database(struct mfl_replica *replica, bool join, struct mfl_erro
                 r = mfl_store_cluster_seq(store->db, schema, &seq, err);
         if (r == -EIO)
                 return mfl_fail(err, MFL_STORE_DAMAGED,
-                        "the database %.300s is damaged: remove the directory, and the server brings it from the cluster again",
+                        "the database %.300s is damaged: remove the directory, and the server brings it from "
+                        "the cluster again",
                         replica->db_path);
         if (r)
                 return r;
@@ -60,17 +62,20 @@ static int open_database(struct mfl_replica *replica, bool join, struct mfl_erro
         if (join && (seq >= 0 || schema != mfl_store_schema_newest()))
                 return mfl_fail(err, MFL_EXISTS, "state directory %.200s %s", store->dir,
                         seq >= 0 ? "belongs to a cluster already: just start the server"
-                                 : "is empty, or an older release's: start mfl-server on it once without 'cluster'");
+                                 : "is empty, or an older release's: start mfl-server on it once without "
+                                   "'cluster'");
         if (!join && schema && seq < 0)
                 return mfl_fail(err, MFL_EXISTS,
-                        "state directory %.200s is of a server of its own: take it into the cluster with mfl-server "
+                        "state directory %.200s is of a server of its own: take it into the cluster with "
+                        "mfl-server "
                         "--join-cluster, or name another state_dir",
                         store->dir);
         replica->seq = seq > 0 ? (uint64_t)seq : 0;
         return 0;
 }
 
-static int open_replica(const char *state_dir, bool join, struct mfl_replica **ret_replica, struct mfl_error *err)
+static int open_replica(
+        const char *state_dir, bool join, struct mfl_replica **ret_replica, struct mfl_error *err)
 {
         struct mfl_replica *replica = mfl_calloc(1, sizeof *replica);
         if (!replica)
@@ -106,7 +111,8 @@ uint64_t mfl_replica_seq(const struct mfl_replica *replica)
 
 /* ---- entries ---- */
 
-static int apply_changes(struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err)
+static int apply_changes(
+        struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err)
 {
         struct mfl_db *db = replica->store->db;
         int64_t seq = -1;
@@ -126,7 +132,8 @@ static int apply_changes(struct mfl_replica *replica, const struct mfl_store_cha
         char why[sizeof err->text];
         mfl_strcpy(why, sizeof why, err->text);
         return mfl_fail(err, MFL_STORE_DAMAGED,
-                "entry %llu of the cluster's log does not fit %.200s (%.200s): remove the state directory, and the server brings it "
+                "entry %llu of the cluster's log does not fit %.200s (%.200s): remove the state directory, "
+                "and the server brings it "
                 "from the cluster again",
                 (unsigned long long)change->seq, replica->db_path, why);
 }
@@ -147,14 +154,16 @@ static int replace_database(struct mfl_replica *replica, const char *whole, stru
         return r ? r : open_database(replica, false, err);
 }
 
-int mfl_replica_apply(struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err)
+int mfl_replica_apply(
+        struct mfl_replica *replica, const struct mfl_store_change *change, struct mfl_error *err)
 {
         if (change->schema > (uint32_t)mfl_store_schema_newest())
                 return refuse_newer("the cluster's log", change->schema, err);
         if (!replica->store->db) /* the last replacement failed half-way */
                 return mfl_fail(err, MFL_STORE_AGAIN, "%s is not open", replica->db_path);
         mfl_assert(change->whole || change->seq == replica->seq + 1);
-        int r = change->whole ? replace_database(replica, change->whole, err) : apply_changes(replica, change, err);
+        int r = change->whole ? replace_database(replica, change->whole, err)
+                              : apply_changes(replica, change, err);
         if (!r)
                 replica->seq = change->seq;
         return r;
@@ -191,7 +200,8 @@ int mfl_replica_files(
         if (!replica->seq)
                 return 0;
         return mfl_db_query(replica->store->db, on_row, &files, err,
-                "SELECT id, 'initial.f32', CASE WHEN has_initial THEN initial_sha256 END, 4 * n_params FROM jobs UNION "
+                "SELECT id, 'initial.f32', CASE WHEN has_initial THEN initial_sha256 END, 4 * n_params FROM "
+                "jobs UNION "
                 "SELECT job, file, file_sha256, file_bytes " KEPT " UNION "
                 "SELECT job, frozen_file, frozen_sha256, frozen_bytes " KEPT " AND frozen_file <> '' UNION "
                 "SELECT job, '" MFL_STORE_STATES_FILE "', sha256, bytes FROM state_files",

@@ -71,7 +71,7 @@ struct server {
         uint64_t boot, stopped_until;
         struct mfl_lead lead;
         enum mfl_lead_action_kind doing; /* the request that is out, or NONE */
-        struct mfl_lead_event answer; /* what the core gets if there is none */
+        struct mfl_lead_event answer;    /* what the core gets if there is none */
         bool committing;
         struct mfl_commit commit;
         enum mfl_commit_action commit_doing;
@@ -230,7 +230,8 @@ static void etcd_commit(struct world *w, struct event *e)
                 a->id = seq <= w->n_log ? w->log[seq - 1].id : 0;
         } else {
                 /* As the transaction says: the leader's key is of this term, and there is no such entry. */
-                a->ok = w->leader_created == e->commit.term && (seq > w->n_log || !w->log[seq - 1].id) && w->n_log < ENTRIES;
+                a->ok = w->leader_created == e->commit.term && (seq > w->n_log || !w->log[seq - 1].id) &&
+                        w->n_log < ENTRIES;
                 if (!a->ok)
                         return;
                 require(w, seq == w->n_log + 1, "an entry does not follow the one before it");
@@ -270,7 +271,8 @@ static void serve(struct world *w, uint32_t i)
                         continue;
                 require(w, w->now >= other->lead.until_ms, "two servers hold a lease");
                 /* A request that is out delays it by no more than the time limit. */
-                require(w, w->now <= other->lead.until_ms + TIMEOUT_MS + 100, "a server leads after its lease");
+                require(w, w->now <= other->lead.until_ms + TIMEOUT_MS + 100,
+                        "a server leads after its lease");
         }
         s->serves = true;
         post(w, 50 + below(w, 500), WORKS, i, LINE_COMMIT);
@@ -281,8 +283,10 @@ static void lead_step(struct world *w, uint32_t i, struct mfl_lead_event event)
         struct server *s = &w->server[i];
         event.now_ms = w->now;
         enum mfl_lead_action_kind action = mfl_lead_step(&s->lead, &event);
-        for (; action == MFL_LEAD_ACT_SERVE || action == MFL_LEAD_ACT_STEP_DOWN || action == MFL_LEAD_ACT_REVOKE;
-                action = mfl_lead_step(&s->lead, &(struct mfl_lead_event){.kind = MFL_LEAD_EV_TICK, .now_ms = w->now})) {
+        for (; action == MFL_LEAD_ACT_SERVE || action == MFL_LEAD_ACT_STEP_DOWN ||
+                action == MFL_LEAD_ACT_REVOKE;
+                action = mfl_lead_step(
+                        &s->lead, &(struct mfl_lead_event){.kind = MFL_LEAD_EV_TICK, .now_ms = w->now})) {
                 if (action == MFL_LEAD_ACT_SERVE)
                         serve(w, i);
                 s->closing |= action == MFL_LEAD_ACT_STEP_DOWN;
@@ -328,10 +332,12 @@ static void report(struct world *w, uint32_t i)
 {
         struct server *s = &w->server[i];
         const uint64_t seq = s->commit.seq;
-        require(w, seq <= w->n_log && w->log[seq - 1].digest == s->digest, "a committed round is not in the log");
+        require(w, seq <= w->n_log && w->log[seq - 1].digest == s->digest,
+                "a committed round is not in the log");
         if (w->broken)
                 return;
-        require(w, !w->acked[seq - 1] || w->acked[seq - 1] == s->digest, "one round was committed with two digests");
+        require(w, !w->acked[seq - 1] || w->acked[seq - 1] == s->digest,
+                "one round was committed with two digests");
         w->acked[seq - 1] = s->digest;
         s->disk[s->n++] = s->digest;
         for (uint32_t d = 0; d < DAEMONS; d++) {
@@ -353,9 +359,10 @@ static void commit_step(struct world *w, uint32_t i, struct mfl_commit_event eve
         }
         if (action != MFL_COMMIT_ACT_END) {
                 s->commit_doing = action;
-                s->commit_answer = (struct mfl_commit_event){.kind = action == MFL_COMMIT_ACT_BLOB  ? MFL_COMMIT_EV_BLOB
-                                                                     : action == MFL_COMMIT_ACT_TXN ? MFL_COMMIT_EV_TXN
-                                                                                                    : MFL_COMMIT_EV_LOOK};
+                s->commit_answer = (struct mfl_commit_event){
+                        .kind = action == MFL_COMMIT_ACT_BLOB  ? MFL_COMMIT_EV_BLOB
+                                : action == MFL_COMMIT_ACT_TXN ? MFL_COMMIT_EV_TXN
+                                                               : MFL_COMMIT_EV_LOOK};
                 send(w, i, LINE_COMMIT);
                 return;
         }
@@ -376,7 +383,8 @@ static void work(struct world *w, uint32_t i)
         if (!s->digest || s->commit.result == MFL_COMMIT_DONE || below(w, 2))
                 s->digest = ++w->revision << 20 | below(w, 1 << 20);
         s->committing = true;
-        s->commit = (struct mfl_commit){.seq = s->n + 1, .term = s->lead.term, .id = ++w->revision << 8 | 1, .has_blob = true};
+        s->commit = (struct mfl_commit){
+                .seq = s->n + 1, .term = s->lead.term, .id = ++w->revision << 8 | 1, .has_blob = true};
         commit_step(w, i, (struct mfl_commit_event){.kind = MFL_COMMIT_EV_BEGIN});
 }
 
@@ -473,7 +481,8 @@ static void run_event(struct world *w, const struct event *e)
 static const char *run_seed(struct world *w, uint64_t seed)
 {
         struct mfl_error err;
-        *w = (struct world){.rng = mfl_rng_new(seed, MFL_RNG_JITTER, 0, 0), .stalls = seed % 2, .revision = 1};
+        *w = (struct world){
+                .rng = mfl_rng_new(seed, MFL_RNG_JITTER, 0, 0), .stalls = seed % 2, .revision = 1};
         w->faults_end = 20000 + below(w, 60000);
         for (uint32_t d = 0; d < DAEMONS; d++)
                 if (mfl_servers_init(&w->daemon[d], "a:1,b:1,c:1", &err))
@@ -500,13 +509,16 @@ static const char *run_seed(struct world *w, uint64_t seed)
         }
         if (w->broken)
                 return w->broken;
-        require(w, w->n_log > before || w->n_log >= ENTRIES - 2, "no round is committed when all faults are over");
+        require(w, w->n_log > before || w->n_log >= ENTRIES - 2,
+                "no round is committed when all faults are over");
         for (uint32_t i = 0; i < w->n_log; i++)
                 require(w, !w->acked[i] || w->acked[i] == w->log[i].digest, "a committed round was lost");
         for (uint32_t i = 0; i < SERVERS; i++)
-                require(w, w->server[i].n + 8 >= w->n_log &&
+                require(w,
+                        w->server[i].n + 8 >= w->n_log &&
                                 !memcmp(w->server[i].disk, w->server[w->leader_server].disk,
-                                        sizeof(uint64_t) * MFL_MIN(w->server[i].n, w->server[w->leader_server].n)),
+                                        sizeof(uint64_t) *
+                                                MFL_MIN(w->server[i].n, w->server[w->leader_server].n)),
                         "a server does not have the log");
         return w->broken;
 }
@@ -541,7 +553,8 @@ int main(int argc, char **argv)
         for (uint64_t seed = first; seed < end; seed++) {
                 const char *broken = run_seed(&w, seed);
                 if (broken) {
-                        printf("seed %llu, at %llu ms: %s\n", (unsigned long long)seed, (unsigned long long)w.now, broken);
+                        printf("seed %llu, at %llu ms: %s\n", (unsigned long long)seed,
+                                (unsigned long long)w.now, broken);
                         return 1;
                 }
                 entries += w.n_log;

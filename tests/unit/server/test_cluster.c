@@ -32,7 +32,8 @@ struct log {
         struct mfl_store_cluster ops;
 };
 
-static int on_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int on_blob(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct log *log = user;
         struct stat st;
@@ -91,7 +92,8 @@ static void commit_round(struct mfl_store *store, const char *id, uint32_t numbe
 {
         struct mfl_error err = {{0}};
         const struct mfl_store_nodes none = {0};
-        struct mfl_store_round round = {.record = {.round = number, .digest = {(uint8_t)number}}, .file = {.name = "none"}};
+        struct mfl_store_round round = {
+                .record = {.round = number, .digest = {(uint8_t)number}}, .file = {.name = "none"}};
         ok(mfl_store_commit(store, id, &round, &none, 2000, &err), &err);
 }
 
@@ -164,7 +166,8 @@ static void refused_commit_changes_nothing(void **state)
         ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
         mfl_store_close(store);
         /* Changes of another database are refused: these were applied before. */
-        struct mfl_store_change change = {.seq = log.entries + 1, .schema = 10, .bytes = log.last, .n = log.last_bytes};
+        struct mfl_store_change change = {
+                .seq = log.entries + 1, .schema = 10, .bytes = log.last, .n = log.last_bytes};
         assert_int_equal(mfl_replica_apply(log.replica, &change, &err), MFL_STORE_DAMAGED);
         assert_int_equal(mfl_replica_seq(log.replica), log.entries);
         change.schema = 1000;
@@ -196,7 +199,13 @@ static void base64_is_exact(void **state)
 static void entries_are_checked(void **state)
 {
         struct mfl_error err = {{0}};
-        struct mfl_entry entry = {.kind = MFL_ENTRY_CHANGES, .schema = 10, .term = 7, .id = 9, .payload = "abc", .n = 3}, back;
+        struct mfl_entry entry = {.kind = MFL_ENTRY_CHANGES,
+                                 .schema = 10,
+                                 .term = 7,
+                                 .id = 9,
+                                 .payload = "abc",
+                                 .n = 3},
+                         back;
         uint8_t *bytes;
         size_t n;
         ok(mfl_entry_write(&entry, &bytes, &n, &err), &err);
@@ -264,13 +273,15 @@ static void commits_end(void **state)
                 struct mfl_commit_event event;
                 enum mfl_commit_result result;
         } looks[] = {{{MFL_COMMIT_EV_LOOK, false, true, 5, 9}, MFL_COMMIT_DONE},
-                {{MFL_COMMIT_EV_LOOK, false, true, 6, 9}, MFL_COMMIT_DONE}, /* it was written before the other one led */
+                {{MFL_COMMIT_EV_LOOK, false, true, 6, 9},
+                        MFL_COMMIT_DONE}, /* it was written before the other one led */
                 {{MFL_COMMIT_EV_LOOK, false, true, 5, 8}, MFL_COMMIT_LOST},
                 {{MFL_COMMIT_EV_LOOK, false, true, 6, 0}, MFL_COMMIT_LOST},
                 {{MFL_COMMIT_EV_LOOK, false, true, 0, 0}, MFL_COMMIT_LOST},
                 {{MFL_COMMIT_EV_LOOK, false, true, 5, 0}, MFL_COMMIT_WAIT},
                 {{MFL_COMMIT_EV_LOOK, false, false, 5, 9}, MFL_COMMIT_WAIT}};
-        assert_int_equal(mfl_commit_step(&commit, &(struct mfl_commit_event){MFL_COMMIT_EV_BEGIN}), MFL_COMMIT_ACT_TXN);
+        assert_int_equal(mfl_commit_step(&commit, &(struct mfl_commit_event){MFL_COMMIT_EV_BEGIN}),
+                MFL_COMMIT_ACT_TXN);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(looks); i++) {
                 struct mfl_commit_event refused = {MFL_COMMIT_EV_TXN, false, true, 0, 0};
                 assert_int_equal(mfl_commit_step(&commit, &refused), MFL_COMMIT_ACT_LOOK);
