@@ -6,7 +6,7 @@
  *                                                                                             (commit_core.h, entry.h)
  *     blobs: DIR/SHA256        models and databases: too large for etcd, durable before the entry that needs them  (blobs.h)
  *     each server: a state directory like that of a server without a cluster, which is always a prefix of the log
- *                                                                                             (server/store/store_cluster.h)
+ *                                                                                             (server/replica/replica.h)
  *
  * What a caller sees:
  *   1. mfl_cluster_open starts a thread, which follows the log and campaigns when there is no leader.
@@ -23,7 +23,7 @@
 #ifndef MFL_SERVER_CLUSTER_CLUSTER_H
 #define MFL_SERVER_CLUSTER_CLUSTER_H
 
-#include "server/store/store_cluster.h"
+#include "server/replica/replica.h"
 
 struct mfl_cluster_options {
         const char *etcd;    /* addresses, separated by commas */

@@ -417,6 +417,7 @@ static int open_store(const char *state_dir, const struct mfl_store_cluster *clu
         if (r)
                 return r;
         store->cluster = cluster;
+        store->schema = SCHEMA_VERSION;
         store->on_repair = on_repair;
         store->repair_user = user;
         r = open_database(store, err);

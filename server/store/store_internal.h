@@ -7,8 +7,6 @@
 
 #include "server/store/store.h"
 #include "server/store/store_backup.h"
-#include "server/store/store_changes.h"
-#include "server/store/store_cluster.h"
 #include "server/store/store_db.h"
 #include "server/store/store_evidence.h"
 #include "server/store/store_strays.h"
@@ -39,6 +37,7 @@ struct mfl_store {
         const struct mfl_store_cluster *cluster; /* NULL: none; the next four are its */
         struct mfl_changes *changes;             /* of the open transaction */
         uint64_t seq;                            /* of the last entry in the database */
+        uint32_t schema;                         /* of this program */
         bool whole; /* the schema changes: the next entry is the whole database */
 
         pthread_mutex_t log_mutex; /* protects the rest; taken inside mutex, never the other way round */
@@ -58,7 +57,7 @@ void mfl_store_lock(struct mfl_store *store);
 void mfl_store_unlock(struct mfl_store *store);
 int mfl_store_begin(struct mfl_store *store, struct mfl_error *err);
 int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err);
-/* store_cluster.c: the entry of the open transaction is written to the log. */
+/* The entry of the open transaction is written to the log. */
 int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err);
 /* -1: the database is of a server of its own. schema 0: an empty database. */
 int mfl_store_cluster_seq(struct mfl_db *db, int64_t schema, int64_t *ret_seq, struct mfl_error *err);

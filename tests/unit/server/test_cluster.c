@@ -13,7 +13,7 @@
 #include "server/cluster/blobs.h"
 #include "server/cluster/commit_core.h"
 #include "server/cluster/entry.h"
-#include "server/store/store_cluster.h"
+#include "server/replica/replica.h"
 
 static void ok(int r, const struct mfl_error *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A follower's state directory. See store_cluster.h.
+/* A follower's state directory. See replica.h.
  *   - open: the lock, the database as it is, the number of its last entry;
  *   - apply: one transaction per entry, or the whole database in its place (rename);
  *   - files: those that rows name, for the cluster to bring; and those that no row names go.
  * Fails when the disk is full or broken, when the database is another one's, or newer. */
-#include "server/store/store_internal.h"
+#include "server/replica/replica.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "common/base/fs.h"
+#include "server/store/store_internal.h"
 #include "server/store/store_sums.h"
 
 struct mfl_replica {
