@@ -41,3 +41,15 @@ int mfl_stream_connect(struct mfl_stream *s, const char *address, struct mfl_err
                 mfl_stream_tls_host(s, host);
         return 0;
 }
+
+void mfl_stream_accept(struct mfl_stream *s, uv_stream_t *listener)
+{
+        char text[128];
+        int r = uv_accept(listener, (uv_stream_t *)&s->tcp);
+        if (!r)
+                r = mfl_stream_begin(s);
+        if (!r)
+                return;
+        snprintf(text, sizeof text, "accept: %s", uv_strerror(r));
+        mfl_stream_abort(s, text);
+}

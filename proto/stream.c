@@ -184,6 +184,8 @@ static int send_packed(struct mfl_stream *s, bool plain, uint8_t *envelope, size
                         return -ENOMEM;
                 s = s->carrier;
         }
+        if (s->term && mfl_wire_mark_term(s->term, &envelope, &envelope_bytes, err))
+                return -ENOMEM;
         struct mfl_stream_send *send = mfl_malloc(sizeof *send);
         if (!send) {
                 free(envelope);
@@ -299,6 +301,7 @@ static int queue_bye(struct mfl_stream *s, const char *text, bool retry, bool pl
                         *c = '?';
         bye.reason = reason;
         bye.retry = retry;
+        bye.leader = s->leader ? (char *)(uintptr_t)s->leader : bye.leader;
         e.body_case = MFL__ENVELOPE__BODY_BYE;
         e.bye = &bye;
         int r = mfl_wire_pack(&e, &bytes, &n, NULL);
@@ -387,7 +390,8 @@ static void deliver(struct mfl_stream *s)
 /* The header is complete. */
 static int begin_envelope(struct mfl_stream *s, struct mfl_error *err)
 {
-        int r = mfl_frame_decode(s->in.header, s->envelope_max, s->payload_max, &s->in.frame, err);
+        int r = mfl_frame_decode(
+                s->in.header, s->envelope_max + MFL_TERM_BYTES, s->payload_max, &s->in.frame, err);
         if (r)
                 return r;
         s->in.part = PART_ENVELOPE;
@@ -578,16 +582,4 @@ int mfl_stream_init(struct mfl_stream *s, uv_loop_t *loop, const struct mfl_stre
         s->queue_max = QUEUE_MAX;
         s->handshake_ms = HANDSHAKE_WITHIN_MS;
         return 0;
-}
-
-void mfl_stream_accept(struct mfl_stream *s, uv_stream_t *listener)
-{
-        char text[128];
-        int r = uv_accept(listener, (uv_stream_t *)&s->tcp);
-        if (!r)
-                r = mfl_stream_begin(s);
-        if (!r)
-                return;
-        snprintf(text, sizeof text, "accept: %s", uv_strerror(r));
-        mfl_stream_abort(s, text);
 }

@@ -89,6 +89,8 @@ struct mfl_stream {
         struct mfl_stream_tls *tls; /* NULL: plain */
         struct mfl_stream *carrier; /* carry.h; NULL: it has a socket of its own */
         uint32_t via;               /* on the carrier */
+        uint64_t term;              /* the owner may set it: Envelope.term of all that is sent; 0: none */
+        const char *leader; /* the owner may set it, before a close: Bye.leader; borrowed; NULL: none */
 };
 
 /* After success a stream ends only with on_closed, so a stream that is no longer needed must be closed, too. */

@@ -10,12 +10,14 @@
 #define BUDGET_FACTOR 8
 #define BUDGET_BASE (64 * 1024)
 #define BUDGET_MAX (16 * 1024 * 1024)
-#define VIA_FIELD 180u /* Envelope.via */
+#define VIA_FIELD 180u  /* Envelope.via */
+#define TERM_FIELD 370u /* Envelope.term */
 #define WIRE_FIXED32 5u
+#define WIRE_FIXED64 1u
 
 int mfl_wire_unpack(const void *bytes, size_t n, Mfl__Envelope **ret_envelope, struct mfl_error *err)
 {
-        if (n > MFL_ENVELOPE_MAX + MFL_VIA_BYTES)
+        if (n > MFL_ENVELOPE_MAX + MFL_VIA_BYTES + MFL_TERM_BYTES)
                 return mfl_fail(
                         err, MFL_INVALID, "envelope: %zu bytes, expected at most %d", n, MFL_ENVELOPE_MAX);
         struct mfl_bounded bounded = {.left = MFL_MIN(n * BUDGET_FACTOR + BUDGET_BASE, (size_t)BUDGET_MAX)};
@@ -60,23 +62,33 @@ int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *re
         return 0;
 }
 
-/* Fields may stand in any order. */
-int mfl_wire_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err)
+/* Fields may stand in any order. value_bytes: 4 or 8. */
+static int append(uint32_t key, uint64_t value, unsigned value_bytes, uint8_t **envelope,
+        size_t *envelope_bytes, struct mfl_error *err)
 {
-        const uint32_t key = VIA_FIELD << 3 | WIRE_FIXED32;
-        uint8_t *bytes = mfl_realloc(*envelope, *envelope_bytes + MFL_VIA_BYTES);
+        uint8_t *bytes = mfl_realloc(*envelope, *envelope_bytes + 2 + value_bytes);
         if (!bytes) {
                 free(*envelope);
-                return mfl_fail_memory(err, *envelope_bytes + MFL_VIA_BYTES, "an envelope");
+                return mfl_fail_memory(err, *envelope_bytes + 2 + value_bytes, "an envelope");
         }
         uint8_t *p = bytes + *envelope_bytes;
         *p++ = (uint8_t)(key | 0x80);
         *p++ = (uint8_t)(key >> 7);
-        for (unsigned i = 0; i < 4; i++)
-                *p++ = (uint8_t)(via >> 8 * i);
+        for (unsigned i = 0; i < value_bytes; i++)
+                *p++ = (uint8_t)(value >> 8 * i);
         *envelope = bytes;
-        *envelope_bytes += MFL_VIA_BYTES;
+        *envelope_bytes += 2 + value_bytes;
         return 0;
+}
+
+int mfl_wire_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err)
+{
+        return append(VIA_FIELD << 3 | WIRE_FIXED32, via, 4, envelope, envelope_bytes, err);
+}
+
+int mfl_wire_mark_term(uint64_t term, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err)
+{
+        return append(TERM_FIELD << 3 | WIRE_FIXED64, term, 8, envelope, envelope_bytes, err);
 }
 
 bool mfl_wire_has_payload(const Mfl__Envelope *envelope)

@@ -24,6 +24,10 @@ void mfl_wire_free(Mfl__Envelope *envelope);
  * field, so that a mistake appears at its origin and not at the peer. Also when over MFL_ENVELOPE_MAX. */
 int mfl_wire_pack(const Mfl__Envelope *envelope, uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err);
 
+/* What Envelope.term adds to an envelope. */
+#define MFL_TERM_BYTES 10
+/* Appends Envelope.term; term is not 0. As mfl_wire_mark. */
+int mfl_wire_mark_term(uint64_t term, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err);
 /* Appends Envelope.via to a packed envelope, which is freed if it fails. -ENOMEM. */
 int mfl_wire_mark(uint32_t via, uint8_t **envelope, size_t *envelope_bytes, struct mfl_error *err);
 

@@ -363,7 +363,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(welcome, check_welcome, {"protocol", 1, 65535}, {"software", NAME_OR_EMPTY, LINE},
                 {"heartbeat_ms", 1, DAY_MS}, {"dead_ms", 1, DAY_MS}, {"server_instance", ANY},
                 {"inline_max", ANY}),
-        MESSAGE(bye, NULL, {"reason", REASON}, {"retry", BOOL}),
+        MESSAGE(bye, NULL, {"reason", REASON}, {"retry", BOOL}, {"leader", 0, 300, LINE}),
         MESSAGE(ping, NULL, {"cookie", ANY}),
         MESSAGE(pong, NULL, {"cookie", ANY}),
         MESSAGE(job_spec, NULL, {"job", JOB}, {"text", 1, JOB_TEXT_MAX, VERBATIM},

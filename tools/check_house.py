@@ -67,6 +67,8 @@ PURPOSE = {
     "server/round": "core: rounds of a job, and the scheduler",
     "server/core": "core: one step from an event to actions",
     "server/store": "the state directory: SQLite and checkpoints",
+    "server/replica": "the state directory of a server that follows its cluster's leader",
+    "server/cluster": "several servers on etcd: who leads, the log, models by digest",
     "server/runtime": "a job's memory and sums",
     "server/config": "the server's configuration",
     "server/loop": "feeds events to the core, in order",

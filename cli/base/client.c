@@ -10,7 +10,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "proto/servers.h"
 #include "proto/version.h"
+
+#define ONE_OF_MANY_MS 3000 /* for each server of a list */
+#define BETWEEN_MS 300      /* when none of them leads */
 
 /* Lives until on_closed, which may run after the client object is gone. */
 struct mfl_client_link {
@@ -19,6 +23,7 @@ struct mfl_client_link {
         struct mfl_client *client; /* NULL: closed by the owner */
         uint32_t heartbeat_ms, dead_ms;
         bool connected, welcomed, refused, closed, sent;
+        char leader[304]; /* whom a server that does not lead has named */
         int handles;
         char reason[MFL_REASON_BYTES + 64];
         struct answer {
@@ -166,6 +171,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         case MFL__ENVELOPE__BODY_BYE:
                 snprintf(link->reason, sizeof link->reason, "the server said: %s", envelope->bye->reason);
                 link->refused = !link->welcomed && !envelope->bye->retry;
+                mfl_strcpy(link->leader, sizeof link->leader, envelope->bye->leader);
                 return 0;
         case MFL__ENVELOPE__BODY_PING:
                 return answer_ping(stream, envelope->ping->cookie, err);
@@ -375,9 +381,11 @@ static int begin_tls(struct mfl_client *c, struct mfl_error *err)
         return r;
 }
 
-int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *address, uint64_t timeout_ms,
-        struct mfl_error *err)
+/* *ret_leader: as Bye.leader. */
+static int open_one(struct mfl_client *client, struct mfl_cli *cli, const char *address, uint64_t timeout_ms,
+        char ret_leader[304], struct mfl_error *err)
 {
+        ret_leader[0] = 0;
         *client = (struct mfl_client){.cli = cli};
         int r = new_link(client, err);
         if (r)
@@ -393,9 +401,34 @@ int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *
                 r = greet(client, err);
         if (!r)
                 r = wait_for(client, is_welcomed, timeout_ms, err);
+        if (r && client->link)
+                memcpy(ret_leader, client->link->leader, sizeof client->link->leader);
         if (r)
                 mfl_client_close(client);
         return r;
+}
+
+int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *address, uint64_t timeout_ms,
+        struct mfl_error *err)
+{
+        struct mfl_servers servers;
+        struct mfl_error ignored;
+        char leader[304];
+        const uint64_t end_ms = mfl_now_ms() + MFL_MIN(timeout_ms, (uint64_t)UINT32_MAX);
+        int r = mfl_servers_init(&servers, address, err);
+        if (r)
+                return MFL_CLI_USAGE;
+        if (servers.n == 1)
+                return open_one(client, cli, address, timeout_ms, leader, err);
+        for (;;) {
+                uint64_t now_ms = mfl_now_ms(), left_ms = end_ms > now_ms ? end_ms - now_ms : 1;
+                r = open_one(client, cli, mfl_servers_current(&servers),
+                        MFL_MIN(left_ms, (uint64_t)ONE_OF_MANY_MS), leader, err);
+                if ((r != MFL_CLI_LOST && r != MFL_CLI_TIMEOUT) || mfl_now_ms() >= end_ms)
+                        return r;
+                if (!mfl_servers_next(&servers, leader) && mfl_client_sleep(cli, BETWEEN_MS, &ignored))
+                        return mfl_fail(err, MFL_CLI_INTERRUPTED, "interrupted");
+        }
 }
 
 void mfl_client_close(struct mfl_client *client)

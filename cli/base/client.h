@@ -31,7 +31,8 @@ struct mfl_client {
 #define MFL_CLIENT_TIMEOUT_MS 10000
 #define MFL_CLIENT_FOREVER UINT64_MAX
 
-/* Connects and exchanges greetings within timeout_ms. */
+/* Connects and exchanges greetings within timeout_ms. address may be a list (proto/servers.h): then the one that leads the cluster is
+ * asked, and a cluster without a leader is waited for, as long. */
 int mfl_client_open(struct mfl_client *client, struct mfl_cli *cli, const char *address, uint64_t timeout_ms,
         struct mfl_error *err);
 /* Idempotent, also on a zeroed object. Says goodbye to the server. */

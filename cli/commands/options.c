@@ -10,8 +10,8 @@
 
 #define AT(member) offsetof(struct mfl_cli_options, member)
 static const struct mfl_cli_option options[] = {
-        {"server", 0, KIND_TEXT, AT(server), "HOST:PORT",
-                "the server (default: $MFL_SERVER, or 127.0.0.1:7433)", 0, 0},
+        {"server", 0, KIND_TEXT, AT(server), "HOST:PORT,...",
+                "the server, or all of a cluster's (default: $MFL_SERVER,\nor 127.0.0.1:7433)", 0, 0},
         {"tls-ca", 0, KIND_TEXT, AT(tls_ca), "FILE",
                 "use TLS: the CA of the server's certificate;\nsee 'mfl help tls'", 0, 0},
         {"tls-cert", 0, KIND_TEXT, AT(tls_cert), "FILE", "your certificate (OU=operator)", 0, 0},

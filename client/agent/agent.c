@@ -53,10 +53,11 @@ static void connect_now(struct mfl_agent *agent)
  * step. */
 static void go_offline(struct mfl_agent *agent, const char *why)
 {
-        uint64_t limit = AGENT_BACKOFF_MIN_MS;
-        for (uint32_t i = 0; i < agent->n_failures && limit < AGENT_BACKOFF_MAX_MS; i++)
+        uint64_t limit = AGENT_BACKOFF_MIN_MS, most = agent->options.backoff_max_ms;
+        most = most ? most : AGENT_BACKOFF_MAX_MS;
+        for (uint32_t i = 0; i < agent->n_failures && limit < most; i++)
                 limit *= 2;
-        limit = MFL_MIN(limit, AGENT_BACKOFF_MAX_MS);
+        limit = MFL_MIN(limit, most);
         struct mfl_rng rng = mfl_rng_new(agent->options.seed, MFL_RNG_JITTER, agent->jitter++, 0);
         uint64_t wait = limit / 2 + mfl_rng_below(&rng, (uint32_t)(limit / 2) + 1);
         agent->n_failures++;

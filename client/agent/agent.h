@@ -55,6 +55,7 @@ struct mfl_agent;
 
 struct mfl_agent_options {
         struct mfl_daemon_info info; /* for Hello; copied */
+        uint64_t backoff_max_ms;     /* the longest wait between two attempts to connect; 0: 10 s */
         uint64_t seed;               /* jitter of the back-off */
         uint32_t results_max;        /* results held at once, >= 1; 2 is usual */
         bool exit_on_bye;            /* tests */

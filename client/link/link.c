@@ -10,6 +10,7 @@
 #include "proto/version.h"
 
 #define PROGRESS_MS 500u
+#define CLUSTER_BACKOFF_MS 1000u /* another server takes over within seconds */
 
 static const struct mfl_stream_ops stream_ops;
 static void on_timer(uv_timer_t *timer);
@@ -28,7 +29,6 @@ static void free_link(struct mfl_link *link)
         void (*closed)(void *user) = link->closed;
         void *user = link->options.user;
         free(link->deferred);
-        free(link->server);
         mfl_link_book_close(link);
         free(link);
         if (closed)
@@ -142,7 +142,7 @@ static void connect_server(struct mfl_link *link)
         if (r < 0)
                 mfl_link_fatal(link, &err);
         if (!r)
-                r = mfl_stream_connect(&link->stream, link->server, &err);
+                r = mfl_stream_connect(&link->stream, mfl_link_server(link), &err);
         if (r) {
                 mfl_strcpy(link->close_reason, sizeof(link->close_reason), err.text);
                 mfl_stream_close(&link->stream, NULL, false);
@@ -261,6 +261,7 @@ static void tell_online(struct mfl_link *link)
                 return;
         link->online = online;
         if (online) {
+                mfl_servers_reached(&link->servers);
                 link->last_reason[0] = 0;
                 mfl_link_wants_pump(link);
         }
@@ -351,6 +352,7 @@ static void on_connected(struct mfl_stream *stream, int status, const char *text
                 return;
         }
         struct mfl_agent_event event = {.kind = MFL_AGENT_EV_CONNECTED};
+        link->greeting = true;
         mfl_link_post(link, &event);
 }
 
@@ -358,6 +360,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
 {
         struct mfl_link *link = stream->owner;
         bool again = link->stream_state == LINK_STREAM_REOPEN;
+        const char *server = mfl_link_server(link);
         mfl_assert(link->stream_state);
         link->stream_state = LINK_STREAM_NONE;
         mfl_link_params_cut(link);
@@ -368,14 +371,19 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
         mfl_link_inquiry_cut(link);
         if (*link->close_reason)
                 reason = link->close_reason;
+        /* A server that can't be reached, and one that does not lead, are passed over. */
+        if (!again && link->servers.n > 1 && link->life == LINK_RUNS && !link->online)
+                again = mfl_servers_next(&link->servers, link->leader) && !link->greeting;
+        link->leader[0] = 0;
+        link->greeting = false;
         /* While the server is away, log one line, not one per attempt. */
-        if (link->life == LINK_RUNS && strcmp(reason, link->last_reason)) {
+        if (link->life == LINK_RUNS && !again && strcmp(reason, link->last_reason)) {
                 mfl_strcpy(link->last_reason, sizeof(link->last_reason), reason);
                 if (strncmp(reason, "connect to ", strlen("connect to ")) ==
                         0) /* it names the server itself */
                         mfl_log(MFL_LOG_WARN, "%s; trying again", reason);
                 else
-                        mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", link->server, reason);
+                        mfl_log(MFL_LOG_WARN, "connection to %s: %s; trying again", server, reason);
         }
         if (again && link->life == LINK_RUNS)
                 connect_server(link);
@@ -388,8 +396,9 @@ static int on_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope, 
         void **ret_dst, struct mfl_error *err)
 {
         struct mfl_link *link = stream->owner;
-        if (envelope->body_case != MFL__ENVELOPE__BODY_PARAMS)
-                return mfl_fail(err, MFL_INVALID, "a payload that daemons do not accept");
+        int r = mfl_servers_hear(&link->servers, envelope->term, err);
+        if (r || envelope->body_case != MFL__ENVELOPE__BODY_PARAMS)
+                return r ? r : mfl_fail(err, MFL_INVALID, "a payload that daemons do not accept");
         return envelope->params->of_client
                        ? mfl_link_wants_payload(link, envelope->params, payload_bytes, ret_dst, err)
                        : mfl_link_params_payload(link, envelope->params, payload_bytes, ret_dst, err);
@@ -449,6 +458,11 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_link *link = stream->owner;
+        int r = mfl_servers_hear(&link->servers, envelope->term, err);
+        if (r)
+                return r;
+        if (envelope->body_case == MFL__ENVELOPE__BODY_BYE)
+                mfl_strcpy(link->leader, sizeof(link->leader), envelope->bye->leader);
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
                 if (!envelope->params->of_client)
                         return mfl_link_params_frame(link, payload_bytes, err);
@@ -467,7 +481,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         }
         if (mfl_link_inquiry_frame(link, envelope))
                 return 0;
-        int r = take_message(link, envelope, err);
+        r = take_message(link, envelope, err);
         if (r < 0)
                 mfl_link_fatal(link, err);
         return r > 0 ? r : 0;
@@ -498,21 +512,19 @@ static void on_broken(void *user, const struct mfl_error *err)
 
 static int fill_link(struct mfl_link *link, const struct mfl_link_options *options, struct mfl_error *err)
 {
-        char host[256], port[16];
-        int r = mfl_address_parse(options->server, host, sizeof(host), port, sizeof(port), err);
+        int r = mfl_servers_init(&link->servers, options->server, err);
         if (r)
                 return r;
         link->options = *options;
         link->options.chunk_bytes = options->chunk_bytes ? options->chunk_bytes : 1024 * 1024;
         link->options.chunks_max = options->chunks_max ? options->chunks_max : 4;
         mfl_assert(link->options.chunk_bytes % 8 == 0 && link->options.chunk_bytes <= MFL_PAYLOAD_MAX);
-        link->server = mfl_strdup(options->server);
-        if (!link->server)
-                return mfl_fail_memory(err, strlen(options->server), "an address");
         r = mfl_link_book_open(link, err);
         if (r)
                 return r;
-        return mfl_agent_new(&options->agent, &link->agent, err);
+        struct mfl_agent_options agent = options->agent;
+        agent.backoff_max_ms = link->servers.n > 1 ? CLUSTER_BACKOFF_MS : 0;
+        return mfl_agent_new(&agent, &link->agent, err);
 }
 
 int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struct mfl_link **ret_link,
@@ -525,7 +537,6 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         link->top = &top;
         int r = fill_link(link, options, err);
         if (r) {
-                free(link->server);
                 mfl_link_book_close(link);
                 free(link);
                 return r;
@@ -533,7 +544,6 @@ int mfl_link_open(uv_loop_t *loop, const struct mfl_link_options *options, struc
         r = mfl_link_wants_open(link, err);
         if (r) {
                 mfl_agent_free(link->agent);
-                free(link->server);
                 mfl_link_book_close(link);
                 free(link);
                 return r;
@@ -564,17 +574,6 @@ void mfl_link_leave(struct mfl_link *link, uint64_t within_ms)
         mfl_link_post(link, &event);
 }
 
-/* Telemetry is for people to read, like Progress; the agent does not decide on it. */
-void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry)
-{
-        struct mfl_msg msg = {.kind = MFL_MSG_TELEMETRY, .telemetry = *telemetry};
-        struct mfl_error err;
-        if (!link->online || !link->stream_state || link->life != LINK_RUNS)
-                return;
-        if (mfl_stream_send_msg(&link->stream, &msg, NULL, &err) < 0)
-                mfl_link_fatal(link, &err);
-}
-
 static void on_timer_closed(uv_handle_t *handle)
 {
         mfl_link_pending_done(handle->data);
@@ -596,9 +595,4 @@ void mfl_link_close(struct mfl_link *link, void (*closed)(void *user))
                 mfl_stream_close(&link->stream, NULL, false);
         mfl_link_wants_close(link);
         uv_close((uv_handle_t *)&link->timer, on_timer_closed);
-}
-
-void *mfl_link_user(const struct mfl_link *link)
-{
-        return link->options.user;
 }

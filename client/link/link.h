@@ -46,7 +46,7 @@ struct mfl_link_site {
 };
 
 struct mfl_link_options {
-        const char *server;       /* "host:port"; copied */
+        const char *server;       /* "host:port", or a list (proto/servers.h); copied */
         struct mfl_tls_files tls; /* read again for each connection, so renewed files count; the strings
                                      outlive the link; ca NULL: plain TCP */
         struct mfl_agent_options agent;
@@ -80,6 +80,8 @@ void mfl_link_leave(struct mfl_link *link, uint64_t within_ms);
 void mfl_link_close(struct mfl_link *link, void (*closed)(void *user));
 /* Tells the server the state of the device and of the workers; does nothing while offline. */
 void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry);
+/* The address that it is connected to, or tries next. */
+const char *mfl_link_server(const struct mfl_link *link);
 void *mfl_link_user(const struct mfl_link *link);
 
 #endif

@@ -63,3 +63,24 @@ void mfl_link_trace(struct mfl_link *link, const char *fmt, ...)
         if (link->options.on_trace)
                 link->options.on_trace(link, line);
 }
+
+/* Telemetry is for people to read, like Progress; the agent does not decide on it. */
+void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telemetry)
+{
+        struct mfl_msg msg = {.kind = MFL_MSG_TELEMETRY, .telemetry = *telemetry};
+        struct mfl_error err;
+        if (!link->online || !link->stream_state || link->life != LINK_RUNS)
+                return;
+        if (mfl_stream_send_msg(&link->stream, &msg, NULL, &err) < 0)
+                mfl_link_fatal(link, &err);
+}
+
+const char *mfl_link_server(const struct mfl_link *link)
+{
+        return mfl_servers_current(&link->servers);
+}
+
+void *mfl_link_user(const struct mfl_link *link)
+{
+        return link->options.user;
+}

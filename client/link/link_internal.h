@@ -23,6 +23,7 @@
 #include "client/link/link.h"
 #include "client/secure/member.h"
 #include "common/base/digest.h"
+#include "proto/servers.h"
 #include "proto/stream.h"
 
 struct link_job {
@@ -182,7 +183,9 @@ struct mfl_link {
         enum link_life life;
         uv_loop_t *loop;
         struct mfl_link_options options;
-        char *server;
+        struct mfl_servers servers;
+        bool greeting;    /* connected, and the agent knows */
+        char leader[304]; /* whom a server that does not lead has named */
         struct mfl_agent *agent;
         struct mfl_agent_actions actions;
         uv_timer_t timer;

@@ -25,7 +25,7 @@ enum mfl_client_stop {
 };
 
 struct mfl_client_config {
-        char server[256];
+        char server[1024];                                /* a list: proto/servers.h */
         char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* all: TLS; none: plain TCP */
         char name[MFL_NAME_BYTES], node[MFL_NAME_BYTES];
         char site[MFL_NAME_BYTES]; /* "": this daemon is a site by itself */

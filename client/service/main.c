@@ -38,6 +38,7 @@
 #include "common/base/log.h"
 #include "common/base/signals.h"
 #include "common/base/systemd.h"
+#include "proto/servers.h"
 #include "proto/stream.h"
 
 #define EXIT_CONFIG 78
@@ -260,8 +261,8 @@ static int check_tls(const struct client *c, struct mfl_error *err)
 
 static int prepare(struct client *c, struct mfl_error *err)
 {
-        char host[256], port[16];
-        int r = mfl_address_parse(c->config.server, host, sizeof(host), port, sizeof(port), err);
+        struct mfl_servers servers;
+        int r = mfl_servers_init(&servers, c->config.server, err);
         if (!r)
                 r = check_tls(c, err);
         if (!r)
@@ -378,7 +379,7 @@ static void on_online(struct mfl_link *link, bool online)
                 c->config.name, c->config.server);
         if (!online)
                 return;
-        mfl_log(MFL_LOG_INFO, "connected to %s as %s", c->config.server, c->config.name);
+        mfl_log(MFL_LOG_INFO, "connected to %s as %s", mfl_link_server(link), c->config.name);
         mfl_client_report_online(&c->report);
 }
 
@@ -561,7 +562,7 @@ static int run(struct client *c, int argc, char **argv)
                 _exit(fail(r, &err));
         }
         char text[384];
-        snprintf(text, sizeof(text), "%s: up, trying to reach %s", c->config.name, c->config.server);
+        snprintf(text, sizeof(text), "%s: up, trying to reach %.250s", c->config.name, c->config.server);
         mfl_client_service_ready(text);
         uv_run(&c->loop, UV_RUN_DEFAULT);
         close_node(c);

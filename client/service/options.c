@@ -117,8 +117,10 @@ static int set_tags(void *target, const char *text, struct mfl_error *err)
 #define KEY(key_, kind_, member_) .key = key_, AT(kind_, member_)
 static const struct mfl_setting rows[] = {
         {.section = "Server",
-                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT",
-                .value = "127.0.0.1:7433", .env = "MFL_SERVER", .help = "the server to work for"},
+                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT,...",
+                .value = "127.0.0.1:7433", .env = "MFL_SERVER", .words = true,
+                .help = "the server to work for; or all servers of a cluster, [a:7433, b:7433, c:7433]: the daemon works for the one that "
+                        "leads, and keeps what it has trained while another one takes over"},
         {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR",
                 .env = "MFL_TLS_CA", .note = "none: plain TCP", .example = "/etc/mfl/ca.pem",
                 .reload = MFL_RELOAD_USE,

@@ -110,6 +110,9 @@ static int read_key(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *
         const struct mfl_setting *row, void *target, struct mfl_error *err)
 {
         char want[240];
+        if (row->words && node->type == MFL_YAML_SEQUENCE)
+                return mfl_yaml_read_words(
+                        doc, node, (char *)target + row->field.offset, row->field.size, err);
         if (!row->parse)
                 return mfl_yaml_read_value(doc, node, &row->field, target, err);
         if (node->type == MFL_YAML_SCALAR && row->parse(node->text, (char *)target + row->field.offset))

@@ -51,7 +51,8 @@ struct mfl_setting {
         const char *section;  /* the title of this row and of those after it */
         const char *help;
         enum mfl_setting_reload reload;
-        bool many; /* the option may be given several times */
+        bool words; /* STRING: the file may have a list of texts, which becomes one text with commas */
+        bool many;  /* the option may be given several times */
         /* Parses a text with a grammar of its own into the field's place, for file and option; false: not as
          * `expected`.
          */

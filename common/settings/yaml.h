@@ -133,6 +133,9 @@ int mfl_yaml_read_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_no
 /* Reads one scalar from outside a document, such as an option's value: value is the field's place itself, and the
  * kind is not STRING, TEXT or CALL. False: the text is not what mfl_yaml_describe says. */
 bool mfl_yaml_parse_value(const char *text, const struct mfl_yaml_field *field, void *value) MFL_MUST_CHECK;
+/* For the `read` of a CALL field: one text, or a sequence of texts, which are joined with commas. value: char[bytes]. */
+int mfl_yaml_read_words(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, char *value,
+        size_t bytes, struct mfl_error *err) MFL_MUST_CHECK;
 /* What a field accepts, for messages: "a whole number from 1 to 65536", "a number above 0 and at most 1", "one of
  * 'a', 'b'". */
 void mfl_yaml_describe(const struct mfl_yaml_field *field, char *text, size_t bytes);

@@ -465,3 +465,22 @@ int mfl_yaml_read(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *no
                         return mfl_yaml_fail(doc, node, err, "key '%s' is missing", f->key);
         return 0;
 }
+
+int mfl_yaml_read_words(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, char *value,
+        size_t bytes, struct mfl_error *err)
+{
+        size_t n = 0;
+        const bool one = node->type == MFL_YAML_SCALAR;
+        if (node->type == MFL_YAML_MAPPING || (!one && !node->first))
+                return mfl_yaml_fail(doc, node, err, "expected a text, or a list of texts in brackets");
+        for (const struct mfl_yaml_node *word = one ? node : node->first; word;
+                word = one ? NULL : word->next) {
+                if (word->type != MFL_YAML_SCALAR || !*word->text)
+                        return mfl_yaml_fail(doc, word, err, "expected a text");
+                if (n + strlen(word->text) + 2 > bytes)
+                        return mfl_yaml_fail(
+                                doc, word, err, "the list has more than %zu characters", bytes - 1);
+                n += (size_t)mfl_snprintf(value + n, bytes - n, n ? ",%s" : "%s", word->text);
+        }
+        return 0;
+}

@@ -19,6 +19,48 @@ static bool parse_backup(const char *text, void *value)
         return *text && strlen(text) < room && mfl_strcpy(value, room, text);
 }
 
+static int read_etcd(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return mfl_yaml_read_words(doc, node, value, sizeof((struct mfl_server_cluster *)0)->etcd, err);
+}
+
+#define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_server_cluster, member_)
+static const struct mfl_yaml_field cluster_fields[] = {
+        {.key = "etcd",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_server_cluster, etcd),
+                .read = read_etcd,
+                .required = true},
+        {.key = "name", AT(STRING, name)}, {.key = "address", AT(STRING, address)},
+        {.key = "blobs", AT(STRING, blobs), .required = true}, {.key = "prefix", AT(STRING, prefix)},
+        {.key = "lease", AT(DURATION, lease_ms), .min = 2000, .max = 60000},
+        {.key = "tls_ca", AT(STRING, tls_ca)}, {.key = "tls_cert", AT(STRING, tls_cert)},
+        {.key = "tls_key", AT(STRING, tls_key)}, {0}};
+
+static bool is_name(const char *text)
+{
+        return *text &&
+               text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")] == 0;
+}
+
+static int read_cluster(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_server_cluster *cluster = value;
+        *cluster = (struct mfl_server_cluster){.on = true, .prefix = "mfl", .lease_ms = 3000};
+        int r = mfl_yaml_read(doc, node, cluster_fields, cluster, err);
+        if (r)
+                return r;
+        if (!is_name(cluster->prefix))
+                return mfl_yaml_fail(
+                        doc, mfl_yaml_find(node, "prefix"), err, "expected 1 to 39 of A-Z a-z 0-9 . _ -");
+        if (*cluster->blobs != '/')
+                return mfl_yaml_fail(doc, mfl_yaml_find(node, "blobs"), err,
+                        "expected an absolute path, of a directory that all servers share");
+        return 0;
+}
+
 /* clang-format off */
 #define KEY(key_, kind_, member_) .key = key_, MFL_YAML_AT(kind_, struct mfl_server_config, member_)
 static const struct mfl_setting rows[] = {
@@ -67,6 +109,31 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("name", STRING, name)}, .option = "name", .argument = "NAME",
                 .note = "the certificate's CN, or the host's name", .example = "site-a",
                 .help = "the relay's name: 1 to 63 of A-Z a-z 0-9 . _ -, and no other relay of the server has it"},
+
+        {.section = "Cluster",
+                .field = {.key = "cluster", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_server_config, cluster),
+                        .read = read_cluster},
+                .note = "this server is alone",
+                .example = "\n"
+                        "  etcd: [https://etcd-1:2379, https://etcd-2:2379, https://etcd-3:2379]\n"
+                        "  name: s1\n"
+                        "  address: s1.example.org:7433\n"
+                        "  blobs: /srv/mfl/blobs",
+                .help = "several servers run one installation: one of them leads and serves, and another one takes over when it dies "
+                        "(docs/admin.md, Several servers). Daemons and mfl get the list of all of them\n"
+                        "  etcd      required; the addresses of etcd 3.4 or later, at least 3 of them where it matters\n"
+                        "  name      required; another one for each server: 1 to 63 of A-Z a-z 0-9 . _ -\n"
+                        "  address   HOST:PORT that peers reach this server at, as in their lists. Default: listen\n"
+                        "  blobs     required; a directory that all servers share, such as an NFS mount: models are written there "
+                        "before the round that made them is committed\n"
+                        "  prefix    of the keys in etcd; another one for each installation. Default: mfl\n"
+                        "  lease     how long a leader that is silent still leads; 2s to 60s. Default: 3s\n"
+                        "  tls_ca, tls_cert, tls_key   PEM files for https. Default: the system's CAs, and no certificate"},
+
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, cluster.name)}, .option = "cluster-name", .argument = "NAME",
+                .note = "cluster.name", .help = "another `name` than that in the file's `cluster`, for servers that share one file"},
+        {.field = {MFL_YAML_AT(STRING, struct mfl_server_config, cluster.address)}, .option = "cluster-address", .argument = "HOST:PORT",
+                .note = "cluster.address", .help = "the same for its `address`"},
 
         {.section = "TLS 1.3",
                 .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE",
@@ -141,6 +208,12 @@ static const struct mfl_setting rows[] = {
         {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, repair)}, .option = "repair",
                 .help = "make a damaged state directory usable again, without the lost data, report what was lost, and "
                         "exit; checkpoints are moved aside, never removed. If you have a back-up, restore it instead"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, join_cluster)}, .option = "join-cluster",
+                .help = "take the state directory of a stopped server into the cluster of the configuration, which must not have an "
+                        "installation yet, and exit"},
+        {.field = {MFL_YAML_AT(BOOL, struct mfl_server_config, leave)}, .option = "leave",
+                .help = "bring the state directory up to date, end the cluster, whose servers must be stopped, make the directory that of "
+                        "a server of its own, and exit"},
 };
 
 static const struct mfl_settings_topic topics[] = {
@@ -190,6 +263,44 @@ bool mfl_server_config_tls(const struct mfl_server_config *config)
         return *config->tls_cert;
 }
 
+/* The wildcard is no address that a peer could be sent to. */
+static int check_cluster(struct mfl_server_config *config, struct mfl_error *err)
+{
+        struct mfl_server_cluster *cluster = &config->cluster;
+        if (!cluster->on && (*cluster->name || *cluster->address))
+                return mfl_fail(err, MFL_INVALID,
+                        "--cluster-name and --cluster-address need a configuration with 'cluster'");
+        if (!cluster->on)
+                return config->join_cluster || config->leave
+                               ? mfl_fail(err, MFL_INVALID,
+                                         "--join-cluster and --leave need a configuration with 'cluster' "
+                                         "(--config FILE)")
+                               : 0;
+        if (!is_name(cluster->name))
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: name: '%s': expected 1 to 63 of A-Z a-z 0-9 . _ -, another one for each "
+                        "server",
+                        cluster->name);
+        if (*config->upstream)
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: a relay keeps no state: 'upstream' and 'cluster' exclude each other");
+        if (config->repair)
+                return mfl_fail(err, MFL_INVALID,
+                        "--repair is not for a server of a cluster: remove its state directory, and the "
+                        "server brings it from the "
+                        "cluster again");
+        if (*cluster->address)
+                return 0;
+        const char *listen = config->listen;
+        if (*listen == ':' || !strncmp(listen, "0.0.0.0", 7) || !strncmp(listen, "[::]", 4))
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: address is missing: peers can't be sent to %s; write the HOST:PORT that "
+                        "they reach this server at",
+                        listen);
+        mfl_strcpy(cluster->address, sizeof cluster->address, listen);
+        return 0;
+}
+
 static int check_tls(const struct mfl_server_config *config, struct mfl_error *err)
 {
         const char *missing = !*config->tls_cert ? "tls_cert" : !*config->tls_key ? "tls_key" : "tls_ca";
@@ -213,12 +324,17 @@ int mfl_server_config_load(
                 return mfl_fail(err, MFL_INVALID,
                         "dead_after (%llu ms) must be at least twice heartbeat (%llu ms)",
                         (unsigned long long)config.dead_ms, (unsigned long long)config.heartbeat_ms);
-        *ret_usage = (*config.backup != 0) + config.check_state + config.repair > 1;
+        *ret_usage = (*config.backup != 0) + config.check_state + config.repair + config.join_cluster +
+                             config.leave >
+                     1;
         if (*ret_usage)
                 return mfl_fail(err, MFL_INVALID,
-                        "use only one of --backup, --check-state and --repair; --backup also checks what it "
+                        "use only one of --backup, --check-state, --repair, --join-cluster and --leave; "
+                        "--backup also checks what it "
                         "saves");
         r = check_tls(&config, err);
+        if (!r)
+                r = check_cluster(&config, err);
         if (!r && *config.name && !*config.upstream)
                 r = mfl_fail(err, MFL_INVALID, "name is a relay's: it needs upstream, too");
         if (r)

@@ -6,6 +6,15 @@
 #include "common/privacy/limits.h"
 #include "common/settings/settings.h"
 
+/* Several servers for one installation (server/cluster/cluster.h). */
+struct mfl_server_cluster {
+        bool on;
+        char etcd[1024]; /* addresses, separated by commas */
+        char name[64], address[256], blobs[1024], prefix[40];
+        char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* for etcd */
+        uint64_t lease_ms;
+};
+
 struct mfl_server_config {
         char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
         char state_dir[1024];        /* jobs, rounds and checkpoints live here */
@@ -26,7 +35,8 @@ struct mfl_server_config {
         char http[256];                       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
         char upstream[256];                   /* of a relay; "": this is a server */
         char name[64];                        /* of a relay; "": from its certificate, or the host */
-        bool insecure_http;                   /* also on an address other than loopback */
+        struct mfl_server_cluster cluster;
+        bool insecure_http; /* also on an address other than loopback */
         /* PEM files (proto/tls/tls.h). The first three together: TLS; none: plain TCP. */
         char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
         int ready_fd; /* -1: none; command line only */
@@ -37,9 +47,10 @@ struct mfl_server_config {
         char plugins[1024];    /* a directory of strategies (server/strategy/plugin.h); "": none */
         struct mfl_privacy_limits privacy_limits;
         /* Command line only; instead of serving: */
-        char backup[1024]; /* directory for a back-up of state_dir; "": none is wanted */
-        bool check_state;  /* verify state_dir */
-        bool repair;       /* make state_dir usable without the lost data */
+        char backup[1024];        /* directory for a back-up of state_dir; "": none is wanted */
+        bool check_state;         /* verify state_dir */
+        bool repair;              /* make state_dir usable without the lost data */
+        bool join_cluster, leave; /* take state_dir into the cluster, or out of it */
 };
 
 /* The table: all keys and options. */

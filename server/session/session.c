@@ -325,6 +325,7 @@ static struct mfl_session *session_new(
         }
         session->stream.envelope_max = MFL_ENVELOPE_MAX_EARLY;
         session->stream.payload_max = 0;
+        session->stream.term = sessions->term;
         link_session(session);
         return session;
 }

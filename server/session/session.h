@@ -100,6 +100,7 @@ struct mfl_sessions {
         } role[4]; /* by Mfl__Role; [0] stays empty */
         struct mfl_session *first, *buckets[MFL_SESSION_BUCKETS];
         uint32_t n, conn_last;
+        uint64_t term;        /* of every message (Envelope.term); 0: no cluster */
         uint64_t unread_most; /* bytes: an upper bound of what is unread on all connections */
         struct mfl_session_counts counts;
         struct mfl_admission admission;

@@ -18,6 +18,7 @@
 #include "common/base/signals.h"
 #include "server/shell/server.h"
 #include "server/shell/service.h"
+#include "server/shell/standby.h"
 #include "server/store/store_backup.h"
 
 #define EXIT_USAGE 2
@@ -44,7 +45,8 @@ static void raise_descriptor_limit(uint32_t wanted)
                         (unsigned long long)limit.rlim_max, wanted);
 }
 
-static int report_ready(const struct mfl_server_config *config, const char *address, struct mfl_error *err)
+/* Once. */
+static int report_ready(struct mfl_server_config *config, const char *address, struct mfl_error *err)
 {
         char line[300];
         int n = snprintf(line, sizeof line, "%s\n", address);
@@ -54,7 +56,56 @@ static int report_ready(const struct mfl_server_config *config, const char *addr
                 return mfl_fail_errno(
                         err, "write the address to descriptor %d (--ready-fd)", config->ready_fd);
         close(config->ready_fd);
+        config->ready_fd = -1;
         return 0;
+}
+
+/* Opens and runs the server in one role after the other. */
+static int serve(struct mfl_server_config *config, struct mfl_cluster *cluster, struct mfl_error *err)
+{
+        struct mfl_server *server;
+        bool turned = true;
+        int r = 0;
+        while (turned && !r) {
+                r = mfl_server_open(config, cluster, &server, err);
+                if (r)
+                        return r;
+                r = report_ready(config, mfl_server_address(server), err);
+                mfl_service_ready(server);
+                if (!r)
+                        r = mfl_server_run(server, err);
+                turned = server->turned;
+                const bool led = cluster && !server->standby;
+                mfl_strcpy(config->listen, sizeof config->listen,
+                        mfl_server_address(server)); /* the port, if it was 0 */
+                mfl_server_close(server);
+                if (led)
+                        mfl_cluster_closed(cluster);
+        }
+        return r;
+}
+
+static int run(struct mfl_server_config *config, struct mfl_error *err)
+{
+        struct mfl_cluster *cluster = NULL;
+        const struct mfl_cluster_options options = mfl_standby_options(config);
+        int r = config->cluster.on ? mfl_cluster_open(&options, &cluster, err) : 0;
+        if (r)
+                return r;
+        r = serve(config, cluster, err);
+        mfl_cluster_close(cluster);
+        return r;
+}
+
+/* --join-cluster and --leave: returns the exit status. */
+static int change_cluster(const struct mfl_server_config *config)
+{
+        const struct mfl_cluster_options options = mfl_standby_options(config);
+        struct mfl_error err = {{0}};
+        int r = config->leave ? mfl_cluster_leave(&options, &err) : mfl_cluster_join(&options, &err);
+        if (r)
+                fprintf(stderr, "mfl-server: %s\n", err.text);
+        return r ? 1 : 0;
 }
 
 static void on_finding(void *user, const char *text)
@@ -128,25 +179,17 @@ int main(int argc, char **argv)
                 return look_after_state(&config);
         if (config.repair)
                 return repair(&config);
+        if (config.join_cluster || config.leave)
+                return change_cluster(&config);
         mfl_signals_init();
         mfl_log_init("mfl-server", (enum mfl_log_level)config.log_level);
         raise_descriptor_limit(config.connections_max);
 
-        struct mfl_server *server;
-        r = mfl_server_open(&config, &server, &err);
-        if (r) {
-                mfl_log(MFL_LOG_ERROR, "%s", err.text);
-                /* A restart helps against none of these. */
-                bool is_final = r == MFL_INVALID || r == MFL_STORE_NEWER || r == MFL_STORE_DAMAGED ||
-                                r == MFL_STORE_ORPHANS_FULL;
-                return is_final ? EXIT_CONFIG : 1;
-        }
-        r = report_ready(&config, mfl_server_address(server), &err);
-        mfl_service_ready(server);
-        if (!r)
-                r = mfl_server_run(server, &err);
+        r = run(&config, &err);
         if (r)
                 mfl_log(MFL_LOG_ERROR, "%s", err.text);
-        mfl_server_close(server);
-        return r == MFL_INVALID ? EXIT_CONFIG : r ? 1 : 0;
+        /* A restart helps against none of these. */
+        const bool is_final = r == MFL_INVALID || r == MFL_STORE_NEWER || r == MFL_STORE_DAMAGED ||
+                              r == MFL_STORE_ORPHANS_FULL || r == MFL_EXISTS;
+        return is_final ? EXIT_CONFIG : r ? 1 : 0;
 }

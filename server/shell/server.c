@@ -16,6 +16,7 @@
 #include "server/session/admission.h"
 #include "server/shell/listen.h"
 #include "server/shell/service.h"
+#include "server/shell/standby.h"
 #include "server/shell/tap.h"
 #include "server/transfer/params_down.h"
 
@@ -334,6 +335,7 @@ static int open_loop(struct mfl_server *server, struct mfl_core *core, struct mf
         server->flush.data = server->sigterm.data = server->sigint.data = server;
         uv_signal_start(&server->sigterm, on_signal, SIGTERM);
         uv_signal_start(&server->sigint, on_signal, SIGINT);
+        mfl_standby_watch(server);
         if (core)
                 uv_timer_start(&server->flush, on_flush, FLUSH_EVERY_MS, FLUSH_EVERY_MS);
         return config->exit_with_stdin ? open_stdin(server, err) : 0;
@@ -427,7 +429,9 @@ static int open_memory(struct mfl_server *server, struct mfl_error *err)
 static int open_state(struct mfl_server *server, struct mfl_error *err)
 {
         const char *warning, *http = server->config.http;
-        int r = mfl_store_open(server->config.state_dir, &server->store, err);
+        struct mfl_cluster *cluster = server->cluster;
+        int r = mfl_store_open_in(
+                server->config.state_dir, cluster ? mfl_cluster_store(cluster) : NULL, &server->store, err);
         if (r)
                 return r;
         for (uint32_t i = 0; (warning = mfl_store_warning(server->store, i)); i++)
@@ -452,20 +456,51 @@ static int open_relay(struct mfl_server *server, struct mfl_error *err)
         return r;
 }
 
-int mfl_server_open(
-        const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err)
+static int open_standby(struct mfl_server *server, struct mfl_error *err)
+{
+        int r = open_loop(server, NULL, err);
+        if (r)
+                return r;
+        mfl_standby_open(server);
+        r = mfl_server_listen(server, err);
+        if (!r)
+                mfl_log(MFL_LOG_INFO, "server %s of a cluster: listening on %s%s, following",
+                        server->config.cluster.name, server->address,
+                        mfl_admission_has_tls(&server->sessions) ? " with TLS" : "");
+        return r;
+}
+
+/* A relay, or a server that does not lead. */
+static int open_without_state(struct mfl_server *server, struct mfl_error *err)
+{
+        return server->standby ? open_standby(server, err) : open_relay(server, err);
+}
+
+static void take_role(struct mfl_server *server, struct mfl_cluster *cluster)
+{
+        struct mfl_cluster_view view = {.role = MFL_CLUSTER_LEADS};
+        server->cluster = cluster;
+        if (cluster)
+                mfl_cluster_look(cluster, &view);
+        server->standby = view.role != MFL_CLUSTER_LEADS;
+        server->sessions.term = view.term;
+}
+
+int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster,
+        struct mfl_server **ret_server, struct mfl_error *err)
 {
         struct mfl_server *server = mfl_calloc(1, sizeof *server);
         if (!server)
                 return mfl_fail_memory(err, sizeof *server, "the server");
         server->config = *config;
+        take_role(server, cluster);
         int r = open_memory(server, err);
         if (!r)
                 r = mfl_plugins_open(config->plugins, &server->plugins, err);
         if (!r)
                 r = mfl_sessions_open(&server->sessions, &server->loop, &server->config, err);
-        if (!r && *config->upstream) {
-                r = open_relay(server, err);
+        if (!r && (*config->upstream || server->standby)) {
+                r = open_without_state(server, err);
                 if (!r)
                         *ret_server = server;
                 return r;
@@ -510,6 +545,7 @@ int mfl_server_run(struct mfl_server *server, struct mfl_error *err)
 
 static void close_handles(struct mfl_server *server)
 {
+        mfl_standby_unwatch(server);
         uv_handle_t *handles[] = {(uv_handle_t *)&server->sighup, (uv_handle_t *)&server->status,
                 (uv_handle_t *)&server->watchdog, (uv_handle_t *)&server->flush,
                 (uv_handle_t *)&server->sigterm, (uv_handle_t *)&server->sigint,
@@ -523,13 +559,15 @@ static void close_handles(struct mfl_server *server)
 
 void mfl_server_close(struct mfl_server *server)
 {
-        mfl_service_stopping();
+        if (!server->turned)
+                mfl_service_stopping();
         if (server->relay)
                 mfl_relay_end(server->relay);
-        else
+        else if (!server->standby)
                 mfl_pages_close(&server->pages);
         mfl_loop_begin_close(&server->loop);
-        mfl_sessions_end(&server->sessions, "the server is stopping");
+        mfl_sessions_end(&server->sessions,
+                server->turned ? "the cluster's leader changes" : "the server is stopping");
         close_handles(server);
         mfl_loop_drain(&server->loop); /* until the last stream and worker is closed */
         if (server->relay)

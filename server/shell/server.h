@@ -14,6 +14,7 @@
 
 #include "server/admin/admin.h"
 #include "server/carrier/carrier.h"
+#include "server/cluster/cluster.h"
 #include "server/relay/relay.h"
 #include "server/web/pages.h"
 
@@ -33,7 +34,11 @@ struct mfl_server {
         struct mfl_inquiries inquiries;
         struct mfl_daemons daemons;
         struct mfl_carriers carriers;
-        struct mfl_relay *relay; /* with upstream, in place of everything from the store to the pages */
+        struct mfl_relay *relay;     /* with upstream, in place of everything from the store to the pages */
+        struct mfl_cluster *cluster; /* NULL: this server is alone; not its own */
+        bool standby;                /* it does not lead the cluster: neither core nor state are open */
+        bool turned;                 /* the role in the cluster is another one now */
+        uv_async_t role;             /* with cluster */
         struct mfl_admin admin;
         struct mfl_pages pages;
         uint32_t n_listeners, n_flushes;
@@ -47,11 +52,11 @@ struct mfl_server {
         char address[300]; /* that it listens on */
 };
 
-/* Nothing to close when it fails: the process ends. */
-int mfl_server_open(
-        const struct mfl_server_config *config, struct mfl_server **ret_server, struct mfl_error *err);
+/* Nothing to close when it fails: the process ends. cluster, which may be NULL, outlives it. */
+int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *cluster,
+        struct mfl_server **ret_server, struct mfl_error *err);
 const char *mfl_server_address(const struct mfl_server *server);
-/* Runs until stopped. */
+/* Runs until stopped, or until server->turned: then it is closed, and opened again. */
 int mfl_server_run(struct mfl_server *server, struct mfl_error *err);
 void mfl_server_close(struct mfl_server *server);
 

@@ -153,6 +153,9 @@ static const char *const schema_steps[] = {
         "CREATE TABLE model_aliases (n INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, alias TEXT NOT "
         "NULL,"
         " version INTEGER NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL, sum INTEGER);"
+        /* In a cluster: clients.f32 as it was when the newest round was committed. */
+        "CREATE TABLE state_files (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " sha256 BLOB NOT NULL, bytes INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */
@@ -270,6 +273,7 @@ static int change_schema(struct mfl_store *store, int64_t version, struct mfl_er
                 r = mfl_store_sums_watch(store->db, err);
         if (!r && was < SCHEMA_VERSION)
                 r = mfl_store_sums_seal(store->db, err);
+        store->whole = was < SCHEMA_VERSION;
         if (!r && store->on_repair)
                 r = mfl_store_mend_rows(store, err);
         if (!r)
@@ -337,6 +341,8 @@ static int open_verified(struct mfl_store *store, struct mfl_error *err)
         if (!r)
                 r = check_schema(store, version, err);
         if (!r)
+                r = mfl_store_check_cluster(store, version, err);
+        if (!r)
                 r = mfl_store_vet(store, version, &survey, err);
         if (!r)
                 r = migrate(store, version, err);
@@ -393,14 +399,11 @@ static int make_dirs(struct mfl_store *store, struct mfl_error *err)
         return mfl_store_code(r);
 }
 
-static int open_store(const char *state_dir, mfl_store_on_finding *on_repair, void *user,
-        struct mfl_store **ret_store, struct mfl_error *err)
+int mfl_store_claim(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err)
 {
         struct mfl_store *store = mfl_calloc(1, sizeof *store);
         if (!store)
                 return mfl_fail_memory(err, sizeof *store, "the store");
-        store->on_repair = on_repair;
-        store->repair_user = user;
         store->lock_fd = store->counter.fd = -1;
         store->next_seq = 1;
         pthread_mutex_init(&store->mutex, NULL);
@@ -415,8 +418,6 @@ static int open_store(const char *state_dir, mfl_store_on_finding *on_repair, vo
                 r = make_dirs(store, err);
         if (!r)
                 r = take_lock(store, err);
-        if (!r)
-                r = open_database(store, err);
         if (r) {
                 mfl_store_close(store);
                 return r;
@@ -425,16 +426,42 @@ static int open_store(const char *state_dir, mfl_store_on_finding *on_repair, vo
         return 0;
 }
 
+static int open_store(const char *state_dir, const struct mfl_store_cluster *cluster,
+        mfl_store_on_finding *on_repair, void *user, struct mfl_store **ret_store, struct mfl_error *err)
+{
+        struct mfl_store *store;
+        int r = mfl_store_claim(state_dir, &store, err);
+        if (r)
+                return r;
+        store->cluster = cluster;
+        store->schema = SCHEMA_VERSION;
+        store->on_repair = on_repair;
+        store->repair_user = user;
+        r = open_database(store, err);
+        if (r) {
+                mfl_store_close(store);
+                return r;
+        }
+        *ret_store = store;
+        return 0;
+}
+
+int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster,
+        struct mfl_store **ret_store, struct mfl_error *err)
+{
+        return open_store(state_dir, cluster, NULL, NULL, ret_store, err);
+}
+
 int mfl_store_open(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err)
 {
-        return open_store(state_dir, NULL, NULL, ret_store, err);
+        return mfl_store_open_in(state_dir, NULL, ret_store, err);
 }
 
 int mfl_store_repair(
         const char *state_dir, mfl_store_on_finding *on_finding, void *user, struct mfl_error *err)
 {
         struct mfl_store *store;
-        int r = open_store(state_dir, on_finding, user, &store, err);
+        int r = open_store(state_dir, NULL, on_finding, user, &store, err);
         if (!r)
                 mfl_store_close(store);
         return r;

@@ -393,4 +393,41 @@ int mfl_store_flush(struct mfl_store *store, struct mfl_error *err);
 int mfl_store_log_list(struct mfl_store *store, const char *id, uint64_t after, uint32_t limit,
         struct mfl_store_lines *ret_lines, struct mfl_error *err);
 
+/* ---- several servers (server/cluster/cluster.h) ----
+ * THE LEADER'S STORE (mfl_store_open_in) works as always, on its own SQLite database, and in addition:
+ *   - a file that rows are going to name is given to `blob` when it is durable here, before the row's transaction;
+ *   - what a transaction changed (SQLite's session extension, https://www.sqlite.org/sessionintro.html) is given to `commit`, as
+ *     the last thing before the local COMMIT. The entries of the log are numbered from 1, and the database knows the last one that
+ *     is in it (meta, "cluster_seq", within the same transaction).
+ * So the log has every change before this database has it, the database is always a prefix of the log, and a crash between the
+ * two is mended by applying the entry, as every follower does.
+ * Without a cluster none of this runs: one comparison with NULL per transaction. */
+
+/* What an entry changes. */
+struct mfl_store_change {
+        uint64_t seq;
+        uint32_t schema;
+        const void *bytes; /* a changeset */
+        size_t n;
+        const char *whole; /* or, if not NULL, this file is the whole database as it is after the entry */
+        uint64_t whole_bytes;
+        uint8_t whole_sha256[32];
+};
+#define MFL_STORE_CHANGE_MAX ((size_t)512 << 10) /* bytes; larger ones are sent as the whole database */
+#define MFL_STORE_WHOLE_EVERY 512u               /* so the log never has more entries than that */
+
+/* Both may block, and return 0, or MFL_STORE_FULL or MFL_STORE_AGAIN with a text: then nothing is committed, as far as this store
+ * is concerned, and the caller may try again. If the entry was written after all, or another server leads, the cluster closes the
+ * server. */
+struct mfl_store_cluster {
+        int (*blob)(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes,
+                struct mfl_error *err);
+        int (*commit)(void *user, const struct mfl_store_change *change, struct mfl_error *err);
+        void *user;
+};
+/* As mfl_store_open; cluster NULL is mfl_store_open. It outlives the store. MFL_EXISTS: the directory belongs to a cluster, and
+ * cluster is NULL, or the other way round. */
+int mfl_store_open_in(const char *state_dir, const struct mfl_store_cluster *cluster,
+        struct mfl_store **ret_store, struct mfl_error *err);
+
 #endif

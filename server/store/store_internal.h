@@ -34,6 +34,11 @@ struct mfl_store {
         char *warnings[MFL_STORE_WARNINGS_MAX];
         mfl_store_on_finding *on_repair; /* NULL: damage is refused */
         void *repair_user;
+        const struct mfl_store_cluster *cluster; /* NULL: none; the next four are its */
+        struct mfl_changes *changes;             /* of the open transaction */
+        uint64_t seq;                            /* of the last entry in the database */
+        uint32_t schema;                         /* of this program */
+        bool whole; /* the schema changes: the next entry is the whole database */
 
         pthread_mutex_t log_mutex; /* protects the rest; taken inside mutex, never the other way round */
         uint64_t next_seq, lost;
@@ -52,6 +57,22 @@ void mfl_store_lock(struct mfl_store *store);
 void mfl_store_unlock(struct mfl_store *store);
 int mfl_store_begin(struct mfl_store *store, struct mfl_error *err);
 int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err);
+/* The entry of the open transaction is written to the log. */
+int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err);
+/* -1: the database is of a server of its own. schema 0: an empty database. */
+int mfl_store_cluster_seq(struct mfl_db *db, int64_t schema, int64_t *ret_seq, struct mfl_error *err);
+/* Saves the database, as the open transaction sees it, and describes the file. */
+int mfl_store_whole(
+        struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err);
+/* Reads the number of the last entry. MFL_EXISTS, see mfl_store_open_in. */
+int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_error *err);
+/* A file that rows are going to name. */
+int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err);
+/* What clients keep, as the round that is being committed leaves it: the whole file. */
+int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err);
+/* store.c: the directory, made and locked; close it with mfl_store_close. */
+int mfl_store_claim(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);
 /* The file `commits`. A failure is logged once: a number that is too old only proves less. */
 void mfl_store_write_count(struct mfl_store *store);
 

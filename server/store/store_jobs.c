@@ -3,6 +3,7 @@
 #include "server/store/store_internal.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/base/digest.h"
@@ -236,6 +237,16 @@ static int insert_job(
         return r ? r : mfl_store_make_job_dir(store, id, err);
 }
 
+static int give_initial(
+        struct mfl_store *store, const char *id, const uint8_t sha256[32], struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        struct stat st;
+        if (stat(mfl_store_path(store, id, "initial.f32", path), &st))
+                return mfl_store_code(mfl_fail_errno(err, "stat %s", path));
+        return mfl_store_give(store, path, sha256, (uint64_t)st.st_size, err);
+}
+
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,
         const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
         struct mfl_error *err)
@@ -258,6 +269,8 @@ int mfl_store_job_add(struct mfl_store *store, const char *name, const char *tex
                 r = insert_job(store, &q, id, err);
         if (!r && upload)
                 r = mfl_store_upload_place(upload, id, err);
+        if (!r && upload)
+                r = give_initial(store, id, sha256, err);
         r = mfl_store_end(store, r, err);
         if (r)
                 return r;
@@ -299,6 +312,8 @@ static int clone_job(struct mfl_store *store, const char *from, const char *text
                 r = insert_job(store, &q, id, err);
         if (!r && job.has_initial)
                 r = link_initial(store, from, id, err);
+        if (!r && job.has_initial && job.initial_known)
+                r = give_initial(store, id, job.initial_sha256, err);
         mfl_store_job_deinit(&job);
         return r;
 }

@@ -3,6 +3,15 @@
  * evaluations. */
 #include "server/store/store_internal.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "common/base/digest.h"
+#include "common/base/fs.h"
+
+#define PIECE_BYTES ((size_t)1 << 20)
+
 int mfl_store_node_rows(struct mfl_store *store, const char *id, uint32_t round,
         const struct mfl_store_nodes *nodes, struct mfl_error *err)
 {
@@ -208,6 +217,67 @@ void mfl_store_states_deinit(struct mfl_store_states *states)
 {
         free(states->v);
         *states = (struct mfl_store_states){0};
+}
+
+/* ---- the states of clients, for the cluster ---- */
+
+/* Hashes what it copies. */
+static int copy_fd(int from, struct mfl_fs_file *to, const char *path, struct mfl_store_file *file,
+        struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *piece = mfl_malloc(PIECE_BYTES);
+        struct mfl_sha256 sha = {0};
+        ssize_t n = 1;
+        int r = piece ? mfl_sha256_init(&sha, err) : mfl_fail_memory(err, PIECE_BYTES, "copying a file");
+        while (!r && n > 0) {
+                n = read(from, piece, PIECE_BYTES);
+                if (n < 0)
+                        r = mfl_fail_errno(err, "read %s", path);
+                if (n <= 0)
+                        break;
+                file->bytes += (uint64_t)n;
+                r = mfl_sha256_update(&sha, piece, (size_t)n, err);
+                if (!r)
+                        r = mfl_fs_write(to, piece, (size_t)n, err);
+        }
+        if (!r)
+                r = mfl_sha256_final(&sha, file->sha256, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+static int copy_file(const char *from, const char *to, struct mfl_store_file *ret_file, struct mfl_error *err)
+{
+        struct mfl_fs_file file = {.fd = -1};
+        int fd = open(from, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return mfl_fail_errno(err, "open %s", from);
+        int r = mfl_fs_begin(&file, to, err);
+        if (!r)
+                r = copy_fd(fd, &file, from, ret_file, err);
+        if (!r)
+                r = mfl_fs_commit(&file, err);
+        mfl_fs_abort(&file);
+        close(fd);
+        return r;
+}
+
+/* Rows of a later round may already be written to free places of the file, so what is given is a copy of it. */
+int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        char from[MFL_STORE_PATH_BYTES], to[MFL_STORE_PATH_BYTES];
+        struct mfl_store_file file = {""};
+        mfl_store_path(store, id, MFL_STORE_STATES_FILE, from);
+        snprintf(to, sizeof to, "%.3900s/uploads/states-%.64s", store->dir,
+                id); /* a start empties that directory */
+        int r = mfl_store_code(copy_file(from, to, &file, err));
+        if (!r)
+                r = mfl_store_give(store, to, file.sha256, file.bytes, err);
+        unlink(to);
+        return r ? r
+                 : mfl_db_run(store->db, err,
+                           "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)",
+                           "tbi", id, (const void *)file.sha256, sizeof file.sha256, (int64_t)file.bytes);
 }
 
 /* ---- releases ---- */

@@ -37,6 +37,7 @@ static const struct table {
         {"model_versions", "name || '@' || version", "name = NEW.name AND version = NEW.version", true},
         {"model_aliases", "n", "n = NEW.n", true},
         {"inquiries", "n", "n = NEW.n", false},
+        {"state_files", "job", "job = NEW.job", false},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},
 };

@@ -5,6 +5,9 @@
  */
 #include "server/store/store_internal.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 void mfl_store_lock(struct mfl_store *store)
 {
         pthread_mutex_lock(&store->mutex);
@@ -15,10 +18,90 @@ void mfl_store_unlock(struct mfl_store *store)
         pthread_mutex_unlock(&store->mutex);
 }
 
+/* ---- several servers ---- */
+
+static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        *(int64_t *)user = mfl_db_int(row, 0);
+        return 0;
+}
+
+int mfl_store_cluster_seq(struct mfl_db *db, int64_t schema, int64_t *ret_seq, struct mfl_error *err)
+{
+        *ret_seq = -1;
+        return schema ? mfl_db_query(db, on_int, ret_seq, err,
+                                "SELECT value FROM meta WHERE key = 'cluster_seq'", "")
+                      : 0;
+}
+
+int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_error *err)
+{
+        int64_t seq;
+        int r = mfl_store_cluster_seq(store->db, schema, &seq, err);
+        if (r)
+                return r;
+        if (seq >= 0 && !store->cluster && !store->on_repair)
+                return mfl_fail(err, MFL_EXISTS,
+                        "state directory %.200s belongs to a cluster: give the server its 'cluster' "
+                        "(docs/admin.md, Several "
+                        "servers), or take the directory out with mfl-server --leave",
+                        store->dir);
+        if (seq < 0 && schema && store->cluster)
+                return mfl_fail(err, MFL_EXISTS,
+                        "state directory %.200s is of a server of its own: take it into the cluster with "
+                        "mfl-server "
+                        "--join-cluster",
+                        store->dir);
+        store->seq = seq > 0 ? (uint64_t)seq : 0;
+        return 0;
+}
+
+int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err)
+{
+        return store->cluster ? store->cluster->blob(store->cluster->user, path, sha256, bytes, err) : 0;
+}
+
+int mfl_store_whole(
+        struct mfl_db *db, const char *path, struct mfl_store_change *change, struct mfl_error *err)
+{
+        int r = mfl_changes_whole(db, path, change->whole_sha256, &change->whole_bytes, err);
+        change->whole = path;
+        return r;
+}
+
+int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        struct mfl_store_change change = {.seq = store->seq + 1, .schema = store->schema};
+        int r = mfl_db_run(store->db, err,
+                "INSERT OR REPLACE INTO meta (key, value) VALUES ('cluster_seq', ?1)", "i",
+                (int64_t)change.seq);
+        bool whole = store->whole || change.seq % MFL_STORE_WHOLE_EVERY == 0;
+        if (!r && !whole) /* changes of the schema can't be recorded */
+                r = mfl_changes_get(store->changes, &change.bytes, &change.n, err);
+        if (r)
+                return r;
+        snprintf(path, sizeof path, "%.3900s/cluster.whole", store->dir);
+        whole = whole || change.n > MFL_STORE_CHANGE_MAX;
+        if (whole)
+                r = mfl_store_whole(store->db, path, &change, err);
+        if (!r)
+                r = store->cluster->commit(store->cluster->user, &change, err);
+        if (whole)
+                unlink(path);
+        return r;
+}
+
 int mfl_store_begin(struct mfl_store *store, struct mfl_error *err)
 {
         mfl_store_lock(store);
         int r = mfl_db_begin(store->db, err);
+        if (!r && store->cluster) {
+                r = mfl_changes_begin(store->db, &store->changes, err);
+                if (r)
+                        mfl_db_rollback(store->db);
+        }
         if (r)
                 mfl_store_unlock(store);
         return r;
@@ -39,11 +122,17 @@ int mfl_store_end(struct mfl_store *store, int r, struct mfl_error *err)
         if (!r && store->counts)
                 r = mfl_db_run(store->db, err, "UPDATE meta SET value = ?1 WHERE key = 'commits'", "i",
                         (int64_t)store->commits + 1);
+        if (!r && store->cluster)
+                r = mfl_store_replicate(store, err);
+        mfl_changes_end(store->changes);
+        store->changes = NULL;
         if (r)
                 mfl_db_rollback(store->db);
         else
                 r = mfl_db_commit(store->db, err);
         if (!r) {
+                store->seq += store->cluster != NULL;
+                store->whole = false;
                 store->commits += store->counts;
                 if (store->counts && store->counter.fd >= 0)
                         mfl_store_write_count(store);

@@ -38,7 +38,7 @@ class Tap(h.Proxy):
         data = self._read(source, n_envelope)
         payload = self._read(source, n_payload)
         envelope = w.decode('Envelope', data)
-        kind = next(k for k, v in envelope.items() if k not in ('request', 'via') and v is not None)
+        kind = next(k for k, v in envelope.items() if k not in ('request', 'via', 'term') and v is not None)
         return kind, dict(envelope[kind], payload_bytes=n_payload), header + data + payload
 
     def _pump(self, source, sink, up):

@@ -267,7 +267,7 @@ class Connection:
             del self.buffer[:HEADER.size + n_envelope + n_payload]
             assert crc32c(data) == crc, 'the server sent a wrong checksum'
             envelope = decode('Envelope', data)
-            kinds = [k for k, v in envelope.items() if k not in ('request', 'via') and v is not None]
+            kinds = [k for k, v in envelope.items() if k not in ('request', 'via', 'term') and v is not None]
             assert len(kinds) == 1, kinds
             kind = kinds[0]
             if kind == 'ping':

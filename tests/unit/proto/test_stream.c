@@ -228,7 +228,7 @@ static void an_oversized_frame_ends_it(void **state)
         uint8_t buf[64];
         size_t n = make_frame(buf, 0);
         buf[10] = 0x20; /* 2 MiB */
-        raw_expect(*state, buf, n, "expected 1 to 65536");
+        raw_expect(*state, buf, n, "expected 1 to 65546");
 }
 
 static void a_wrong_envelope_checksum_ends_it(void **state)

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Following the log: entries into the database, files beside it.
+ *   - read the next entries of etcd; each is one transaction here;
+ *   - then every file that rows name: there with the right SHA-256, or copied from the shared directory;
+ *   - then what no row names goes.
+ * Fails, for now, when etcd or the directory can't be reached or the disk is full; and for good when the database is not what the
+ * entry was made for, or the log is of a later release. */
+#include "server/cluster/cluster_internal.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "server/cluster/entry.h"
+
+void mfl_cluster_log_key(const struct mfl_cluster_place *place, uint64_t seq, char key[MFL_ETCD_KEY_BYTES])
+{
+        snprintf(key, MFL_ETCD_KEY_BYTES, "%s/log/%016llx", place->prefix, (unsigned long long)seq);
+}
+
+int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place,
+        struct mfl_cluster_view *view, uint64_t *ret_term, struct mfl_error *err)
+{
+        struct mfl_etcd_values values = {0};
+        char text[512] = "";
+        int r = mfl_etcd_range(etcd, place->leader, place->leader_end, 1, &values, err);
+        if (r)
+                return r;
+        view->leader[0] = view->leader_name[0] = 0;
+        *ret_term = values.n ? values.v[0].created : 0;
+        if (values.n)
+                memcpy(text, values.v[0].bytes, MFL_MIN(values.v[0].n, sizeof text - 1));
+        mfl_etcd_values_deinit(&values);
+        char *rest = text, *name = strsep(&rest, "\n"), *address = rest ? strsep(&rest, "\n") : NULL;
+        mfl_strcpy(view->leader_name, sizeof view->leader_name, name);
+        mfl_strcpy(view->leader, sizeof view->leader, address ? address : "");
+        return 0;
+}
+
+/* ---- entries ---- */
+
+static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry *entry,
+        struct mfl_store_change *change, char path[1100], struct mfl_error *err)
+{
+        snprintf(path, 1100, "%s/cluster.whole", reader->place->state_dir);
+        change->whole = path;
+        change->whole_bytes = entry->blob_bytes;
+        memcpy(change->whole_sha256, entry->sha256, sizeof change->whole_sha256);
+        return mfl_blobs_get(&reader->place->blobs, entry->sha256, entry->blob_bytes, path, err);
+}
+
+static int take_entry(
+        struct mfl_cluster_reader *reader, const struct mfl_etcd_value *value, struct mfl_error *err)
+{
+        struct mfl_entry entry;
+        struct mfl_store_change change = {0};
+        char path[1100];
+        const char *number = strrchr(value->key, '/');
+        int r = mfl_entry_read(value->bytes, value->n, &entry, err);
+        if (r)
+                return r;
+        change.seq = number ? strtoull(number + 1, NULL, 16) : 0;
+        change.schema = entry.schema;
+        change.bytes = entry.payload;
+        change.n = entry.n;
+        if (entry.kind == MFL_ENTRY_END) {
+                memcpy(reader->ended_by, entry.payload, MFL_MIN(entry.n, sizeof reader->ended_by - 1));
+                return mfl_fail(err, MFL_NOT_FOUND,
+                        "the installation has left the cluster: server %s has it in its state directory",
+                        reader->ended_by);
+        }
+        if (entry.kind == MFL_ENTRY_WHOLE)
+                r = take_whole(reader, &entry, &change, path, err);
+        else if (change.seq != mfl_replica_seq(reader->replica) + 1)
+                r = mfl_fail(err, MFL_INVALID, "entry %llu of the log is missing in etcd",
+                        (unsigned long long)mfl_replica_seq(reader->replica) + 1);
+        return r ? r : mfl_replica_apply(reader->replica, &change, err);
+}
+
+static int read_entries(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err)
+{
+        char first[MFL_ETCD_KEY_BYTES];
+        struct mfl_etcd_values values = {0};
+        mfl_cluster_log_key(reader->place, mfl_replica_seq(reader->replica) + 1, first);
+        int r = mfl_etcd_range(
+                reader->etcd, first, reader->place->log_end, MFL_CLUSTER_READ_MAX, &values, err);
+        for (uint32_t i = 0; i < values.n && !r; i++)
+                r = take_entry(reader, &values.v[i], err);
+        *ret_behind = values.n == MFL_CLUSTER_READ_MAX;
+        mfl_etcd_values_deinit(&values);
+        return r;
+}
+
+/* ---- files ---- */
+
+struct bringing {
+        struct mfl_cluster_reader *reader;
+        struct mfl_cluster_files seen;
+};
+
+static uint64_t hash_path(const char *path)
+{
+        uint64_t h = 14695981039346656037u;
+        for (; *path; path++)
+                h = (h ^ (uint8_t)*path) * 1099511628211u;
+        return h;
+}
+
+static bool knows(const struct mfl_cluster_files *files, const struct mfl_cluster_file *file)
+{
+        for (uint32_t i = 0; i < files->n; i++)
+                if (files->v[i].path == file->path &&
+                        !memcmp(files->v[i].sha256, file->sha256, sizeof file->sha256))
+                        return true;
+        return false;
+}
+
+static int note(struct mfl_cluster_files *files, const struct mfl_cluster_file *file, struct mfl_error *err)
+{
+        if (files->n == files->room) {
+                uint32_t room = files->room ? 2 * files->room : 64;
+                struct mfl_cluster_file *grown = mfl_realloc(files->v, room * sizeof *grown);
+                if (!grown)
+                        return mfl_fail_memory(err, room * sizeof *grown, "the list of files");
+                files->v = grown;
+                files->room = room;
+        }
+        files->v[files->n++] = *file;
+        return 0;
+}
+
+static int on_file(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+{
+        struct bringing *b = user;
+        struct mfl_cluster_reader *reader = b->reader;
+        struct mfl_cluster_file file = {.path = hash_path(path)};
+        memcpy(file.sha256, sha256, sizeof file.sha256);
+        int r = 0;
+        if (!(knows(reader->files, &file) && !access(path, R_OK)) &&
+                !mfl_blobs_is(&reader->place->blobs, path, sha256, bytes))
+                r = mfl_blobs_get(&reader->place->blobs, sha256, bytes, path, err);
+        return r ? r : note(&b->seen, &file, err);
+}
+
+static int bring_files(struct mfl_cluster_reader *reader, struct mfl_error *err)
+{
+        struct bringing b = {.reader = reader};
+        int r = mfl_replica_files(reader->replica, on_file, &b, err);
+        if (r) { /* what was found stays known */
+                free(b.seen.v);
+                return r;
+        }
+        free(reader->files->v);
+        *reader->files = b.seen;
+        mfl_replica_prune(reader->replica);
+        *reader->files_seq = mfl_replica_seq(reader->replica);
+        return 0;
+}
+
+int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err)
+{
+        int r = read_entries(reader, ret_behind, err);
+        if (r || *ret_behind || *reader->files_seq == mfl_replica_seq(reader->replica))
+                return r;
+        return bring_files(reader, err);
+}

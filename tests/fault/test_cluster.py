@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several servers on etcd: whatever happens to the one that leads, another one goes on, and the job's rounds are those of one server."""
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import pytest
+
+import mfl_harness as h
+import mfl_wire
+
+pytestmark = pytest.mark.skipif(not shutil.which('etcd'), reason='etcd is not installed (Debian: etcd-server)')
+JOB = {'model': 'logistic', 'aggregation': {'strategy': 'fedadam'}, 'checkpoints': {'keep': 1},
+       'data': {'partition': 'dirichlet', 'clients': 4, 'alpha': 1.0}, 'training': {'lr': 0.05, 'momentum': 0.9}, 'rounds': 12}
+# common/base/fs.h, server/store/store.h, server/cluster/cluster_commit.c: what a commit of the leader passes.
+POINTS = [when + '-' + step for step in ('fsync', 'cluster-blob', 'cluster-txn', 'db-commit', 'unlink') for when in ('before', 'after')]
+
+
+def free_port():
+    with socket.create_server(('127.0.0.1', 0)) as listener:
+        return listener.getsockname()[1]
+
+
+class Etcd:
+    def __init__(self, directory):
+        self.dir = os.path.join(str(directory), 'etcd')
+        self.client, self.peer = ('http://127.0.0.1:%d' % free_port() for _ in range(2))
+        self.process = None
+        self.start()
+
+    def start(self):
+        self.process = h.Process(
+            ['etcd', '--data-dir', self.dir, '--listen-client-urls', self.client, '--advertise-client-urls', self.client,
+             '--listen-peer-urls', self.peer, '--initial-advertise-peer-urls', self.peer, '--initial-cluster', 'default=' + self.peer,
+             '--unsafe-no-fsync', '--log-level', 'error'], self.dir + '.log')
+        h.wait_until(self.there, 20, 'etcd')
+
+    def there(self):
+        try:
+            request = urllib.request.Request(self.client + '/v3/kv/range', json.dumps({'key': 'Zm9v'}).encode())
+            return urllib.request.urlopen(request, timeout=2).status == 200
+        except OSError:
+            return False
+
+    def kill(self):
+        self.process.kill()
+
+
+class Servers:
+    """Servers s0, s1, ... of one installation, and a daemon that knows all of them."""
+
+    def __init__(self, directory, n=2, daemon=True):
+        self.dir, self.etcd = str(directory), Etcd(directory)
+        self.blobs = os.path.join(self.dir, 'blobs')
+        self.addresses = ['127.0.0.1:%d' % free_port() for _ in range(n)]
+        self.servers = [None] * n
+        self.daemon = None
+        for i in range(n):
+            self.start(i)
+            if not i:
+                self.leader()
+        if daemon:
+            self.start_daemon()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in [self.daemon, *self.servers, self.etcd]:
+            if process:
+                process.kill()
+
+    def state_dir(self, i):
+        return os.path.join(self.dir, 's%d' % i)
+
+    def config(self, i):
+        path = os.path.join(self.dir, 's%d.yaml' % i)
+        with open(path, 'w', encoding='utf-8') as f:
+            f.write('listen: %s\nstate_dir: %s\nheartbeat: 500ms\ndead_after: 5s\nreconnect_grace: 2s\nmemory_max: 512MiB\n'
+                    'cluster: {etcd: [%s], name: s%d, blobs: %s, lease: 2s}\n'
+                    % (self.addresses[i], self.state_dir(i), self.etcd.client, i, self.blobs))
+        return path
+
+    def start(self, i, env=None):
+        self.servers[i] = h.Process([h.program('mfl-server'), '--config', self.config(i), '--exit-with-stdin'],
+                                    os.path.join(self.dir, 's%d.log' % i), env)
+
+    def start_daemon(self, more=()):
+        self.daemon = h.Process([h.program('mfl-client'), '--server', ','.join(self.addresses), '--name', 'd1', '--workers', '1', '--backend',
+                                 'reference', '--data', h.TINY, '--exit-with-stdin', *more], os.path.join(self.dir, 'd1.log'))
+
+    def log(self, name):
+        with open(os.path.join(self.dir, name + '.log'), encoding='utf-8') as f:
+            return f.read()
+
+    def find_leader(self):
+        for i, address in enumerate(self.addresses):
+            try:
+                with mfl_wire.Operator(address, 5):
+                    return i + 1
+            except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
+                continue
+        return 0
+
+    def leader(self):
+        return h.wait_until(self.find_leader, 20, 'a leader') - 1
+
+    def operator(self):
+        return mfl_wire.Operator(self.addresses[self.leader()], 10)
+
+    def info(self, job):
+        try:
+            with self.operator() as o:
+                return o.info(job)
+        except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
+            return None
+
+    def wait_round(self, job, n):
+        return h.wait_until(lambda: (lambda i: i and i['round'] >= n and i)(self.info(job)), 60, 'round %d' % n)
+
+    def submit(self, **job):
+        with self.operator() as o:
+            return o.submit(h.job_text(**job), '')
+
+    def digests(self, job):
+        """Of every round, when the job is done; asserts that none is missing or there twice."""
+        h.wait_until(lambda: (lambda i: i and h.STATES[i['state']] == 'done')(self.info(job)), 60, 'the end')
+        with self.operator() as o:
+            rounds = o.rounds(job)
+        assert [r['round'] for r in rounds] == list(range(1, len(rounds) + 1))
+        return [r['digest'].hex() for r in rounds]
+
+
+@pytest.fixture(scope='module')
+def reference(tmp_path_factory):
+    """The digests of one server without a cluster."""
+    with h.Cluster(tmp_path_factory.mktemp('alone')) as c:
+        c.start_server()
+        c.start_daemon()
+        c.wait_daemons(1)
+        job = c.submit(**JOB)
+        c.wait_job(job, 60)
+        return c.digests(job)
+
+
+def test_leader_dies_at_each_step_of_a_commit(tmp_path, reference):
+    with Servers(tmp_path) as s:
+        job = s.submit(**JOB)
+        for k, point in enumerate(POINTS):
+            i = s.leader()
+            s.servers[i].kill()
+            # It comes back as a follower, and dies when it leads again and commits.
+            s.start(i, {'MFL_FAULT': '%s:%d:exit' % (point, 2 + k % 3)})
+            other = 1 - i
+            h.wait_until(lambda: s.find_leader() == other + 1 or s.servers[i].popen.poll() is not None, 20, 'the other one')
+            s.servers[other].kill()
+            h.wait_until(lambda: s.servers[i].popen.poll() is not None, 30, 'the fault at ' + point)
+            assert s.servers[i].popen.poll() == h.FAULT_STATUS, point
+            s.start(other)
+            s.start(i)
+        assert s.digests(job) == reference
+
+
+def test_stopped_leader_wakes_and_commits_nothing(tmp_path, reference):
+    with Servers(tmp_path) as s:
+        job = s.submit(**JOB)
+        s.wait_round(job, 2)
+        old = s.leader()
+        os.kill(s.servers[old].pid, signal.SIGSTOP)
+        began = time.monotonic()
+        h.wait_until(lambda: 'leads, term' in s.log('s%d' % (1 - old)), 20, 'the other one')
+        took = time.monotonic() - began
+        os.kill(s.servers[old].pid, signal.SIGCONT)
+        h.wait_until(lambda: 'leads no longer' in s.log('s%d' % old), 20, 'that it notices')
+        assert s.digests(job) == reference
+        assert s.servers[old].alive() and s.leader() == 1 - old
+        print('another server led after %.1f s' % took)
+
+
+def test_etcd_is_away_for_a_while(tmp_path, reference):
+    with Servers(tmp_path) as s:
+        job = s.submit(**JOB)
+        s.wait_round(job, 2)
+        s.etcd.kill()
+        h.wait_until(lambda: 'leads no longer' in s.log('s0'), 20, 'that the lease is over')
+        s.etcd.start()
+        assert s.digests(job) == reference
+
+
+def test_states_of_clients_survive(tmp_path):
+    """What clients keep at the server lies in a file that only the leader writes: another server goes on with it."""
+    settings = dict(JOB, aggregation={'strategy': 'scaffold'}, training={'lr': 0.05}, rounds=6)
+    with h.Cluster(tmp_path / 'alone') as c:
+        c.start_server()
+        c.start_daemon()
+        c.wait_daemons(1)
+        expected = c.submit(**settings)
+        c.wait_job(expected, 60)
+        expected = c.digests(expected)
+    with Servers(tmp_path) as s:
+        job = s.submit(**settings)
+        s.wait_round(job, 2)
+        s.servers[0].kill()
+        assert s.digests(job) == expected
+        assert s.leader() == 1
+
+
+def test_held_update_is_not_trained_again(tmp_path):
+    """The leader dies while the daemon trains: the next one gives the same work as a new task, and counts what was trained for the old."""
+    with Servers(tmp_path, daemon=False) as s:
+        s.start_daemon(more=('--log-level', 'debug'))
+        h.wait_until(lambda: 'connected to ' + s.addresses[0] in s.log('d1'), 20, 'the daemon')
+        job = s.submit(**dict(JOB, data={'clients': 1}, training={'steps': 3000, 'epochs': None}, rounds=1))
+        begun = 'train round 1 of ' + job
+        h.wait_until(lambda: begun in s.log('d1'), 20, 'the training')
+        s.servers[0].kill()
+        s.digests(job)
+        assert s.leader() == 1
+        log = s.log('d1')
+        assert log.count(begun) == 1 and re.search(r'task \d+ is what task \d+ was', log), log[-3000:]
+
+
+def test_join_and_leave(tmp_path, reference):
+    """A server's own directory becomes a cluster's, and that of one server again, in the middle of a job."""
+    alone = {'state_dir': str(tmp_path / 's0')}
+    with h.Cluster(tmp_path / 'before', alone) as c:
+        c.state_dir = alone['state_dir']
+        c.start_server()
+        c.start_daemon()
+        c.wait_daemons(1)
+        job = c.submit(**JOB)
+        c.wait_info(job, lambda i: i['round'] >= 2, 30, 'two rounds')
+    with Servers(tmp_path, 0, daemon=False) as s:
+        s.addresses, s.servers = ['127.0.0.1:%d' % free_port() for _ in range(2)], [None] * 2
+        server = h.program('mfl-server')
+        early = subprocess.run([server, '--config', s.config(0)], capture_output=True, text=True, timeout=30, check=False)
+        assert early.returncode == 78 and '--join-cluster' in early.stderr, early
+        subprocess.run([server, '--config', s.config(0), '--join-cluster'], check=True, timeout=60)
+        s.start(0)
+        s.leader()
+        s.start(1)
+        s.start_daemon()
+        seen = s.wait_round(job, 4)['round']
+        h.wait_until(lambda: os.path.exists(os.path.join(s.state_dir(1), 'jobs', job, 'round-%06d.safetensors' % seen)) or
+                     s.info(job)['round'] > seen, 20, 'the follower')
+        busy = subprocess.run([server, '--config', s.config(1), '--leave'], capture_output=True, text=True, timeout=30, check=False)
+        assert busy.returncode == 1 and 'leads the cluster' in busy.stderr, busy
+        for process in s.servers + [s.daemon]:
+            process.kill()
+        h.wait_until(lambda: subprocess.run([server, '--config', s.config(1), '--leave'], timeout=60, check=False).returncode == 0,
+                     20, 'the lease of the dead leader')
+    with h.Cluster(tmp_path / 'after', {'state_dir': str(tmp_path / 's1')}) as c:
+        c.state_dir = str(tmp_path / 's1')
+        c.start_server()
+        c.start_daemon()
+        c.wait_job(job, 60)
+        assert c.digests(job) == reference

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a cluster, without etcd: a follower's directory gets what the leader's store commits; entries and base64 from anybody;
+ * a list of servers. */
+#include "tests/unit/server/fixture.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/digest.h"
+#include "proto/servers.h"
+#include "server/cluster/base64.h"
+#include "server/cluster/blobs.h"
+#include "server/cluster/commit_core.h"
+#include "server/cluster/entry.h"
+#include "server/replica/replica.h"
+
+static void ok(int r, const struct mfl_error *err)
+{
+        if (r)
+                fail_msg("%d: %s", r, err->text);
+}
+
+/* A log in memory: the leader's commits are applied to a follower at once, or not at all. */
+struct log {
+        char dir[300], follower[300];
+        struct mfl_replica *replica;
+        uint32_t entries, whole, blobs;
+        int answer;
+        uint8_t last[20000]; /* changes */
+        size_t last_bytes;
+        struct mfl_store_cluster ops;
+};
+
+static int on_blob(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+{
+        struct log *log = user;
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, bytes);
+        log->blobs++;
+        return 0;
+}
+
+static int on_commit(void *user, const struct mfl_store_change *change, struct mfl_error *err)
+{
+        struct log *log = user;
+        char path[400], command[900];
+        struct mfl_store_change copy = *change;
+        if (log->answer)
+                return mfl_fail(err, log->answer, "not now");
+        assert_int_equal(change->seq, log->entries + 1);
+        log->entries++;
+        if (!change->whole && change->n <= sizeof log->last) {
+                memcpy(log->last, change->bytes, change->n);
+                log->last_bytes = change->n;
+        }
+        log->whole += change->whole != NULL;
+        snprintf(path, sizeof path, "%s/whole", log->dir);
+        snprintf(command, sizeof command, "cp %s %s", change->whole ? change->whole : "", path);
+        if (change->whole) {
+                assert_int_equal(system(command), 0);
+                copy.whole = path;
+        }
+        ok(mfl_replica_apply(log->replica, &copy, err), err);
+        assert_int_equal(mfl_replica_seq(log->replica), log->entries);
+        return 0;
+}
+
+static void open_log(struct log *log, const char *dir)
+{
+        struct mfl_error err = {{0}};
+        *log = (struct log){.replica = NULL};
+        snprintf(log->dir, sizeof log->dir, "%s", dir);
+        snprintf(log->follower, sizeof log->follower, "%s/follower", dir);
+        log->ops = (struct mfl_store_cluster){on_blob, on_commit, log};
+        ok(mfl_replica_open(log->follower, &log->replica, &err), &err);
+}
+
+static struct mfl_store *open_leader(struct log *log)
+{
+        struct mfl_store *store = NULL;
+        struct mfl_error err = {{0}};
+        char dir[320];
+        snprintf(dir, sizeof dir, "%s/leader", log->dir);
+        ok(mfl_store_open_in(dir, &log->ops, &store, &err), &err);
+        return store;
+}
+
+static void commit_round(struct mfl_store *store, const char *id, uint32_t number)
+{
+        struct mfl_error err = {{0}};
+        const struct mfl_store_nodes none = {0};
+        struct mfl_store_round round = {
+                .record = {.round = number, .digest = {(uint8_t)number}}, .file = {.name = "none"}};
+        ok(mfl_store_commit(store, id, &round, &none, 2000, &err), &err);
+}
+
+static void follower_has_what_was_committed(void **state)
+{
+        struct fixture f;
+        struct log log;
+        struct mfl_error err = {{0}};
+        struct mfl_store_rounds rounds;
+        struct mfl_store_job job;
+        char id[MFL_JOB_ID_BYTES], gone[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        open_log(&log, f.dir);
+        struct mfl_store *store = open_leader(&log);
+        assert_true(log.entries > 0 && log.whole == 1); /* the schema */
+        ok(mfl_store_job_add(store, "a", "text a", "token", "ann", NULL, id, &err), &err);
+        ok(mfl_store_job_add(store, "b", "text b", "", "ann", NULL, gone, &err), &err);
+        commit_round(store, id, 1);
+        commit_round(store, gone, 1);
+        commit_round(store, id, 2);
+        ok(mfl_store_job_set_state(store, gone, MFL_JOB_STOPPED, "enough", &err), &err);
+        ok(mfl_store_job_delete(store, gone, &err), &err); /* cascades */
+        mfl_store_close(store);
+        mfl_replica_close(log.replica);
+        log.replica = NULL;
+        /* The follower leads. */
+        struct mfl_store_cluster ops = log.ops;
+        struct log second = {.entries = log.entries};
+        snprintf(second.dir, sizeof second.dir, "%s/second", f.dir);
+        assert_int_equal(mfl_store_open(log.follower, &store, &err), MFL_EXISTS);
+        ops.user = &second;
+        ok(mfl_replica_open(second.dir, &second.replica, &err), &err);
+        second.answer = MFL_STORE_AGAIN;
+        assert_int_equal(mfl_store_open_in(log.follower, &ops, &store, &err), MFL_STORE_AGAIN);
+        mfl_replica_close(second.replica);
+        ok(mfl_replica_open(log.follower, &log.replica, &err), &err);
+        assert_int_equal(mfl_replica_seq(log.replica), log.entries);
+        ok(mfl_replica_leave(log.replica, &err), &err);
+        mfl_replica_close(log.replica);
+        ok(mfl_store_open(log.follower, &store, &err), &err);
+        ok(mfl_store_job_get(store, id, &job, &err), &err);
+        assert_string_equal(job.text, "text a");
+        assert_int_equal(mfl_store_job_get(store, gone, &job, &err), MFL_NOT_FOUND);
+        ok(mfl_store_round_list(store, id, 0, 0, &rounds, &err), &err);
+        assert_int_equal(rounds.n, 2);
+        assert_int_equal(rounds.v[1].record.digest[0], 2);
+        mfl_store_rounds_deinit(&rounds);
+        mfl_store_job_deinit(&job);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
+static void refused_commit_changes_nothing(void **state)
+{
+        struct fixture f;
+        struct log log;
+        struct mfl_error err = {{0}};
+        struct mfl_store_jobs jobs;
+        char id[MFL_JOB_ID_BYTES];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        open_log(&log, f.dir);
+        struct mfl_store *store = open_leader(&log);
+        log.answer = MFL_STORE_AGAIN;
+        assert_int_equal(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), MFL_STORE_AGAIN);
+        assert_string_equal(err.text, "not now");
+        ok(mfl_store_job_list(store, false, &jobs, &err), &err);
+        assert_int_equal(jobs.n, 0);
+        mfl_store_jobs_deinit(&jobs);
+        log.answer = 0;
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        mfl_store_close(store);
+        /* Changes of another database are refused: these were applied before. */
+        struct mfl_store_change change = {
+                .seq = log.entries + 1, .schema = 10, .bytes = log.last, .n = log.last_bytes};
+        assert_int_equal(mfl_replica_apply(log.replica, &change, &err), MFL_STORE_DAMAGED);
+        assert_int_equal(mfl_replica_seq(log.replica), log.entries);
+        change.schema = 1000;
+        assert_int_equal(mfl_replica_apply(log.replica, &change, &err), MFL_STORE_NEWER);
+        mfl_replica_close(log.replica);
+        fixture_deinit(&f);
+}
+
+static void base64_is_exact(void **state)
+{
+        uint8_t bytes[300], back[304];
+        char text[500];
+        size_t n;
+        for (size_t i = 0; i < sizeof bytes; i++)
+                bytes[i] = (uint8_t)(i * 37 + i / 256);
+        for (size_t length = 0; length <= sizeof bytes; length++) {
+                mfl_base64_write(bytes, length, text);
+                assert_true(strlen(text) + 1 == mfl_base64_room(length));
+                assert_true(mfl_base64_read(text, strlen(text), back, &n));
+                assert_true(n == length && !memcmp(bytes, back, n));
+        }
+        mfl_base64_write("foob", 4, text);
+        assert_string_equal(text, "Zm9vYg==");
+        assert_false(mfl_base64_read("Zm9", 3, back, &n));
+        assert_false(mfl_base64_read("Zm9*", 4, back, &n));
+        assert_false(mfl_base64_read("Z=9v", 4, back, &n));
+}
+
+static void entries_are_checked(void **state)
+{
+        struct mfl_error err = {{0}};
+        struct mfl_entry entry = {.kind = MFL_ENTRY_CHANGES,
+                                 .schema = 10,
+                                 .term = 7,
+                                 .id = 9,
+                                 .payload = "abc",
+                                 .n = 3},
+                         back;
+        uint8_t *bytes;
+        size_t n;
+        ok(mfl_entry_write(&entry, &bytes, &n, &err), &err);
+        ok(mfl_entry_read(bytes, n, &back, &err), &err);
+        assert_true(back.term == 7 && back.id == 9 && back.n == 3 && !memcmp(back.payload, "abc", 3));
+        for (size_t cut = 0; cut < n; cut++)
+                assert_int_equal(mfl_entry_read(bytes, cut, &back, &err), MFL_INVALID);
+        bytes[4] = 77; /* a kind of a later release */
+        assert_int_equal(mfl_entry_read(bytes, n, &back, &err), MFL_INVALID);
+        free(bytes);
+}
+
+static void blobs_are_checked(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        char path[400], to[400];
+        uint8_t sha256[32];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_blobs blobs = {.name = "s1"};
+        snprintf(blobs.dir, sizeof blobs.dir, "%s", f.dir);
+        snprintf(path, sizeof path, "%s/file", f.dir);
+        snprintf(to, sizeof to, "%s/copy", f.dir);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs("hello", file);
+        fclose(file);
+        ok(mfl_sha256("hello", 5, sha256, &err), &err);
+        assert_int_equal(mfl_blobs_get(&blobs, sha256, 5, to, &err), MFL_NOT_FOUND);
+        ok(mfl_blobs_put(&blobs, path, sha256, 5, &err), &err);
+        ok(mfl_blobs_put(&blobs, path, sha256, 5, &err), &err);
+        ok(mfl_blobs_get(&blobs, sha256, 5, to, &err), &err);
+        assert_true(mfl_blobs_is(&blobs, to, sha256, 5));
+        assert_int_equal(mfl_blobs_get(&blobs, sha256, 4, to, &err), MFL_INVALID);
+        sha256[0] ^= 1;
+        assert_int_equal(mfl_blobs_put(&blobs, path, sha256, 5, &err), MFL_INVALID);
+        assert_false(mfl_blobs_is(&blobs, to, sha256, 5));
+        fixture_deinit(&f);
+}
+
+static void servers_take_turns(void **state)
+{
+        struct mfl_servers servers;
+        struct mfl_error err = {{0}};
+        assert_int_equal(mfl_servers_init(&servers, "a:1,b:x", &err), MFL_INVALID);
+        ok(mfl_servers_init(&servers, "a:1, b:1,c:1", &err), &err);
+        assert_string_equal(mfl_servers_current(&servers), "a:1");
+        assert_true(mfl_servers_next(&servers, "c:1"));
+        assert_string_equal(mfl_servers_current(&servers), "c:1");
+        assert_true(mfl_servers_next(&servers, "evil:1")); /* not in the list */
+        assert_string_equal(mfl_servers_current(&servers), "a:1");
+        assert_false(mfl_servers_next(&servers, ""));
+        assert_string_equal(mfl_servers_current(&servers), "b:1");
+        ok(mfl_servers_hear(&servers, 7, &err), &err);
+        ok(mfl_servers_hear(&servers, 0, &err), &err);
+        assert_int_equal(mfl_servers_hear(&servers, 6, &err), MFL_INVALID);
+        ok(mfl_servers_hear(&servers, 8, &err), &err);
+}
+
+/* What the header's picture says, and nothing else. */
+static void commits_end(void **state)
+{
+        struct mfl_commit commit = {.seq = 3, .term = 5, .id = 9};
+        const struct {
+                struct mfl_commit_event event;
+                enum mfl_commit_result result;
+        } looks[] = {{{MFL_COMMIT_EV_LOOK, false, true, 5, 9}, MFL_COMMIT_DONE},
+                {{MFL_COMMIT_EV_LOOK, false, true, 6, 9},
+                        MFL_COMMIT_DONE}, /* it was written before the other one led */
+                {{MFL_COMMIT_EV_LOOK, false, true, 5, 8}, MFL_COMMIT_LOST},
+                {{MFL_COMMIT_EV_LOOK, false, true, 6, 0}, MFL_COMMIT_LOST},
+                {{MFL_COMMIT_EV_LOOK, false, true, 0, 0}, MFL_COMMIT_LOST},
+                {{MFL_COMMIT_EV_LOOK, false, true, 5, 0}, MFL_COMMIT_WAIT},
+                {{MFL_COMMIT_EV_LOOK, false, false, 5, 9}, MFL_COMMIT_WAIT}};
+        assert_int_equal(mfl_commit_step(&commit, &(struct mfl_commit_event){MFL_COMMIT_EV_BEGIN}),
+                MFL_COMMIT_ACT_TXN);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(looks); i++) {
+                struct mfl_commit_event refused = {MFL_COMMIT_EV_TXN, false, true, 0, 0};
+                assert_int_equal(mfl_commit_step(&commit, &refused), MFL_COMMIT_ACT_LOOK);
+                assert_int_equal(mfl_commit_step(&commit, &looks[i].event), MFL_COMMIT_ACT_END);
+                assert_int_equal(commit.result, looks[i].result);
+        }
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(follower_has_what_was_committed),
+                cmocka_unit_test(refused_commit_changes_nothing),
+                cmocka_unit_test(base64_is_exact),
+                cmocka_unit_test(entries_are_checked),
+                cmocka_unit_test(blobs_are_checked),
+                cmocka_unit_test(servers_take_turns),
+                cmocka_unit_test(commits_end),
+        };
+        return cmocka_run_group_tests_name("server_cluster", tests, NULL, NULL);
+}
