@@ -107,48 +107,6 @@ def write_inputs(folder, options):
     return sum(p.numel() for p in net.parameters())
 
 
-def turn(self):
-        """Seconds, the highest memory of a process, and the CPU seconds of one."""
-        for child in self.children:
-            child.stdin.write("\n")
-            child.stdin.flush()
-        found = [child.stdout.readline().split() for child in self.children]
-        return max(float(f[0]) for f in found), max(int(f[1]) for f in found), sum(float(f[2]) for f in found) / len(found)
-
-    def close(self):
-        for child in self.children:
-            child.stdin.close()
-            child.wait()
-
-
-def job_text(folder, options):
-    return f"""name: lora-gpt2
-seed: 5
-rounds: {options.rounds}
-model: {{onnx: {folder}/model.onnx, lora: {{rank: {options.rank}, layers: ["*c_attn*"]}}}}
-data: {{name: text, partition: iid, clients: 2}}
-training: {{lr: 0.05, steps: {options.steps}, batch: {options.batch}}}
-evaluation: {{every: 0}}
-selection: {{daemons: {{min: 2}}, assign: modulo}}
-"""
-
-
-def write_inputs(folder, options):
-    import mfl_export
-    import numpy as np
-    net = model(options)
-    mfl_export.save(net, tokens(options, 1)[:, :-1], folder / "model.onnx")
-    data = tokens(options, max(4 * options.batch, 8)).numpy()
-    np.savez(folder / "text.npz", x_train=data[:, :-1], y_train=data[:, 1:], x_test=data[:2, :-1], y_test=data[:2, 1:])
-    return sum(p.numel() for p in net.parameters())
-
-
-def cpu_seconds(pids):
-    """User time of all threads, which the kernel counts in ticks."""
-    ticks = [int(pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[11]) for pid in pids]
-    return sum(ticks) / len(ticks) / os.sysconf("SC_CLK_TCK")
-
-
 def turn(server, daemons, options):
     """A job's rounds without the first, and a daemon's CPU seconds for one of them."""
     job = server.submit(job_text(server.folder, options))

@@ -273,7 +273,7 @@ READS.update({torch.Tensor.scatter_: "scatter", torch.Tensor.scatter_add_: "scat
               torch.nn.functional.embedding: "embedding", torch.Tensor.__getitem__: "getitem"})
 MOVES = {"add", "sub", "__add__", "__sub__", "clamp", "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "repeat", "flatten", "transpose",
          "permute", "t", "__getitem__", "contiguous", "clone", "detach"}
-PLACES_MAX = 256  # that are compared with each other
+PLACES_MAX, ORDERED_MAX = 256, 1 << 22  # that are compared with each other; comparisons
 
 
 class _Places(torch.overrides.TorchFunctionMode):
@@ -284,20 +284,23 @@ class _Places(torch.overrides.TorchFunctionMode):
     def __init__(self):
         super().__init__()
         self.places = {}  # by id: whole numbers that the samples decide, as floats, since mfl has no others
+        self.later = {}  # by id: what PyTorch computed, and how to compute the same as floats, once something reads it
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name, plain = ORDERS.get(func), lambda: func(*args, **kwargs)
         out = self.order(name, plain, *args, **kwargs) if name else None
+        called, known = getattr(func, "__name__", ""), any(self.knows(a) for a in _flat(args, kwargs))
+        if known and (func in READS or called in MOVES or called in ("long", "int", "to")):
+            args, kwargs = [self.made(a) for a in args], {k: self.made(a) for k, a in kwargs.items()}
         constant = READS.get(func) in ("gather", "scatter", "scatter_add")
-        if out is None and func in READS and (constant or any(self.knows(a) for a in _flat(args, kwargs))):
+        if out is None and func in READS and (constant or known):
             out = getattr(self, READS[func])(*args, **kwargs)
             if out is not None and func in (torch.Tensor.scatter_, torch.Tensor.scatter_add_):
                 out = args[0].copy_(out)
         if out is not None:
             return out
-        called, known = getattr(func, "__name__", ""), any(self.knows(a) for a in _flat(args, kwargs))
-        if known and (called in ("long", "int") or called == "to" and args[1:] in ((torch.int64,), (torch.int32,))):
+        if known and (called in ("long", "int") or called == "to" and args[1:] in ([torch.int64], [torch.int32])):
             return args[0]
         out = plain()
         counts = called == "sum" and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool
@@ -310,7 +313,20 @@ class _Places(torch.overrides.TorchFunctionMode):
         return places
 
     def knows(self, value):
-        return isinstance(value, torch.Tensor) and id(value) in self.places
+        return isinstance(value, torch.Tensor) and (id(value) in self.places or id(value) in self.later)
+
+    def made(self, value):
+        if isinstance(value, tuple):
+            return tuple(map(self.made, value))
+        if not isinstance(value, torch.Tensor) or id(value) not in self.later:
+            return value
+        if callable(self.later[id(value)][1]):
+            self.later[id(value)] = value, self.later[id(value)][1]()
+        return self.later[id(value)][1]
+
+    def put_off(self, places, make):
+        self.later[id(places)] = places, make
+        return places
 
     # -- which places --
 
@@ -327,21 +343,23 @@ class _Places(torch.overrides.TorchFunctionMode):
         least = (name in ("argmin", "min") or name == "topk" and kwargs.get("largest", a[1] if len(a) > 1 else True) is False or
                  name in ("sort", "argsort") and not kwargs.get("descending", a[1] if len(a) > 1 else False))
         dim %= x.dim()
-        if name in ("argmax", "argmin"):
-            found = self.among(x, dim, 1, least)
-            return found if kwargs.get("keepdim", a[1] if len(a) > 1 else False) else self.note(found.squeeze(dim))
-        if name == "argsort":
-            return self.among(x, dim, int(x.shape[dim]), least)
         out = plain()
-        places = self.among(x, dim, k or (1 if name in ("max", "min") else int(x.shape[dim])), least)
-        if places.dim() != out[1].dim():
-            places = self.note(places.squeeze(dim))
-        return Ordered(out[0], places)
+        found = out if isinstance(out, torch.Tensor) else out[1]
+        n = k or (int(x.shape[dim]) if name in ("sort", "argsort") else 1)
+
+        def make():
+            places = self.among(x, dim, n, least)
+            return places if places.dim() == found.dim() else self.note(places.squeeze(dim))
+        self.put_off(found, make)
+        return out if found is out else Ordered(out[0], found)
 
     def among(self, x, dim, k, least):
         """Places of the k largest or least numbers: a number's rank is how many come before it."""
         x = x.detach().transpose(dim, -1)
         n = int(x.shape[-1])
+        if x.numel() * n > ORDERED_MAX:
+            raise ExportError(f"the places of the largest or least of {n} numbers, {x.numel() // n} times, are too many for mfl, which compares "
+                              f"each with each (at most {ORDERED_MAX} comparisons): pool or slice before")
         own, other = x.unsqueeze(-1), x.unsqueeze(-2)
         earlier = torch.ones(n, n, dtype=torch.bool).tril(-1)
         before = (other < own) if least else (other > own)
@@ -373,6 +391,8 @@ class _Places(torch.overrides.TorchFunctionMode):
         value = src if value is None else value
         base, places, new = self.turned(dim, x, index, value)
         if base.shape[:-1] != places.shape[:-1] or reduce is not None or isinstance(new, torch.Tensor) and new.dim() and new.shape != places.shape:
+            return None
+        if int(base.shape[-1]) * int(places.shape[-1]) > PLACES_MAX ** 2:
             return None
         kind = x.dtype if x.is_floating_point() else torch.float32
         at = self.ones(places, int(base.shape[-1])).to(kind)
@@ -640,7 +660,7 @@ def _einsum_of_letters(plain):
             terms = [term.replace("...", more[dots - (t.dim() - len(term) + 3):]) if "..." in term else term for term, t in zip(terms, operands)]
             right = right.replace("...", more)
         for k, term in enumerate(terms):
-            for letter in sorted({c for c in term if term.count(c) == 2}):
+            for letter in sorted({c for c in term if arrow and term.count(c) == 2}):
                 a, b = term.index(letter), term.rindex(letter)
                 operands[k] = _diagonal(operands[k], 0, a, b)
                 term = terms[k] = (term[:a] + term[a + 1:b] + term[b + 1:]) + letter
@@ -648,6 +668,12 @@ def _einsum_of_letters(plain):
             return operands[0]
         return plain(",".join(terms) + arrow + right, *operands)
     return einsum
+
+
+def _add_by_factors(plain):
+    def add(x, a, b, *, beta=1, alpha=1):
+        return plain(x, a, b) if beta == 1 and alpha == 1 else x * beta + (a @ b) * alpha
+    return add
 
 
 def _diagonal(x, offset=0, dim1=0, dim2=1):
@@ -677,14 +703,14 @@ WRITTEN = {
     "cosh": lambda plain: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
     "tan": lambda plain: lambda x: torch.sin(x) / torch.cos(x),
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
-    "asinh": lambda plain: lambda x: torch.log(x + torch.sqrt(x * x + 1)),
+    "asinh": lambda plain: lambda x: torch.where(x > 0, torch.log(x.abs() + torch.sqrt(x * x + 1)), -torch.log(x.abs() + torch.sqrt(x * x + 1))),
     "acosh": lambda plain: lambda x: torch.log(x + torch.sqrt(x * x - 1)),
     "atanh": lambda plain: lambda x: (torch.log(1 + x) - torch.log(1 - x)) / 2,
     "repeat_interleave": _repeat_by_expand,
     "tile": lambda plain: _repeat_by_tile,
     "index_add": _add_by_product,
-    "addmm": lambda plain: lambda x, a, b, *, beta=1, alpha=1: x * beta + (a @ b) * alpha,
-    "baddbmm": lambda plain: lambda x, a, b, *, beta=1, alpha=1: x * beta + (a @ b) * alpha,
+    "addmm": _add_by_factors,
+    "baddbmm": _add_by_factors,
     "hypot": lambda plain: lambda x, y: (x * x + y * y).sqrt(),
     "diagonal": lambda plain: _diagonal,
     "cumprod": _each_in_turn(lambda a, b: a * b),
