@@ -59,8 +59,9 @@ static const struct {
                    "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
         {" If ", "a choice while the model runs is not supported; export the branch that is trained"},
         {" Scan ", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
-        {" ArgMax ArgMin Hardmax ", "has no gradient; of features, mfl_export.save writes it as comparisons, and of the model's "
-         "outputs mfl chooses the class itself: return logits"},
+        {" ArgMax ArgMin Hardmax ",
+                "has no gradient; of features, mfl_export.save writes it as comparisons, and of the model's "
+                "outputs mfl chooses the class itself: return logits"},
         {" Mod BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot ",
                 "is arithmetic of whole numbers; compute it "
                 "before training, and store it with the data"},
@@ -81,10 +82,12 @@ static const struct {
         {" MaxUnpool ", "is not supported; use nn.Upsample or nn.ConvTranspose2d"},
         {" ScatterElements ScatterND GatherND GatherElements ",
                 "at computed positions is not supported; use a "
-                "constant index, nn.Embedding, or a product with a mask; mfl_export.save writes scatter and scatter_add so"},
+                "constant index, nn.Embedding, or a product with a mask; mfl_export.save writes scatter and "
+                "scatter_add so"},
         {" Acos Asin Atan ", "is not supported; tanh and softsign have the shape of atan"},
-        {" Acosh Asinh Atanh Sinh Cosh Tan ", "is not supported; sin, cos, exp, log and tanh are, by which mfl_export.save "
-                                              "writes it: sinh(x) is (exp(x) - exp(-x)) / 2"},
+        {" Acosh Asinh Atanh Sinh Cosh Tan ",
+                "is not supported; sin, cos, exp, log and tanh are, by which mfl_export.save "
+                "writes it: sinh(x) is (exp(x) - exp(-x)) / 2"},
         {" QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
          "ConvInteger MatMulInteger ",
                 "mfl trains floats; export the model before it is quantized"},
@@ -98,7 +101,7 @@ static const struct {
                 "gives a size that "
                 "depends on the samples; do it before training, or after"},
         {" Equal ", "compares samples, which has no gradient; tokens may be compared with a constant, and "
-                   "x > 1 and x < 3 is read"},
+                    "x > 1 and x < 3 is read"},
         {" NonZero ", "gives a size that depends on the samples; use a mask (torch.where) instead of "
                       "indexing by one"},
 };
