@@ -115,6 +115,8 @@ def turn(server, daemons, options):
         return [r for r in server.mfl("show", job)["rounds"] if r.get("digest")]
     bench.wait_until(done, 600, "the first round")
     used, before = bench.median(map(bench.processor_seconds, daemons.pids)), len(done())
+    if before == options.rounds:
+        raise SystemExit("all rounds ended between two looks: give more --rounds, --steps or --layers")
     server.mfl("wait", job)
     used = bench.median(map(bench.processor_seconds, daemons.pids)) - used
     return server.mfl("show", job)["rounds"][1:], used / (options.rounds - before)

@@ -430,7 +430,8 @@ def _export(net, inputs, path, stops, calls):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    modes = [_Places] + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
+    orders = calls.keys() & {*ORDERS.values(), "gather", "scatter", "scatter_", "scatter_add", "scatter_add_"} or {"sum", "embedding"} <= calls.keys()
+    modes = ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
 
     @contextlib.contextmanager
     def keep():
