@@ -5,9 +5,10 @@
     TORCH_PYTHON bench/lora_gpt2.py [--layers 12] [--positions 64] [--rounds 3] [--steps 4] [--rank 8]
 
 Needs an interpreter with torch, transformers and peft. Weights are drawn from a seed, tokens too; nothing is downloaded. Adapters are on
-the attention's projections (c_attn). mfl trains all rounds, and then both PyTorch processes train as many steps as often, at once, each
-with one thread. A round's time is from its begin to its commit, with what travels; the first round, which also sends the
-frozen params, is left out. Samples/s is of both daemons, or both processes, together."""
+the attention's projections (c_attn). In each of several turns mfl trains a job, and then both PyTorch processes train as many steps as often, at
+once, each with one thread. A round's time is from its begin to its commit, with what travels; the first round of a job, which also sends the
+frozen params, is left out. Samples/s is of both daemons, or both processes, together. CPU seconds are those that a daemon, or a process,
+takes for a round, which other programs on the machine change less; `CPU ratio` is PyTorch's divided by mfl's."""
 
 import argparse
 import pathlib
@@ -57,9 +58,10 @@ def torch_child(options):
     train(1)
     print("ready", flush=True)
     for _ in sys.stdin:
-        begin = time.monotonic()
+        begin, used = time.monotonic(), bench.processor_seconds("self")
         train(options.steps)
-        print(time.monotonic() - begin, bench.memory("self")[1], flush=True)
+        used = bench.processor_seconds("self") - used
+        print(time.monotonic() - begin, bench.memory("self")[1], used, flush=True)
 
 
 class Torch:
@@ -70,12 +72,12 @@ class Torch:
             assert child.stdout.readline().strip() == "ready"
 
     def turn(self):
-        """Seconds, and the highest memory of a process."""
+        """Seconds, the highest memory of a process, and the CPU seconds of one."""
         for child in self.children:
             child.stdin.write("\n")
             child.stdin.flush()
         found = [child.stdout.readline().split() for child in self.children]
-        return max(float(f[0]) for f in found), max(int(f[1]) for f in found)
+        return max(float(f[0]) for f in found), max(int(f[1]) for f in found), sum(float(f[2]) for f in found) / len(found)
 
     def close(self):
         for child in self.children:
@@ -105,11 +107,27 @@ def write_inputs(folder, options):
     return sum(p.numel() for p in net.parameters())
 
 
+def turn(server, daemons, options):
+    """A job's rounds without the first, and a daemon's CPU seconds for one of them."""
+    job = server.submit(job_text(server.folder, options))
+
+    def done():
+        return [r for r in server.mfl("show", job)["rounds"] if r.get("digest")]
+    bench.wait_until(done, 600, "the first round")
+    used, before = bench.median(map(bench.processor_seconds, daemons.pids)), len(done())
+    if before == options.rounds:
+        raise SystemExit("all rounds ended between two looks: give more --rounds, --steps or --layers")
+    server.mfl("wait", job)
+    used = bench.median(map(bench.processor_seconds, daemons.pids)) - used
+    return server.mfl("show", job)["rounds"][1:], used / (options.rounds - before)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--positions", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=2, help="of mfl and PyTorch by turns")
     parser.add_argument("--steps", type=int, default=4, help="of a client in a round")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--rank", type=int, default=8)
@@ -123,26 +141,24 @@ def main():
         folder = pathlib.Path(server.folder)
         n = write_inputs(folder, options)
         data = f"text=npz:{folder}/text.npz,vocabulary={VOCABULARY},classes={VOCABULARY}"
-        torch, theirs, memory = Torch(argv), [], 0
+        torch, rounds, theirs, used = Torch(argv), [], [], []
         with bench.Daemons(server.address, 2, "solo", data) as daemons:
             bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 120, "the daemons")
-            job = server.submit(job_text(folder, options))
-            server.mfl("wait", job)
-            rounds = server.mfl("show", job)["rounds"]
+            for _ in range(options.turns):
+                found, seconds = turn(server, daemons, options)
+                rounds += found
+                used.append(seconds)
+                theirs += [torch.turn() for _ in range(options.rounds)][1:]
             peak = max(bench.memory(pid)[1] for pid in daemons.pids)
-        for _ in range(options.rounds):
-            seconds, most = torch.turn()
-            theirs.append(seconds)
-            memory = max(memory, most)
         torch.close()
-    ours = [r["seconds"] for r in rounds if r["round"] > 1]
     samples = 2 * options.steps * options.batch
-    rate, their_rate = samples / bench.median(ours), samples / bench.median(theirs[1:])
+    rate, their_rate = samples / bench.median(r["seconds"] for r in rounds), samples / bench.median(t[0] for t in theirs)
+    cpu, their_cpu, memory = bench.median(used), bench.median(t[2] for t in theirs), max(t[1] for t in theirs)
     print(f"{n / 1e6:.1f} M parameters, {options.positions} positions, rank {options.rank}, batch {options.batch}")
-    bench.table(["", "samples/s", "ratio", "MB up", "MB down", "GB of a process"], [
-        ["mfl", f"{rate:.2f}", f"{rate / their_rate:.2f}", f"{bench.median(r['bytes_up'] for r in rounds[1:]) / 1e6:.3f}",
-         f"{bench.median(r['bytes_down'] for r in rounds[1:]) / 1e6:.3f}", f"{peak / 1e9:.2f}"],
-        ["PyTorch, peft", f"{their_rate:.2f}", "1.00", "-", "-", f"{memory / 1e9:.2f}"]])
+    bench.table(["", "samples/s", "ratio", "CPU s a round", "CPU ratio", "MB up", "MB down", "GB of a process"], [
+        ["mfl", f"{rate:.2f}", f"{rate / their_rate:.2f}", f"{cpu:.2f}", f"{their_cpu / cpu:.2f}", f"{bench.median(r['bytes_up'] for r in rounds) / 1e6:.3f}",
+         f"{bench.median(r['bytes_down'] for r in rounds) / 1e6:.3f}", f"{peak / 1e9:.2f}"],
+        ["PyTorch, peft", f"{their_rate:.2f}", "1.00", f"{their_cpu:.2f}", "1.00", "-", "-", f"{memory / 1e9:.2f}"]])
 
 
 if __name__ == "__main__":

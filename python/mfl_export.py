@@ -29,6 +29,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 import time
 import unittest.mock
@@ -68,11 +69,23 @@ UNSUPPORTED = (
      "divisor_override is not supported: multiply the pool's output by the size of the window / divisor"),
     (tuple(getattr(_nn, n) for n in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout") if hasattr(_nn, n)),
      lambda m: m.p > 0, "mfl drops single elements only: use nn.Dropout"),
+    ((_nn.MultiheadAttention,), lambda m: m.add_zero_attn, "add_zero_attn is not supported: use add_bias_kv=True, whose key and value start near 0"),
     ((_nn.RReLU,), lambda m: m.lower != m.upper, "draws its slopes at random, which mfl does not: use nn.LeakyReLU"),
 )
 
 
-Median = collections.namedtuple("Median", ("values", "indices"))
+PARAMETRIZATIONS = {"_SpectralNorm": "spectral norm", "SpectralNorm": "spectral norm", "_Orthogonal": "orthogonal weights"}
+# Functions that have an ONNX file of another function, or none.
+REFUSED_CALLS = {
+    **{getattr(_nn.functional, n): "mfl drops single elements only: use F.dropout"
+       for n in ("dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout") if hasattr(_nn.functional, n)},
+    _nn.functional.rrelu: "draws its slopes at random, which mfl does not: use F.leaky_relu",
+    _nn.functional.grid_sample: "samples at computed places are not supported: use F.interpolate, or crops of constant places",
+    _nn.functional.affine_grid: "samples at computed places are not supported: use F.interpolate, or crops of constant places",
+    _nn.functional.gumbel_softmax: "draws random numbers, which mfl does for dropout and stochastic depth alone: use torch.softmax",
+}
+
+Ordered = collections.namedtuple("Ordered", ("values", "indices"))
 
 
 class ExportError(Exception):
@@ -91,8 +104,8 @@ def save(net, example, path):
             if not net.training:
                 net.train()
             _check(net)
-            stops = _find_stops(net, examples)
-            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops)
+            stops, calls = _find_stops(net, examples)
+            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops, calls)
             model = _describe(net, _initializers(unfinished), exporter)
             model["stops"] = [{"module": s.module, "class": s.kind, "by": s.by} for s in stops if not s.kept]
             proof, problem = _prove(net, examples, model)
@@ -114,9 +127,13 @@ def _check(net):
         for kinds, applies, text in UNSUPPORTED:
             if isinstance(module, kinds) and applies(module):
                 raise ExportError(f"{scope or 'the module'} ({type(module).__name__}): {text}")
-        if type(module).__name__ in ("_SpectralNorm", "SpectralNorm"):
-            raise ExportError(f"{scope}: mfl does not train with spectral norm: call torch.nn.utils.parametrize."
+        name = type(module).__name__
+        if name in PARAMETRIZATIONS:
+            raise ExportError(f"{scope}: mfl does not train with {PARAMETRIZATIONS[name]}: call torch.nn.utils.parametrize."
                               "remove_parametrizations(module, 'weight') before the export")
+        if any(type(hook).__name__ == "SpectralNorm" for hook in module._forward_pre_hooks.values()):
+            raise ExportError(f"{scope or 'the module'} ({name}): mfl does not train with spectral norm: call torch.nn.utils."
+                              "remove_spectral_norm(module) before the export")
 
 
 # ---- the module stays as it is ----
@@ -152,13 +169,16 @@ class _Watch(torch.overrides.TorchFunctionMode):
 
     def __init__(self, net):
         super().__init__()
-        self.net, self.found, self.scopes = net, {}, [("", type(net).__name__)]
+        self.net, self.found, self.refused, self.calls, self.scopes = net, {}, {}, {}, [("", type(net).__name__)]
 
     def note(self, by, kept=False):
         self.found.setdefault((self.scopes[-1][0], by), Stop(*self.scopes[-1], by, kept))
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
+        self.calls.setdefault(getattr(func, "__name__", "").replace("inverse", "linalg_inv"), self.scopes[-1])
+        if func in REFUSED_CALLS and (len(args) < 2 or kwargs and kwargs.get("p", 1) or not isinstance(args[1], float) or args[1]):
+            self.refused.setdefault((self.scopes[-1], func.__name__), REFUSED_CALLS[func])
         if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             if func in DETACHES:
                 self.note("detach()", True)
@@ -187,10 +207,15 @@ class _Watch(torch.overrides.TorchFunctionMode):
 
 
 def _find_stops(net, examples):
+    watch, found = None, []
     try:
-        return _Watch(_copy(net)).run(examples)
+        watch = _Watch(_copy(net))
+        found = watch.run(examples)
     except Exception:  # noqa: BLE001: the export says what fails
-        return []
+        pass
+    for ((scope, kind), name), text in watch.refused.items() if watch else ():
+        raise ExportError(f"{scope or 'the module'} ({kind}) calls {name}: {text}")
+    return found, watch.calls if watch else {}
 
 
 class _StopGradient(torch.autograd.Function):
@@ -239,13 +264,181 @@ class _KeepStops(torch.overrides.TorchFunctionMode):
             yield
 
 
+# ---- computed places ----
+
+ORDERS = {getattr(owner, name): name for owner in (torch, torch.Tensor) for name in ("argmax", "argmin", "topk", "sort", "argsort", "max", "min")}
+ORDERS.update({torch.bucketize: "bucketize"})
+READS = {getattr(owner, name): name for owner in (torch, torch.Tensor) for name in ("gather", "scatter", "scatter_add")}
+READS.update({torch.Tensor.scatter_: "scatter", torch.Tensor.scatter_add_: "scatter_add", torch.nn.functional.one_hot: "one_hot",
+              torch.nn.functional.embedding: "embedding", torch.Tensor.__getitem__: "getitem"})
+MOVES = {"add", "sub", "__add__", "__sub__", "clamp", "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "repeat", "flatten", "transpose",
+         "permute", "t", "__getitem__", "contiguous", "clone", "detach"}
+PLACES_MAX, ORDERED_MAX = 256, 1 << 22  # that are compared with each other; comparisons
+
+
+class _Places(torch.overrides.TorchFunctionMode):
+    """Within an export. The place of a value among others is computed by comparing them, and what is read or written at a computed
+    place is a product with ones where a constant place equals it: mixtures of experts, codebooks, hard attention, the last word of
+    a text. mfl has no operators for places. Those of equal numbers follow each other, as in PyTorch."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = {}  # by id: whole numbers that the samples decide, as floats, since mfl has no others
+        self.later = {}  # by id: what PyTorch computed, and how to compute the same as floats, once something reads it
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name, plain = ORDERS.get(func), lambda: func(*args, **kwargs)
+        out = self.order(name, plain, *args, **kwargs) if name else None
+        called, known = getattr(func, "__name__", ""), any(self.knows(a) for a in _flat(args, kwargs))
+        if known and (func in READS or called in MOVES or called in ("long", "int", "to")):
+            args, kwargs = [self.made(a) for a in args], {k: self.made(a) for k, a in kwargs.items()}
+        constant = READS.get(func) in ("gather", "scatter", "scatter_add")
+        if out is None and func in READS and (constant or known):
+            out = getattr(self, READS[func])(*args, **kwargs)
+            if out is not None and func in (torch.Tensor.scatter_, torch.Tensor.scatter_add_):
+                out = args[0].copy_(out)
+        if out is not None:
+            return out
+        if known and (called in ("long", "int") or called == "to" and args[1:] in ([torch.int64], [torch.int32])):
+            return args[0]
+        out = plain()
+        counts = called == "sum" and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.bool
+        if counts or known and called in MOVES:
+            self.note(out)
+        return out
+
+    def note(self, places):
+        self.places[id(places)] = places
+        return places
+
+    def knows(self, value):
+        return isinstance(value, torch.Tensor) and (id(value) in self.places or id(value) in self.later)
+
+    def made(self, value):
+        if isinstance(value, tuple):
+            return tuple(map(self.made, value))
+        if not isinstance(value, torch.Tensor) or id(value) not in self.later:
+            return value
+        if callable(self.later[id(value)][1]):
+            self.later[id(value)] = value, self.later[id(value)][1]()
+        return self.later[id(value)][1]
+
+    def put_off(self, places, make):
+        self.later[id(places)] = places, make
+        return places
+
+    # -- which places --
+
+    def order(self, name, plain, x, *args, **kwargs):
+        if name == "bucketize":
+            return self.note((x.unsqueeze(-1) > args[0]).to(x.dtype).sum(-1)) if not kwargs and x.is_floating_point() else None
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() and name != "argmax":
+            return None
+        a = list(args)
+        k = (kwargs.get("k") or a.pop(0)) if name == "topk" else None
+        dim = kwargs.get("dim", a[0] if a else None if name in ("argmax", "argmin", "max", "min") else -1)
+        if not isinstance(dim, int) or not 0 < dim % x.dim() or int(x.shape[dim]) > PLACES_MAX:
+            return None
+        least = (name in ("argmin", "min") or name == "topk" and kwargs.get("largest", a[1] if len(a) > 1 else True) is False or
+                 name in ("sort", "argsort") and not kwargs.get("descending", a[1] if len(a) > 1 else False))
+        dim %= x.dim()
+        out = plain()
+        found = out if isinstance(out, torch.Tensor) else out[1]
+        n = k or (int(x.shape[dim]) if name in ("sort", "argsort") else 1)
+
+        def make():
+            places = self.among(x, dim, n, least)
+            return places if places.dim() == found.dim() else self.note(places.squeeze(dim))
+        self.put_off(found, make)
+        return out if found is out else Ordered(out[0], found)
+
+    def among(self, x, dim, k, least):
+        """Places of the k largest or least numbers: a number's rank is how many come before it."""
+        x = x.detach().transpose(dim, -1)
+        n = int(x.shape[-1])
+        if x.numel() * n > ORDERED_MAX:
+            raise ExportError(f"the places of the largest or least of {n} numbers, {x.numel() // n} times, are too many for mfl, which compares "
+                              f"each with each (at most {ORDERED_MAX} comparisons): pool or slice before")
+        own, other = x.unsqueeze(-1), x.unsqueeze(-2)
+        earlier = torch.ones(n, n, dtype=torch.bool).tril(-1)
+        before = (other < own) if least else (other > own)
+        rank = (before | (~((other < own) | (other > own)) & earlier)).float().sum(-1)
+        at = _equal(rank.unsqueeze(-2), torch.arange(k).unsqueeze(-1)).float()
+        return self.note((at * torch.arange(n, dtype=torch.float32)).sum(-1).transpose(dim, -1))
+
+    # -- what is there --
+
+    def ones(self, places, n):
+        return _equal(places.unsqueeze(-1), torch.arange(n))
+
+    def one_hot(self, places, num_classes=-1):
+        return self.ones(places, num_classes).long() if num_classes > 0 else None
+
+    def embedding(self, places, weight, *args, **kwargs):
+        return self.ones(places, int(weight.shape[0])).to(weight.dtype) @ weight if self.knows(places) else None
+
+    def turned(self, dim, *tensors):
+        return [t.transpose(dim, -1) if isinstance(t, torch.Tensor) else t for t in tensors]
+
+    def gather(self, x, dim, index, **_):
+        value, places = self.turned(dim, x, index)
+        if value.shape[:-1] != places.shape[:-1] or not x.is_floating_point() or value.shape[-1] * places.shape[-1] > PLACES_MAX ** 2:
+            return None
+        return (self.ones(places, int(value.shape[-1])).to(x.dtype) * value.unsqueeze(-2)).sum(-1).transpose(dim, -1)
+
+    def scatter(self, x, dim, index, src=None, *, value=None, reduce=None, add=False):
+        value = src if value is None else value
+        base, places, new = self.turned(dim, x, index, value)
+        if base.shape[:-1] != places.shape[:-1] or reduce is not None or isinstance(new, torch.Tensor) and new.dim() and new.shape != places.shape:
+            return None
+        if int(base.shape[-1]) * int(places.shape[-1]) > PLACES_MAX ** 2:
+            return None
+        kind = x.dtype if x.is_floating_point() else torch.float32
+        at = self.ones(places, int(base.shape[-1])).to(kind)
+        written = (at * (new.unsqueeze(-1) if isinstance(new, torch.Tensor) and new.dim() else new)).sum(-2)
+        return ((base if add else base * (1 - at.sum(-2))) + written).transpose(dim, -1)
+
+    def scatter_add(self, x, dim, index, src):
+        return self.scatter(x, dim, index, src, add=True)
+
+    def getitem(self, x, key):
+        if self.knows(key) and x.is_floating_point():
+            return self.ones(key, int(x.shape[0])).to(x.dtype) @ x if x.dim() == 2 else None
+        if not isinstance(key, tuple) or len(key) != 2 or not self.knows(key[1]) or key[1].dim() != 1 or x.dim() != 3:
+            return None
+        rows = key[0]
+        if not isinstance(rows, torch.Tensor) or not torch.equal(rows, torch.arange(len(rows))) or len(rows) != len(x):
+            return None
+        return (self.ones(key[1], int(x.shape[1])).to(x.dtype).unsqueeze(-1) * x).sum(1)
+
+
+def _equal(places, other):
+    """Of whole numbers."""
+    places = places if places.is_floating_point() else places.float()
+    return (places > other - 0.5) & (places < other + 0.5)
+
+
+def _flat(args, kwargs):
+    for a in (*args, *kwargs.values()):
+        yield from a if isinstance(a, (tuple, list)) else (a,)
+
+
 # ---- the graph ----
 
-def _export(net, inputs, path, stops):
+def _export(net, inputs, path, stops, calls):
     """One sample: mfl reads a graph of one sample. Batch norm of vectors can't train on one, so there the batch is dynamic. PyTorch's
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
-    keep = _KeepStops(stops).patched if any(s.kept for s in stops) else contextlib.nullcontext
+    orders = calls.keys() & {*ORDERS.values(), "gather", "scatter", "scatter_", "scatter_add", "scatter_add_"} or {"sum", "embedding"} <= calls.keys()
+    modes = ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
+
+    @contextlib.contextmanager
+    def keep():
+        with contextlib.ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode())
+            yield
     with _only_torch(), _plain_forward(net, keep), _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
@@ -263,7 +456,13 @@ def _export(net, inputs, path, stops):
         try:
             torch.onnx.export(net, inputs, path, dynamo=True, optimize=False, external_data=False)
         except Exception as e:  # noqa: BLE001
-            raise ExportError(f"PyTorch can't export this module: {problem or e}; nor with dynamo=True: {e}") from e
+            missing = re.search(r"operator '\w+::(\w+)'", str(problem))
+            if missing:
+                scope, kind = calls.get(missing[1], ("", type(net).__name__))
+                raise ExportError(f"{scope or 'the module'} ({kind}) calls {missing[1]}, which PyTorch can't export: compute it before and store the "
+                                  "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists") from e
+            told = [re.sub(r"\x1b\[\d*m", "", str(x or e)).split("\n")[0] for x in (problem, e)]
+            raise ExportError(f"PyTorch can't export this module: {told[0]}; nor with dynamo=True: {told[1]}") from e
         return "dynamo"
 
 
@@ -302,8 +501,8 @@ def _plain_forward(net, within=contextlib.nullcontext):
     forward, own = net.forward, net.__dict__.get("forward")
 
     def plain(*inputs):
-        with within():
-            return _tensors(forward(*inputs))
+        with within(), _logits() as logits:
+            return logits(_tensors(forward(*inputs)))
 
     net.__dict__["forward"] = plain
     try:
@@ -312,6 +511,27 @@ def _plain_forward(net, within=contextlib.nullcontext):
         del net.__dict__["forward"]
         if own is not None:
             net.__dict__["forward"] = own
+
+
+@contextlib.contextmanager
+def _logits():
+    """Yields a function that returns what an output is the log_softmax of: the job's loss contains it, as NLLLoss does not. Of four dimensions
+    and more, classes are the second one."""
+    before, patches = {}, []
+    for owner in (torch.nn.functional, torch, torch.Tensor):
+        def log_softmax(x, dim=None, *args, plain=owner.log_softmax, **kwargs):
+            out = plain(x, dim, *args, **kwargs)
+            if isinstance(dim, int) and dim % x.dim() in (x.dim() - 1, 1 if x.dim() > 3 else -1):
+                before[id(out)] = x, out
+            return out
+        patches.append(unittest.mock.patch.object(owner, "log_softmax", log_softmax))
+
+    def logits(out):
+        return tuple(map(logits, out)) if isinstance(out, tuple) else before.get(id(out), (out,))[0]
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
+        yield logits
 
 
 @contextlib.contextmanager
@@ -347,6 +567,16 @@ def _plain_functions():
         near = sum(padded.narrow(1, i, x.shape[1]) for i in range(1, size)) + padded.narrow(1, 0, x.shape[1])
         return x * (near * (alpha / size) + k).pow(-beta)
     patches.append(unittest.mock.patch.object(functional, "local_response_norm", response_norm))
+    plain_norm = functional.batch_norm
+
+    def norm(x, mean, var, weight=None, bias=None, training=False, *args, **kwargs):
+        if training or mean is None or var is None:
+            return plain_norm(x, mean, var, weight, bias, training, *args, **kwargs)
+        eps = kwargs.get("eps", args[1] if len(args) > 1 else 1e-5)
+        shape = (1, -1) + (1,) * (x.dim() - 2)
+        scale = torch.rsqrt(var + eps) if weight is None else weight * torch.rsqrt(var + eps)
+        return x * scale.reshape(shape) + ((0 if bias is None else bias) - mean * scale).reshape(shape)
+    patches.append(unittest.mock.patch.object(functional, "batch_norm", norm))
     for owner in (torch, torch.Tensor):  # the slope of a root is infinite at 0, where PyTorch's deviation has the gradient 0
         var = owner.var
         patches.append(unittest.mock.patch.object(owner, "std", lambda *args, var=var, **kwargs: (var(*args, **kwargs) + 1e-24).sqrt()))
@@ -356,6 +586,9 @@ def _plain_functions():
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
     patches.append(unittest.mock.patch.object(functional, "fold", _fold_by_transpose(functional.fold)))
+    for name in ("mT", "mH", "H"):
+        patches.append(unittest.mock.patch.object(torch.Tensor, name, property(lambda x: x.transpose(-2, -1))))
+    patches.append(unittest.mock.patch.object(torch, "einsum", _einsum_of_letters(torch.einsum)))
     for name, written in WRITTEN.items():
         for owner in (torch, torch.Tensor):
             patches.append(unittest.mock.patch.object(owner, name, written(getattr(owner, name))))
@@ -412,15 +645,76 @@ def _add_by_product(plain):
     return index_add
 
 
+def _einsum_of_letters(plain):
+    """Without '...', and with the diagonal of a value whose letter stands twice."""
+    def einsum(equation, *operands):
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        if not isinstance(equation, str):
+            return plain(equation, *operands)
+        left, arrow, right = equation.replace(" ", "").partition("->")
+        terms, operands = left.split(","), list(operands)
+        free = [c for c in "zyxwvutsrqponmlkjihgfedcba" if c not in equation]
+        dots = max([0] + [t.dim() - len(term) + 3 for term, t in zip(terms, operands) if "..." in term])
+        if "..." in left and arrow and dots <= len(free):
+            more = "".join(free[:dots])
+            terms = [term.replace("...", more[dots - (t.dim() - len(term) + 3):]) if "..." in term else term for term, t in zip(terms, operands)]
+            right = right.replace("...", more)
+        for k, term in enumerate(terms):
+            for letter in sorted({c for c in term if arrow and term.count(c) == 2}):
+                a, b = term.index(letter), term.rindex(letter)
+                operands[k] = _diagonal(operands[k], 0, a, b)
+                term = terms[k] = (term[:a] + term[a + 1:b] + term[b + 1:]) + letter
+        if len(operands) == 1 and terms[0] == right:
+            return operands[0]
+        return plain(",".join(terms) + arrow + right, *operands)
+    return einsum
+
+
+def _add_by_factors(plain):
+    def add(x, a, b, *, beta=1, alpha=1):
+        return plain(x, a, b) if beta == 1 and alpha == 1 else x * beta + (a @ b) * alpha
+    return add
+
+
+def _diagonal(x, offset=0, dim1=0, dim2=1):
+    x = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = int(x.shape[-2]), int(x.shape[-1])
+    begin, n = (offset, min(rows, columns - offset)) if offset >= 0 else (-offset * columns, min(rows + offset, columns))
+    return x.flatten(-2)[..., begin:begin + (n - 1) * (columns + 1) + 1:columns + 1]
+
+
+def _each_in_turn(step):
+    """Of the values along a dimension, each and the result before it."""
+    def function(plain):
+        def along(x, dim, **kwargs):
+            if kwargs or int(x.shape[dim]) > PLACES_MAX:
+                return plain(x, dim, **kwargs)
+            parts = [x.narrow(dim, 0, 1)]
+            for k in range(1, int(x.shape[dim])):
+                parts.append(step(parts[-1], x.narrow(dim, k, 1)))
+            return torch.cat(parts, dim)
+        return along
+    return function
+
+
 # Functions that no exporter writes, or none in a way that mfl reads, by others.
 WRITTEN = {
     "sinh": lambda plain: lambda x: (torch.exp(x) - torch.exp(-x)) / 2,
     "cosh": lambda plain: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
     "tan": lambda plain: lambda x: torch.sin(x) / torch.cos(x),
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
+    "asinh": lambda plain: lambda x: torch.where(x > 0, torch.log(x.abs() + torch.sqrt(x * x + 1)), -torch.log(x.abs() + torch.sqrt(x * x + 1))),
+    "acosh": lambda plain: lambda x: torch.log(x + torch.sqrt(x * x - 1)),
+    "atanh": lambda plain: lambda x: (torch.log(1 + x) - torch.log(1 - x)) / 2,
     "repeat_interleave": _repeat_by_expand,
     "tile": lambda plain: _repeat_by_tile,
     "index_add": _add_by_product,
+    "addmm": _add_by_factors,
+    "baddbmm": _add_by_factors,
+    "hypot": lambda plain: lambda x, y: (x * x + y * y).sqrt(),
+    "diagonal": lambda plain: _diagonal,
+    "cumprod": _each_in_turn(lambda a, b: a * b),
 }
 
 
@@ -430,7 +724,7 @@ def _median_by_sort(plain):
         if dim is None:
             return plain(x)
         both = [t.narrow(dim, (x.shape[dim] - 1) // 2, 1) for t in torch.sort(x, dim)]
-        return Median(*(t if keepdim else t.squeeze(dim) for t in both))
+        return Ordered(*(t if keepdim else t.squeeze(dim) for t in both))
     return median
 
 
@@ -475,7 +769,6 @@ def _describe(net, initializers, exporter):
         "padding_idx": {f"{scope}.weight" if scope else "weight": module.padding_idx % module.num_embeddings
                         for scope, module in net.named_modules()
                         if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.padding_idx is not None},
-        "eval": [scope for scope, module in net.named_modules() if isinstance(module, BATCH_NORMS) and not module.training],
         "classes": {scope: type(module).__name__ for scope, module in itertools.islice(net.named_modules(), MODULES) if scope},
     }
 
@@ -497,6 +790,9 @@ def _prove(net, examples, model):
     if not trained:
         return None, "no parameter requires a gradient"
     inputs = [_input_kind(net, e, len(examples) > 1) for e in examples]
+    if _depends(net, inputs):
+        raise ExportError("the output of a sample depends on the other samples of its batch, as by flip(0), x @ x.t(), a mean over dimension 0 or "
+                          "F.batch_norm with training=True: mfl trains samples by themselves, and batch norm only as nn.BatchNorm. Leave it out")
     if _branches(net, inputs):
         raise ExportError("the module takes one way or another by the numbers of its input (a tensor in an `if` or `while`); the file "
                           "would have the way that the example takes. Compute both, and choose with a product or torch.clamp")
@@ -544,6 +840,20 @@ def _branches(net, inputs):
     except Exception:  # noqa: BLE001: the proof says what fails
         pass
     return False
+
+
+def _depends(net, inputs):
+    """Whether a sample's output has to do with the other samples of the batch: a file of one sample can't say how."""
+    try:
+        copied = _copy(net).eval()
+        own = [_make_input(kind, 1, 2 * i, 3) for i, kind in enumerate(inputs)]
+        others = [torch.cat([a[:1], _make_input(kind, 2, 2 * i, 2)]) for i, (a, kind) in enumerate(zip(own, inputs))]
+        with torch.no_grad():
+            outs = [_tensors(copied(*x)) for x in (own, own, others)]
+        first, again, other = ((out[0] if isinstance(out, tuple) else out)[0].double() for out in outs)
+        return _difference(first, again) == 0 and _difference(first, other) > 1e-3 * float(first.abs().max())
+    except Exception:  # noqa: BLE001: the proof says what fails
+        return False
 
 
 def _rows(net, examples, least):
@@ -743,7 +1053,8 @@ def _run(net, x, seed, batch, names, in_double):
     try:
         for name in drop:
             setattr(torch.nn.functional, name, lambda input, *_, **__: input)
-        out = _tensors(net(*(t.double() if in_double and t.is_floating_point() else t for t in x)))
+        with _logits() as logits:
+            out = logits(_tensors(net(*(t.double() if in_double and t.is_floating_point() else t for t in x))))
         out = out[0] if isinstance(out, tuple) else out
     finally:
         for name, function in drop.items():

@@ -34,10 +34,22 @@ static bool is_uniform(const struct onnx_tensor *t)
         return true;
 }
 
+/* {1, rows, columns}, as a parameter that is a value has, are rows and columns, too. */
+static bool is_matrix(const struct onnx_tensor *t, int64_t *ret_rows, int64_t *ret_columns)
+{
+        int rank = t->shape.rank, first = rank == 3 && t->shape.dim[0] == 1;
+        if (rank - first != 2)
+                return false;
+        *ret_rows = t->shape.dim[first];
+        *ret_columns = t->shape.dim[first + 1];
+        return true;
+}
+
 static bool is_turned(const struct onnx_tensor *a, const struct onnx_tensor *b)
 {
-        int64_t rows = a->shape.dim[0], columns = a->shape.dim[1];
-        if (a->shape.rank != 2 || b->shape.rank != 2 || b->shape.dim[0] != columns || b->shape.dim[1] != rows)
+        int64_t rows, columns, other_rows, other_columns;
+        if (!is_matrix(a, &rows, &columns) || !is_matrix(b, &other_rows, &other_columns) ||
+                other_rows != columns || other_columns != rows)
                 return false;
         for (int64_t i = 0; i < rows; i++)
                 for (int64_t k = 0; k < columns; k++)

@@ -174,8 +174,7 @@ static int read_padding(struct mfl_described *d, struct mfl_error *err)
 static int read_model(struct mfl_described *d, struct mfl_error *err)
 {
         static const uint32_t first[1] = {0};
-        const json_t *list = json_object_get(d->model, "parameters"),
-                     *eval = json_object_get(d->model, "eval");
+        const json_t *list = json_object_get(d->model, "parameters");
         uint64_t format;
         if (!get_count(json_object_get(d->model, "format"), INT32_MAX, &format) || !json_is_array(list) ||
                 json_array_size(list) > PARAMS_MAX)
@@ -201,15 +200,6 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
                 d->params[i].n = 1;
         }
         d->why_not = json_string_value(json_object_get(d->model, "no_proof"));
-        if (json_array_size(eval))
-                return mfl_fail(err, MFL_INVALID,
-                        "%.200s: batch norm %.80s is in eval mode while the module is in training mode: it "
-                        "keeps its "
-                        "running statistics, which mfl can't do. Call train() on it before the export",
-                        d->path,
-                        json_string_value(json_array_get(eval, 0))
-                                ? json_string_value(json_array_get(eval, 0))
-                                : "?");
         return read_padding(d, err);
 }
 

@@ -63,6 +63,19 @@ int mfl_graph_check_sharing(const struct mfl_graph *graph, int i, struct mfl_err
         return 0;
 }
 
+/* A parameter as a value has the shape of what it is added to or multiplied with; its elements are in the same order. Of a matrix
+ * that another layer has transposed, rows and columns agree: {1, rows, columns}. */
+static bool is_reshaped(const struct mfl_layer *layer, const struct mfl_layer *other,
+        const struct mfl_shape *own, const struct mfl_shape *shape)
+{
+        if (layer->op != MFL_OP_WEIGHT && other->op != MFL_OP_WEIGHT)
+                return false;
+        if (layer->sharing == MFL_SHARES_WEIGHT)
+                return mfl_shape_count(own) == mfl_shape_count(shape);
+        return shape->rank == 3 && shape->dim[0] == 1 && shape->dim[1] == own->dim[0] &&
+               shape->dim[2] == own->dim[1];
+}
+
 static int fail_shape(const struct mfl_layer *layer, const struct mfl_layer *other, const char *suffix,
         const struct mfl_shape *own, const struct mfl_shape *shape, struct mfl_error *err)
 {
@@ -111,7 +124,8 @@ int mfl_graph_share(struct mfl_graph *graph, int i, const char *suffix, const st
         struct mfl_shape own = what->shape;
         if (index == &layer->param_weight && turned && own.rank == 2)
                 own = (struct mfl_shape){2, {what->shape.dim[1], what->shape.dim[0]}};
-        if (!mfl_shape_equal(&own, &shared->shape))
+        if (!mfl_shape_equal(&own, &shared->shape) &&
+                !(index == &layer->param_weight && is_reshaped(layer, other, &own, &shared->shape)))
                 return fail_shape(layer, other, suffix, &what->shape, &shared->shape, err);
         trained = trained && !layer->frozen;
         if (trained != shared->trained)

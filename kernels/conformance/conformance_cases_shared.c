@@ -16,6 +16,13 @@
                         a, b                                                                                 \
                 }                                                                                            \
         }
+#define SIZE3(a, b, c)                                                                                       \
+        {                                                                                                    \
+                3,                                                                                           \
+                {                                                                                            \
+                        a, b, c                                                                              \
+                }                                                                                            \
+        }
 /* The operator of layer `with` again. */
 #define AGAIN(with, op_, ...)                                                                                \
         {                                                                                                    \
@@ -78,6 +85,18 @@ const struct conf_case mfl_conf_shared_cases[] = {
         {"weight and dense", SEQUENCE(5, 6),
                 {DENSE(5), OP(MFL_OP_TANH), WITH_WEIGHT(1, .op = MFL_OP_WEIGHT, .shape = SIZE2(5, 6)),
                         JOIN(MFL_OP_MATMUL, 2, 3)},
+                .batch = 3},
+        {"dense and its weight as a value", VECTOR(6),
+                {DENSE(6), OP(MFL_OP_TANH), DENSE(36), WITH_WEIGHT(1, .op = MFL_OP_WEIGHT, .shape = SIZE(36)),
+                        JOIN(MFL_OP_MULTIPLY, 3, 4)},
+                .batch = 3},
+        {"conv and its weight as a value", IMAGE(2, 5, 5),
+                {SAME(3, 3), DENSE(54), WITH_WEIGHT(1, .op = MFL_OP_WEIGHT, .shape = SIZE(54)),
+                        JOIN(MFL_OP_MULTIPLY, 2, 3)},
+                .batch = 3},
+        {"a value and dense transposed", IMAGE(1, 5, 6),
+                {{.op = MFL_OP_WEIGHT, .shape = SIZE3(1, 5, 6)}, JOIN(MFL_OP_MULTIPLY, CONF_READS_INPUT, 1),
+                        DENSE(5), OP(MFL_OP_TANH), TURNED(1, 6, .bias = true)},
                 .batch = 3},
         {"conv twice", IMAGE(16, 6, 5), {SAME(16, 3), OP(MFL_OP_TANH), SAME_AGAIN(1, 16, 3)}},
         {"conv at two sizes", IMAGE(3, 8, 9), {SAME(3, 3), OP(MFL_OP_TANH), AVG2, SAME_AGAIN(1, 3, 3)},

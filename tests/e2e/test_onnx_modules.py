@@ -952,7 +952,7 @@ class WeightsOfBoth(Base):
 
 # Functions between two dense layers that mfl does not have, and what it says instead.
 FUNCTIONS = {
-    "Atan": (torch.atan, "log and tanh are"), "Powers": (lambda x: x ** torch.arange(1.0, 7), "torch.stack"),
+    "Atan": (torch.atan, "tanh and softsign"), "Powers": (lambda x: x ** torch.arange(1.0, 7), "torch.stack"),
     "Sampled": (lambda x: F.grid_sample(x.view(-1, 1, 2, 3), x.view(-1, 1, 3, 2), align_corners=True).flatten(1).repeat(1, 2), "nn.Upsample"),
 }
 

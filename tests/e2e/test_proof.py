@@ -67,6 +67,15 @@ def recurrent(**options):
     return lambda: nn.Sequential(nn.LSTM(8, 6, **options))
 
 
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.fc, self.function = nn.Linear(8, 4), [function]
+
+    def forward(self, x):
+        return self.function[0](self.fc(x))
+
+
 UNSUPPORTED = {
     "ways": (Ways, modules.VECTOR, "takes one way or another"),
     "projection": (recurrent(proj_size=2), torch.zeros(1, 3, 8), "0 (LSTM): proj_size is not supported"),
@@ -78,6 +87,12 @@ UNSUPPORTED = {
     "statistics": (lambda: nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), modules.IMAGE, "use track_running_stats=False"),
     "divisor": (lambda: nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), modules.IMAGE, "divisor_override"),
     "channels": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(0.2)), modules.IMAGE, "1 (Dropout2d): mfl drops single elements only"),
+    "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)), modules.VECTOR, "does not train with orthogonal weights"),
+    "spectral": (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8))), modules.VECTOR, "0 (Linear): mfl does not train with spectral norm"),
+    "of-the-batch": (lambda: Called(lambda x: x + x.flip(0)), modules.VECTOR, "depends on the other samples"),
+    "channels-called": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
+                        "the module (Called) calls dropout2d: mfl drops single elements only"),
+    "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),
     "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
 }
 

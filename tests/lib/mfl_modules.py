@@ -603,6 +603,75 @@ class Rewritten(nn.Module):
         return self.fc2(torch.cat([h.tile(1, 1), edges * scale], 1))
 
 
+class Experts(nn.Module):
+    """Weights that are scattered to the largest two, the largest alone, a rank, and places that are constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts, self.fc = nn.Linear(8, 4), nn.Linear(8, 12), nn.Linear(12, 4)
+        self.register_buffer("places", torch.tensor([[0, 2, 2, 1]]))
+
+    def forward(self, x):
+        p = self.gate(x).softmax(-1)
+        best, places = torch.topk(p, 2)
+        w = torch.zeros_like(p).scatter(1, places, best / best.sum(1, keepdim=True)) + p * F.one_hot(torch.relu(p - 0.3).argmax(-1), 4).float()
+        mixed = (self.experts(x).view(-1, 4, 3) * w.unsqueeze(-1)).sum(1)
+        sorted_ = p.gather(1, p.argsort(1, descending=True))
+        return self.fc(torch.cat([mixed, sorted_, torch.zeros(len(x), 3).scatter_add(1, self.places.expand(len(x), -1), p),
+                                  p.gather(1, self.places[:, :2].expand(len(x), -1))], 1))
+
+
+class Codebook(nn.Module):
+    """VQ-VAE's nearest code, whose gradient goes straight through; a code of the features; and edges of a histogram."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.codes, self.steps, self.fc = nn.Linear(8, 5), nn.Embedding(6, 5), nn.Embedding(3, 5), nn.Linear(5, 4)
+        self.register_buffer("edges", torch.tensor([-0.4, 0.4]))
+
+    def forward(self, x):
+        z = self.a(x)
+        nearest = ((z.unsqueeze(1) - self.codes.weight) ** 2).sum(-1).argmin(-1)
+        q = self.codes(nearest)
+        return self.fc(z + (q - z).detach() + 0.1 * q + self.steps(torch.bucketize(z, self.edges)).mean(1) + self.codes.weight[z.max(1)[1]])
+
+
+class LastWord(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.fc = nn.Embedding(9, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        last = ((x != 0).sum(1) - 1).clamp(min=0)
+        return self.fc(self.e(x).gather(1, last.view(-1, 1, 1).expand(-1, 1, 4)).squeeze(1))
+
+
+class Letters(nn.Module):
+    """einsum with dots and a diagonal, addmm with factors, hypot, products that go on, and .mT."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b, self.fc = nn.Parameter(torch.randn(4, 4) * 0.4), nn.Parameter(torch.randn(8)), nn.Linear(10, 4)
+        self.v = nn.Parameter(torch.randn(8, 8) * 0.3)
+
+    def forward(self, x):
+        x = torch.addmm(self.b, x, self.v, beta=0.5, alpha=2.0)
+        y = torch.einsum("...c,cd->...d", x.view(-1, 2, 4), self.w)
+        square = torch.einsum("bii->bi", y.mT @ y)
+        return self.fc(torch.cat([square, torch.hypot(y[:, 0], y[:, 1] + 3), torch.cumprod(x[:, :2].sigmoid(), 1)], 1))
+
+
+class Reshaped(nn.Module):
+    """The weights of a layer as a value of another shape, and its length."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(self.a(x) / self.a.weight.norm(dim=1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -625,14 +694,16 @@ PROVED = {
     "lstm-cell": (lambda: Cells(nn.LSTMCell), torch.zeros(1, 4, 6)), "gru-cell": (lambda: Cells(nn.GRUCell), torch.zeros(1, 4, 6)),
     "rnn-cell": (lambda: Cells(nn.RNNCell, bias=False), torch.zeros(1, 4, 6)), "sums": (Sums, VECTOR),
     "straight": (Straight, VECTOR), "joints": (Joints, IMAGE), "offsets": (Offsets, torch.arange(3).reshape(1, 3)),
-    "rewritten": (Rewritten, VECTOR),
+    "rewritten": (Rewritten, VECTOR), "frozen-norm": (frozen_norm, IMAGE), "sums-of-letters": (Letters, VECTOR), "reshaped": (Reshaped, VECTOR),
+    "experts": (Experts, VECTOR), "codebook": (Codebook, VECTOR), "last-word": (LastWord, tokens()),
+    "log-softmax": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(1)), VECTOR),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
     PROVED.update({"masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
-    "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"), "frozen-norm": (frozen_norm, IMAGE, "bn1 is in eval mode"),
+    "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
 }

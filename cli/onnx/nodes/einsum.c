@@ -37,7 +37,11 @@ static int read_equation(struct onnx *o, struct equation *ret)
                 } else if (((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) && n < room) {
                         char *to = out ? l.out : l.in[k];
                         if (strchr(to, c))
-                                return mfl_onnx_fail(o, "the label %c stands twice in one value", c);
+                                return mfl_onnx_fail(o,
+                                        "the label %c stands twice in one value: write x.diagonal(), or "
+                                        "export with "
+                                        "mfl_export.save, which does",
+                                        c);
                         to[n++] = c;
                 } else {
                         out = false;

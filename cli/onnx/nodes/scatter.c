@@ -47,7 +47,9 @@ int mfl_onnx_gather_elements(struct onnx *o)
         for (int64_t i = 1; data->tensor && i < data->tensor->count; i++)
                 same = same && mfl_onnx_number(data->tensor, i) == mfl_onnx_number(data->tensor, 0);
         if (!same || !data->tensor || data->tensor->count < 1 || data->tensor->param || !at)
-                return mfl_onnx_fail(o, "is supported with constant indices; select rows with nn.Embedding");
+                return mfl_onnx_fail(o, "is supported with constant indices; mfl_export.save writes computed "
+                                        "ones of up to 256 "
+                                        "places; else select rows with nn.Embedding");
         int r = mfl_onnx_fold_new(o, &at->shape, data->tensor->f, &t);
         for (int64_t i = 0; !r && i < t->count; i++)
                 mfl_onnx_fold_put(t, i, mfl_onnx_number(data->tensor, 0));

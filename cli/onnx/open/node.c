@@ -10,8 +10,11 @@ static int fail_missing(struct onnx *o, const char *input)
                 for (size_t k = 0; k < node->n_output; k++)
                         if (!strcmp(node->output[k], input))
                                 return mfl_onnx_fail(o,
-                                        "uses output %zu of node %.60s (%.20s), which mfl does not compute",
-                                        k, node->name && *node->name ? node->name : "?", node->op_type);
+                                        "uses output %zu of node %.60s (%.20s), which mfl does not compute%s",
+                                        k, node->name && *node->name ? node->name : "?", node->op_type,
+                                        strcmp(node->op_type, "TopK")
+                                                ? ""
+                                                : "; mfl_export.save writes the places of up to 256 numbers");
         }
         return mfl_onnx_fail(o, "reads %.60s, which no earlier node computes", input);
 }
@@ -56,7 +59,9 @@ static const struct {
                    "sum(1). Other loops over the positions: nn.LSTM, nn.GRU, or attention"},
         {" If ", "a choice while the model runs is not supported; export the branch that is trained"},
         {" Scan ", "loops are not supported; use nn.LSTM, nn.GRU, or attention"},
-        {" ArgMax ArgMin Hardmax ", "has no gradient; mfl takes logits, and chooses the class itself"},
+        {" ArgMax ArgMin Hardmax ",
+                "has no gradient; of features, mfl_export.save writes it as comparisons, and of the model's "
+                "outputs mfl chooses the class itself: return logits"},
         {" Mod BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot ",
                 "is arithmetic of whole numbers; compute it "
                 "before training, and store it with the data"},
@@ -77,10 +82,12 @@ static const struct {
         {" MaxUnpool ", "is not supported; use nn.Upsample or nn.ConvTranspose2d"},
         {" ScatterElements ScatterND GatherND GatherElements ",
                 "at computed positions is not supported; use a "
-                "constant index, nn.Embedding, or a product with a mask"},
-        {" Acos Acosh Asin Asinh Atan Atanh Sinh Cosh Tan ",
-                "is not supported; sin, cos, exp, log and tanh are: "
-                "sinh(x) is (exp(x) - exp(-x)) / 2"},
+                "constant index, nn.Embedding, or a product with a mask; mfl_export.save writes scatter and "
+                "scatter_add so"},
+        {" Acos Asin Atan ", "is not supported; tanh and softsign have the shape of atan"},
+        {" Acosh Asinh Atanh Sinh Cosh Tan ",
+                "is not supported; sin, cos, exp, log and tanh are, by which mfl_export.save "
+                "writes it: sinh(x) is (exp(x) - exp(-x)) / 2"},
         {" QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
          "ConvInteger MatMulInteger ",
                 "mfl trains floats; export the model before it is quantized"},
@@ -93,7 +100,8 @@ static const struct {
         {" NonMaxSuppression Unique Compress StringNormalizer TfIdfVectorizer ImageDecoder ",
                 "gives a size that "
                 "depends on the samples; do it before training, or after"},
-        {" Equal ", "compares samples, which has no gradient; tokens may be compared with a constant"},
+        {" Equal ", "compares samples, which has no gradient; tokens may be compared with a constant, and "
+                    "x > 1 and x < 3 is read"},
         {" NonZero ", "gives a size that depends on the samples; use a mask (torch.where) instead of "
                       "indexing by one"},
 };

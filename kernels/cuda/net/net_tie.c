@@ -50,8 +50,7 @@ static uint64_t shared_element(const struct mfl_cuda_model *model, int p, uint64
 {
         const struct mfl_param *param = &model->graph->params[p];
         const struct mfl_layer *layer = &model->flat->layers[param->layer];
-        bool weight = model->flat->params[model->shared[p]].shape.rank == 2 &&
-                      model->shared[p] == layer->param_weight;
+        bool weight = param->shape.rank == 2 && model->shared[p] == layer->param_weight;
         uint64_t rows = (uint64_t)param->shape.dim[0], columns = (uint64_t)param->shape.dim[1];
         return layer->turned && weight ? e % columns * rows + e / columns : e;
 }

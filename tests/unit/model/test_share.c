@@ -110,6 +110,15 @@ static void bad_sharing_is_refused(void **state)
 {
         REFUSED("layer b (dense): its weight is 4x8, but that of a, which it shares, is 8x8", INPUT(8),
                 DENSE("a", 0, 8, ), DENSE("b", 1, 4, .shares = 1));
+        REFUSED("layer b (weight): its tensor is 8, but that of a, which it shares, is 8x8", INPUT(8),
+                DENSE("a", 0, 8, ),
+                {.op = MFL_OP_WEIGHT,
+                        .name = "b",
+                        .input = -1,
+                        .shape = {1, {8}},
+                        .shares = 1,
+                        .sharing = MFL_SHARES_WEIGHT},
+                {.op = MFL_OP_MULTIPLY, .name = "m", .input = 1, .input2 = 2});
         REFUSED("layer b (dense): its weight is 9x4, but that of a, which it shares transposed, is 4x8",
                 INPUT(8), DENSE("a", 0, 4, ),
                 DENSE("b", 1, 9, .shares = 1, .sharing = MFL_SHARES_TRANSPOSED));
