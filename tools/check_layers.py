@@ -110,6 +110,7 @@ ROOMS = {
     "cli/pki": ["cli/base", "common/*"],
     "cli/pull": ["cli/base", "cli/onnx/*", "cli/view", "common/*", "proto/*"],
     "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto/*"],
+    "cli/login": ["cli/base", "common/*", "proto/*"],
     "cli/many": ["cli/base", "cli/view", "common/*", "proto/*"],
     "cli/predict": ["cli/base", "cli/pull", "cli/view", "common/*", "kernels", "kernels/infer", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],

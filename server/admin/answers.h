@@ -32,6 +32,8 @@ void mfl_operator_check_drains(struct mfl_admin *admin);
 /* rules.c */
 void mfl_operator_access(struct mfl_session *session, uint64_t request, const Mfl__Access *access);
 void mfl_operator_access_list(struct mfl_session *session, uint64_t request);
+/* login.c */
+void mfl_operator_login(struct mfl_session *session, uint64_t request, const Mfl__IssueLogin *issue);
 /* audit.c */
 void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl__ListAudit *list);
 

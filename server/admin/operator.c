@@ -63,6 +63,9 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_LIST_ACCESS:
                 mfl_operator_access_list(session, e->request);
                 return true;
+        case MFL__ENVELOPE__BODY_ISSUE_LOGIN:
+                mfl_operator_login(session, e->request, e->issue_login);
+                return true;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);
                 return true;
