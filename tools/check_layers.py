@@ -36,6 +36,7 @@ ROOMS = {
     "common/measure": ["common/base"],
     "common/trace": ["common/base"],
     "common/tags": ["common/base", "common/model"],
+    "common/plugin": ["common/base"],
     "common/job": ["common/base", "common/measure", "common/privacy", "common/secure", "common/settings", "common/model", "common/tags", "common/trace"],
     "common/method": ["common/base", "common/job", "common/model", "common/exact", "common/privacy"],
     "common/data": ["common/base", "common/settings", "common/model"],
