@@ -8,6 +8,7 @@
 #define MFL_CLIENT_SERVICE_CONFIG_H
 
 #include "client/node/node.h"
+#include "client/plugin/plugin.h"
 #include "client/policy/policy.h"
 #include "client/program/program.h"
 #include "common/base/base.h"
@@ -47,6 +48,8 @@ struct mfl_client_config {
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         struct mfl_programs programs;
+        char plugins[1024]; /* a directory; "": none */
+        struct mfl_filters_config filters;
         struct mfl_policy policy;
         bool exit_with_stdin;
         char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; gpu and name are set from it */

@@ -55,6 +55,7 @@ struct client {
         struct mfl_client_node node;
         struct mfl_peer_port *peers; /* NULL: no teams over several nodes */
         struct mfl_budget budget;
+        struct mfl_filters *filters; /* NULL: none */
         struct mfl_trainer *trainer;
         uv_loop_t loop;
         struct mfl_compute compute;
@@ -148,6 +149,16 @@ static void hide_secrets(struct client *c)
                         c->hidden[n++] = paths[i];
 }
 
+static int open_filters(struct client *c, struct mfl_error *err)
+{
+        const struct mfl_filters_options options = {.dir = c->config.plugins,
+                .filters = &c->config.filters,
+                .daemon = c->config.name,
+                .marks = *c->config.share_dir ? c->config.share_dir : "/dev/shm",
+                .workers = c->workers};
+        return mfl_filters_open(&options, &c->filters, err);
+}
+
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         hide_secrets(c);
@@ -181,7 +192,8 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .peers = c->peers,
                 .activity = &c->activity,
                 .programs = &c->config.programs,
-                .hidden = c->hidden};
+                .hidden = c->hidden,
+                .filters = c->filters};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -225,6 +237,8 @@ static void log_start(const struct client *c)
         for (uint32_t i = 0; i < c->config.programs.n; i++)
                 mfl_log(MFL_LOG_INFO, "program %s: %s", c->config.programs.v[i].name,
                         c->config.programs.v[i].command[0]);
+        if (c->filters)
+                mfl_log(MFL_LOG_INFO, "every update goes through: %s", mfl_filters_text(c->filters));
         for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
@@ -266,6 +280,8 @@ static int prepare(struct client *c, struct mfl_error *err)
                 r = open_node(c, err);
         if (!r)
                 r = open_peers(c, err);
+        if (!r)
+                r = open_filters(c, err);
         return r ? r : open_trainer(c, err);
 }
 
@@ -499,6 +515,7 @@ static int open_loop(struct client *c, struct mfl_error *err)
 static void close_node(struct client *c)
 {
         mfl_trainer_free(c->trainer);
+        mfl_filters_close(c->filters);
         c->trainer = NULL;
         mfl_peer_port_close(c->peers);
         c->peers = NULL;

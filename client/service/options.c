@@ -321,6 +321,22 @@ static const struct mfl_setting rows[] = {
                         "claim for a client; the same at all daemons of a population. Default: 1000000\n"
                         "  network   true: it may use sockets beyond its own processes. Default: false"},
 
+        {.section = "Plug-ins",
+                .field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
+                .example = "/usr/lib/mfl/plugins-client",
+                .help = "a directory of plug-ins, *.so (mfl/filter.h), which only root or the daemon's user may write; they are loaded "
+                        "when the daemon starts, and run with its rights (docs/plugins.md)"},
+        {.field = {.key = "filters", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, filters),
+                        .read = mfl_filters_read},
+                .note = "none",
+                .example = "\n"
+                        "  - name: layer-clip\n"
+                        "    settings: {norm: 0.5}",
+                .help = "what every update of this daemon goes through before it is rounded, in this order, whatever the job: "
+                        "plug-ins from the directory above, by name. Jobs' logs have their names, numbers and the SHA-256 of their files\n"
+                        "  name      required\n"
+                        "  settings  numbers that the plug-in names, with its own limits and standard values"},
+
         {.section = "The site's say",
                 .field = {.key = "policy", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, policy),
                         .read = mfl_policy_read},

@@ -32,6 +32,7 @@ static int fill_trainer(
         trainer->peers = options->peers;
         trainer->activity = options->activity;
         trainer->programs = options->programs;
+        trainer->filters = options->filters;
         trainer->hidden = options->hidden;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);

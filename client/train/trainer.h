@@ -62,6 +62,7 @@ enum {
         MFL_TEAM_BROKEN = 17, /* another member of the task's team is gone or late, or has failed */
 };
 
+struct mfl_filters;
 struct mfl_programs;
 struct mfl_trainer;
 
@@ -89,6 +90,7 @@ struct mfl_trainer_options {
         /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
         const struct mfl_programs *programs;
         const char *const *hidden;
+        struct mfl_filters *filters; /* of each client's update (client/plugin/plugin.h); outlives the trainer; NULL: none */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

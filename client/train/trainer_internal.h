@@ -210,6 +210,7 @@ struct mfl_trainer {
         struct mfl_activity *activity;       /* NULL: none */
         const struct mfl_programs *programs; /* NULL: none */
         const char *const *hidden;           /* from programs */
+        struct mfl_filters *filters;         /* NULL: none */
         _Atomic uint64_t staged_bytes;       /* of the device's memory, beside its budget */
         struct trainer_job *jobs;            /* last used first */
         bool no_room;                        /* why the last mfl_trainer_job_prepare failed, if it did */
@@ -398,11 +399,11 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
         uint64_t now_ns, uint64_t *told_ns);
 
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
- * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
+ * where all of a client's delta is at hand, and deltas are filtered, clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
-        bool clips = run->job->spec->aggregation.robust.update_clip > 0;
+        bool clips = run->job->spec->aggregation.robust.update_clip > 0 || run->trainer->filters;
         return run->sum && !run->job->program && run->trainer->ops->sum_add &&
                !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
                !clips;

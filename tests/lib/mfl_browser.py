@@ -39,6 +39,7 @@ class Browser:
         self.session = self.call('Target.attachToTarget', targetId=target, flatten=True)['sessionId']
         for domain in ('Page', 'Runtime', 'Log'):
             self.call(domain + '.enable')
+        self.call('Emulation.setScrollbarsHidden', hidden=True)
         self.resize(width, height)
 
     def __enter__(self):

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filters of clients' updates.
+ *
+ *   - plug-ins are loaded, and the configured filters found among them, with their numbers;
+ *   - a client's delta goes through one after another; each call is marked.
+ * Fails: a plug-in that the loader refuses; a filter that is not there; numbers that it does not take; a filter that rejects the
+ * client; a client in whose call a process before has ended. */
+#include "client/plugin/plugin.h"
+
+#include "client/plugin/mark.h"
+#include "common/plugin/object.h"
+#include "include/mfl/filter.h"
+
+_Static_assert(MFL_FILTER_NUMBERS_MAX == MFL_PLUGIN_NUMBERS_MAX, "a configuration can set all");
+
+struct filter {
+        const struct mfl_filter_plugin *table;
+        double values[MFL_PLUGIN_NUMBERS_MAX];
+};
+
+struct mfl_filters {
+        struct mfl_plugin_objects objects;
+        uint32_t n;
+        struct filter v[MFL_FILTERS_MAX];
+        struct mfl_marks *marks;
+        char text[MFL_FILTER_TEXT_BYTES];
+};
+
+static const char *fault_of(const void *table)
+{
+        const struct mfl_filter_plugin *t = table;
+        return t->apply ? mfl_plugin_fault_of_numbers(t->settings, t->n_settings) : "it has no function apply";
+}
+
+static const struct mfl_plugin_kind kind = {
+        .symbol = "mfl_filter_plugin", .header = "mfl/filter.h", .abi = MFL_FILTER_ABI, .fault = fault_of};
+
+static void describe(struct mfl_filters *filters, const struct filter *filter, const char *digest)
+{
+        size_t at = strlen(filters->text), room = sizeof(filters->text);
+        at += (size_t)mfl_snprintf(filters->text + at, room - at, "%s%s %s", at ? "; " : "", filter->table->name, filter->table->version);
+        for (uint32_t i = 0; i < filter->table->n_settings; i++)
+                at += (size_t)mfl_snprintf(filters->text + at, room - at, "%s%s %g", i ? ", " : " (", filter->table->settings[i].name,
+                        filter->values[i]);
+        mfl_snprintf(filters->text + at, room - at, "%s, sha256 %s", filter->table->n_settings ? ")" : "", digest);
+}
+
+static int find(struct mfl_filters *filters, const struct mfl_filter_config *config, struct mfl_error *err)
+{
+        struct filter *filter = &filters->v[filters->n];
+        const struct mfl_plugin_object *object = mfl_plugin_object_find(&filters->objects, &kind, config->name);
+        char names[512];
+        if (!object)
+                return mfl_fail(err, MFL_INVALID, "filters: there is no filter %s in the directory of `plugins`; it has %s",
+                        config->name, mfl_plugin_object_names(&filters->objects, &kind, names, sizeof(names)));
+        filter->table = (const void *)object->table;
+        for (uint32_t i = 0; i < filter->table->n_settings; i++)
+                filter->values[i] = filter->table->settings[i].standard;
+        for (uint32_t i = 0; i < config->n_settings; i++) {
+                int r = mfl_plugin_set_number(filter->table->settings, filter->table->n_settings, config->name, "filters.settings",
+                        config->settings[i].name, config->settings[i].value, filter->values, err);
+                if (r)
+                        return r;
+        }
+        filters->n++;
+        describe(filters, filter, object->digest);
+        return 0;
+}
+
+int mfl_filters_open(const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err)
+{
+        const struct mfl_plugin_kind *const kinds[] = {&kind};
+        struct mfl_filters *filters;
+        int r = 0;
+        if (!*options->dir && !options->filters->n)
+                return 0;
+        filters = mfl_calloc(1, sizeof(*filters));
+        if (!filters)
+                return mfl_fail_memory(err, sizeof(*filters), "filters");
+        r = mfl_plugin_objects_open(options->dir, "daemon", kinds, MFL_ARRAY_SIZE(kinds), &filters->objects, err);
+        for (uint32_t i = 0; i < options->filters->n && !r; i++)
+                r = find(filters, &options->filters->v[i], err);
+        if (!r && filters->n)
+                r = mfl_marks_open(options->marks, options->daemon, options->workers, &filters->marks, err);
+        if (r || !filters->n)
+                mfl_filters_close(filters);
+        else
+                *ret_filters = filters;
+        return r;
+}
+
+void mfl_filters_close(struct mfl_filters *filters)
+{
+        if (!filters)
+                return;
+        mfl_marks_close(filters->marks);
+        mfl_plugin_objects_close(&filters->objects);
+        free(filters);
+}
+
+const char *mfl_filters_text(const struct mfl_filters *filters)
+{
+        return filters->text;
+}
+
+/* ---- a client's update ---- */
+
+struct shape {
+        int64_t dim[MFL_SHAPE_RANK_MAX];
+};
+
+/* The tensors that move, by their place in the delta. */
+static uint32_t list_tensors(const struct mfl_graph *graph, struct mfl_filter_tensor *tensors, struct shape *shapes)
+{
+        uint32_t n = 0;
+        for (int i = 0; i < graph->n_params; i++) {
+                const struct mfl_param *param = &graph->params[i];
+                if (param->offset < graph->n_frozen)
+                        continue;
+                for (int d = 0; d < param->shape.rank; d++)
+                        shapes[n].dim[d] = param->shape.dim[d];
+                tensors[n] = (struct mfl_filter_tensor){.name = param->name,
+                        .first = param->offset - graph->n_frozen,
+                        .count = param->count,
+                        .statistics = !param->trained,
+                        .rank = (uint32_t)param->shape.rank,
+                        .shape = shapes[n].dim};
+                n++;
+        }
+        return n;
+}
+
+static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_filter_client *client, struct mfl_filter_call *call,
+        struct mfl_error *err)
+{
+        const struct filter *filter = &filters->v[i];
+        char reason[MFL_FILTER_REASON_BYTES] = "";
+        struct mfl_mark mark = {.round = client->round, .filter = i, .client = client->client};
+        mfl_strcpy(mark.job, sizeof(mark.job), client->job);
+        call->settings = filter->values;
+        call->reason = reason;
+        mfl_mark_begin(filters->marks, client->worker, &mark);
+        int r = filter->table->apply(call);
+        mfl_mark_end(filters->marks, client->worker);
+        reason[sizeof(reason) - 1] = '\0';
+        return r ? mfl_fail(err, MFL_INVALID, "filter %s: %s", filter->table->name, *reason ? reason : "it rejects this update") : 0;
+}
+
+int mfl_filters_apply(
+        struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta, struct mfl_error *err)
+{
+        uint32_t last = 0, left = mfl_marks_left(filters->marks, client->job, client->round, client->client, &last);
+        size_t n = (size_t)client->graph->n_params;
+        MFL_CLEANUP_FREE struct mfl_filter_tensor *tensors = mfl_calloc(n, sizeof(*tensors));
+        MFL_CLEANUP_FREE struct shape *shapes = mfl_calloc(n, sizeof(*shapes));
+        int r = 0;
+        if (!tensors || !shapes)
+                return mfl_fail_memory(err, n * sizeof(*tensors), "the tensors of an update");
+        if (left >= MFL_FILTER_CRASHES_MAX)
+                return mfl_fail(err, MFL_INVALID, "filter %s: the daemon ended %u times in it, in this client's update",
+                        filters->v[MFL_MIN(last, filters->n - 1)].table->name, left);
+        struct mfl_filter_call call = {.size = sizeof(call),
+                .round = client->round,
+                .job = client->job,
+                .client = client->client,
+                .seed = client->seed,
+                .count = client->graph->n_moving,
+                .params = client->params,
+                .delta = delta,
+                .n_tensors = list_tensors(client->graph, tensors, shapes),
+                .tensors = tensors};
+        for (uint32_t i = 0; i < filters->n && !r; i++)
+                r = call_one(filters, i, client, &call, err);
+        return r;
+}
