@@ -89,7 +89,7 @@ ROOMS = {
     "server/daemons": ["common/*", "proto", "server/access", "server/core", "server/jobs", "server/loop", "server/observe", "server/runtime", "server/session", "server/store", "server/transfer"],
     "server/views": ["common/*", "proto", "server/access", "server/core", "server/daemons", "server/jobs", "server/loop", "server/session", "server/store"],
     "server/admin": ["common/*", "proto", "proto/tls", "server/access", "server/config", "server/core", "server/jobs", "server/loop", "server/runtime", "server/session", "server/store", "server/strategy", "server/transfer", "server/views"],
-    "server/web": ["common/*", "proto", "proto/json", "server/access", "server/config", "server/core", "server/daemons", "server/jobs", "server/loop", "server/observe", "server/session", "server/store", "server/views"],
+    "server/web": ["common/*", "proto", "proto/json", "proto/tls", "server/access", "server/config", "server/core", "server/daemons", "server/jobs", "server/loop", "server/observe", "server/session", "server/store", "server/views"],
     "server/shell": ["common/*", "proto", "server/*"],
     "client/agent": ["common/*", "proto"],
     "client/policy": ["common/*", "proto"],

@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Filters of clients' updates.
  *
- *   - plug-ins are loaded, and the configured filters found among them, with their numbers;
+ *   - the configured filters are found among the daemon's plug-ins, with their numbers;
  *   - a client's delta goes through one after another; each call is marked.
- * Fails: a plug-in that the loader refuses; a filter that is not there; numbers that it does not take; a filter that rejects the
+ * Fails: a filter that is not there; numbers that it does not take; a filter that rejects the
  * client; a client in whose call a process before has ended. */
 #include "client/plugin/plugin.h"
 
+#include "client/plugin/internal.h"
 #include "client/plugin/mark.h"
-#include "common/plugin/object.h"
-#include "include/mfl/filter.h"
-
-_Static_assert(MFL_FILTER_NUMBERS_MAX == MFL_PLUGIN_NUMBERS_MAX, "a configuration can set all");
 
 struct filter {
         const struct mfl_filter_plugin *table;
@@ -19,11 +16,9 @@ struct filter {
 };
 
 struct mfl_filters {
-        struct mfl_plugin_objects objects;
         uint32_t n;
         struct filter v[MFL_FILTERS_MAX];
         struct mfl_marks *marks;
-        char text[MFL_FILTER_TEXT_BYTES];
 };
 
 static const char *fault_of(const void *table)
@@ -32,57 +27,36 @@ static const char *fault_of(const void *table)
         return t->apply ? mfl_plugin_fault_of_numbers(t->settings, t->n_settings) : "it has no function apply";
 }
 
-static const struct mfl_plugin_kind kind = {
+const struct mfl_plugin_kind mfl_filter_kind = {
         .symbol = "mfl_filter_plugin", .header = "mfl/filter.h", .abi = MFL_FILTER_ABI, .fault = fault_of};
 
-static void describe(struct mfl_filters *filters, const struct filter *filter, const char *digest)
-{
-        size_t at = strlen(filters->text), room = sizeof(filters->text);
-        at += (size_t)mfl_snprintf(filters->text + at, room - at, "%s%s %s", at ? "; " : "", filter->table->name, filter->table->version);
-        for (uint32_t i = 0; i < filter->table->n_settings; i++)
-                at += (size_t)mfl_snprintf(filters->text + at, room - at, "%s%s %g", i ? ", " : " (", filter->table->settings[i].name,
-                        filter->values[i]);
-        mfl_snprintf(filters->text + at, room - at, "%s, sha256 %s", filter->table->n_settings ? ")" : "", digest);
-}
-
-static int find(struct mfl_filters *filters, const struct mfl_filter_config *config, struct mfl_error *err)
+static int find(struct mfl_filters *filters, const struct mfl_filters_options *options, const struct mfl_filter_config *config,
+        struct mfl_error *err)
 {
         struct filter *filter = &filters->v[filters->n];
-        const struct mfl_plugin_object *object = mfl_plugin_object_find(&filters->objects, &kind, config->name);
-        char names[512];
-        if (!object)
-                return mfl_fail(err, MFL_INVALID, "filters: there is no filter %s in the directory of `plugins`; it has %s",
-                        config->name, mfl_plugin_object_names(&filters->objects, &kind, names, sizeof(names)));
+        const struct mfl_plugin_object *object;
+        int r = mfl_client_plugin_find(options->plugins, &mfl_filter_kind, "filters", config->name, &config->numbers, &object,
+                filter->values, err);
+        if (r)
+                return r;
         filter->table = (const void *)object->table;
-        for (uint32_t i = 0; i < filter->table->n_settings; i++)
-                filter->values[i] = filter->table->settings[i].standard;
-        for (uint32_t i = 0; i < config->n_settings; i++) {
-                int r = mfl_plugin_set_number(filter->table->settings, filter->table->n_settings, config->name, "filters.settings",
-                        config->settings[i].name, config->settings[i].value, filter->values, err);
-                if (r)
-                        return r;
-        }
         filters->n++;
-        describe(filters, filter, object->digest);
         return 0;
 }
 
 int mfl_filters_open(const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err)
 {
-        const struct mfl_plugin_kind *const kinds[] = {&kind};
-        struct mfl_filters *filters;
         int r = 0;
-        if (!*options->dir && !options->filters->n)
+        if (!options->filters->n)
                 return 0;
-        filters = mfl_calloc(1, sizeof(*filters));
+        struct mfl_filters *filters = mfl_calloc(1, sizeof(*filters));
         if (!filters)
                 return mfl_fail_memory(err, sizeof(*filters), "filters");
-        r = mfl_plugin_objects_open(options->dir, "daemon", kinds, MFL_ARRAY_SIZE(kinds), &filters->objects, err);
         for (uint32_t i = 0; i < options->filters->n && !r; i++)
-                r = find(filters, &options->filters->v[i], err);
-        if (!r && filters->n)
+                r = find(filters, options, &options->filters->v[i], err);
+        if (!r)
                 r = mfl_marks_open(options->marks, options->daemon, options->workers, &filters->marks, err);
-        if (r || !filters->n)
+        if (r)
                 mfl_filters_close(filters);
         else
                 *ret_filters = filters;
@@ -94,13 +68,7 @@ void mfl_filters_close(struct mfl_filters *filters)
         if (!filters)
                 return;
         mfl_marks_close(filters->marks);
-        mfl_plugin_objects_close(&filters->objects);
         free(filters);
-}
-
-const char *mfl_filters_text(const struct mfl_filters *filters)
-{
-        return filters->text;
 }
 
 /* ---- a client's update ---- */

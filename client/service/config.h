@@ -50,6 +50,7 @@ struct mfl_client_config {
         struct mfl_programs programs;
         char plugins[1024]; /* a directory; "": none */
         struct mfl_filters_config filters;
+        struct mfl_plugin_data_configs plugin_data;
         struct mfl_policy policy;
         bool exit_with_stdin;
         char instance[MFL_CLIENT_GPU_BYTES]; /* --instance, as written; gpu and name are set from it */

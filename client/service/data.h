@@ -14,8 +14,8 @@ struct mfl_client_data {
 };
 
 /* MFL_INVALID: a data set is wrong, there is nothing to offer, or too much. Call deinit also after a failure. */
-int mfl_client_data_load(
-        struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err);
+int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_config *config,
+        struct mfl_client_plugins *plugins, struct mfl_error *err);
 void mfl_client_data_deinit(struct mfl_client_data *data);
 
 #endif

@@ -55,6 +55,7 @@ struct client {
         struct mfl_client_node node;
         struct mfl_peer_port *peers; /* NULL: no teams over several nodes */
         struct mfl_budget budget;
+        struct mfl_client_plugins *plugins;
         struct mfl_filters *filters; /* NULL: none */
         struct mfl_trainer *trainer;
         uv_loop_t loop;
@@ -151,7 +152,7 @@ static void hide_secrets(struct client *c)
 
 static int open_filters(struct client *c, struct mfl_error *err)
 {
-        const struct mfl_filters_options options = {.dir = c->config.plugins,
+        const struct mfl_filters_options options = {.plugins = c->plugins,
                 .filters = &c->config.filters,
                 .daemon = c->config.name,
                 .marks = *c->config.share_dir ? c->config.share_dir : "/dev/shm",
@@ -193,6 +194,7 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .activity = &c->activity,
                 .programs = &c->config.programs,
                 .hidden = c->hidden,
+                .plugins = mfl_client_plugins_text(c->plugins),
                 .filters = c->filters};
         return mfl_trainer_new(&options, &c->trainer, err);
 }
@@ -237,9 +239,9 @@ static void log_start(const struct client *c)
         for (uint32_t i = 0; i < c->config.programs.n; i++)
                 mfl_log(MFL_LOG_INFO, "program %s: %s", c->config.programs.v[i].name,
                         c->config.programs.v[i].command[0]);
-        if (c->filters)
-                mfl_log(MFL_LOG_INFO, "every update goes through: %s", mfl_filters_text(c->filters));
-        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
+        if (*mfl_client_plugins_text(c->plugins))
+                mfl_log(MFL_LOG_INFO, "plug-ins: %s", mfl_client_plugins_text(c->plugins));
+        for (uint32_t i = 0; i < c->config.n_data_sets + c->config.plugin_data.n; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
                         c->data.infos[i].name, c->data.infos[i].train_samples, c->data.infos[i].test_samples,
@@ -273,7 +275,9 @@ static int prepare(struct client *c, struct mfl_error *err)
         if (!r)
                 r = check_tls(c, err);
         if (!r)
-                r = mfl_client_data_load(&c->data, &c->config, err);
+                r = mfl_client_plugins_open(c->config.plugins, &c->plugins, err);
+        if (!r)
+                r = mfl_client_data_load(&c->data, &c->config, c->plugins, err);
         if (!r)
                 r = open_backend(c, err);
         if (!r)
@@ -516,6 +520,9 @@ static void close_node(struct client *c)
 {
         mfl_trainer_free(c->trainer);
         mfl_filters_close(c->filters);
+        mfl_client_plugins_close(c->plugins);
+        c->filters = NULL;
+        c->plugins = NULL;
         c->trainer = NULL;
         mfl_peer_port_close(c->peers);
         c->peers = NULL;

@@ -33,6 +33,7 @@ static int fill_trainer(
         trainer->activity = options->activity;
         trainer->programs = options->programs;
         trainer->filters = options->filters;
+        trainer->plugins = options->plugins;
         trainer->hidden = options->hidden;
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);

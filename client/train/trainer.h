@@ -90,7 +90,9 @@ struct mfl_trainer_options {
         /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
         const struct mfl_programs *programs;
         const char *const *hidden;
-        struct mfl_filters *filters; /* of each client's update (client/plugin/plugin.h); outlives the trainer; NULL: none */
+        /* client/plugin/plugin.h. Both outlive the trainer; NULL: none. plugins: for jobs' logs; filters: of each client's update. */
+        const char *plugins;
+        struct mfl_filters *filters;
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

@@ -211,6 +211,7 @@ struct mfl_trainer {
         const struct mfl_programs *programs; /* NULL: none */
         const char *const *hidden;           /* from programs */
         struct mfl_filters *filters;         /* NULL: none */
+        const char *plugins;                 /* for jobs' logs; NULL: none */
         _Atomic uint64_t staged_bytes;       /* of the device's memory, beside its budget */
         struct trainer_job *jobs;            /* last used first */
         bool no_room;                        /* why the last mfl_trainer_job_prepare failed, if it did */

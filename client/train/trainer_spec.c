@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a job file means for local training: its optimizer, its data set; and what the server is told of the job's population. */
 #include "client/train/trainer_internal.h"
-#include "client/plugin/plugin.h"
 #include "common/contract/contract.h"
 #include "kernels/check.h"
 
@@ -68,9 +67,10 @@ int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_tr
                 dataset->classes, trainer->local_item, &population, err);
         if (!r)
                 r = tell_contract(job, population, err);
-        if (!r && trainer->filters && !(population->filters = mfl_strdup(mfl_filters_text(trainer->filters)))) {
+        if (!r && trainer->plugins && *trainer->plugins && !(population->plugins = mfl_strdup(trainer->plugins))) {
+                population->plugins = (char *)protobuf_c_empty_string;
                 mfl_population_free(population);
-                r = mfl_fail_memory(err, MFL_FILTER_TEXT_BYTES, "the names of filters");
+                r = mfl_fail_memory(err, strlen(trainer->plugins), "the names of plug-ins");
         }
         if (!r)
                 mfl_population_free(atomic_exchange(request->population, population));
