@@ -22,9 +22,9 @@ static const struct {
         {"logs", mfl_cmd_logs}, {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"delete", mfl_cmd_delete},
         {"models", mfl_cmd_models}, {"pull", mfl_cmd_pull}, {"predict", mfl_cmd_predict},
         {"evaluate", mfl_cmd_evaluate}, {"model", mfl_cmd_model}, {"daemons", mfl_cmd_daemons},
-        {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe}, {"audit", mfl_cmd_audit}, {"login", mfl_cmd_login}, {"data", mfl_cmd_data},
-        {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki}, {"privacy", mfl_cmd_privacy},
-        {"help", mfl_cmd_help}};
+        {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe}, {"audit", mfl_cmd_audit},
+        {"login", mfl_cmd_login}, {"data", mfl_cmd_data}, {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki},
+        {"privacy", mfl_cmd_privacy}, {"help", mfl_cmd_help}};
 
 /* Every start checks that each command of the table has its function. */
 static void check_commands(void)

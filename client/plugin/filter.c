@@ -21,22 +21,13 @@ struct mfl_filters {
         struct mfl_marks *marks;
 };
 
-static const char *fault_of(const void *table)
-{
-        const struct mfl_filter_plugin *t = table;
-        return t->apply ? mfl_plugin_fault_of_numbers(t->settings, t->n_settings) : "it has no function apply";
-}
-
-const struct mfl_plugin_kind mfl_filter_kind = {
-        .symbol = "mfl_filter_plugin", .header = "mfl/filter.h", .abi = MFL_FILTER_ABI, .fault = fault_of};
-
-static int find(struct mfl_filters *filters, const struct mfl_filters_options *options, const struct mfl_filter_config *config,
-        struct mfl_error *err)
+static int find(struct mfl_filters *filters, const struct mfl_filters_options *options,
+        const struct mfl_filter_config *config, struct mfl_error *err)
 {
         struct filter *filter = &filters->v[filters->n];
         const struct mfl_plugin_object *object;
-        int r = mfl_client_plugin_find(options->plugins, &mfl_filter_kind, "filters", config->name, &config->numbers, &object,
-                filter->values, err);
+        int r = mfl_client_plugin_find(options->plugins, &mfl_filter_kind, "filters", config->name,
+                &config->numbers, &object, filter->values, err);
         if (r)
                 return r;
         filter->table = (const void *)object->table;
@@ -44,7 +35,8 @@ static int find(struct mfl_filters *filters, const struct mfl_filters_options *o
         return 0;
 }
 
-int mfl_filters_open(const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err)
+int mfl_filters_open(
+        const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err)
 {
         int r = 0;
         if (!options->filters->n)
@@ -78,7 +70,8 @@ struct shape {
 };
 
 /* The tensors that move, by their place in the delta. */
-static uint32_t list_tensors(const struct mfl_graph *graph, struct mfl_filter_tensor *tensors, struct shape *shapes)
+static uint32_t list_tensors(
+        const struct mfl_graph *graph, struct mfl_filter_tensor *tensors, struct shape *shapes)
 {
         uint32_t n = 0;
         for (int i = 0; i < graph->n_params; i++) {
@@ -98,8 +91,8 @@ static uint32_t list_tensors(const struct mfl_graph *graph, struct mfl_filter_te
         return n;
 }
 
-static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_filter_client *client, struct mfl_filter_call *call,
-        struct mfl_error *err)
+static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_filter_client *client,
+        struct mfl_filter_call *call, struct mfl_error *err)
 {
         const struct filter *filter = &filters->v[i];
         char reason[MFL_FILTER_REASON_BYTES] = "";
@@ -111,13 +104,16 @@ static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_fi
         int r = filter->table->apply(call);
         mfl_mark_end(filters->marks, client->worker);
         reason[sizeof(reason) - 1] = '\0';
-        return r ? mfl_fail(err, MFL_INVALID, "filter %s: %s", filter->table->name, *reason ? reason : "it rejects this update") : 0;
+        return r ? mfl_fail(err, MFL_INVALID, "filter %s: %s", filter->table->name,
+                           *reason ? reason : "it rejects this update")
+                 : 0;
 }
 
-int mfl_filters_apply(
-        struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta, struct mfl_error *err)
+int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta,
+        struct mfl_error *err)
 {
-        uint32_t last = 0, left = mfl_marks_left(filters->marks, client->job, client->round, client->client, &last);
+        uint32_t last = 0,
+                 left = mfl_marks_left(filters->marks, client->job, client->round, client->client, &last);
         size_t n = (size_t)client->graph->n_params;
         MFL_CLEANUP_FREE struct mfl_filter_tensor *tensors = mfl_calloc(n, sizeof(*tensors));
         MFL_CLEANUP_FREE struct shape *shapes = mfl_calloc(n, sizeof(*shapes));
@@ -125,7 +121,8 @@ int mfl_filters_apply(
         if (!tensors || !shapes)
                 return mfl_fail_memory(err, n * sizeof(*tensors), "the tensors of an update");
         if (left >= MFL_FILTER_CRASHES_MAX)
-                return mfl_fail(err, MFL_INVALID, "filter %s: the daemon ended %u times in it, in this client's update",
+                return mfl_fail(err, MFL_INVALID,
+                        "filter %s: the daemon ended %u times in it, in this client's update",
                         filters->v[MFL_MIN(last, filters->n - 1)].table->name, left);
         struct mfl_filter_call call = {.size = sizeof(call),
                 .round = client->round,

@@ -14,19 +14,10 @@
 #define PIECE_BYTES ((size_t)4 << 20)
 #define SAMPLES_MAX (1u << 28)
 
-static const char *fault_of(const void *table)
-{
-        const struct mfl_format_plugin *t = table;
-        return t->open && t->read && t->close ? mfl_plugin_fault_of_numbers(t->settings, t->n_settings)
-                                              : "it lacks one of the functions open, read and close";
-}
-
-const struct mfl_plugin_kind mfl_format_kind = {
-        .symbol = "mfl_format_plugin", .header = "mfl/format.h", .abi = MFL_FORMAT_ABI, .fault = fault_of};
-
 static int fail(const struct mfl_plugin_data_config *config, const char *reason, struct mfl_error *err)
 {
-        return mfl_fail(err, MFL_INVALID, "data set %s: %s: format %s: %s", config->name, config->path, config->format, reason);
+        return mfl_fail(err, MFL_INVALID, "data set %s: %s: format %s: %s", config->name, config->path,
+                config->format, reason);
 }
 
 static int check_shape(
@@ -37,19 +28,21 @@ static int check_shape(
                 return fail(config, "a sample has neither 1 nor 3 dimensions", err);
         for (uint32_t d = 0; d < s->rank; d++) {
                 if (s->dim[d] < 1 || s->dim[d] > INT32_MAX || (count *= s->dim[d]) > INT32_MAX)
-                        return fail(config, "a dimension of its samples is below 1, or they are too large", err);
+                        return fail(
+                                config, "a dimension of its samples is below 1, or they are too large", err);
         }
         if (s->rank == 3 && s->dim[0] > MFL_CHANNELS_MAX)
                 return fail(config, "its samples have more than 16 channels", err);
-        if ((s->classes == 0) == (s->targets == 0) || s->classes > MFL_CLASSES_MAX || s->targets > MFL_TARGETS_MAX)
+        if ((s->classes == 0) == (s->targets == 0) || s->classes > MFL_CLASSES_MAX ||
+                s->targets > MFL_TARGETS_MAX)
                 return fail(config, "it must have either classes or targets, at most 65536", err);
         if (!s->n_train || s->n_train > SAMPLES_MAX || s->n_test > SAMPLES_MAX)
                 return fail(config, "it has no training samples, or too many samples", err);
         return 0;
 }
 
-static int check_piece(const struct mfl_plugin_data_config *config, const struct mfl_format_shape *shape, size_t floats,
-        const struct mfl_format_read *piece, struct mfl_error *err)
+static int check_piece(const struct mfl_plugin_data_config *config, const struct mfl_format_shape *shape,
+        size_t floats, const struct mfl_format_read *piece, struct mfl_error *err)
 {
         bool good = true;
         for (size_t i = 0; i < piece->count * floats; i++)
@@ -63,8 +56,9 @@ static int check_piece(const struct mfl_plugin_data_config *config, const struct
         return good ? 0 : fail(config, "a label is not from 0 to classes - 1", err);
 }
 
-static int read_split(const struct mfl_format_plugin *table, void *set, const struct mfl_plugin_data_config *config,
-        const struct mfl_format_shape *shape, int test, struct mfl_split *split, struct mfl_error *err)
+static int read_split(const struct mfl_format_plugin *table, void *set,
+        const struct mfl_plugin_data_config *config, const struct mfl_format_shape *shape, int test,
+        struct mfl_split *split, struct mfl_error *err)
 {
         size_t floats = 1;
         for (uint32_t d = 0; d < shape->rank; d++)
@@ -125,8 +119,8 @@ int mfl_plugin_data_load(struct mfl_client_plugins *plugins, const struct mfl_pl
         const struct mfl_plugin_object *object;
         struct mfl_format_shape shape = {.size = sizeof(shape)};
         void *set = NULL;
-        int r = mfl_client_plugin_find(
-                plugins, &mfl_format_kind, "plugin_data", config->format, &config->numbers, &object, values, err);
+        int r = mfl_client_plugin_find(plugins, &mfl_format_kind, "plugin_data", config->format,
+                &config->numbers, &object, values, err);
         if (r)
                 return r;
         const struct mfl_format_plugin *table = (const void *)object->table;

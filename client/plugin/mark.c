@@ -34,7 +34,8 @@ static int open_file(const char *path, int *ret_fd, struct mfl_error *err)
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
         if (fd < 0)
                 return mfl_fail_errno(err, "filters: %s", path);
-        if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & (S_IRWXG | S_IRWXO)) {
+        if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_uid != geteuid() ||
+                st.st_mode & (S_IRWXG | S_IRWXO)) {
                 close(fd);
                 return mfl_fail(err, MFL_INVALID, "filters: %s belongs to somebody else: remove it", path);
         }
@@ -62,14 +63,16 @@ static void take_left(struct file *file)
         }
 }
 
-int mfl_marks_open(const char *dir, const char *daemon, uint32_t n, struct mfl_marks **ret_marks, struct mfl_error *err)
+int mfl_marks_open(
+        const char *dir, const char *daemon, uint32_t n, struct mfl_marks **ret_marks, struct mfl_error *err)
 {
         struct mfl_marks *marks = mfl_calloc(1, sizeof(*marks));
         int fd = -1;
         if (!marks)
                 return mfl_fail_memory(err, sizeof(*marks), "the marks of filters");
         mfl_assert(n <= PLACES_MAX);
-        mfl_snprintf(marks->path, sizeof(marks->path), "%s/mfl-filters-%u-%s", dir, (unsigned)geteuid(), daemon);
+        mfl_snprintf(
+                marks->path, sizeof(marks->path), "%s/mfl-filters-%u-%s", dir, (unsigned)geteuid(), daemon);
         int r = open_file(marks->path, &fd, err);
         if (r) {
                 free(marks);
@@ -103,7 +106,8 @@ uint32_t mfl_marks_left(
         const struct file *file = marks->file;
         uint32_t n = 0;
         for (uint32_t i = 0; i < MFL_MIN(file->n_left, LEFT_MAX); i++)
-                if (file->left[i].client == client && file->left[i].round == round && !strncmp(file->left[i].job, job, MFL_MARK_JOB_BYTES)) {
+                if (file->left[i].client == client && file->left[i].round == round &&
+                        !strncmp(file->left[i].job, job, MFL_MARK_JOB_BYTES)) {
                         *ret_filter = file->left[i].filter;
                         n++;
                 }

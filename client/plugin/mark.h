@@ -16,12 +16,13 @@ struct mfl_mark {
 
 struct mfl_marks;
 /* Reads the calls that a process before has left, and begins anew with n places. -errno; MFL_INVALID: somebody else owns the file. */
-int mfl_marks_open(const char *dir, const char *daemon, uint32_t n, struct mfl_marks **ret_marks, struct mfl_error *err);
+int mfl_marks_open(
+        const char *dir, const char *daemon, uint32_t n, struct mfl_marks **ret_marks, struct mfl_error *err);
 void mfl_marks_close(struct mfl_marks *marks); /* the file goes, too; NULL is fine */
 /* How many processes before have ended in calls of this client; *ret_filter is that of the last. Processes also end because somebody
  * kills them: one end says nothing of the filter. */
-uint32_t mfl_marks_left(
-        const struct mfl_marks *marks, const char *job, uint32_t round, uint64_t client, uint32_t *ret_filter);
+uint32_t mfl_marks_left(const struct mfl_marks *marks, const char *job, uint32_t round, uint64_t client,
+        uint32_t *ret_filter);
 void mfl_mark_begin(struct mfl_marks *marks, uint32_t place, const struct mfl_mark *mark);
 void mfl_mark_end(struct mfl_marks *marks, uint32_t place);
 

@@ -36,26 +36,29 @@ const char *mfl_client_plugins_text(const struct mfl_client_plugins *plugins)
         return plugins->text;
 }
 
-static void describe(struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object, const double *values)
+static void describe(
+        struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object, const double *values)
 {
         const struct mfl_client_plugin_table *table = (const void *)object->table;
         size_t at = strlen(plugins->text), room = sizeof(plugins->text);
         at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %s %s", at ? "; " : "",
                 object->kind == &mfl_filter_kind ? "filter" : "format", table->name, table->version);
         for (uint32_t i = 0; i < table->n_settings; i++)
-                at += (size_t)mfl_snprintf(
-                        plugins->text + at, room - at, "%s%s %g", i ? ", " : " (", table->settings[i].name, values[i]);
-        mfl_snprintf(plugins->text + at, room - at, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
+                at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %g", i ? ", " : " (",
+                        table->settings[i].name, values[i]);
+        mfl_snprintf(
+                plugins->text + at, room - at, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
 }
 
-int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind, const char *key,
-        const char *name, const struct mfl_plugin_numbers *numbers, const struct mfl_plugin_object **ret_object, double *ret_values,
-        struct mfl_error *err)
+int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind,
+        const char *key, const char *name, const struct mfl_plugin_numbers *numbers,
+        const struct mfl_plugin_object **ret_object, double *ret_values, struct mfl_error *err)
 {
         const struct mfl_plugin_object *object = mfl_plugin_object_find(&plugins->objects, kind, name);
         char names[512], settings[64];
         if (!object)
-                return mfl_fail(err, MFL_INVALID, "%s: there is no %s %s in the directory of `plugins`; it has %s", key,
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: there is no %s %s in the directory of `plugins`; it has %s", key,
                         kind == &mfl_filter_kind ? "filter" : "format", name,
                         mfl_plugin_object_names(&plugins->objects, kind, names, sizeof(names)));
         const struct mfl_client_plugin_table *table = (const void *)object->table;
@@ -63,8 +66,8 @@ int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_
         for (uint32_t i = 0; i < table->n_settings; i++)
                 ret_values[i] = table->settings[i].standard;
         for (uint32_t i = 0; i < numbers->n; i++) {
-                int r = mfl_plugin_set_number(table->settings, table->n_settings, name, settings, numbers->v[i].name,
-                        numbers->v[i].value, ret_values, err);
+                int r = mfl_plugin_set_number(table->settings, table->n_settings, name, settings,
+                        numbers->v[i].name, numbers->v[i].value, ret_values, err);
                 if (r)
                         return r;
         }

@@ -70,7 +70,8 @@ struct mfl_filters_options {
         uint32_t workers;   /* so many calls at once at most */
 };
 /* MFL_INVALID: a filter that is not there, or numbers that it does not take. *ret_filters is NULL where there are no filters. */
-int mfl_filters_open(const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err);
+int mfl_filters_open(
+        const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err);
 void mfl_filters_close(struct mfl_filters *filters); /* NULL is fine */
 
 struct mfl_filter_client {
@@ -81,7 +82,7 @@ struct mfl_filter_client {
         const float *params; /* those that move */
 };
 /* Changes graph->n_moving floats of delta in place. MFL_INVALID: the update is rejected, with the reason. */
-int mfl_filters_apply(
-        struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta, struct mfl_error *err);
+int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta,
+        struct mfl_error *err);
 
 #endif

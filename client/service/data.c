@@ -53,15 +53,17 @@ static int check_names(const struct mfl_client_config *config, struct mfl_error 
 {
         uint32_t n = config->n_data_sets + config->plugin_data.n + config->programs.n;
         if (n > MFL_DATA_SETS_MAX)
-                return mfl_fail(
-                        err, MFL_INVALID, "%u data sets and programs, at most %u are possible", n, MFL_DATA_SETS_MAX);
+                return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible", n,
+                        MFL_DATA_SETS_MAX);
         if (!n)
                 return mfl_fail(err, MFL_INVALID,
-                        "no data set: use --data NAME=FORMAT:DIR, or data_sets, plugin_data or programs in --config");
+                        "no data set: use --data NAME=FORMAT:DIR, or data_sets, plugin_data or programs in "
+                        "--config");
         for (uint32_t i = 0; i < config->plugin_data.n; i++)
                 for (uint32_t k = 0; k < config->n_data_sets; k++)
                         if (!strcmp(config->plugin_data.v[i].name, config->data_sets[k].name))
-                                return mfl_fail(err, MFL_INVALID, "plugin_data: data_sets has a data set %s, too",
+                                return mfl_fail(err, MFL_INVALID,
+                                        "plugin_data: data_sets has a data set %s, too",
                                         config->data_sets[k].name);
         return 0;
 }
@@ -81,6 +83,17 @@ int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_c
         if (r)
                 return r == -ENOMEM ? r : MFL_INVALID;
         return offer_programs(data, config, err);
+}
+
+int mfl_client_filters_open(const struct mfl_client_config *config, struct mfl_client_plugins *plugins,
+        uint32_t workers, struct mfl_filters **ret_filters, struct mfl_error *err)
+{
+        const struct mfl_filters_options options = {.plugins = plugins,
+                .filters = &config->filters,
+                .daemon = config->name,
+                .marks = *config->share_dir ? config->share_dir : "/dev/shm",
+                .workers = workers};
+        return mfl_filters_open(&options, ret_filters, err);
 }
 
 void mfl_client_data_deinit(struct mfl_client_data *data)

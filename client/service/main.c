@@ -150,16 +150,6 @@ static void hide_secrets(struct client *c)
                         c->hidden[n++] = paths[i];
 }
 
-static int open_filters(struct client *c, struct mfl_error *err)
-{
-        const struct mfl_filters_options options = {.plugins = c->plugins,
-                .filters = &c->config.filters,
-                .daemon = c->config.name,
-                .marks = *c->config.share_dir ? c->config.share_dir : "/dev/shm",
-                .workers = c->workers};
-        return mfl_filters_open(&options, &c->filters, err);
-}
-
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         hide_secrets(c);
@@ -285,7 +275,7 @@ static int prepare(struct client *c, struct mfl_error *err)
         if (!r)
                 r = open_peers(c, err);
         if (!r)
-                r = open_filters(c, err);
+                r = mfl_client_filters_open(&c->config, c->plugins, c->workers, &c->filters, err);
         return r ? r : open_trainer(c, err);
 }
 

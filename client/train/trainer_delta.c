@@ -75,8 +75,8 @@ static int check_delta(struct trainer_run *run, float *params, bool is_delta, st
 }
 
 /* The daemon's filters see the change before anything is checked or rounded. */
-static int filter_delta(struct trainer_run *run, uint32_t worker, const struct trainer_trained *trained, float *params,
-        struct trainer_item *item, struct mfl_error *err)
+static int filter_delta(struct trainer_run *run, uint32_t worker, const struct trainer_trained *trained,
+        float *params, struct trainer_item *item, struct mfl_error *err)
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_filter_client client = {.job = task->job,

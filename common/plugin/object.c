@@ -32,24 +32,26 @@ const char *mfl_plugin_fault_of_numbers(const struct mfl_plugin_number *rows, ui
         for (uint32_t i = 0; i < n; i++) {
                 if (!mfl_plugin_is_word(rows[i].name, 32, true))
                         return "a setting's name is not 1 to 31 lower-case letters, digits and '_'";
-                if (!isfinite(rows[i].standard) || !(rows[i].min <= rows[i].standard && rows[i].standard <= rows[i].max))
+                if (!isfinite(rows[i].standard) ||
+                        !(rows[i].min <= rows[i].standard && rows[i].standard <= rows[i].max))
                         return "a setting's standard value is outside its limits";
         }
         return NULL;
 }
 
-int mfl_plugin_set_number(const struct mfl_plugin_number *rows, uint32_t n, const char *plugin, const char *key, const char *name,
-        double value, double *values, struct mfl_error *err)
+int mfl_plugin_set_number(const struct mfl_plugin_number *rows, uint32_t n, const char *plugin,
+        const char *key, const char *name, double value, double *values, struct mfl_error *err)
 {
         char names[600] = "none";
         size_t at = 0;
         for (uint32_t i = 0; i < n; i++) {
-                at += (size_t)mfl_snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", rows[i].name);
+                at += (size_t)mfl_snprintf(
+                        names + at, sizeof names - at, "%s%s", i ? ", " : "", rows[i].name);
                 if (strcmp(rows[i].name, name) != 0)
                         continue;
                 if (!(value >= rows[i].min && value <= rows[i].max))
-                        return mfl_fail(err, MFL_INVALID, "%s.%s: %g is not from %g to %g, which %s takes", key, name, value,
-                                rows[i].min, rows[i].max, plugin);
+                        return mfl_fail(err, MFL_INVALID, "%s.%s: %g is not from %g to %g, which %s takes",
+                                key, name, value, rows[i].min, rows[i].max, plugin);
                 values[i] = value;
                 return 0;
         }
@@ -66,8 +68,9 @@ static int check_owner(const char *path, const char *program, struct mfl_error *
                 return mfl_fail(err, MFL_INVALID, "plugins: %s: %s", path, strerror(errno));
         if ((st.st_uid && st.st_uid != geteuid()) || st.st_mode & (S_IWGRP | S_IWOTH))
                 return mfl_fail(err, MFL_INVALID,
-                        "plugins: %s: others can write it, and it would run with the %s's rights: chown root, chmod go-w", path,
-                        program);
+                        "plugins: %s: others can write it, and it would run with the %s's rights: chown "
+                        "root, chmod go-w",
+                        path, program);
         return 0;
 }
 
@@ -85,24 +88,26 @@ static int take_digest(const char *path, char ret_digest[MFL_SHA256_HEX_BYTES], 
 }
 
 /* The first kind whose symbol the object has. */
-static int take_table(const char *path, const char *program, const struct mfl_plugin_kind *const *kinds, size_t n_kinds,
-        struct mfl_plugin_object *object, struct mfl_error *err)
+static int take_table(const char *path, const char *program, const struct mfl_plugin_kind *const *kinds,
+        size_t n_kinds, struct mfl_plugin_object *object, struct mfl_error *err)
 {
         const struct mfl_plugin_head *(*table)(void) = NULL;
         char symbols[200] = "";
         size_t at = 0;
         for (size_t i = 0; i < n_kinds && !table; i++) {
-                at += (size_t)mfl_snprintf(symbols + at, sizeof symbols - at, "%s%s", i ? " or " : "", kinds[i]->symbol);
+                at += (size_t)mfl_snprintf(
+                        symbols + at, sizeof symbols - at, "%s%s", i ? " or " : "", kinds[i]->symbol);
                 *(void **)&table = dlsym(object->handle, kinds[i]->symbol);
                 object->kind = kinds[i];
         }
         if (!table || !(object->table = table()))
-                return mfl_fail(err, MFL_INVALID, "plugins: %s has no %s: it is no plug-in of a %s, or hides its symbols", path,
+                return mfl_fail(err, MFL_INVALID,
+                        "plugins: %s has no %s: it is no plug-in of a %s, or hides its symbols", path,
                         symbols, program);
         if (object->table->abi != object->kind->abi)
                 return mfl_fail(err, MFL_INVALID,
-                        "plugins: %s is of ABI %u, and this %s takes %u: build it against this release's %s", path,
-                        object->table->abi, program, object->kind->abi, object->kind->header);
+                        "plugins: %s is of ABI %u, and this %s takes %u: build it against this release's %s",
+                        path, object->table->abi, program, object->kind->abi, object->kind->header);
         return 0;
 }
 
@@ -110,13 +115,14 @@ static const char *fault_of(const struct mfl_plugin_object *object)
 {
         if (!mfl_plugin_is_word(object->table->name, MFL_PLUGIN_WORD_BYTES, false))
                 return "its name is not 1 to 63 lower-case letters, digits and '-'";
-        if (!object->table->version || !*object->table->version || strlen(object->table->version) >= VERSION_BYTES)
+        if (!object->table->version || !*object->table->version ||
+                strlen(object->table->version) >= VERSION_BYTES)
                 return "its version is not 1 to 40 bytes";
         return object->kind->fault(object->table);
 }
 
-static int load(const char *path, const char *program, const struct mfl_plugin_kind *const *kinds, size_t n_kinds,
-        struct mfl_plugin_object *object, struct mfl_error *err)
+static int load(const char *path, const char *program, const struct mfl_plugin_kind *const *kinds,
+        size_t n_kinds, struct mfl_plugin_object *object, struct mfl_error *err)
 {
         int r = check_owner(path, program, err);
         if (!r)
@@ -142,8 +148,8 @@ static int add(struct mfl_plugin_objects *objects, const char *path, const char 
         *object = (struct mfl_plugin_object){0};
         int r = load(path, program, kinds, n_kinds, object, err);
         if (!r && mfl_plugin_object_find(objects, object->kind, object->table->name))
-                r = mfl_fail(err, MFL_INVALID, "plugins: %s: another file has a plug-in of the name %s, too", path,
-                        object->table->name);
+                r = mfl_fail(err, MFL_INVALID, "plugins: %s: another file has a plug-in of the name %s, too",
+                        path, object->table->name);
         if (!r)
                 objects->n++;
         else if (object->handle)
@@ -157,8 +163,8 @@ static int is_object(const struct dirent *entry)
         return n > 3 && entry->d_name[0] != '.' && !strcmp(entry->d_name + n - 3, ".so");
 }
 
-int mfl_plugin_objects_open(const char *dir, const char *program, const struct mfl_plugin_kind *const *kinds, size_t n_kinds,
-        struct mfl_plugin_objects *ret_objects, struct mfl_error *err)
+int mfl_plugin_objects_open(const char *dir, const char *program, const struct mfl_plugin_kind *const *kinds,
+        size_t n_kinds, struct mfl_plugin_objects *ret_objects, struct mfl_error *err)
 {
         struct mfl_plugin_objects objects = {0};
         struct dirent **entries = NULL;
@@ -168,7 +174,8 @@ int mfl_plugin_objects_open(const char *dir, const char *program, const struct m
         for (int i = 0; i < n; i++) {
                 MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/%s", dir, entries[i]->d_name);
                 if (!r)
-                        r = path ? add(&objects, path, program, kinds, n_kinds, err) : mfl_fail_memory(err, 1, "a path");
+                        r = path ? add(&objects, path, program, kinds, n_kinds, err)
+                                 : mfl_fail_memory(err, 1, "a path");
                 free(entries[i]);
         }
         free(entries);
@@ -203,6 +210,7 @@ const char *mfl_plugin_object_names(
         mfl_strcpy(buf, bytes, "none");
         for (uint32_t i = 0; i < objects->n && n + MFL_PLUGIN_WORD_BYTES + 3 < bytes; i++)
                 if (objects->v[i].kind == kind)
-                        n += (size_t)mfl_snprintf(buf + n, bytes - n, "%s%s", n ? ", " : "", objects->v[i].table->name);
+                        n += (size_t)mfl_snprintf(
+                                buf + n, bytes - n, "%s%s", n ? ", " : "", objects->v[i].table->name);
         return buf;
 }

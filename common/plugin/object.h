@@ -38,21 +38,21 @@ struct mfl_plugin_objects {
 };
 
 /* The objects *.so of the directory; "": none. program: "server" or "daemon", for texts. MFL_INVALID with text. */
-int mfl_plugin_objects_open(const char *dir, const char *program, const struct mfl_plugin_kind *const *kinds, size_t n_kinds,
-        struct mfl_plugin_objects *ret_objects, struct mfl_error *err);
+int mfl_plugin_objects_open(const char *dir, const char *program, const struct mfl_plugin_kind *const *kinds,
+        size_t n_kinds, struct mfl_plugin_objects *ret_objects, struct mfl_error *err);
 void mfl_plugin_objects_close(struct mfl_plugin_objects *objects); /* zeroed is fine */
 /* NULL: there is none of that kind. */
 const struct mfl_plugin_object *mfl_plugin_object_find(
         const struct mfl_plugin_objects *objects, const struct mfl_plugin_kind *kind, const char *name);
 /* "a, b", or "none". Returns buf. */
-const char *mfl_plugin_object_names(
-        const struct mfl_plugin_objects *objects, const struct mfl_plugin_kind *kind, char *buf, size_t bytes);
+const char *mfl_plugin_object_names(const struct mfl_plugin_objects *objects,
+        const struct mfl_plugin_kind *kind, char *buf, size_t bytes);
 
 /* Numbers of a table. */
 const char *mfl_plugin_fault_of_numbers(const struct mfl_plugin_number *rows, uint32_t n);
 /* values[i] of the number with that name. MFL_INVALID; key: "aggregation.plugin.settings", plugin: its name. */
-int mfl_plugin_set_number(const struct mfl_plugin_number *rows, uint32_t n, const char *plugin, const char *key, const char *name,
-        double value, double *values, struct mfl_error *err);
+int mfl_plugin_set_number(const struct mfl_plugin_number *rows, uint32_t n, const char *plugin,
+        const char *key, const char *name, double value, double *values, struct mfl_error *err);
 bool mfl_plugin_is_word(const char *text, size_t bytes, bool underscores);
 
 #endif

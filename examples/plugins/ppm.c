@@ -44,7 +44,8 @@ static int add_class(struct split *split, const char *folder, int label)
                 if (v) {
                         split->v = v;
                         v[split->n].label = label;
-                        failed |= snprintf(v[split->n].path, sizeof v->path, "%s/%s", folder, entries[i]->d_name) >= (int)sizeof v->path;
+                        failed |= snprintf(v[split->n].path, sizeof v->path, "%s/%s", folder,
+                                          entries[i]->d_name) >= (int)sizeof v->path;
                         split->n += !failed;
                 }
                 free(entries[i]);
@@ -58,7 +59,8 @@ static FILE *open_picture(const char *path, int *ret_width, int *ret_height)
 {
         int most = 0;
         FILE *file = fopen(path, "rb");
-        if (file && fscanf(file, "P6 %d %d %d", ret_width, ret_height, &most) == 3 && most == 255 && fgetc(file) != EOF)
+        if (file && fscanf(file, "P6 %d %d %d", ret_width, ret_height, &most) == 3 && most == 255 &&
+                fgetc(file) != EOF)
                 return file;
         if (file)
                 fclose(file);
@@ -73,7 +75,8 @@ static void close_set(void *of)
         free(set);
 }
 
-static int open_set(const char *path, const double *numbers, void **ret_set, struct mfl_format_shape *ret_shape, char *reason)
+static int open_set(const char *path, const double *numbers, void **ret_set,
+        struct mfl_format_shape *ret_shape, char *reason)
 {
         static const char *const names[] = {"train", "test"};
         struct set *set = calloc(1, sizeof *set);
@@ -82,10 +85,13 @@ static int open_set(const char *path, const double *numbers, void **ret_set, str
         FILE *first;
         for (int s = 0; s < 2 && !failed; s++)
                 for (int label = 0; label < classes && !failed; label++)
-                        failed = snprintf(folder, sizeof folder, "%s/%s/%d", path, names[s], label) >= (int)sizeof folder ||
+                        failed = snprintf(folder, sizeof folder, "%s/%s/%d", path, names[s], label) >=
+                                         (int)sizeof folder ||
                                  add_class(&set->split[s], folder, label);
-        if (failed || !set->split[0].n || !(first = open_picture(set->split[0].v[0].path, &set->width, &set->height))) {
-                snprintf(reason, MFL_FORMAT_REASON_BYTES, "there is no 8-bit PPM (P6) in its train/0 to train/%d", classes - 1);
+        if (failed || !set->split[0].n ||
+                !(first = open_picture(set->split[0].v[0].path, &set->width, &set->height))) {
+                snprintf(reason, MFL_FORMAT_REASON_BYTES,
+                        "there is no 8-bit PPM (P6) in its train/0 to train/%d", classes - 1);
                 if (set)
                         close_set(set);
                 return 1;
@@ -114,7 +120,8 @@ static int read_one(const struct set *set, const struct picture *picture, float 
                 fclose(file);
         if (i == 3 * pixels)
                 return 0;
-        snprintf(reason, MFL_FORMAT_REASON_BYTES, "%.120s is no 8-bit PPM of %d x %d", picture->path, set->width, set->height);
+        snprintf(reason, MFL_FORMAT_REASON_BYTES, "%.120s is no 8-bit PPM of %d x %d", picture->path,
+                set->width, set->height);
         return 1;
 }
 

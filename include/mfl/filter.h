@@ -53,7 +53,7 @@ struct mfl_filter_call {
         const double *settings; /* in the plug-in's order */
         size_t count;
         const float *params; /* of the round, before training */
-        float *delta;        /* the change: to be changed in place. Values that are not finite reject the client */
+        float *delta; /* the change: to be changed in place. Values that are not finite reject the client */
         uint32_t n_tensors;
         const struct mfl_filter_tensor *tensors;
         char *reason; /* MFL_FILTER_REASON_BYTES: why the update is rejected */

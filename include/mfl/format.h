@@ -32,11 +32,11 @@ extern "C" {
 
 /* What a set has; filled by `open`. */
 struct mfl_format_shape {
-        uint32_t size;         /* of this struct, as mfl knows it: later releases append */
-        uint32_t rank;         /* 1: {F}; 3: {C, H, W}, at most 16 channels */
-        int64_t dim[3];        /* of one sample, in row-major order */
-        uint32_t classes;      /* labels are in [0, classes); 0 with targets */
-        uint32_t targets;      /* floats to be predicted per sample; 0: class labels */
+        uint32_t size;    /* of this struct, as mfl knows it: later releases append */
+        uint32_t rank;    /* 1: {F}; 3: {C, H, W}, at most 16 channels */
+        int64_t dim[3];   /* of one sample, in row-major order */
+        uint32_t classes; /* labels are in [0, classes); 0 with targets */
+        uint32_t targets; /* floats to be predicted per sample; 0: class labels */
         uint32_t n_train, n_test;
 };
 
@@ -57,7 +57,8 @@ struct mfl_format_plugin {
         uint32_t n_settings; /* at most MFL_PLUGIN_NUMBERS_MAX */
         const struct mfl_plugin_number *settings;
         /* 0, or the reason says what is wrong with which file. *ret_set is the plug-in's own, until close. */
-        int (*open)(const char *path, const double *settings, void **ret_set, struct mfl_format_shape *ret_shape, char *reason);
+        int (*open)(const char *path, const double *settings, void **ret_set,
+                struct mfl_format_shape *ret_shape, char *reason);
         /* The same set read twice gives the same numbers. 0, or the reason. */
         int (*read)(void *set, const struct mfl_format_read *read);
         void (*close)(void *set); /* after every successful open, once */

@@ -34,7 +34,8 @@ static void remove_at(struct mfl_logins *logins, uint32_t i)
 static void expire(struct mfl_logins *logins, uint64_t now_ms)
 {
         for (uint32_t i = logins->n; i-- > 0;)
-                if (now_ms >= logins->v[i].until_ms || (logins->v[i].is_code && now_ms >= logins->v[i].code_until_ms))
+                if (now_ms >= logins->v[i].until_ms ||
+                        (logins->v[i].is_code && now_ms >= logins->v[i].code_until_ms))
                         remove_at(logins, i);
 }
 
@@ -43,7 +44,8 @@ static struct mfl_login *find(struct mfl_logins *logins, const char *secret, boo
         uint8_t digest[MFL_SHA256_BYTES];
         struct mfl_error err;
         struct mfl_login *found = NULL;
-        if (strlen(secret) != MFL_LOGIN_SECRET_BYTES - 1 || mfl_sha256(secret, MFL_LOGIN_SECRET_BYTES - 1, digest, &err))
+        if (strlen(secret) != MFL_LOGIN_SECRET_BYTES - 1 ||
+                mfl_sha256(secret, MFL_LOGIN_SECRET_BYTES - 1, digest, &err))
                 return NULL;
         for (uint32_t i = 0; i < logins->n; i++)
                 if (logins->v[i].is_code == is_code && equal(logins->v[i].digest, digest, sizeof digest))
@@ -65,15 +67,16 @@ static void limit_one(struct mfl_logins *logins, const char *who)
                 remove_at(logins, oldest);
 }
 
-int mfl_logins_issue(struct mfl_logins *logins, const char *who, uint32_t roles, uint32_t seconds, uint64_t now_ms,
-        char ret_code[MFL_LOGIN_SECRET_BYTES], struct mfl_error *err)
+int mfl_logins_issue(struct mfl_logins *logins, const char *who, uint32_t roles, uint32_t seconds,
+        uint64_t now_ms, char ret_code[MFL_LOGIN_SECRET_BYTES], struct mfl_error *err)
 {
         char code[MFL_LOGIN_SECRET_BYTES];
         struct mfl_login login = {.roles = roles, .is_code = true};
         expire(logins, now_ms);
         limit_one(logins, who);
         if (logins->n == MFL_LOGINS_MAX)
-                return mfl_fail(err, MFL_BUSY, "login: %d people are logged in; that is all that this server takes", MFL_LOGINS_MAX);
+                return mfl_fail(err, MFL_BUSY,
+                        "login: %d people are logged in; that is all that this server takes", MFL_LOGINS_MAX);
         int r = make_secret(code, err);
         if (!r)
                 r = make_secret(login.csrf, err);
@@ -90,8 +93,8 @@ int mfl_logins_issue(struct mfl_logins *logins, const char *who, uint32_t roles,
         return 0;
 }
 
-int mfl_logins_take(struct mfl_logins *logins, const char *code, uint64_t now_ms, char ret_cookie[MFL_LOGIN_SECRET_BYTES],
-        const struct mfl_login **ret_login, struct mfl_error *err)
+int mfl_logins_take(struct mfl_logins *logins, const char *code, uint64_t now_ms,
+        char ret_cookie[MFL_LOGIN_SECRET_BYTES], const struct mfl_login **ret_login, struct mfl_error *err)
 {
         char cookie[MFL_LOGIN_SECRET_BYTES];
         uint8_t digest[MFL_SHA256_BYTES];
@@ -99,7 +102,8 @@ int mfl_logins_take(struct mfl_logins *logins, const char *code, uint64_t now_ms
         struct mfl_login *login = find(logins, code, true);
         if (!login)
                 return mfl_fail(err, MFL_NOT_FOUND,
-                        "this code is unknown, used, or older than %u minutes: mfl login issue makes another one",
+                        "this code is unknown, used, or older than %u minutes: mfl login issue makes another "
+                        "one",
                         MFL_LOGIN_CODE_SECONDS / 60);
         int r = make_secret(cookie, err);
         if (!r)

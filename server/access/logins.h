@@ -20,10 +20,10 @@
 
 struct mfl_login {
         char who[64];
-        uint32_t roles;                 /* MFL_TLS_ROLE_... */
-        bool is_code;                   /* not taken yet */
+        uint32_t roles; /* MFL_TLS_ROLE_... */
+        bool is_code;   /* not taken yet */
         uint64_t code_until_ms, until_ms;
-        uint64_t order;                 /* older ones have less */
+        uint64_t order; /* older ones have less */
         uint8_t digest[MFL_SHA256_BYTES];
         char csrf[MFL_LOGIN_SECRET_BYTES]; /* what requests that change something must repeat */
 };
@@ -36,11 +36,11 @@ struct mfl_logins {
 };
 
 /* Makes a code. MFL_BUSY: the table is full. Negative: no random bytes, or no digest. */
-int mfl_logins_issue(struct mfl_logins *logins, const char *who, uint32_t roles, uint32_t seconds, uint64_t now_ms,
-        char ret_code[MFL_LOGIN_SECRET_BYTES], struct mfl_error *err);
+int mfl_logins_issue(struct mfl_logins *logins, const char *who, uint32_t roles, uint32_t seconds,
+        uint64_t now_ms, char ret_code[MFL_LOGIN_SECRET_BYTES], struct mfl_error *err);
 /* Changes a code for a cookie; the code is then worth nothing. MFL_NOT_FOUND: it is unknown, used, or too old. */
-int mfl_logins_take(struct mfl_logins *logins, const char *code, uint64_t now_ms, char ret_cookie[MFL_LOGIN_SECRET_BYTES],
-        const struct mfl_login **ret_login, struct mfl_error *err);
+int mfl_logins_take(struct mfl_logins *logins, const char *code, uint64_t now_ms,
+        char ret_cookie[MFL_LOGIN_SECRET_BYTES], const struct mfl_login **ret_login, struct mfl_error *err);
 /* NULL: no such login, or it has ended. Valid until the next call. */
 const struct mfl_login *mfl_logins_find(struct mfl_logins *logins, const char *cookie, uint64_t now_ms);
 bool mfl_login_has_csrf(const struct mfl_login *login, const char *csrf);

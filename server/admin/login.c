@@ -30,8 +30,8 @@ void mfl_operator_login(struct mfl_session *session, uint64_t request, const Mfl
                         "this server has no dashboard: `http` in server.yaml is off");
                 return;
         }
-        int r = mfl_logins_issue(
-                admin->logins, session->who, session->roles, issue->seconds, mfl_loop_now(admin->loop), code, &err);
+        int r = mfl_logins_issue(admin->logins, session->who, session->roles, issue->seconds,
+                mfl_loop_now(admin->loop), code, &err);
         if (r < 0)
                 mfl_loop_fatal(admin->loop, r, &err);
         else if (r)

@@ -345,8 +345,8 @@ struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t vi
         return session;
 }
 
-struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles, const char *address,
-        void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user)
+struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles,
+        const char *address, void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user)
 {
         struct mfl_error err;
         struct mfl_session *session = session_new(sessions, NULL, 0);

@@ -67,7 +67,8 @@ struct mfl_session {
         struct mfl_transfer *transfer;   /* server/transfer/params_down.h; NULL: none */
         struct mfl_transfer *correction; /* the same, of a client */
         struct mfl_session *carrier;     /* the relay's, whose connection carries this one; NULL: none does */
-        void (*sink)(void *user, const Mfl__Envelope *envelope); /* of an inner one: takes what is sent; else NULL */
+        void (*sink)(void *user,
+                const Mfl__Envelope *envelope); /* of an inner one: takes what is sent; else NULL */
         void *sink_user;
         char cn[MFL_TLS_NAME_BYTES],
                 fingerprint
@@ -127,8 +128,8 @@ struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t vi
 /* An operator's session without a connection, for a request that came in another way (HTTP): greeted, with that name and those roles of
  * a certificate. What it is sent goes to sink; payloads can't be sent to it. It ends with mfl_stream_close; from then on sink is not
  * called. NULL: memory ran out, which ends the process. */
-struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles, const char *address,
-        void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user);
+struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles,
+        const char *address, void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user);
 /* Hands it a request. Not valid by mfl.proto: MFL_INVALID. */
 int mfl_session_inner_ask(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err);
 

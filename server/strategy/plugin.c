@@ -64,12 +64,15 @@ static const char *fault_of(const void *table)
                 return "it has no function apply, or more than 2 vectors of state";
         for (uint32_t i = 0; i < t->n_state; i++)
                 if (!mfl_plugin_is_word(t->state_name[i], 32, true) || !isfinite(t->state_initial[i]))
-                        return "a state's name is not 1 to 31 lower-case letters, digits and '_', or its value is not finite";
+                        return "a state's name is not 1 to 31 lower-case letters, digits and '_', or its "
+                               "value is not finite";
         return mfl_plugin_fault_of_numbers(t->settings, t->n_settings);
 }
 
-static const struct mfl_plugin_kind kind = {
-        .symbol = "mfl_strategy_plugin", .header = "mfl/strategy.h", .abi = MFL_STRATEGY_ABI, .fault = fault_of};
+static const struct mfl_plugin_kind kind = {.symbol = "mfl_strategy_plugin",
+        .header = "mfl/strategy.h",
+        .abi = MFL_STRATEGY_ABI,
+        .fault = fault_of};
 
 static void make_ops(struct plugin *plugin, const struct mfl_plugin_object *object)
 {
@@ -121,17 +124,20 @@ int mfl_plugins_resolve(const struct mfl_plugins *plugins, struct mfl_job *spec,
         char names[512];
         if (spec->aggregation.strategy != MFL_STRATEGY_PLUGIN)
                 return 0;
-        const struct mfl_plugin_object *object = mfl_plugin_object_find(&plugins->objects, &kind, wanted->name);
+        const struct mfl_plugin_object *object =
+                mfl_plugin_object_find(&plugins->objects, &kind, wanted->name);
         if (!object)
                 return mfl_fail(err, MFL_NOT_FOUND,
-                        "aggregation.plugin: this server has no plug-in %s; it has %s (`plugins` in server.yaml)", wanted->name,
-                        mfl_plugin_object_names(&plugins->objects, &kind, names, sizeof names));
+                        "aggregation.plugin: this server has no plug-in %s; it has %s (`plugins` in "
+                        "server.yaml)",
+                        wanted->name, mfl_plugin_object_names(&plugins->objects, &kind, names, sizeof names));
         const struct plugin *plugin = &plugins->v[object - plugins->objects.v];
         for (uint32_t i = 0; i < plugin->table->n_settings; i++)
                 wanted->values[i] = plugin->table->settings[i].standard;
         for (uint32_t i = 0; i < wanted->n_settings; i++) {
-                int r = mfl_plugin_set_number(plugin->table->settings, plugin->table->n_settings, plugin->table->name,
-                        "aggregation.plugin.settings", wanted->settings[i].name, wanted->settings[i].value, wanted->values, err);
+                int r = mfl_plugin_set_number(plugin->table->settings, plugin->table->n_settings,
+                        plugin->table->name, "aggregation.plugin.settings", wanted->settings[i].name,
+                        wanted->settings[i].value, wanted->values, err);
                 if (r)
                         return r;
         }

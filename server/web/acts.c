@@ -92,7 +92,8 @@ static bool matches(const char *pattern, const char *path, char ret_job[MFL_JOB_
         return !*path;
 }
 
-static bool find_kind(const char *path, bool post, enum act_kind *ret_kind, char ret_job[MFL_JOB_ID_BYTES], int64_t *ret_which)
+static bool find_kind(const char *path, bool post, enum act_kind *ret_kind, char ret_job[MFL_JOB_ID_BYTES],
+        int64_t *ret_which)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++)
                 if (table[i].post == post && matches(table[i].path, path, ret_job, ret_which)) {
@@ -113,7 +114,8 @@ bool mfl_acts_known(const char *path, bool post)
 /* ---- answers ---- */
 
 /* Takes the object. */
-static void answer_json(struct mfl_pages *pages, uint64_t id, unsigned status, json_t *object, const char *cookie)
+static void answer_json(
+        struct mfl_pages *pages, uint64_t id, unsigned status, json_t *object, const char *cookie)
 {
         struct mfl_http_result result = {.status = status, .type = TYPE_JSON, .fd = -1, .cookie = cookie};
         result.body = object ? json_dumps(object, JSON_COMPACT) : NULL;
@@ -129,15 +131,16 @@ static void answer_error(struct mfl_pages *pages, uint64_t id, unsigned status, 
         answer_json(pages, id, status, json_pack("{so}", "error", mfl_json_text(text)), NULL);
 }
 
-static void answer_login(struct mfl_pages *pages, uint64_t id, const struct mfl_login *login, const char *cookie)
+static void answer_login(
+        struct mfl_pages *pages, uint64_t id, const struct mfl_login *login, const char *cookie)
 {
         char roles[64];
         uint64_t now = mfl_loop_now(pages->loop);
         answer_json(pages, id, 200,
                 json_pack("{so ss sb ss sI}", "who", mfl_json_text(login->who), "roles",
                         mfl_tls_roles_text(login->roles, roles, sizeof roles), "may_change",
-                        (login->roles & (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_ADMIN)) != 0, "csrf", login->csrf, "seconds",
-                        (json_int_t)((login->until_ms - now) / 1000)),
+                        (login->roles & (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_ADMIN)) != 0, "csrf",
+                        login->csrf, "seconds", (json_int_t)((login->until_ms - now) / 1000)),
                 cookie);
 }
 
@@ -177,10 +180,13 @@ static void on_told(void *user, const Mfl__Envelope *envelope)
         switch (envelope->body_case) {
         case MFL__ENVELOPE__BODY_SUBMITTED:
                 answer_json(pages, one->id, 200,
-                        json_pack("{ss sb}", "job", envelope->submitted->job, "existed", (int)envelope->submitted->existed), NULL);
+                        json_pack("{ss sb}", "job", envelope->submitted->job, "existed",
+                                (int)envelope->submitted->existed),
+                        NULL);
                 break;
         case MFL__ENVELOPE__BODY_DONE:
-                answer_json(pages, one->id, 200, json_pack("{so}", "done", mfl_json_text(envelope->done->text)), NULL);
+                answer_json(pages, one->id, 200,
+                        json_pack("{so}", "done", mfl_json_text(envelope->done->text)), NULL);
                 break;
         case MFL__ENVELOPE__BODY_FAILURE:
                 answer_error(pages, one->id, status_of(envelope->failure->code), envelope->failure->text);
@@ -193,14 +199,16 @@ static void on_told(void *user, const Mfl__Envelope *envelope)
 
 /* ---- logging in and out ---- */
 
-static void set_cookie(const struct mfl_pages *pages, const char *value, uint64_t seconds, char *text, size_t bytes)
+static void set_cookie(
+        const struct mfl_pages *pages, const char *value, uint64_t seconds, char *text, size_t bytes)
 {
-        mfl_snprintf(text, bytes, "%s=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%llu%s", pages->cookie, value,
-                (unsigned long long)seconds, !strncmp(pages->logins->url, "https:", 6) ? "; Secure" : "");
+        mfl_snprintf(text, bytes, "%s=%s; Path=/; HttpOnly; SameSite=Strict; Max-Age=%llu%s", pages->cookie,
+                value, (unsigned long long)seconds,
+                !strncmp(pages->logins->url, "https:", 6) ? "; Secure" : "");
 }
 
-static void note(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login, const char *action,
-        const char *text)
+static void note(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login,
+        const char *action, const char *text)
 {
         struct mfl_session as = {0}; /* for its names alone */
         mfl_strcpy(as.who, sizeof as.who, login->who);
@@ -240,7 +248,8 @@ static void log_out(struct mfl_pages *pages, const struct mfl_http_act *act, con
 static void run_model(struct mfl_work *work)
 {
         struct mfl_web_act *one = MFL_CONTAINER_OF(work, struct mfl_web_act, work);
-        one->status = mfl_web_model(one->pages->store, one->job, one->which, &one->fd, &one->bytes, &one->round, &one->err);
+        one->status = mfl_web_model(
+                one->pages->store, one->job, one->which, &one->fd, &one->bytes, &one->round, &one->err);
 }
 
 static void done_model(struct mfl_work *work)
@@ -280,7 +289,8 @@ static struct mfl_web_act *act_new(struct mfl_pages *pages, const struct mfl_htt
         return one;
 }
 
-static void load_model(struct mfl_pages *pages, const struct mfl_http_act *act, const char *job, int64_t which)
+static void load_model(
+        struct mfl_pages *pages, const struct mfl_http_act *act, const char *job, int64_t which)
 {
         if (!mfl_server_job_find(pages->jobs, job)) {
                 answer_error(pages, act->id, 404, "there is no such job");
@@ -293,7 +303,8 @@ static void load_model(struct mfl_pages *pages, const struct mfl_http_act *act, 
         one->which = which;
         one->work = (struct mfl_work){.run = run_model, .done = done_model};
         /* Half of the queue is for the server's own work (session.h). */
-        if (pages->loop->disk.n_pending < pages->loop->disk.queue_max / 2 && !mfl_worker_submit(&pages->loop->disk, &one->work))
+        if (pages->loop->disk.n_pending < pages->loop->disk.queue_max / 2 &&
+                !mfl_worker_submit(&pages->loop->disk, &one->work))
                 return;
         free(one);
         answer_error(pages, act->id, 503, "the server is too busy");
@@ -301,7 +312,8 @@ static void load_model(struct mfl_pages *pages, const struct mfl_http_act *act, 
 
 /* ---- requests of the protocol ---- */
 
-static void ask(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login, const Mfl__Envelope *envelope)
+static void ask(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login,
+        const Mfl__Envelope *envelope)
 {
         struct mfl_error err;
         struct mfl_web_act *one = act_new(pages, act);
@@ -309,7 +321,8 @@ static void ask(struct mfl_pages *pages, const struct mfl_http_act *act, const s
                 return;
         one->next = pages->acts;
         pages->acts = one;
-        one->session = mfl_session_inner(pages->sessions, login->who, login->roles, act->address, on_told, one);
+        one->session =
+                mfl_session_inner(pages->sessions, login->who, login->roles, act->address, on_told, one);
         if (!one->session) {
                 forget(one);
                 answer_error(pages, act->id, 503, "out of memory");
@@ -324,8 +337,8 @@ static void ask(struct mfl_pages *pages, const struct mfl_http_act *act, const s
         answer_error(pages, act->id, r < 0 ? 503 : 400, err.text);
 }
 
-static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login, enum act_kind kind,
-        char *job)
+static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login,
+        enum act_kind kind, char *job)
 {
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         Mfl__Submit submit = MFL__SUBMIT__INIT;
@@ -368,7 +381,8 @@ void mfl_act(struct mfl_pages *pages, const struct mfl_http_act *act)
                 log_in(pages, act);
                 return;
         }
-        const struct mfl_login *found = mfl_logins_find(pages->logins, act->cookie, mfl_loop_now(pages->loop));
+        const struct mfl_login *found =
+                mfl_logins_find(pages->logins, act->cookie, mfl_loop_now(pages->loop));
         if (!found) {
                 answer_error(pages, act->id, 401,
                         *act->cookie ? "this login has ended: mfl login issue makes a code for another one"
@@ -377,7 +391,8 @@ void mfl_act(struct mfl_pages *pages, const struct mfl_http_act *act)
         }
         const struct mfl_login login = *found; /* the table may change below */
         if (act->post && !mfl_login_has_csrf(&login, act->csrf)) {
-                answer_error(pages, act->id, 403, "X-MFL-CSRF is not the value that GET /api/login tells for this login");
+                answer_error(pages, act->id, 403,
+                        "X-MFL-CSRF is not the value that GET /api/login tells for this login");
                 return;
         }
         if (act->post && act->body && strlen(act->body) != act->n) {

@@ -118,7 +118,8 @@ static enum MHD_Result send_alone(
         char name[120];
         if (page->fd >= 0 && !take_patience(http, connection)) {
                 mfl_http_page_unref(page);
-                return send_line(http, connection, MHD_HTTP_SERVICE_UNAVAILABLE, "too many files are being loaded; try again");
+                return send_line(http, connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                        "too many files are being loaded; try again");
         }
         struct MHD_Response *response =
                 page->fd >= 0 ? MHD_create_response_from_fd64(page->n, page->fd)

@@ -41,7 +41,8 @@ const char *mfl_http_judge_post(
         if (*site && strcmp(site, "same-origin") != 0)
                 return "a page of another site has sent this request";
         if (!*header_of(connection, "X-MFL-CSRF"))
-                return "the request has no X-MFL-CSRF header: GET /api/login tells its value to who is logged in";
+                return "the request has no X-MFL-CSRF header: GET /api/login tells its value to who is "
+                       "logged in";
         if (n < 0 || *header_of(connection, "Transfer-Encoding")) {
                 *ret_status = MHD_HTTP_LENGTH_REQUIRED;
                 return "the request must say how long its body is (Content-Length)";
@@ -80,7 +81,8 @@ static void take_value(char *to, size_t bytes, const char *value)
 bool mfl_http_begin_act(struct mfl_http *http, struct mfl_http_ask *ask, const char *path, bool post)
 {
         struct mfl_http_act *act = mfl_calloc(1, sizeof *act);
-        const char *cookie = MHD_lookup_connection_value(ask->connection, MHD_COOKIE_KIND, http->options.cookie);
+        const char *cookie =
+                MHD_lookup_connection_value(ask->connection, MHD_COOKIE_KIND, http->options.cookie);
         if (!act)
                 return false;
         ask->act = act;

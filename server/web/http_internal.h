@@ -80,7 +80,7 @@ struct mfl_http {
         struct mfl_http_ask *to_do, *doing;   /* acts */
         uint64_t last_act;
         uint32_t n_bodies, n_patient; /* HTTP thread */
-        struct mfl_http_peer *peers;          /* the newest first */
+        struct mfl_http_peer *peers;  /* the newest first */
         uint32_t n_peers;
         uint64_t beat_ms; /* 0: none yet */
         char unwell[256], unready[256];
@@ -95,7 +95,8 @@ void mfl_http_on_wakeup(uv_async_t *async);
 struct mfl_http_ask *mfl_http_take_asks(struct mfl_http_ask **list, const char *path);
 
 /* http_act.c, HTTP thread. Judges a POST by its headers: NULL, or why it is refused, with *ret_status. */
-const char *mfl_http_judge_post(struct mfl_http *http, struct MHD_Connection *connection, const char *path, unsigned *ret_status);
+const char *mfl_http_judge_post(
+        struct mfl_http *http, struct MHD_Connection *connection, const char *path, unsigned *ret_status);
 /* A request that is an act: *ret_ask has one. False: memory ran out. */
 bool mfl_http_begin_act(struct mfl_http *http, struct mfl_http_ask *ask, const char *path, bool post);
 /* Takes bytes of the body. False: it is longer than its header says, or memory ran out. */

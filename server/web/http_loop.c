@@ -183,7 +183,8 @@ void mfl_http_acted(struct mfl_http *http, uint64_t id, const struct mfl_http_re
                 page->body = result->body;
                 page->n = result->n;
                 mfl_strcpy(page->cookie, sizeof page->cookie, result->cookie ? result->cookie : "");
-                mfl_strcpy(page->file_name, sizeof page->file_name, result->file_name ? result->file_name : "");
+                mfl_strcpy(
+                        page->file_name, sizeof page->file_name, result->file_name ? result->file_name : "");
         } else {
                 free(result->body);
                 if (result->fd >= 0)
@@ -213,7 +214,8 @@ void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unread
         mfl_strcpy(http->unwell, sizeof http->unwell, unwell ? unwell : "");
         mfl_strcpy(http->unready, sizeof http->unready, unready ? unready : "");
         for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
-                if (http->beat_ms > peer->since_ms + (peer->patient ? LIFE_PATIENT_MS : LIFE_MS) && !peer->sent_away)
+                if (http->beat_ms > peer->since_ms + (peer->patient ? LIFE_PATIENT_MS : LIFE_MS) &&
+                        !peer->sent_away)
                         mfl_http_send_away(peer);
         pthread_mutex_unlock(&http->lock);
 }

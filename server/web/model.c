@@ -38,7 +38,8 @@ static int open_parts(struct model *m, struct mfl_error *err)
         if (!r)
                 r = mfl_st_open(mfl_store_path(m->store, m->job, m->round.file.name, path), &m->file, err);
         if (!r && *m->round.frozen.name)
-                r = mfl_st_open(mfl_store_path(m->store, m->job, m->round.frozen.name, path), &m->frozen, err);
+                r = mfl_st_open(
+                        mfl_store_path(m->store, m->job, m->round.frozen.name, path), &m->frozen, err);
         return r;
 }
 
@@ -62,30 +63,37 @@ static int find_tensors(const struct model *m, struct mfl_st_tensor *tensors, st
                 if (!found && m->frozen)
                         found = mfl_st_find(m->frozen, param->name);
                 if (!found || found->count != param->count)
-                        return mfl_fail(err, MFL_INVALID, "%s: the checkpoint of round %u has no %s of %llu floats", m->job,
+                        return mfl_fail(err, MFL_INVALID,
+                                "%s: the checkpoint of round %u has no %s of %llu floats", m->job,
                                 m->round.record.round, param->name, (unsigned long long)param->count);
-                tensors[i] = (struct mfl_st_tensor){
-                        .name = param->name, .shape = param->shape, .data = found->data, .count = param->count};
+                tensors[i] = (struct mfl_st_tensor){.name = param->name,
+                        .shape = param->shape,
+                        .data = found->data,
+                        .count = param->count};
         }
         return 0;
 }
 
-static int write_tensors(struct model *m, const struct mfl_st_tensor *tensors, int n_tensors, struct mfl_error *err)
+static int write_tensors(
+        struct model *m, const struct mfl_st_tensor *tensors, int n_tensors, struct mfl_error *err)
 {
         struct mfl_model_meta model;
         Mfl__RoundInfo info;
-        char round[16], digest[MFL_SHA256_HEX_BYTES], accuracy[MFL_DOUBLE_BYTES], loss[MFL_DOUBLE_BYTES], path[MFL_STORE_PATH_BYTES];
+        char round[16], digest[MFL_SHA256_HEX_BYTES], accuracy[MFL_DOUBLE_BYTES], loss[MFL_DOUBLE_BYTES],
+                path[MFL_STORE_PATH_BYTES];
         mfl_view_round(&m->round, &info);
         snprintf(round, sizeof round, "%u", info.round);
         mfl_hex(m->round.record.digest, MFL_SHA256_BYTES, digest);
         mfl_double_text(info.accuracy, accuracy);
         mfl_double_text(info.loss, loss);
-        struct mfl_st_meta meta[6 + MFL_MODEL_META_MAX] = {{"job", m->job}, {"round", round}, {"digest", digest},
-                {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
+        struct mfl_st_meta meta[6 + MFL_MODEL_META_MAX] = {{"job", m->job}, {"round", round},
+                {"digest", digest}, {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
         int n_meta = mfl_has_accuracy(&info) ? 6 : info.evaluated ? 5 : 4;
-        mfl_model_meta(&model, m->row.text, !m->graph->n_frozen, &m->graph->input, m->graph->classes, m->contract);
+        mfl_model_meta(
+                &model, m->row.text, !m->graph->n_frozen, &m->graph->input, m->graph->classes, m->contract);
         memcpy(meta + n_meta, model.v, (size_t)model.n * sizeof *meta);
-        m->fd = open(mfl_store_path(m->store, m->job, ".", path), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        m->fd = open(mfl_store_path(m->store, m->job, ".", path), O_TMPFILE | O_RDWR | O_CLOEXEC,
+                S_IRUSR | S_IWUSR);
         if (m->fd < 0)
                 return mfl_fail(err, MFL_BUSY, "%s: no file can be made there: %s", path, strerror(errno));
         int r = mfl_st_write(m->fd, "the model's file", tensors, n_tensors, meta, n_meta + model.n, err);
@@ -108,14 +116,15 @@ static int make(struct model *m, struct mfl_error *err)
         return r ? r : write_tensors(m, tensors, mfl_st_add_aliases(m->graph, tensors), err);
 }
 
-int mfl_web_model(struct mfl_store *store, const char *job, int64_t which, int *ret_fd, uint64_t *ret_bytes, uint32_t *ret_round,
-        struct mfl_error *err)
+int mfl_web_model(struct mfl_store *store, const char *job, int64_t which, int *ret_fd, uint64_t *ret_bytes,
+        uint32_t *ret_round, struct mfl_error *err)
 {
         struct model m = {.store = store, .job = job, .fd = -1};
         struct stat st;
         int r = mfl_store_round_get(store, job, which, which < 0, &m.round, err);
         if (!r && !m.round.kept)
-                r = mfl_fail(err, MFL_NOT_FOUND, "%s: the model of round %u is no longer kept (checkpoints.keep)", job,
+                r = mfl_fail(err, MFL_NOT_FOUND,
+                        "%s: the model of round %u is no longer kept (checkpoints.keep)", job,
                         m.round.record.round);
         if (!r)
                 r = make(&m, err);

@@ -269,7 +269,8 @@ static int take_url(struct mfl_pages *pages, struct mfl_error *err)
         if ((!tls && strncmp(url, "http://", 7) != 0) || !n || (host[n] && host[n + 1]) ||
                 strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]") < n)
                 return mfl_fail(err, MFL_INVALID,
-                        "http_url: %s: expected https://HOST or http://HOST, with or without :PORT; the dashboard can't be "
+                        "http_url: %s: expected https://HOST or http://HOST, with or without :PORT; the "
+                        "dashboard can't be "
                         "below a path",
                         url);
         mfl_strcpy(pages->host, sizeof pages->host, host);
@@ -284,7 +285,8 @@ static void set_names(struct mfl_pages *pages)
         bool tls = !strncmp(pages->config->http_url, "https:", 6);
         mfl_snprintf(pages->logins->url, sizeof pages->logins->url, "%s://%s/login", tls ? "https" : "http",
                 *pages->host ? pages->host : address);
-        mfl_snprintf(pages->cookie, sizeof pages->cookie, "%smfl-login%.8s", tls ? "__Host-" : "", strrchr(address, ':') + 1);
+        mfl_snprintf(pages->cookie, sizeof pages->cookie, "%smfl-login%.8s", tls ? "__Host-" : "",
+                strrchr(address, ':') + 1);
 }
 
 int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
