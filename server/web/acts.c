@@ -207,13 +207,13 @@ static void set_cookie(
                 !strncmp(pages->logins->url, "https:", 6) ? "; Secure" : "");
 }
 
-static void note(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login,
-        const char *action, const char *text)
+static void note(struct mfl_pages *pages, const struct mfl_http_act *act, const char *who, const char *action,
+        const char *result, const char *text)
 {
         struct mfl_session as = {0}; /* for its names alone */
-        mfl_strcpy(as.who, sizeof as.who, login->who);
+        mfl_strcpy(as.who, sizeof as.who, who);
         mfl_strcpy(as.address, sizeof as.address, act->address);
-        mfl_book_note(pages->gate->book, &as, action, "", "done", text);
+        mfl_book_note(pages->gate->book, &as, action, "", result, text);
 }
 
 static void log_in(struct mfl_pages *pages, const struct mfl_http_act *act)
@@ -226,18 +226,19 @@ static void log_in(struct mfl_pages *pages, const struct mfl_http_act *act)
         if (r < 0)
                 mfl_loop_fatal(pages->loop, r, &err);
         if (r) {
+                note(pages, act, "", "login", "refused", "a code that is unknown, used, or too old");
                 answer_error(pages, act->id, 401, err.text);
                 return;
         }
         set_cookie(pages, cookie, (login->until_ms - now) / 1000, text, sizeof text);
-        note(pages, act, login, "login", "by a browser");
+        note(pages, act, login->who, "login", "done", "by a browser");
         answer_login(pages, act->id, login, text);
 }
 
 static void log_out(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login)
 {
         char text[256];
-        note(pages, act, login, "logout", "by a browser");
+        note(pages, act, login->who, "logout", "done", "by a browser");
         mfl_logins_drop(pages->logins, act->cookie);
         set_cookie(pages, "", 0, text, sizeof text);
         answer_json(pages, act->id, 200, json_pack("{ss}", "done", "logged out"), text);

@@ -326,6 +326,8 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
                 return route(http, ask, url);
         struct mfl_http_page *page = ask->page;
         ask->page = NULL;
+        if (ask->act)
+                mfl_http_acting(http, connection, false);
         if (!page)
                 return send_line(http, connection, MHD_HTTP_SERVICE_UNAVAILABLE,
                         "the page could not be made; try again");
@@ -360,7 +362,7 @@ static void make_room(struct mfl_http *http)
         if (http->n_peers <= CONNECTIONS_CROWDED)
                 return;
         for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
-                if (!peer->sent_away && !peer->patient)
+                if (!peer->sent_away && !peer->patient && !peer->acting)
                         oldest = peer;
         if (oldest)
                 mfl_http_send_away(oldest);

@@ -112,9 +112,23 @@ bool mfl_http_add_body(struct mfl_http_ask *ask, const char *bytes, size_t n)
         return true;
 }
 
+void mfl_http_acting(struct mfl_http *http, struct MHD_Connection *connection, bool acting)
+{
+        const union MHD_ConnectionInfo *info =
+                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        struct mfl_http_peer *peer = info ? info->socket_context : NULL;
+        if (!peer)
+                return;
+        pthread_mutex_lock(&http->lock);
+        peer->acting = acting;
+        peer->since_ms = mfl_now_ms();
+        pthread_mutex_unlock(&http->lock);
+}
+
 void mfl_http_park_act(struct mfl_http *http, struct mfl_http_ask *ask)
 {
         ask->state = ASK_PARKED;
+        mfl_http_acting(http, ask->connection, true);
         MHD_suspend_connection(ask->connection);
         pthread_mutex_lock(&http->lock);
         bool closing = http->closing;

@@ -59,6 +59,7 @@ struct mfl_http_peer {
         int fd;
         bool sent_away;
         bool patient; /* it loads a file */
+        bool acting;  /* it waits for an act, which is always answered */
         uint64_t since_ms;
 };
 
@@ -94,7 +95,9 @@ void mfl_http_on_wakeup(uv_async_t *async);
 /* Removes and returns the requests of the list that wait for path (NULL: all). Under the lock. */
 struct mfl_http_ask *mfl_http_take_asks(struct mfl_http_ask **list, const char *path);
 
-/* http_act.c, HTTP thread. Judges a POST by its headers: NULL, or why it is refused, with *ret_status. */
+/* http_act.c, HTTP thread. Whether the peer waits for an act; it has its whole time again when the act is answered. */
+void mfl_http_acting(struct mfl_http *http, struct MHD_Connection *connection, bool acting);
+/* Judges a POST by its headers: NULL, or why it is refused, with *ret_status. */
 const char *mfl_http_judge_post(
         struct mfl_http *http, struct MHD_Connection *connection, const char *path, unsigned *ret_status);
 /* A request that is an act: *ret_ask has one. False: memory ran out. */

@@ -214,8 +214,8 @@ void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unread
         mfl_strcpy(http->unwell, sizeof http->unwell, unwell ? unwell : "");
         mfl_strcpy(http->unready, sizeof http->unready, unready ? unready : "");
         for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
-                if (http->beat_ms > peer->since_ms + (peer->patient ? LIFE_PATIENT_MS : LIFE_MS) &&
-                        !peer->sent_away)
+                if (!peer->acting && !peer->sent_away &&
+                        http->beat_ms > peer->since_ms + (peer->patient ? LIFE_PATIENT_MS : LIFE_MS))
                         mfl_http_send_away(peer);
         pthread_mutex_unlock(&http->lock);
 }

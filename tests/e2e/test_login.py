@@ -96,6 +96,7 @@ def test_a_login_ends(people):
     assert ask(people, '/api/login')[2] == {'error': 'nobody is logged in: mfl login issue makes a code'}
     assert 'at most 1d' in people.mfl('login', 'issue', '--for', '2d', status=2).stderr
     seen = [(e['who'], e['action'], e['text']) for e in json.loads(people.mfl('audit', '--json', '--last', 1000).stdout)['entries']]
+    assert ('', 'login', 'a code that is unknown, used, or too old') in seen
     assert ('bob', 'login', 'by a browser') in seen and ('bob', 'logout', '1 login ended') in seen
 
 
