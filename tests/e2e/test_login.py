@@ -86,8 +86,8 @@ def test_a_code_works_once_and_the_cookie_is_strict(people):
 
 
 def test_a_login_ends(people):
-    short, other = Login(people, 'bob', '--for', '1s'), Login(people, 'bob')
-    h.wait_until(lambda: short.get('/api/login')[0] == 401, 10, 'the end of a second')
+    short, other = Login(people, 'bob', '--for', '6s'), Login(people, 'bob')
+    h.wait_until(lambda: short.get('/api/login')[0] == 401, 20, 'the end of six seconds')
     assert short.post('/api/jobs', h.job_text(name='late')) == (401, {'error': 'this login has ended: mfl login issue makes a code for another one'})
     assert other.post('/api/logout')[0] == 200 and other.get('/api/login')[0] == 401
     third, anns = Login(people, 'bob'), Login(people, 'ann')
@@ -236,7 +236,7 @@ def test_a_browser_from_the_link_to_a_stopped_job(people, folder):
     with Browser(folder) as b:
         b.go(url + '/')
         b.wait("document.querySelector('#who a')", 'the offer to log in')
-        assert b.eval("document.getElementById('submit').hidden")
+        b.wait("document.getElementById('submit').hidden", 'the page, without a form')
         b.go(json.loads(people.mfl('login', 'issue', '--json').stdout)['url'])
         b.wait("location.pathname === '/' && document.getElementById('who').textContent.includes('ann')", 'the login')
         assert '#' not in b.eval('location.href') and b.eval('document.cookie') == ''  # no script sees the cookie
