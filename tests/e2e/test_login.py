@@ -94,6 +94,7 @@ def test_a_login_ends(people):
     assert '1 login ended' in people.mfl('login', 'end', name='bob').stdout
     assert third.get('/api/login')[0] == 401 and anns.get('/api/login')[0] == 200
     assert ask(people, '/api/login')[2] == {'error': 'nobody is logged in: mfl login issue makes a code'}
+    assert ask(people, '/api/login', 'POST', 'f' * 64, {'X-MFL-CSRF': 'login'})[0] == 401
     assert 'at most 1d' in people.mfl('login', 'issue', '--for', '2d', status=2).stderr
     seen = [(e['who'], e['action'], e['text']) for e in json.loads(people.mfl('audit', '--json', '--last', 1000).stdout)['entries']]
     assert ('', 'login', 'a code that is unknown, used, or too old') in seen
