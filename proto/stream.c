@@ -325,8 +325,6 @@ static void limit_flush(struct mfl_stream *s)
 
 void mfl_stream_close(struct mfl_stream *s, const char *bye, bool retry)
 {
-        if (!s->carrier)
-                mfl_stream_pause(s, false); /* the end of what the peer sends must be seen */
         if (!stop(s, bye ? bye : "closed"))
                 return;
         if (s->carrier && !s->carrier->closing)
@@ -563,6 +561,15 @@ void mfl_stream_on_read(uv_stream_t *tcp, ssize_t n, const uv_buf_t *buf)
                 mfl_stream_take(s, (const uint8_t *)buf->base, (size_t)n, buf->len);
         size_t left = s->in.part == PART_PAYLOAD ? s->in.frame.payload_bytes - s->in.have : 0;
         mfl_stream_mark(s, (size_t)n, (size_t)n < buf->len, left);
+}
+
+int mfl_stream_begin(struct mfl_stream *s)
+{
+        uv_tcp_nodelay(&s->tcp, 1);
+        s->heard_ms = s->sent_ms = uv_now(s->tcp.loop);
+        s->connected = !s->tls;
+        int r = uv_read_start((uv_stream_t *)&s->tcp, mfl_stream_on_alloc, mfl_stream_on_read);
+        return r || !s->tls ? r : mfl_stream_tls_begin(s);
 }
 
 int mfl_stream_init(struct mfl_stream *s, uv_loop_t *loop, const struct mfl_stream_ops *ops, void *owner,

@@ -125,7 +125,7 @@ int mfl_stream_send_msg(struct mfl_stream *stream, const struct mfl_msg *msg,
 /* Closes; with a Bye first when bye is not NULL and the stream is connected (flushed for at most 200 ms).
  * Idempotent. on_closed comes later, never from inside. */
 void mfl_stream_close(struct mfl_stream *stream, const char *bye, bool retry);
-/* Stops reading, or goes on; of a carried stream: its carrier. A close ends a pause. */
+/* Stops reading, or goes on; of a carried stream: its carrier. A close ends it all the same, within 200 ms. */
 void mfl_stream_pause(struct mfl_stream *stream, bool pause);
 /* Peer's address as text. */
 const char *mfl_stream_peer(const struct mfl_stream *stream, char *buf, size_t buf_bytes);

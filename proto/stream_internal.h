@@ -37,6 +37,8 @@ void mfl_stream_dispatch(
 void mfl_stream_refuse(struct mfl_stream *stream, int r, const struct mfl_error *err);
 /* One of the two handles is closed. */
 void mfl_stream_handle_closed(struct mfl_stream *stream);
+/* The connection is established: sets options, starts reading. Returns a libuv status. */
+int mfl_stream_begin(struct mfl_stream *stream);
 /* What libuv calls to read. */
 void mfl_stream_on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *ret_buf);
 void mfl_stream_on_read(uv_stream_t *handle, ssize_t n, const uv_buf_t *buf);
@@ -66,8 +68,6 @@ void mfl_stream_tls_closed(struct mfl_stream *stream);
 void mfl_stream_mark(struct mfl_stream *stream, size_t got, bool drained, size_t left);
 /* From now on the socket wakes the loop for every byte. */
 void mfl_stream_mark_clear(struct mfl_stream *stream);
-/* The connection is established: sets options, starts reading. Returns a libuv status. */
-int mfl_stream_begin(struct mfl_stream *stream);
 
 /* A stream stops. Its carrier, if it has one, may be in the middle of a payload for it, whose memory goes with it: the rest is read and
  * dropped. */

@@ -9,8 +9,6 @@
  * A peer that slows down in the middle must not look dead, and its owner counts on bytes_in and heard_ms. So
  * while a mark is set, a timer looks ten times a second: where nothing was read since, the mark goes, and it
  * comes back only when bytes come fast again. Sockets that know no such option are woken for every byte.
- *
- * A paused stream is not woken at all: what its peer sends waits in both kernels, and then at the peer.
  */
 #include <sys/socket.h>
 
@@ -62,26 +60,4 @@ void mfl_stream_mark(struct mfl_stream *s, size_t got, bool drained, size_t left
                 if (!uv_is_active((uv_handle_t *)&s->flush))
                         uv_timer_start(&s->flush, on_look, LOOK_MS, LOOK_MS);
         }
-}
-
-int mfl_stream_begin(struct mfl_stream *s)
-{
-        uv_tcp_nodelay(&s->tcp, 1);
-        s->heard_ms = s->sent_ms = uv_now(s->tcp.loop);
-        s->connected = !s->tls;
-        int r = uv_read_start((uv_stream_t *)&s->tcp, mfl_stream_on_alloc, mfl_stream_on_read);
-        return r || !s->tls ? r : mfl_stream_tls_begin(s);
-}
-
-void mfl_stream_pause(struct mfl_stream *s, bool pause)
-{
-        s = s->carrier ? s->carrier : s;
-        if (s->paused == pause || s->closing)
-                return;
-        s->paused = pause;
-        s->heard_ms = uv_now(s->tcp.loop);
-        if (pause)
-                uv_read_stop((uv_stream_t *)&s->tcp);
-        else if (uv_read_start((uv_stream_t *)&s->tcp, mfl_stream_on_alloc, mfl_stream_on_read))
-                mfl_stream_abort(s, "reading can't go on");
 }

@@ -167,6 +167,9 @@ static const struct mfl_wire_message messages[] = {
                 {"address", 0, 127, LINE}, {"action", NAME_OR_EMPTY, LINE}, {"object", NAME_OR_EMPTY, LINE},
                 {"result", NAME_OR_EMPTY, LINE}, {"text", REASON}),
         MESSAGE(audit_list, NULL, {"entries", 0, 1000}),
+        MESSAGE(issue_login, NULL, {"seconds", 0, 86400}, {"end", BOOL}),
+        MESSAGE(login, NULL, {"url", 1, 511, LINE}, {"code", 1, 127, LINE}, {"code_seconds", ANY},
+                {"seconds", ANY}),
         MESSAGE(failure, NULL, {"code", ENUM}, {"text", NOTE}),
 };
 const struct mfl_wire_family mfl_wire_people_family = {messages, MFL_ARRAY_SIZE(messages)};

@@ -8,6 +8,7 @@
 #include "cli/base/client.h"
 #include "cli/base/display.h"
 #include "cli/base/json.h"
+#include "cli/base/period.h"
 #include "cli/base/table.h"
 #include "common/settings/yaml.h"
 
@@ -126,22 +127,6 @@ static int change(struct mfl_cli *cli, Mfl__Access *access)
         return mfl_cli_report(cli, r, &err);
 }
 
-/* "90s", "30m", "12h", "7d" */
-static bool parse_for(const char *text, uint32_t *ret_seconds)
-{
-        static const char units[] = "smhd";
-        static const uint32_t unit_s[] = {1, 60, 3600, 86400};
-        char *end;
-        errno = 0;
-        unsigned long long n = strtoull(text, &end, 10);
-        const char *unit = *end ? strchr(units, *end) : NULL;
-        if (errno || *text < '0' || *text > '9' || !unit || end[1] || !n || n > 366ull * 86400)
-                return false;
-        n *= unit_s[unit - units];
-        *ret_seconds = (uint32_t)MFL_MIN(n, 366ull * 86400 + 1);
-        return n <= 366ull * 86400;
-}
-
 static bool pattern_valid(const char *pattern)
 {
         const char *name = !strncmp(pattern, "cn:", 3) ? pattern + 3 : pattern;
@@ -196,7 +181,7 @@ static int run_verb(struct mfl_cli *cli, const struct verb *verb)
                         cli, MFL_CLI_USAGE, "--reason: at most %d bytes", MFL_ACCESS_REASON_BYTES - 1);
         if (cli->options.period && verb->verdict != MFL__VERDICT__VERDICT_DENY)
                 return mfl_cli_report_text(cli, MFL_CLI_USAGE, "--for goes only with disable");
-        if (cli->options.period && !parse_for(cli->options.period, &access.seconds))
+        if (cli->options.period && !mfl_period_parse(cli->options.period, 366, &access.seconds))
                 return mfl_cli_report_text(cli, MFL_CLI_USAGE,
                         "--for: '%.60s' is not a time such as 90s, 30m, 12h or 7d (366d at most)",
                         cli->options.period);

@@ -339,6 +339,21 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl audit --json | jq '.entries[] | select(.result == \"refused\")'\n"},
+        {"login", "issue|end", "a code with which a browser logs in to the dashboard", 1, 1, "for",
+                "issue prints a link for the dashboard (mfl-server --http). It works once, within five "
+                "minutes,\n"
+                "and the browser that opens it then acts with your name and your certificate's roles: it "
+                "can\n"
+                "submit, clone and stop jobs, and load models. It stays logged in for 12 hours (--for), "
+                "until\n"
+                "you log out there, or until the server restarts. end ends all your logins and codes at "
+                "once.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl login issue\n"
+                "  xdg-open \"$(mfl login issue --for 30m)\"\n"
+                "  mfl login end\n",
+                .words = "issue end"},
         {"data", "show job.yaml|stats NAME", "how a job cuts its data set; statistics of the sites' data", 2,
                 2, "data rows at bins deadline",
                 "show prints each client's samples and classes, computed here in the way that every daemon\n"

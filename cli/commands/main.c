@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/login/login.h"
 #include "cli/onnx/onnx.h"
 #include "cli/predict/predict.h"
 #include "cli/sites/sites.h"
@@ -35,8 +36,9 @@ static const struct {
 
         {"evaluate", mfl_cmd_evaluate}, {"validate", mfl_cmd_validate}, {"model", run_model},
         {"daemons", mfl_cmd_daemons}, {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe},
-        {"audit", mfl_cmd_audit}, {"data", mfl_cmd_data}, {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki},
-        {"privacy", mfl_cmd_privacy}, {"help", mfl_cmd_help}};
+        {"audit", mfl_cmd_audit}, {"login", mfl_cmd_login}, {"data", mfl_cmd_data},
+        {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki}, {"privacy", mfl_cmd_privacy},
+        {"help", mfl_cmd_help}};
 
 /* Every start checks that each command of the table has its function. */
 static void check_commands(void)

@@ -117,6 +117,8 @@ static const char json_text[] =
         "  audit           {\"entries\": [{\"seq\", \"time_ms\", \"who\", \"address\", \"action\", "
         "\"object\",\n"
         "                   \"result\", \"text\"}]}    result: done failed refused\n"
+        "  login issue     {\"url\", \"code\", \"code_seconds\", \"seconds\"}\n"
+        "  login end       {\"text\": T}\n"
         "  daemons         {\"daemons\": [{\"name\", \"node\", \"address\", \"backend\", \"device\", "
         "\"workers\", \"state\",\n"
         "                   \"job\", \"round\", \"items_done\", \"items_total\", \"samples_per_second\", "

@@ -63,7 +63,7 @@ void mfl_population_piece(const Mfl__Partition *population, uint32_t *first, Mfl
         *ret_piece = *population;
         ret_piece->first = *first;
         if (*first)
-                ret_piece->contract = (char *)protobuf_c_empty_string;
+                ret_piece->contract = ret_piece->plugins = (char *)protobuf_c_empty_string;
         ret_piece->n_counts = MFL_MIN(left, (size_t)(*first ? COUNTS_PIECE : COUNTS_FIRST));
         ret_piece->counts = ret_piece->n_counts ? population->counts + *first : NULL;
         *first = ret_piece->n_counts < left ? *first + (uint32_t)ret_piece->n_counts : population->clients;

@@ -49,7 +49,7 @@ struct mfl_policy {
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
         bool secure_sum;            /* jobs without it are refused */
-        double secure_bad;              /* and those that count on fewer bad daemons */
+        double secure_bad;          /* and those that count on fewer bad daemons */
         struct mfl_local_rule rule; /* of every update that leaves; clip 0: none */
         double epsilon_max, delta;  /* of each data set, in the site's own ledger; epsilon_max 0: no limit */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */

@@ -8,6 +8,7 @@
 #define MFL_CLIENT_SERVICE_CONFIG_H
 
 #include "client/node/node.h"
+#include "client/plugin/plugin.h"
 #include "client/policy/policy.h"
 #include "client/program/program.h"
 #include "common/base/base.h"
@@ -48,6 +49,9 @@ struct mfl_client_config {
         uint32_t n_data_sets;
         struct mfl_dataset_config *data_sets;
         struct mfl_programs programs;
+        char plugins[1024]; /* a directory; "": none */
+        struct mfl_filters_config filters;
+        struct mfl_plugin_data_configs plugin_data;
         struct mfl_policy policy;
         char predictions_dir[1024]; /* "": predictions are refused */
         bool exit_with_stdin;

@@ -26,39 +26,74 @@ static int offer_programs(
         return 0;
 }
 
-int mfl_client_data_load(
-        struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
+/* Of data->sets[data->n], which is loaded. */
+static int describe(struct mfl_client_data *data, struct mfl_error *err)
 {
-        if (config->n_data_sets + config->programs.n > MFL_DATA_SETS_MAX)
-                return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible",
-                        config->n_data_sets + config->programs.n, MFL_DATA_SETS_MAX);
-        if (!config->n_data_sets && !config->programs.n)
+        const struct mfl_dataset *d = data->sets[data->n];
+        uint64_t meaning = 0;
+        uint32_t i = data->n++;
+        int r = mfl_client_fingerprint(d, &data->fingerprints[i], err);
+        if (!r)
+                r = mfl_dataset_meaning(d, &meaning, err);
+        if (r)
+                return r;
+        if (d->note[0])
+                mfl_log(MFL_LOG_WARN, "%s", d->note);
+        data->infos[i] = (struct mfl_data_info){.shape = d->shape,
+                .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
+                .train_samples = d->train.n,
+                .test_samples = d->test.n,
+                .fingerprint = data->fingerprints[i],
+                .meaning = meaning};
+        mfl_strcpy(data->infos[i].name, sizeof(data->infos[i].name), d->name);
+        return 0;
+}
+
+static int check_names(const struct mfl_client_config *config, struct mfl_error *err)
+{
+        uint32_t n = config->n_data_sets + config->plugin_data.n + config->programs.n;
+        if (n > MFL_DATA_SETS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible", n,
+                        MFL_DATA_SETS_MAX);
+        if (!n)
                 return mfl_fail(err, MFL_INVALID,
-                        "no data set: use --data NAME=FORMAT:DIR, or data_sets or programs in --config");
-        for (uint32_t i = 0; i < config->n_data_sets; i++) {
-                int r = mfl_dataset_load(&config->data_sets[i], &data->sets[i], err);
-                if (!r) {
-                        data->n++;
-                        r = mfl_client_fingerprint(data->sets[i], &data->fingerprints[i], err);
-                }
-                struct mfl_data_info *info = &data->infos[i];
-                uint64_t meaning = 0;
-                if (!r)
-                        r = mfl_dataset_meaning(data->sets[i], &meaning, err);
-                if (r)
-                        return r == -ENOMEM ? r : MFL_INVALID;
-                const struct mfl_dataset *d = data->sets[i];
-                if (d->note[0])
-                        mfl_log(MFL_LOG_WARN, "%s", d->note);
-                *info = (struct mfl_data_info){.shape = d->shape,
-                        .classes = (uint32_t)(d->n_targets ? d->n_targets : d->classes),
-                        .train_samples = d->train.n,
-                        .test_samples = d->test.n,
-                        .fingerprint = data->fingerprints[i],
-                        .meaning = meaning};
-                mfl_strcpy(info->name, sizeof(info->name), d->name);
+                        "no data set: use --data NAME=FORMAT:DIR, or data_sets, plugin_data or programs in "
+                        "--config");
+        for (uint32_t i = 0; i < config->plugin_data.n; i++)
+                for (uint32_t k = 0; k < config->n_data_sets; k++)
+                        if (!strcmp(config->plugin_data.v[i].name, config->data_sets[k].name))
+                                return mfl_fail(err, MFL_INVALID,
+                                        "plugin_data: data_sets has a data set %s, too",
+                                        config->data_sets[k].name);
+        return 0;
+}
+
+int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_config *config,
+        struct mfl_client_plugins *plugins, struct mfl_error *err)
+{
+        int r = check_names(config, err);
+        for (uint32_t i = 0; i < config->n_data_sets && !r; i++) {
+                r = mfl_dataset_load(&config->data_sets[i], &data->sets[data->n], err);
+                r = r ? r : describe(data, err);
         }
+        for (uint32_t i = 0; i < config->plugin_data.n && !r; i++) {
+                r = mfl_plugin_data_load(plugins, &config->plugin_data.v[i], &data->sets[data->n], err);
+                r = r ? r : describe(data, err);
+        }
+        if (r)
+                return r == -ENOMEM ? r : MFL_INVALID;
         return offer_programs(data, config, err);
+}
+
+int mfl_client_filters_open(const struct mfl_client_config *config, struct mfl_client_plugins *plugins,
+        uint32_t workers, struct mfl_filters **ret_filters, struct mfl_error *err)
+{
+        const struct mfl_filters_options options = {.plugins = plugins,
+                .filters = &config->filters,
+                .daemon = config->name,
+                .marks = *config->share_dir ? config->share_dir : "/dev/shm",
+                .workers = workers};
+        return mfl_filters_open(&options, ret_filters, err);
 }
 
 void mfl_client_data_deinit(struct mfl_client_data *data)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a daemon offers to jobs: its data sets, loaded, and its programs, which the server knows as data sets. At start only. */
+/* What a daemon offers to jobs: its data sets, loaded, and its programs, which the server knows as data sets; and the filters of its updates. At start only. */
 #ifndef MFL_CLIENT_SERVICE_DATA_H
 #define MFL_CLIENT_SERVICE_DATA_H
 
@@ -14,8 +14,11 @@ struct mfl_client_data {
 };
 
 /* MFL_INVALID: a data set is wrong, there is nothing to offer, or too much. Call deinit also after a failure. */
-int mfl_client_data_load(
-        struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err);
+int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_config *config,
+        struct mfl_client_plugins *plugins, struct mfl_error *err);
+/* NULL: none are configured. */
+int mfl_client_filters_open(const struct mfl_client_config *config, struct mfl_client_plugins *plugins,
+        uint32_t workers, struct mfl_filters **ret_filters, struct mfl_error *err);
 void mfl_client_data_deinit(struct mfl_client_data *data);
 
 #endif

@@ -57,6 +57,8 @@ struct client {
         struct mfl_client_node node;
         struct mfl_peer_port *peers; /* NULL: no teams over several nodes */
         struct mfl_budget budget;
+        struct mfl_client_plugins *plugins;
+        struct mfl_filters *filters; /* NULL: none */
         struct mfl_trainer *trainer;
         uv_loop_t loop;
         struct mfl_compute compute;
@@ -187,8 +189,12 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .activity = &c->activity,
                 .programs = &c->config.programs,
                 .hidden = c->hidden,
+
                 .privacy = &c->private.site,
-                .state_dir = *c->config.state_dir ? c->config.state_dir : NULL};
+                .state_dir = *c->config.state_dir ? c->config.state_dir : NULL,
+                .plugins = mfl_client_plugins_text(c->plugins),
+                .filters = c->filters};
+
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 
@@ -196,19 +202,6 @@ static int open_trainer(struct client *c, struct mfl_error *err)
 static void device_text(const struct client *c, char *buf, size_t bytes)
 {
         snprintf(buf, bytes, "%.80s%s", c->pin.info.name, c->pin.mps ? ", MPS" : "");
-}
-
-/* Everything that may change the last bit of a result (DESIGN: same job, same seed, same kind of device). */
-static void numerics_text(const struct client *c, char *buf, size_t bytes)
-{
-        const struct mfl_device_info *d = &c->pin.info;
-        char text[512];
-        snprintf(text, sizeof text, "mfl-%d %s (%s) on %s", MFL_ARITHMETIC_VERSION, d->backend, d->library,
-                d->name);
-        mfl_strcpy(buf, bytes, text);
-        for (char *at = buf; *at; at++) /* may be cut within a character */
-                if ((unsigned char)*at >= 0x80)
-                        *at = '?';
 }
 
 static void log_start(const struct client *c)
@@ -232,7 +225,9 @@ static void log_start(const struct client *c)
         for (uint32_t i = 0; i < c->config.programs.n; i++)
                 mfl_log(MFL_LOG_INFO, "program %s: %s", c->config.programs.v[i].name,
                         c->config.programs.v[i].command[0]);
-        for (uint32_t i = 0; i < c->config.n_data_sets; i++) {
+        if (*mfl_client_plugins_text(c->plugins))
+                mfl_log(MFL_LOG_INFO, "plug-ins: %s", mfl_client_plugins_text(c->plugins));
+        for (uint32_t i = 0; i < c->config.n_data_sets + c->config.plugin_data.n; i++) {
                 char shape[96];
                 mfl_log(MFL_LOG_INFO, "data set %s: %u training and %u test samples of %s, %u classes",
                         c->data.infos[i].name, c->data.infos[i].train_samples, c->data.infos[i].test_samples,
@@ -266,13 +261,17 @@ static int prepare(struct client *c, struct mfl_error *err)
         if (!r)
                 r = check_tls(c, err);
         if (!r)
-                r = mfl_client_data_load(&c->data, &c->config, err);
+                r = mfl_client_plugins_open(c->config.plugins, &c->plugins, err);
+        if (!r)
+                r = mfl_client_data_load(&c->data, &c->config, c->plugins, err);
         if (!r)
                 r = open_backend(c, err);
         if (!r)
                 r = open_node(c, err);
         if (!r)
                 r = open_peers(c, err);
+        if (!r)
+                r = mfl_client_filters_open(&c->config, c->plugins, c->workers, &c->filters, err);
         return r ? r : open_trainer(c, err);
 }
 
@@ -418,7 +417,7 @@ static int open_sampler(struct client *c, struct mfl_error *err)
 
 static int open_link(struct client *c, struct mfl_error *err)
 {
-        c->site = (struct mfl_link_site){.n_data_sets = c->config.n_data_sets,
+        c->site = (struct mfl_link_site){.n_data_sets = c->data.n,
                 .data_sets = (const struct mfl_dataset *const *)c->data.sets,
                 .fingerprints = c->data.fingerprints,
                 .predictions_dir = c->config.predictions_dir,
@@ -449,7 +448,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 mfl_strcpy(info->peer, sizeof(info->peer), mfl_peer_port_address(c->peers));
         mfl_strcpy(info->backend, sizeof(info->backend), c->pin.ops->name);
         device_text(c, info->device, sizeof(info->device));
-        numerics_text(c, info->numerics, sizeof(info->numerics));
+        mfl_client_report_numerics(&c->pin.info, info->numerics, sizeof(info->numerics));
         describe_gpu(c, info);
         mfl_strcpy(info->software, sizeof(info->software), "mfl-client " MFL_VERSION);
         info->workers = c->workers;
@@ -515,6 +514,10 @@ static int open_loop(struct client *c, struct mfl_error *err)
 static void close_node(struct client *c)
 {
         mfl_trainer_free(c->trainer);
+        mfl_filters_close(c->filters);
+        mfl_client_plugins_close(c->plugins);
+        c->filters = NULL;
+        c->plugins = NULL;
         c->trainer = NULL;
         mfl_peer_port_close(c->peers);
         c->peers = NULL;

@@ -334,6 +334,35 @@ static const struct mfl_setting rows[] = {
                         "claim for a client; the same at all daemons of a population. Default: 1000000\n"
                         "  network   true: it may use sockets beyond its own processes. Default: false"},
 
+        {.section = "Plug-ins",
+                .field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
+                .example = "/usr/lib/mfl/plugins-client",
+                .help = "a directory of plug-ins, *.so (mfl/filter.h, mfl/format.h), which only root or the daemon's user may write; they are loaded "
+                        "when the daemon starts, and run with its rights (docs/plugins.md)"},
+        {.field = {.key = "filters", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, filters),
+                        .read = mfl_filters_read},
+                .note = "none",
+                .example = "\n"
+                        "  - name: layer-clip\n"
+                        "    settings: {norm: 0.5}",
+                .help = "what every update of this daemon goes through before it is rounded, in this order, whatever the job: "
+                        "plug-ins from the directory above, by name. Jobs' logs have their names, numbers and the SHA-256 of their files\n"
+                        "  name      required\n"
+                        "  settings  numbers that the plug-in names, with its own limits and standard values"},
+        {.field = {.key = "plugin_data", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, plugin_data),
+                        .read = mfl_plugin_data_read},
+                .note = "none",
+                .example = "\n"
+                        "  - name: leaves\n"
+                        "    format: ppm\n"
+                        "    path: /data/leaves\n"
+                        "    settings: {classes: 4}",
+                .help = "data sets that plug-ins from the directory above read, when the daemon starts\n"
+                        "  name      required; what jobs call it\n"
+                        "  format    required; the plug-in's name\n"
+                        "  path      required; what the plug-in opens\n"
+                        "  settings  numbers that the plug-in names, with its own limits and standard values"},
+
         {.section = "The site's say",
                 .field = {.key = "policy", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, policy),
                         .read = mfl_policy_read},
@@ -522,6 +551,9 @@ static bool has_data_set(const void *user, const char *name)
         for (uint32_t i = 0; i < config->n_data_sets; i++)
                 if (!strcmp(config->data_sets[i].name, name))
                         return true;
+        for (uint32_t i = 0; i < config->plugin_data.n; i++)
+                if (!strcmp(config->plugin_data.v[i].name, name))
+                        return true;
         return false;
 }
 
@@ -548,7 +580,7 @@ int mfl_client_config_init(
                 r = check_tls(config, err);
         if (!r)
                 r = check_peers(config, err);
-        if (!r && !config->n_data_sets && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
+        if (!r && !config->n_data_sets && !config->plugin_data.n && !access(DEFAULT_DATA_DIR, R_OK | X_OK))
                 r = mfl_client_config_data(config, DEFAULT_DATA, err);
         if (!r)
                 r = mfl_policy_check_data(&config->policy, has_data_set, config, err);

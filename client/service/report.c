@@ -3,6 +3,8 @@
  * is reported within LOOK_MS. */
 #include "client/service/report.h"
 
+#include <stdio.h>
+
 #define LOOK_MS 500u
 #define EVERY_MS 2000u
 #define EVERY_IDLE_MS 20000u /* the server forgets figures after a minute */
@@ -56,4 +58,15 @@ void mfl_client_report_close(struct mfl_client_report *report)
 {
         report->link = NULL;
         uv_close((uv_handle_t *)&report->timer, NULL);
+}
+
+void mfl_client_report_numerics(const struct mfl_device_info *device, char *buf, size_t bytes)
+{
+        char text[512];
+        snprintf(text, sizeof text, "mfl-%d %s (%s) on %s", MFL_ARITHMETIC_VERSION, device->backend,
+                device->library, device->name);
+        mfl_strcpy(buf, bytes, text);
+        for (char *at = buf; *at; at++) /* may be cut within a character */
+                if ((unsigned char)*at >= 0x80)
+                        *at = '?';
 }

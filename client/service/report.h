@@ -25,4 +25,7 @@ void mfl_client_report_online(struct mfl_client_report *report);
 void mfl_client_report_gpu(struct mfl_client_report *report, const struct mfl_telemetry *gpu);
 void mfl_client_report_close(struct mfl_client_report *report);
 
+/* Everything that may change the last bit of a result (DESIGN: same job, same seed, same kind of device), as text. */
+void mfl_client_report_numerics(const struct mfl_device_info *device, char *buf, size_t bytes);
+
 #endif

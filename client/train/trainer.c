@@ -32,6 +32,8 @@ static int fill_trainer(
         trainer->peers = options->peers;
         trainer->activity = options->activity;
         trainer->programs = options->programs;
+        trainer->filters = options->filters;
+        trainer->plugins = options->plugins;
         trainer->hidden = options->hidden;
         trainer->privacy = options->privacy;
         trainer->state_dir = options->state_dir;

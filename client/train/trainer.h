@@ -63,6 +63,7 @@ enum {
         MFL_TEAM_BROKEN = 17, /* another member of the task's team is gone or late, or has failed */
 };
 
+struct mfl_filters;
 struct mfl_programs;
 struct mfl_site_privacy;
 struct mfl_trainer;
@@ -90,9 +91,13 @@ struct mfl_trainer_options {
                                           kept */
         /* Own training code, and paths that it must not read (ends with NULL). Both outlive the trainer; NULL: none. */
         const struct mfl_programs *programs;
+        /* client/plugin/plugin.h. Both outlive the trainer; NULL: none. plugins: for jobs' logs; filters: of each client's update. */
+        const char *plugins;
+        struct mfl_filters *filters;
         const char *const *hidden;
         const struct mfl_site_privacy *privacy; /* client/noise/site.h; outlives the trainer; NULL: none */
-        const char *state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
+        const char *
+                state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */

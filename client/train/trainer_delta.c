@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of a client's params when it is trained, by whatever has trained it: their change is checked, clipped, rounded to the
+/* What becomes of a client's params when it is trained, by whatever has trained it: their change is filtered, checked, clipped, rounded to the
  * job's grid, weighed, and added or left where the upload reads it. */
 #include "client/train/trainer_internal.h"
 
 #include <math.h>
 
+#include "client/plugin/plugin.h"
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/codec/top_k.h"
@@ -131,6 +132,29 @@ static int keep_rule(struct trainer_run *run, uint64_t client, float *delta, str
         return r;
 }
 
+/* The daemon's filters see the change before anything is checked or rounded. */
+static int filter_delta(struct trainer_run *run, uint32_t worker, const struct trainer_trained *trained,
+        float *params, struct trainer_item *item, struct mfl_error *err)
+{
+        const struct mfl_task *task = run->request->task;
+        const struct mfl_filter_client client = {.job = task->job,
+                .round = task->round,
+                .worker = worker,
+                .client = trained->client,
+                .seed = run->job->spec->seed,
+                .graph = run->job->graph,
+                .params = run->request->params};
+        struct mfl_error why;
+        for (uint64_t i = 0; i < run->job->graph->n_moving && !trained->is_delta; i++)
+                params[i] -= client.params[i];
+        int r = mfl_filters_apply(run->trainer->filters, &client, params, &why);
+        if (r > 0)
+                return mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err);
+        if (r)
+                *err = why;
+        return r;
+}
+
 /* No update that leaves the daemon is longer than the job says. */
 static void clip_delta(struct trainer_run *run, float *delta)
 {
@@ -252,7 +276,10 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
         const struct trainer_trained *trained, struct trainer_item *item, struct mfl_error *err)
 {
         double real = 0;
-        int r = check_delta(run, delta, trained->is_delta, item, err);
+        bool filters = run->trainer->filters != NULL;
+        int r = filters ? filter_delta(run, worker, trained, delta, item, err) : 0;
+        if (!r && !item->rejected)
+                r = check_delta(run, delta, trained->is_delta || filters, item, err);
         if (!r && !item->rejected)
                 r = keep_rule(run, trained->client, delta, err);
         if (!r && !item->rejected)

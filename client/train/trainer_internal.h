@@ -210,6 +210,8 @@ struct mfl_trainer {
         struct mfl_share *share;                /* NULL: none */
         struct mfl_collective *shm, *nccl;      /* NULL: none */
         struct mfl_peer_port *peers;            /* NULL: none */
+        struct mfl_filters *filters;            /* NULL: none */
+        const char *plugins;                    /* for jobs' logs; NULL: none */
         struct mfl_activity *activity;          /* NULL: none */
         const struct mfl_programs *programs;    /* NULL: none */
         const char *const *hidden;              /* from programs */
@@ -411,13 +413,13 @@ struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run);
 int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err);
 
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
- * where all of a client's delta is at hand, and deltas are clipped and rounded to a grid there. */
+ * where all of a client's delta is at hand, and deltas are filtered, clipped and rounded to a grid there. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
         if (mfl_trainer_rule(run).clip > 0)
                 return false;
         bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
-        bool clips = run->job->spec->aggregation.robust.update_clip > 0;
+        bool clips = run->job->spec->aggregation.robust.update_clip > 0 || run->trainer->filters;
         return run->sum && !run->job->program && run->trainer->ops->sum_add &&
                !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
                !clips;

@@ -192,7 +192,7 @@ double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_par
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
         mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central,
-        mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime, mfl_method_apfl,
-        mfl_method_top_k;
+        mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime,
+        mfl_method_apfl, mfl_method_top_k;
 
 #endif

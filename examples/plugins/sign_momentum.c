@@ -10,7 +10,7 @@
 
 enum { LR, BETA1, BETA2 };
 
-static const struct mfl_strategy_setting settings[] = {
+static const struct mfl_plugin_number settings[] = {
         [LR] = {"lr", 0.001, 0, 1},
         [BETA1] = {"beta1", 0.9, 0, 1},
         [BETA2] = {"beta2", 0.99, 0, 1},

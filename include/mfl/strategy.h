@@ -23,21 +23,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "plugin.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define MFL_STRATEGY_ABI 1
-#define MFL_STRATEGY_SETTINGS_MAX 16
 #define MFL_STRATEGY_STATE_MAX 2
-
-/* A number of the job's `settings`. Values outside [min, max], names that are not here and values that are not finite are refused when
- * the job is submitted. */
-struct mfl_strategy_setting {
-        const char *name; /* lower-case letters, digits and '_'; at most 31 */
-        double standard;  /* where the job does not say it */
-        double min, max;
-};
 
 /* One range of elements; all pointers are to `count` values. params_out and params_in do not overlap. */
 struct mfl_strategy_call {
@@ -54,9 +47,9 @@ struct mfl_strategy_call {
 struct mfl_strategy_plugin {
         uint32_t abi;        /* MFL_STRATEGY_ABI */
         const char *name;    /* as in job files: lower-case letters, digits and '-'; at most 63 */
-        const char *version; /* for the job's log */
-        uint32_t n_settings; /* at most MFL_STRATEGY_SETTINGS_MAX */
-        const struct mfl_strategy_setting *settings;
+        const char *version; /* for the job's log; at most 40 bytes */
+        uint32_t n_settings; /* at most MFL_PLUGIN_NUMBERS_MAX */
+        const struct mfl_plugin_number *settings;
         uint32_t
                 n_state; /* vectors as long as the params, kept from round to round; at most MFL_STRATEGY_STATE_MAX */
         const char *state_name[MFL_STRATEGY_STATE_MAX]; /* part of tensors' names in checkpoints */

@@ -4,7 +4,7 @@
  * answered when it is done. A request that fails gets a Failure, and the connection stays. Loop thread only.
  *
  *     operator.c   which file answers which message     (top)
- *     jobs.c pull.c stop.c submit.c daemons.c drain.c rules.c watch.c
+ *     jobs.c pull.c stop.c submit.c daemons.c drain.c login.c rules.c watch.c
  *     retain.c     deletes old jobs by itself
  *     permit.c     who may do what
  *     request.c    requests on the disk worker, answers (bottom)
@@ -28,6 +28,8 @@ struct mfl_admin {
         struct mfl_gate *gate;
         struct mfl_book *book;
         struct mfl_inquiries *inquiries;
+        struct mfl_logins *logins;
+
         struct mfl_retention retention; /* may change at any time */
         /* Private. */
         bool retaining;                /* a job is being deleted */

@@ -42,6 +42,9 @@ void mfl_operator_inquiries(struct mfl_session *session, uint64_t request, const
 /* registry.c */
 void mfl_operator_change_model(struct mfl_session *session, uint64_t request, const Mfl__ChangeModel *change);
 void mfl_operator_registry(struct mfl_session *session, uint64_t request, const Mfl__ListRegistry *list);
+/* login.c */
+void mfl_operator_login(struct mfl_session *session, uint64_t request, const Mfl__IssueLogin *issue);
+
 /* audit.c */
 void mfl_operator_audit(struct mfl_session *session, uint64_t request, const Mfl__ListAudit *list);
 void mfl_operator_spent(struct mfl_session *session, uint64_t request);

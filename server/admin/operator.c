@@ -80,6 +80,9 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
                 return true;
         case MFL__ENVELOPE__BODY_LIST_REGISTRY:
                 mfl_operator_registry(session, e->request, e->list_registry);
+                return true;
+        case MFL__ENVELOPE__BODY_ISSUE_LOGIN:
+                mfl_operator_login(session, e->request, e->issue_login);
 
                 return true;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pull: a committed model, read from its checkpoint and sent as params, with the names of its tensors if they were asked for. */
 #include "common/base/digest.h"
-#include "common/contract/contract.h"
 #include "common/model/safetensors.h"
 #include "proto/version.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
 #include "server/runtime/changes.h"
 #include "server/transfer/params_down.h"
+#include "server/views/contract_view.h"
 #include "server/views/job_view.h"
 
 static int load_params(struct mfl_request *op)
@@ -34,24 +34,6 @@ static int load_params(struct mfl_request *op)
         /* A peer that knows no frozen params orders them differently, and checks that order's digest. */
         if (!r && op->by_layers)
                 r = mfl_sha256(v, op->graph->n * sizeof *v, op->round.record.digest, &op->err);
-        return r;
-}
-
-/* Which of several equal sites told first is nobody's business, and would make two files of one model differ. */
-static int take_contract(struct mfl_request *op)
-{
-        struct mfl_contract *contract = NULL;
-        int r = mfl_store_contract_get(op->admin->store, op->job, &op->contract, &op->err);
-        if (r || !op->contract)
-                return r;
-        r = mfl_contract_parse(op->contract, op->job, &contract, &op->err);
-        if (!r && !contract->n_sites) {
-                contract->from[0] = '\0';
-                free(op->contract);
-                op->contract = NULL;
-                r = mfl_contract_text(contract, &op->contract, &op->err);
-        }
-        mfl_contract_free(contract);
         return r;
 }
 
@@ -101,7 +83,7 @@ void mfl_request_load_model(struct mfl_request *op)
                         mfl_job_graph(spec, &row.data.shape, (int)row.data.classes, &op->graph, &op->err);
         }
         if (!op->status)
-                op->status = take_contract(op);
+                op->status = mfl_view_contract(op->admin->store, op->job, &op->contract, &op->err);
         if (!op->status) {
                 op->data = row.data;
                 op->text = row.text;

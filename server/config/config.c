@@ -187,6 +187,11 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
                 .help = "allow http on an address other than loopback: anyone who can reach the port sees jobs, their "
                         "files and logs, and daemons"},
+        {.field = {KEY("http_url", STRING, http_url)}, .option = "http-url", .argument = "URL",
+                .note = "the address of http",
+                .example = "https://mfl.example.org",
+                .help = "where people's browsers find the dashboard, when a reverse proxy stands before it: links of `mfl login "
+                        "issue` begin so, the port answers to that host's name, and with https cookies are sent over TLS only"},
 
         {.section = "Log",
                 .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",

@@ -37,6 +37,7 @@ struct mfl_server_config {
         char name[64];                        /* of a relay; "": from its certificate, or the host */
         struct mfl_server_cluster cluster;
         bool insecure_http; /* also on an address other than loopback */
+        char http_url[256]; /* what people type for it: of a proxy before it; "": its address */
         /* PEM files (proto/tls/tls.h). The first three together: TLS; none: plain TCP. */
         char tls_cert[1024], tls_key[1024], tls_ca[1024], tls_crl[1024];
         int ready_fd; /* -1: none; command line only */

@@ -123,6 +123,15 @@ static bool is_wanted(
         return true;
 }
 
+/* What a site reads its data with and does to its updates belongs to what is known of a run. */
+static void note_plugins(struct mfl_server_job *job, const char *daemon, const char *plugins)
+{
+        MFL_CLEANUP_FREE char *line = mfl_asprintf("daemon %s uses plug-ins: %s", daemon, plugins);
+        uint64_t seq;
+        if (line)
+                mfl_store_log(job->jobs->store, job->id, line, &seq);
+}
+
 void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, const char *daemon,
         const char *site, const Mfl__Partition *partition)
 {
@@ -142,6 +151,8 @@ void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, 
         }
         if (*partition->contract && !partition->first)
                 mfl_job_contract_take(session, job, *site ? site : daemon, partition->contract);
+        if (*partition->plugins && !partition->first)
+                note_plugins(job, daemon, partition->plugins);
         tell_core(session, job, partition);
         if (!is_wanted(session, job, partition))
                 return;
@@ -152,6 +163,7 @@ void mfl_job_partition_take(struct mfl_jobs *jobs, struct mfl_session *session, 
         Mfl__Partition shown = *partition;
         shown.n_counts = 0;
         shown.contract = (char *)protobuf_c_empty_string;
+        shown.plugins = (char *)protobuf_c_empty_string;
         mfl_strcpy(job->partition_from, sizeof job->partition_from, daemon);
         keep(session, job, "", &shown);
 }

@@ -150,6 +150,11 @@ void mfl_session_send(struct mfl_session *session, const Mfl__Envelope *envelope
         struct mfl_error err;
         size_t before = unread_of(session);
         mfl_assert(envelope->body_case != MFL__ENVELOPE__BODY__NOT_SET);
+        if (session->sink) {
+                if (!session->stream.closing)
+                        session->sink(session->sink_user, envelope);
+                return;
+        }
         int r = mfl_stream_send(&session->stream, envelope, NULL, 0, NULL, NULL, NULL, &err);
         note_queued(session, before);
         if (r < 0)
@@ -339,6 +344,39 @@ struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t vi
         mfl_strcpy(session->relay, sizeof session->relay, carrier->relay);
         mfl_snprintf(session->address, sizeof session->address, "relay %s", carrier->relay);
         return session;
+}
+
+struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles,
+        const char *address, void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user)
+{
+        struct mfl_error err;
+        struct mfl_session *session = session_new(sessions, NULL, 0);
+        if (!session)
+                return NULL;
+        mfl_strcpy(session->who, sizeof session->who, who);
+        mfl_strcpy(session->address, sizeof session->address, address);
+        session->roles = roles;
+        session->sink = sink;
+        session->sink_user = sink_user;
+        session->protocol = MFL_PROTOCOL_MAX;
+        session->connected_unix_ms = mfl_unix_ms();
+        mfl_session_move(session, MFL_SESSION_GREETED);
+        session->role = MFL__ROLE__ROLE_OPERATOR;
+        int r = ops_of(session)->greeted(session, NULL, &err);
+        if (!r)
+                return session;
+        mfl_loop_fatal(sessions->loop, r, &err);
+        mfl_stream_close(&session->stream, NULL, false);
+        return NULL;
+}
+
+int mfl_session_inner_ask(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE uint8_t *bytes = NULL;
+        size_t n;
+        mfl_assert(session->sink && session->peer);
+        int r = mfl_wire_pack(envelope, &bytes, &n, err); /* which checks it, as a peer's would be */
+        return r ? r : ops_of(session)->frame(session, envelope, 0, err);
 }
 
 void mfl_session_on_connection(uv_stream_t *listener, int status)

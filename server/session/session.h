@@ -67,6 +67,9 @@ struct mfl_session {
         struct mfl_transfer *transfer;   /* server/transfer/params_down.h; NULL: none */
         struct mfl_transfer *correction; /* the same, of a client */
         struct mfl_session *carrier;     /* the relay's, whose connection carries this one; NULL: none does */
+        void (*sink)(void *user,
+                const Mfl__Envelope *envelope); /* of an inner one: takes what is sent; else NULL */
+        void *sink_user;
         char cn[MFL_TLS_NAME_BYTES],
                 fingerprint
                         [65]; /* carried: of the daemon's certificate, as the relay says; "": it has none */
@@ -122,6 +125,14 @@ void mfl_session_on_connection(uv_stream_t *listener, int status);
 /* A stranger on a relay's connection, under the relay's number for it (proto/carry.h). NULL: memory ran out, which ends the process.
  * The relay's owner closes it before the relay's session goes. */
 struct mfl_session *mfl_session_carried(struct mfl_session *carrier, uint32_t via);
+
+/* An operator's session without a connection, for a request that came in another way (HTTP): greeted, with that name and those roles of
+ * a certificate. What it is sent goes to sink; payloads can't be sent to it. It ends with mfl_stream_close; from then on sink is not
+ * called. NULL: memory ran out, which ends the process. */
+struct mfl_session *mfl_session_inner(struct mfl_sessions *sessions, const char *who, uint32_t roles,
+        const char *address, void (*sink)(void *user, const Mfl__Envelope *envelope), void *sink_user);
+/* Hands it a request. Not valid by mfl.proto: MFL_INVALID. */
+int mfl_session_inner_ask(struct mfl_session *session, const Mfl__Envelope *envelope, struct mfl_error *err);
 
 struct mfl_session *mfl_session_find(const struct mfl_sessions *sessions, uint32_t conn); /* NULL: gone */
 bool mfl_session_is_daemon(const struct mfl_session *session);

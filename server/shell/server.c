@@ -394,7 +394,10 @@ static void connect_rooms(struct mfl_server *server)
                 .sessions = &server->sessions,
                 .gate = &server->gate,
                 .book = &server->book,
+
                 .inquiries = &server->inquiries,
+                .logins = &server->logins,
+
                 .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,
@@ -402,6 +405,7 @@ static void connect_rooms(struct mfl_server *server)
                 .jobs = &server->jobs,
                 .sessions = &server->sessions,
                 .gate = &server->gate,
+                .logins = &server->logins,
                 .budget = &server->budget,
                 .observed = &server->observed};
         server->carriers = (struct mfl_carriers){.loop = loop,

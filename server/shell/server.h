@@ -12,6 +12,7 @@
 #ifndef MFL_SERVER_SHELL_SERVER_H
 #define MFL_SERVER_SHELL_SERVER_H
 
+#include "server/access/logins.h"
 #include "server/admin/admin.h"
 #include "server/carrier/carrier.h"
 #include "server/cluster/cluster.h"
@@ -32,6 +33,8 @@ struct mfl_server {
         struct mfl_book book;
         struct mfl_gate gate;
         struct mfl_inquiries inquiries;
+        struct mfl_logins logins;
+
         struct mfl_daemons daemons;
         struct mfl_carriers carriers;
         struct mfl_relay *relay;     /* with upstream, in place of everything from the store to the pages */

@@ -490,24 +490,11 @@ function daemonsSection() {
   };
 }
 
-// ---- asking ----
-
-const GONE = 'that job no longer exists';
-const known = new Map();
-async function ask(path) {
-  const answer = await fetch(path, { cache: 'no-cache', signal: AbortSignal.timeout(8000) });
-  if (!answer.ok) throw new Error(answer.status === 404 ? GONE : `the server says ${answer.status}`);
-  const tag = answer.headers.get('etag');
-  const before = known.get(path);
-  if (before && tag && before.tag === tag) return before.data;
-  const data = await answer.json();
-  known.set(path, { tag, data });
-  return data;
-}
+// ---- turns ----
 
 const main = document.querySelector('main'), status = document.getElementById('status');
 const wantedJob = location.pathname.startsWith('/jobs/') ? location.pathname.slice(6) : null;
-const parts = { jobs: jobsSection(() => turn().catch(() => {})), compare: compareSection(), file: fileSection(), log: logSection(), sites: sitesSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(),
+const parts = { submit: submitSection(), acts: actsSection(wantedJob), jobs: jobsSection(() => turn().catch(() => {})), compare: compareSection(), file: fileSection(), log: logSection(), sites: sitesSection(), job: jobSection(wantedJob !== null), timeline: timelineSection(),
   partition: partitionSection(), daemons: daemonsSection() };
 let shown = false, redraw = () => {}, population = null;
 
@@ -552,9 +539,9 @@ async function turn() {
   if (wantedJob) {
     const [job, timeline, partition] = await Promise.all([ask('/api/jobs/' + wantedJob), ask('/api/rounds'), askPartition()]);
     const own = { spans: timeline.spans.filter((s) => s.job === wantedJob), rounds: timeline.rounds.filter((r) => r.job === wantedJob) };
-    show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.timeline.node, parts.partition.node,
+    show([el('p', {}, el('a', { href: '/' }, 'All jobs')), parts.job.nodes[0], parts.acts.node, parts.timeline.node, parts.partition.node,
       ...parts.job.nodes.slice(1), parts.sites.node, parts.file.node, parts.log.node]);
-    redraw = () => { parts.job.draw(job); parts.timeline.draw(own); parts.partition.draw(partition); };
+    redraw = () => { parts.job.draw(job); parts.acts.draw(job); parts.timeline.draw(own); parts.partition.draw(partition); };
     await askSlowly(job.job);
   } else {
     const [jobs, daemons, timeline] = await Promise.all(['/api/jobs', '/api/daemons', '/api/rounds'].map(ask));
@@ -562,7 +549,7 @@ async function turn() {
     const chosen = newest.find((j) => j.state === 'running') || newest[0];
     const job = chosen ? await ask('/api/jobs/' + chosen.job) : null;
     const compared = await askCompared(parts.jobs.chosen);
-    show([parts.jobs.node, parts.compare.node, ...parts.job.nodes, parts.timeline.node, parts.daemons.node]);
+    show([parts.submit.node, parts.jobs.node, parts.compare.node, ...parts.job.nodes, parts.timeline.node, parts.daemons.node]);
     parts.job.nodes[0].hidden = !job;
     redraw = () => {
       parts.jobs.draw(jobs);
@@ -596,4 +583,7 @@ async function live() {
 
 window.addEventListener('resize', () => redraw());
 document.addEventListener('visibilitychange', () => { if (!document.hidden && !failing) redraw(); });
-live();
+if (pageOfLogin) startLoginPage();
+else live();
+const keepLogin = () => askLogin().catch(() => {}).finally(() => setTimeout(keepLogin, LOGIN_EVERY_MS));
+keepLogin();

@@ -202,3 +202,18 @@ function sitesSection() {
     },
   };
 }
+
+// ---- asking ----
+
+const GONE = 'that job no longer exists';
+const known = new Map();
+async function ask(path) {
+  const answer = await fetch(path, { cache: 'no-cache', signal: AbortSignal.timeout(8000) });
+  if (!answer.ok) throw new Error(answer.status === 404 ? GONE : `the server says ${answer.status}`);
+  const tag = answer.headers.get('etag');
+  const before = known.get(path);
+  if (before && tag && before.tag === tag) return before.data;
+  const data = await answer.json();
+  known.set(path, { tag, data });
+  return data;
+}

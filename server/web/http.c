@@ -26,6 +26,7 @@
 #define SILENCE_SECONDS 10
 #define BACKLOG 511
 #define NICENESS 10
+#define HTTP_PATIENT_MAX 8
 
 const unsigned mfl_http_statuses[MFL_HTTP_STATUSES - 1] = {200, 304, 400, 403, 404, 405, 503};
 
@@ -75,7 +76,7 @@ static enum MHD_Result send_response(struct mfl_http *http, struct MHD_Connectio
         for (size_t i = 0; i < MFL_ARRAY_SIZE(headers); i++)
                 MHD_add_response_header(response, headers[i][0], headers[i][1]);
         MHD_add_response_header(response, "Content-Type", type);
-        if (etag)
+        if (etag && *etag)
                 MHD_add_response_header(response, "ETag", etag);
         if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
                 MHD_add_response_header(response, "Allow", "GET, HEAD");
@@ -95,10 +96,55 @@ static enum MHD_Result send_line(
                         (size_t)MFL_MIN(n, (int)sizeof text - 1), text, MHD_RESPMEM_MUST_COPY));
 }
 
+/* A connection that loads a file may last longer, and few may. */
+static bool take_patience(struct mfl_http *http, struct MHD_Connection *connection)
+{
+        const union MHD_ConnectionInfo *info =
+                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        struct mfl_http_peer *peer = info ? info->socket_context : NULL;
+        if (!peer || http->n_patient == HTTP_PATIENT_MAX)
+                return false;
+        pthread_mutex_lock(&http->lock);
+        peer->patient = true;
+        pthread_mutex_unlock(&http->lock);
+        http->n_patient++;
+        return true;
+}
+
+/* What is for one asker alone. Takes the reference. */
+static enum MHD_Result send_alone(
+        struct mfl_http *http, struct MHD_Connection *connection, struct mfl_http_page *page)
+{
+        char name[120];
+        if (page->fd >= 0 && !take_patience(http, connection)) {
+                mfl_http_page_unref(page);
+                return send_line(http, connection, MHD_HTTP_SERVICE_UNAVAILABLE,
+                        "too many files are being loaded; try again");
+        }
+        struct MHD_Response *response =
+                page->fd >= 0 ? MHD_create_response_from_fd64(page->n, page->fd)
+                              : MHD_create_response_from_buffer(page->n, page->body, MHD_RESPMEM_MUST_COPY);
+        if (response) {
+                page->fd = -1;
+                MHD_add_response_header(response, "Cache-Control", "no-store");
+                if (*page->cookie)
+                        MHD_add_response_header(response, "Set-Cookie", page->cookie);
+                snprintf(name, sizeof name, "attachment; filename=\"%s\"", page->file_name);
+                if (*page->file_name)
+                        MHD_add_response_header(response, "Content-Disposition", name);
+        }
+        unsigned status = page->status;
+        const char *type = page->type;
+        mfl_http_page_unref(page);
+        return send_response(http, connection, status, type, NULL, response);
+}
+
 /* Takes the reference. */
 static enum MHD_Result send_page(
         struct mfl_http *http, struct MHD_Connection *connection, struct mfl_http_page *page)
 {
+        if (page->alone)
+                return send_alone(http, connection, page);
         if (!*page->etag)
                 set_etag(page);
         const char *known = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "If-None-Match");
@@ -169,25 +215,36 @@ static bool has_body(struct MHD_Connection *connection)
                MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Transfer-Encoding");
 }
 
-/* Begins a request; a refusal is answered at once, without reading the rest. */
-static enum MHD_Result begin(
-        struct mfl_http *http, struct MHD_Connection *connection, const char *method, void **con_cls)
+static bool host_is_named(const struct mfl_http *http, const char *host)
 {
-        const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
-        if (strcmp(method, "GET") && strcmp(method, "HEAD"))
+        const char *name = http->options.host;
+        return name && *name && !strcasecmp(name, host);
+}
+
+/* Begins a request; a refusal is answered at once, without reading the rest. */
+static enum MHD_Result begin(struct mfl_http *http, struct MHD_Connection *connection, const char *path,
+        const char *method, void **con_cls)
+{
+        const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host"), *why;
+        bool post = !strcmp(method, "POST") && http->options.acts;
+        unsigned status;
+        if (!post && strcmp(method, "GET") && strcmp(method, "HEAD"))
                 return send_line(http, connection, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD");
-        if (has_body(connection))
+        if (!post && has_body(connection))
                 return send_line(http, connection, MHD_HTTP_BAD_REQUEST, "a request must not have a body");
-        if (http->loopback && host && !host_is_ours(host))
+        if (http->loopback && host && !host_is_ours(host) && !host_is_named(http, host))
                 return send_line(http, connection, MHD_HTTP_FORBIDDEN,
                         "this port can be reached as localhost or by an address, not by another name");
+        if (post && (why = mfl_http_judge_post(http, connection, path, &status)))
+                return send_line(http, connection, status, why);
         struct mfl_http_ask *ask = mfl_calloc(1, sizeof *ask);
         if (!ask)
                 return MHD_NO;
         ask->connection = connection;
-        ask->state = ASK_BEGUN;
+        ask->state = post ? ASK_BODY : ASK_BEGUN;
         *con_cls = ask;
-        return MHD_YES;
+        bool act = http->options.acts && http->options.acts(path, post);
+        return !act || mfl_http_begin_act(http, ask, path, post) ? MHD_YES : MHD_NO;
 }
 
 static const struct mfl_asset *find_asset(const struct mfl_http *http, const char *path)
@@ -255,11 +312,22 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
         struct mfl_http *http = arg;
         struct mfl_http_ask *ask = *con_cls;
         if (!ask)
-                return begin(http, connection, method, con_cls);
+                return begin(http, connection, url, method, con_cls);
+        if (ask->state == ASK_BODY && *data_bytes) {
+                size_t n = *data_bytes;
+                *data_bytes = 0;
+                return mfl_http_add_body(ask, data, n) ? MHD_YES : MHD_NO;
+        }
+        if (ask->act && ask->state != ASK_PARKED) {
+                mfl_http_park_act(http, ask);
+                return MHD_YES;
+        }
         if (ask->state == ASK_BEGUN)
                 return route(http, ask, url);
         struct mfl_http_page *page = ask->page;
         ask->page = NULL;
+        if (ask->act)
+                mfl_http_acting(http, connection, false);
         if (!page)
                 return send_line(http, connection, MHD_HTTP_SERVICE_UNAVAILABLE,
                         "the page could not be made; try again");
@@ -270,8 +338,10 @@ static void on_completed(
         void *arg, struct MHD_Connection *connection, void **con_cls, enum MHD_RequestTerminationCode code)
 {
         struct mfl_http_ask *ask = *con_cls;
-        if (ask)
+        if (ask) {
                 mfl_http_page_unref(ask->page);
+                mfl_http_act_free(arg, ask->act);
+        }
         free(ask);
         *con_cls = NULL;
 }
@@ -292,7 +362,7 @@ static void make_room(struct mfl_http *http)
         if (http->n_peers <= CONNECTIONS_CROWDED)
                 return;
         for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
-                if (!peer->sent_away)
+                if (!peer->sent_away && !peer->patient && !peer->acting)
                         oldest = peer;
         if (oldest)
                 mfl_http_send_away(oldest);
@@ -326,6 +396,7 @@ static void peer_closed(struct mfl_http *http, struct mfl_http_peer *peer)
         if (peer->next)
                 peer->next->prev_next = peer->prev_next;
         http->n_peers--;
+        http->n_patient -= peer->patient;
         pthread_mutex_unlock(&http->lock);
         if (peer->fd >= 0)
                 close(peer->fd);
@@ -421,7 +492,7 @@ static int start_daemon(struct mfl_http *http, int fd, struct mfl_error *err)
 
 static void free_http(struct mfl_http *http)
 {
-        mfl_assert(!http->peers && !http->wanted && !http->parked);
+        mfl_assert(!http->peers && !http->wanted && !http->parked && !http->to_do && !http->doing);
         for (size_t i = 0; i < HTTP_CACHE_PAGES; i++)
                 mfl_http_page_unref(http->cache[i].page);
         pthread_mutex_destroy(&http->lock);
@@ -486,10 +557,14 @@ void mfl_http_close(struct mfl_http *http)
         pthread_mutex_lock(&http->lock);
         http->closing = true;
         struct mfl_http_ask *wanted = mfl_http_take_asks(&http->wanted, NULL),
-                            *parked = mfl_http_take_asks(&http->parked, NULL);
+                            *parked = mfl_http_take_asks(&http->parked, NULL),
+                            *to_do = mfl_http_take_asks(&http->to_do, NULL),
+                            *doing = mfl_http_take_asks(&http->doing, NULL);
         pthread_mutex_unlock(&http->lock);
         mfl_http_resume(wanted);
         mfl_http_resume(parked);
+        mfl_http_resume(to_do);
+        mfl_http_resume(doing);
         if (http->daemon)
                 MHD_stop_daemon(http->daemon);
         uv_close((uv_handle_t *)&http->wakeup, on_closed);

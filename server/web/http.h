@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP port: serves GET and HEAD of pages that the loop makes, on a thread of its own.
+/* The HTTP port: serves GET and HEAD of pages that the loop makes, and takes POSTs of people who are logged in, on a thread of its own.
  *
  *      HTTP thread:   request ---- in the cache, and fresh ------------------------> answer
  *                        |                                                             ^
@@ -16,6 +16,10 @@
  * the same for ready. Both are answered even when the loop hangs. On a loopback address, a Host other than
  * localhost or an address is refused: otherwise any web page that a user visits could read ours by rebinding
  * its own name.
+ *
+ * What is for one asker alone (acts) takes the same way, without the cache: the loop gets the cookie, and the body of a POST, and decides.
+ * A POST needs the header X-MFL-CSRF, which no page of another origin can send, and a body of at most MFL_HTTP_BODY_MAX; a browser
+ * that says that another site has sent it (Sec-Fetch-Site) is refused before its body is read. At most 8 bodies are in memory.
  *
  * http_absent.c replaces this in a build without libmicrohttpd.
  */
@@ -35,6 +39,31 @@ struct mfl_asset {
         size_t n;
 };
 
+#define MFL_HTTP_PATH_BYTES 64
+#define MFL_HTTP_BODY_MAX (256u * 1024)
+
+/* A request for its asker alone. Strings are "" where the request has no such header, or one that is too long. */
+struct mfl_http_act {
+        uint64_t id;
+        bool post;
+        char path[MFL_HTTP_PATH_BYTES];
+        char cookie[80]; /* the value of options.cookie */
+        char csrf[80], token[64], address[64];
+        char *body; /* of a POST: n bytes, terminated; NULL: it is empty */
+        size_t n;
+};
+
+/* What answers it. */
+struct mfl_http_result {
+        unsigned status;
+        const char *type; /* static */
+        char *body;       /* malloc made it; NULL with fd */
+        size_t n;
+        int fd;                /* a file of n bytes in place of the body; -1: none; the port closes it */
+        const char *file_name; /* that a browser saves the file under; copied */
+        const char *cookie;    /* for Set-Cookie; NULL: none; copied */
+};
+
 struct mfl_http_options {
         const char *address; /* HOST:PORT; port 0: any free one */
         bool anywhere;       /* allow addresses other than loopback */
@@ -46,11 +75,17 @@ struct mfl_http_options {
         /* Loop thread: must call mfl_http_answer with that path, now or later, unless the port is closed
          * before. Until then it is not called again with that path. */
         void (*render)(void *user, const char *path);
+        /* HTTP thread: whether such a request is an act. NULL: none is. */
+        bool (*acts)(const char *path, bool post);
+        /* Loop thread: must call mfl_http_acted with that id, now or later, unless the port is closed before. The act is valid until
+         * then. */
+        void (*act)(void *user, const struct mfl_http_act *act);
+        const char *cookie; /* its name; static, as is host */
+        const char *host;   /* a name that a loopback address answers to besides; "" or NULL: none */
         void *user;
         uint32_t stale_ms; /* without a beat for this long, the loop hangs; 0: 5000 */
         uint32_t fresh_ms; /* a page is served for this long; 0: 1000 */
 };
-#define MFL_HTTP_PATH_BYTES 64
 
 /* MFL_INVALID: a wrong address, or a build without libmicrohttpd. Negative: the address can't be bound, or
  * memory ran out. */
@@ -63,6 +98,8 @@ void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unread
 /* Takes body, which malloc made; NULL: the page could not be made, and is answered with 503. */
 void mfl_http_answer(
         struct mfl_http *http, const char *path, unsigned status, const char *type, char *body, size_t n);
+/* Takes body and fd. An id that is gone is fine. */
+void mfl_http_acted(struct mfl_http *http, uint64_t id, const struct mfl_http_result *result);
 /* Answers since the start, by status; the last one counts all other statuses. Any thread. */
 #define MFL_HTTP_STATUSES 8
 extern const unsigned mfl_http_statuses[MFL_HTTP_STATUSES - 1];

@@ -24,6 +24,10 @@ struct mfl_http_page {
         size_t n;
         uint64_t made_ms;
         char etag[HTTP_ETAG_BYTES]; /* HTTP thread */
+        /* Of an act's: */
+        bool alone;
+        int fd; /* -1: none. libmicrohttpd closes it when it was sent, else the page does */
+        char cookie[256], file_name[80];
 };
 
 struct mfl_http_entry {
@@ -33,6 +37,7 @@ struct mfl_http_entry {
 
 enum mfl_http_ask_state {
         ASK_NEW,
+        ASK_BODY, /* a POST whose body is coming */
         ASK_BEGUN,
         ASK_PARKED,
 };
@@ -44,6 +49,8 @@ struct mfl_http_ask {
         enum mfl_http_ask_state state;
         char path[MFL_HTTP_PATH_BYTES];
         struct mfl_http_page *page; /* with a reference; NULL: there is none */
+        struct mfl_http_act *act;   /* NULL: it is for a page */
+        size_t capacity;            /* of act->body */
 };
 
 /* A connection, with a duplicate of its descriptor, so that shutting it down can't race with its close. */
@@ -51,6 +58,8 @@ struct mfl_http_peer {
         struct mfl_http_peer *next, **prev_next;
         int fd;
         bool sent_away;
+        bool patient; /* it loads a file */
+        bool acting;  /* it waits for an act, which is always answered */
         uint64_t since_ms;
 };
 
@@ -69,7 +78,10 @@ struct mfl_http {
         bool closing;
         struct mfl_http_entry cache[HTTP_CACHE_PAGES];
         struct mfl_http_ask *wanted, *parked; /* not rendered yet; being rendered */
-        struct mfl_http_peer *peers;          /* the newest first */
+        struct mfl_http_ask *to_do, *doing;   /* acts */
+        uint64_t last_act;
+        uint32_t n_bodies, n_patient; /* HTTP thread */
+        struct mfl_http_peer *peers;  /* the newest first */
         uint32_t n_peers;
         uint64_t beat_ms; /* 0: none yet */
         char unwell[256], unready[256];
@@ -82,6 +94,21 @@ struct mfl_http_page *mfl_http_fresh_page(struct mfl_http *http, const char *pat
 void mfl_http_on_wakeup(uv_async_t *async);
 /* Removes and returns the requests of the list that wait for path (NULL: all). Under the lock. */
 struct mfl_http_ask *mfl_http_take_asks(struct mfl_http_ask **list, const char *path);
+
+/* http_act.c, HTTP thread. Whether the peer waits for an act; it has its whole time again when the act is answered. */
+void mfl_http_acting(struct mfl_http *http, struct MHD_Connection *connection, bool acting);
+/* Judges a POST by its headers: NULL, or why it is refused, with *ret_status. */
+const char *mfl_http_judge_post(
+        struct mfl_http *http, struct MHD_Connection *connection, const char *path, unsigned *ret_status);
+/* A request that is an act: *ret_ask has one. False: memory ran out. */
+bool mfl_http_begin_act(struct mfl_http *http, struct mfl_http_ask *ask, const char *path, bool post);
+/* Takes bytes of the body. False: it is longer than its header says, or memory ran out. */
+bool mfl_http_add_body(struct mfl_http_ask *ask, const char *bytes, size_t n);
+/* Suspends the connection and gives the act to the loop. */
+void mfl_http_park_act(struct mfl_http *http, struct mfl_http_ask *ask);
+void mfl_http_act_free(struct mfl_http *http, struct mfl_http_act *act);
+/* http_loop.c: does what is to be done. */
+void mfl_http_do_acts(struct mfl_http *http);
 
 /* http.c: resumes the requests; each may end at once. Not under the lock. */
 void mfl_http_resume(struct mfl_http_ask *asks);

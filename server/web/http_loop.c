@@ -2,7 +2,10 @@
 /* The loop's side of the HTTP port: the cache of pages, the batches of wanted pages, and the beat. */
 #include "server/web/http_internal.h"
 
+#include <unistd.h>
+
 #define LIFE_MS 20000u
+#define LIFE_PATIENT_MS 3600000u
 #define BATCH_EVERY_MS 25
 
 /* ---- pages ---- */
@@ -13,6 +16,8 @@ void mfl_http_page_unref(void *arg)
         unsigned refs = page ? atomic_fetch_sub(&page->refs, 1) : 0;
         mfl_assert(!page || refs > 0);
         if (refs == 1) {
+                if (page->fd >= 0)
+                        close(page->fd);
                 free(page->body);
                 free(page);
         }
@@ -74,11 +79,29 @@ struct mfl_http_ask *mfl_http_take_asks(struct mfl_http_ask **list, const char *
         return taken;
 }
 
+void mfl_http_do_acts(struct mfl_http *http)
+{
+        for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++) {
+                pthread_mutex_lock(&http->lock);
+                struct mfl_http_ask *ask = http->closing ? NULL : http->to_do;
+                if (ask) {
+                        http->to_do = ask->next;
+                        ask->next = http->doing;
+                        http->doing = ask;
+                }
+                pthread_mutex_unlock(&http->lock);
+                if (!ask)
+                        return;
+                http->options.act(http->options.user, ask->act);
+        }
+}
+
 static void on_batch(uv_timer_t *timer)
 {
         struct mfl_http *http = timer->data;
         char path[MFL_HTTP_PATH_BYTES];
         http->batch_ms = uv_now(timer->loop);
+        mfl_http_do_acts(http);
         for (int i = 0; i < HTTP_CONNECTIONS_MAX; i++) {
                 pthread_mutex_lock(&http->lock);
                 if (!http->wanted || http->closing) {
@@ -119,6 +142,7 @@ static struct mfl_http_page *page_new(unsigned status, const char *type, char *b
         }
         mfl_assert(type);
         atomic_init(&page->refs, 1);
+        page->fd = -1;
         page->status = status;
         page->type = type;
         page->body = body;
@@ -147,6 +171,42 @@ void mfl_http_answer(
         mfl_http_resume(asks);
 }
 
+void mfl_http_acted(struct mfl_http *http, uint64_t id, const struct mfl_http_result *result)
+{
+        struct mfl_http_page *page = mfl_calloc(1, sizeof *page);
+        if (page) {
+                atomic_init(&page->refs, 1);
+                page->status = result->status;
+                page->type = result->type;
+                page->alone = true;
+                page->fd = result->fd;
+                page->body = result->body;
+                page->n = result->n;
+                mfl_strcpy(page->cookie, sizeof page->cookie, result->cookie ? result->cookie : "");
+                mfl_strcpy(
+                        page->file_name, sizeof page->file_name, result->file_name ? result->file_name : "");
+        } else {
+                free(result->body);
+                if (result->fd >= 0)
+                        close(result->fd);
+        }
+        pthread_mutex_lock(&http->lock);
+        struct mfl_http_ask **at = &http->doing, *ask;
+        while (*at && (*at)->act->id != id)
+                at = &(*at)->next;
+        ask = *at;
+        if (ask) {
+                *at = ask->next;
+                ask->next = NULL;
+                ask->page = page;
+        }
+        pthread_mutex_unlock(&http->lock);
+        if (ask)
+                mfl_http_resume(ask);
+        else
+                mfl_http_page_unref(page);
+}
+
 void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready)
 {
         pthread_mutex_lock(&http->lock);
@@ -154,7 +214,8 @@ void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unread
         mfl_strcpy(http->unwell, sizeof http->unwell, unwell ? unwell : "");
         mfl_strcpy(http->unready, sizeof http->unready, unready ? unready : "");
         for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
-                if (http->beat_ms > peer->since_ms + LIFE_MS && !peer->sent_away)
+                if (!peer->acting && !peer->sent_away &&
+                        http->beat_ms > peer->since_ms + (peer->patient ? LIFE_PATIENT_MS : LIFE_MS))
                         mfl_http_send_away(peer);
         pthread_mutex_unlock(&http->lock);
 }

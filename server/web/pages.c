@@ -4,8 +4,10 @@
 #include "server/web/pages.h"
 
 #include "common/base/log.h"
+#include "server/access/logins.h"
 #include "server/jobs/partition.h"
 #include "server/jobs/scores.h"
+#include "server/web/acts.h"
 #include "server/web/contents.h"
 #include "server/web/dashboard.h"
 #include "server/web/exposition.h"
@@ -25,6 +27,7 @@ static const struct {
         make_page *make;
 } table[] = {
         {"/", TYPE_HTML, mfl_html_overview},
+        {"/login", TYPE_HTML, mfl_html_login},
         {"/metrics", MFL_EXPOSITION_TYPE, mfl_metrics_text},
         {"/api/jobs", TYPE_JSON, mfl_page_jobs},
         {"/api/daemons", TYPE_JSON, mfl_page_daemons},
@@ -249,6 +252,43 @@ static void render(void *user, const char *path)
 
 /* ---- the port ---- */
 
+static void act(void *user, const struct mfl_http_act *act)
+{
+        mfl_act(user, act);
+}
+
+/* What people type, and the host in it. */
+static int take_url(struct mfl_pages *pages, struct mfl_error *err)
+{
+        const char *url = pages->config->http_url;
+        bool tls = !strncmp(url, "https://", 8);
+        const char *host = url + (tls ? 8 : 7);
+        size_t n = strcspn(host, "/");
+        if (!*url)
+                return 0;
+        if ((!tls && strncmp(url, "http://", 7) != 0) || !n || (host[n] && host[n + 1]) ||
+                strspn(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_:[]") < n)
+                return mfl_fail(err, MFL_INVALID,
+                        "http_url: %s: expected https://HOST or http://HOST, with or without :PORT; the "
+                        "dashboard can't be "
+                        "below a path",
+                        url);
+        mfl_strcpy(pages->host, sizeof pages->host, host);
+        pages->host[n] = '\0';
+        return 0;
+}
+
+/* Cookies do not tell ports apart: two servers on one host have cookies of different names. */
+static void set_names(struct mfl_pages *pages)
+{
+        const char *address = mfl_http_address(pages->http);
+        bool tls = !strncmp(pages->config->http_url, "https:", 6);
+        mfl_snprintf(pages->logins->url, sizeof pages->logins->url, "%s://%s/login", tls ? "https" : "http",
+                *pages->host ? pages->host : address);
+        mfl_snprintf(pages->cookie, sizeof pages->cookie, "%smfl-login%.8s", tls ? "__Host-" : "",
+                strrchr(address, ':') + 1);
+}
+
 int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
 {
         const char *address = pages->config->http;
@@ -263,10 +303,17 @@ int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
                 .n_assets = mfl_dashboard_n_assets,
                 .knows = knows,
                 .render = render,
+                .acts = mfl_acts_known,
+                .act = act,
+                .cookie = pages->cookie,
+                .host = pages->host,
                 .user = pages};
-        int r = mfl_http_open(&options, &pages->http, err);
+        int r = take_url(pages, err);
+        if (!r)
+                r = mfl_http_open(&options, &pages->http, err);
         if (r)
                 return r;
+        set_names(pages);
         mfl_log(MFL_LOG_INFO, "metrics and dashboard on http://%s/", mfl_http_address(pages->http));
         if (!mfl_http_is_loopback(pages->http))
                 mfl_log(MFL_LOG_WARN, "http: anyone who can reach %s sees jobs and daemons (insecure_http)",
@@ -300,5 +347,6 @@ void mfl_pages_close(struct mfl_pages *pages)
 {
         struct mfl_http *http = pages->http;
         pages->http = NULL;
+        mfl_acts_close(pages);
         mfl_http_close(http);
 }

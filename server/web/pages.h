@@ -14,13 +14,16 @@ struct mfl_pages {
         struct mfl_store *store;
         const struct mfl_server_config *config;
         const struct mfl_jobs *jobs;
-        const struct mfl_sessions *sessions;
+        struct mfl_sessions *sessions;
         const struct mfl_gate *gate;
         const struct mfl_budget *budget;
         struct mfl_observed *observed;
+        struct mfl_logins *logins;
         /* Private. */
         struct mfl_http *http;           /* NULL: no HTTP port */
         struct mfl_page_detail *details; /* pages that wait for the database; the worker has the first */
+        struct mfl_web_act *acts;        /* that are being done (acts.h) */
+        char cookie[40], host[256];      /* the name of logins' cookies; the host of http_url */
         bool ready;                      /* jobs are loaded, and connections are taken */
 };
 

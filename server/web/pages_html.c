@@ -138,6 +138,22 @@ void mfl_html_overview(const struct mfl_pages *pages, struct mfl_text *text)
         mfl_text_deinit(&main_part);
 }
 
+/* Without JavaScript nobody can log in: the code must not travel in an address. */
+void mfl_html_login(const struct mfl_pages *pages, struct mfl_text *text)
+{
+        struct mfl_text main_part = {0};
+        mfl_text_put(&main_part, "<section id=login><h2>Log in</h2>\n<p>Ask the command line for a code: "
+                                 "<code>mfl login issue</code>. It is good "
+                                 "for one use within five minutes.</p>\n<noscript><p>Logging in needs "
+                                 "JavaScript; the other pages do not.</p>"
+                                 "</noscript>\n<form id=code><label>Code <input name=code type=password "
+                                 "autocomplete=off required "
+                                 "maxlength=64 size=40></label> <button type=submit>Log in</button></form>\n"
+                                 "<p id=login-said role=alert></p></section>\n");
+        put_frame(text, "mfl: log in", &main_part);
+        mfl_text_deinit(&main_part);
+}
+
 static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);

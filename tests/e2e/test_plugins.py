@@ -15,7 +15,7 @@ HEAD = '#include <mfl/strategy.h>\n#include <stdlib.h>\n'
 TABLE = '''
 const struct mfl_strategy_plugin *mfl_strategy_plugin(void)
 {
-        static const struct mfl_strategy_setting settings[] = {{"after", 0, 0, 1000}};
+        static const struct mfl_plugin_number settings[] = {{"after", 0, 0, 1000}};
         static const struct mfl_strategy_plugin plugin = {.abi = %s, .name = "%s", .version = "7", .n_settings = 1,
                 .settings = settings, .apply = apply};
         return &plugin;

@@ -78,8 +78,8 @@ static void messages_go_out_at_once_and_wait_behind_a_full_socket(void **state)
         run_until(w, &w->client.closed, 1);
 }
 
-/* What a peer sends to one that is paused fills the kernels and then waits at the peer; nothing of it is lost, and a close ends the
- * pause. */
+/* What a peer sends to one that is paused fills the kernels and then waits at the peer; nothing of it is lost, and it may be
+ * closed meanwhile. */
 static void a_paused_stream_reads_later(void **state)
 {
         struct world *w = *state;
@@ -100,7 +100,6 @@ static void a_paused_stream_reads_later(void **state)
                 uv_run(&w->loop, UV_RUN_NOWAIT);
         assert_int_equal(w->server.closed, 0);
         mfl_stream_close(&w->server.stream, NULL, false);
-        assert_false(w->server.stream.paused);
         run_until(w, &w->server.closed, 1);
         run_until(w, &w->client.closed, 1);
 }

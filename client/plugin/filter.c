@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Filters of clients' updates.
+ *
+ *   - the configured filters are found among the daemon's plug-ins, with their numbers;
+ *   - a client's delta goes through one after another; each call is marked.
+ * Fails: a filter that is not there; numbers that it does not take; a filter that rejects the
+ * client; a client in whose call a process before has ended. */
+#include "client/plugin/plugin.h"
+
+#include "client/plugin/internal.h"
+#include "client/plugin/mark.h"
+
+struct filter {
+        const struct mfl_filter_plugin *table;
+        double values[MFL_PLUGIN_NUMBERS_MAX];
+};
+
+struct mfl_filters {
+        uint32_t n;
+        struct filter v[MFL_FILTERS_MAX];
+        struct mfl_marks *marks;
+};
+
+static int find(struct mfl_filters *filters, const struct mfl_filters_options *options,
+        const struct mfl_filter_config *config, struct mfl_error *err)
+{
+        struct filter *filter = &filters->v[filters->n];
+        const struct mfl_plugin_object *object;
+        int r = mfl_client_plugin_find(options->plugins, &mfl_filter_kind, "filters", config->name,
+                &config->numbers, &object, filter->values, err);
+        if (r)
+                return r;
+        filter->table = (const void *)object->table;
+        filters->n++;
+        return 0;
+}
+
+int mfl_filters_open(
+        const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err)
+{
+        int r = 0;
+        if (!options->filters->n)
+                return 0;
+        struct mfl_filters *filters = mfl_calloc(1, sizeof(*filters));
+        if (!filters)
+                return mfl_fail_memory(err, sizeof(*filters), "filters");
+        for (uint32_t i = 0; i < options->filters->n && !r; i++)
+                r = find(filters, options, &options->filters->v[i], err);
+        if (!r)
+                r = mfl_marks_open(options->marks, options->daemon, options->workers, &filters->marks, err);
+        if (r)
+                mfl_filters_close(filters);
+        else
+                *ret_filters = filters;
+        return r;
+}
+
+void mfl_filters_close(struct mfl_filters *filters)
+{
+        if (!filters)
+                return;
+        mfl_marks_close(filters->marks);
+        free(filters);
+}
+
+/* ---- a client's update ---- */
+
+struct shape {
+        int64_t dim[MFL_SHAPE_RANK_MAX];
+};
+
+/* The tensors that move, by their place in the delta. */
+static uint32_t list_tensors(
+        const struct mfl_graph *graph, struct mfl_filter_tensor *tensors, struct shape *shapes)
+{
+        uint32_t n = 0;
+        for (int i = 0; i < graph->n_params; i++) {
+                const struct mfl_param *param = &graph->params[i];
+                if (param->offset < graph->n_frozen)
+                        continue;
+                for (int d = 0; d < param->shape.rank; d++)
+                        shapes[n].dim[d] = param->shape.dim[d];
+                tensors[n] = (struct mfl_filter_tensor){.name = param->name,
+                        .first = param->offset - graph->n_frozen,
+                        .count = param->count,
+                        .statistics = !param->trained,
+                        .rank = (uint32_t)param->shape.rank,
+                        .shape = shapes[n].dim};
+                n++;
+        }
+        return n;
+}
+
+static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_filter_client *client,
+        struct mfl_filter_call *call, struct mfl_error *err)
+{
+        const struct filter *filter = &filters->v[i];
+        char reason[MFL_FILTER_REASON_BYTES] = "";
+        struct mfl_mark mark = {.round = client->round, .filter = i, .client = client->client};
+        mfl_strcpy(mark.job, sizeof(mark.job), client->job);
+        call->settings = filter->values;
+        call->reason = reason;
+        mfl_mark_begin(filters->marks, client->worker, &mark);
+        int r = filter->table->apply(call);
+        mfl_mark_end(filters->marks, client->worker);
+        reason[sizeof(reason) - 1] = '\0';
+        return r ? mfl_fail(err, MFL_INVALID, "filter %s: %s", filter->table->name,
+                           *reason ? reason : "it rejects this update")
+                 : 0;
+}
+
+int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta,
+        struct mfl_error *err)
+{
+        uint32_t last = 0,
+                 left = mfl_marks_left(filters->marks, client->job, client->round, client->client, &last);
+        size_t n = (size_t)client->graph->n_params;
+        MFL_CLEANUP_FREE struct mfl_filter_tensor *tensors = mfl_calloc(n, sizeof(*tensors));
+        MFL_CLEANUP_FREE struct shape *shapes = mfl_calloc(n, sizeof(*shapes));
+        int r = 0;
+        if (!tensors || !shapes)
+                return mfl_fail_memory(err, n * sizeof(*tensors), "the tensors of an update");
+        if (left >= MFL_FILTER_CRASHES_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "filter %s: the daemon ended %u times in it, in this client's update",
+                        filters->v[MFL_MIN(last, filters->n - 1)].table->name, left);
+        struct mfl_filter_call call = {.size = sizeof(call),
+                .round = client->round,
+                .job = client->job,
+                .client = client->client,
+                .seed = client->seed,
+                .count = client->graph->n_moving,
+                .params = client->params,
+                .delta = delta,
+                .n_tensors = list_tensors(client->graph, tensors, shapes),
+                .tensors = tensors};
+        for (uint32_t i = 0; i < filters->n && !r; i++)
+                r = call_one(filters, i, client, &call, err);
+        return r;
+}

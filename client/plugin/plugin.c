@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A daemon's plug-ins: loaded, found by name, described. */
+#include "client/plugin/internal.h"
+
+_Static_assert(MFL_PLUGIN_SETTINGS_MAX == MFL_PLUGIN_NUMBERS_MAX, "a configuration can set all");
+
+struct mfl_client_plugins {
+        struct mfl_plugin_objects objects;
+        char text[MFL_PLUGINS_TEXT_BYTES];
+};
+
+int mfl_client_plugins_open(const char *dir, struct mfl_client_plugins **ret_plugins, struct mfl_error *err)
+{
+        const struct mfl_plugin_kind *const kinds[] = {&mfl_filter_kind, &mfl_format_kind};
+        struct mfl_client_plugins *plugins = mfl_calloc(1, sizeof(*plugins));
+        if (!plugins)
+                return mfl_fail_memory(err, sizeof(*plugins), "plug-ins");
+        int r = mfl_plugin_objects_open(dir, "daemon", kinds, MFL_ARRAY_SIZE(kinds), &plugins->objects, err);
+        if (r)
+                mfl_client_plugins_close(plugins);
+        else
+                *ret_plugins = plugins;
+        return r;
+}
+
+void mfl_client_plugins_close(struct mfl_client_plugins *plugins)
+{
+        if (!plugins)
+                return;
+        mfl_plugin_objects_close(&plugins->objects);
+        free(plugins);
+}
+
+const char *mfl_client_plugins_text(const struct mfl_client_plugins *plugins)
+{
+        return plugins->text;
+}
+
+static void describe(
+        struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object, const double *values)
+{
+        const struct mfl_client_plugin_table *table = (const void *)object->table;
+        size_t at = strlen(plugins->text), room = sizeof(plugins->text);
+        at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %s %s", at ? "; " : "",
+                object->kind == &mfl_filter_kind ? "filter" : "format", table->name, table->version);
+        for (uint32_t i = 0; i < table->n_settings; i++)
+                at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %g", i ? ", " : " (",
+                        table->settings[i].name, values[i]);
+        mfl_snprintf(
+                plugins->text + at, room - at, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
+}
+
+int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind,
+        const char *key, const char *name, const struct mfl_plugin_numbers *numbers,
+        const struct mfl_plugin_object **ret_object, double *ret_values, struct mfl_error *err)
+{
+        const struct mfl_plugin_object *object = mfl_plugin_object_find(&plugins->objects, kind, name);
+        char names[512], settings[64];
+        if (!object)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: there is no %s %s in the directory of `plugins`; it has %s", key,
+                        kind == &mfl_filter_kind ? "filter" : "format", name,
+                        mfl_plugin_object_names(&plugins->objects, kind, names, sizeof(names)));
+        const struct mfl_client_plugin_table *table = (const void *)object->table;
+        mfl_snprintf(settings, sizeof(settings), "%s.settings", key);
+        for (uint32_t i = 0; i < table->n_settings; i++)
+                ret_values[i] = table->settings[i].standard;
+        for (uint32_t i = 0; i < numbers->n; i++) {
+                int r = mfl_plugin_set_number(table->settings, table->n_settings, name, settings,
+                        numbers->v[i].name, numbers->v[i].value, ret_values, err);
+                if (r)
+                        return r;
+        }
+        describe(plugins, object, ret_values);
+        *ret_object = object;
+        return 0;
+}
