@@ -36,3 +36,16 @@ void mfl_carry_frame(struct mfl_stream *s, const Mfl__Envelope *envelope, void *
         if (!s->closing)
                 mfl_stream_dispatch(s, envelope, payload, payload_bytes);
 }
+
+void mfl_carry_pause(struct mfl_stream *s, bool pause)
+{
+        s = s->carrier ? s->carrier : s;
+        if (s->paused == pause || s->closing)
+                return;
+        s->paused = pause;
+        s->heard_ms = uv_now(s->tcp.loop);
+        if (pause)
+                uv_read_stop((uv_stream_t *)&s->tcp);
+        else if (uv_read_start((uv_stream_t *)&s->tcp, mfl_stream_on_alloc, mfl_stream_on_read))
+                mfl_stream_abort(s, "reading can't go on");
+}

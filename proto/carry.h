@@ -23,5 +23,8 @@ void *mfl_carry_payload(struct mfl_stream *stream, const Mfl__Envelope *envelope
 /* The frame has arrived. */
 void mfl_carry_frame(
         struct mfl_stream *stream, const Mfl__Envelope *envelope, void *payload, size_t payload_bytes);
+/* Stops reading from a stream, or goes on; if it is a carried one, from its carrier: what the peer sends waits in both kernels, and then at
+ * the peer. A close ends it all the same, within 200 ms. */
+void mfl_carry_pause(struct mfl_stream *stream, bool pause);
 
 #endif

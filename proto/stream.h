@@ -74,7 +74,7 @@ struct mfl_stream {
         bool connected, closing;
         size_t queue_max;      /* of queued_bytes; 256 MiB from mfl_stream_init; the owner may set it */
         uint64_t handshake_ms; /* limit of a TLS handshake; 10 s from mfl_stream_init; the owner may set it */
-        bool paused;           /* mfl_stream_pause */
+        bool paused;           /* mfl_carry_pause */
         bool broken;           /* the peer has sent what the protocol does not allow */
         bool connecting; /* private from here on: mfl_stream_connect has begun, on_connected has not come */
         bool reopening;  /* the dial is closing the TCP handle */
@@ -125,8 +125,6 @@ int mfl_stream_send_msg(struct mfl_stream *stream, const struct mfl_msg *msg,
 /* Closes; with a Bye first when bye is not NULL and the stream is connected (flushed for at most 200 ms).
  * Idempotent. on_closed comes later, never from inside. */
 void mfl_stream_close(struct mfl_stream *stream, const char *bye, bool retry);
-/* Stops reading, or goes on; of a carried stream: its carrier. A close ends it all the same, within 200 ms. */
-void mfl_stream_pause(struct mfl_stream *stream, bool pause);
 /* Peer's address as text. */
 const char *mfl_stream_peer(const struct mfl_stream *stream, char *buf, size_t buf_bytes);
 

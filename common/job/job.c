@@ -449,8 +449,7 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (r)
                 return r;
         r = check_selection(doc, selection, job, err);
-        if (!r)
-                r = mfl_job_check_without(doc, job, err);
+        r = r ? r : mfl_job_check_without(doc, job, err);
         if (!r)
                 r = mfl_job_check_robust(doc, job, err);
         if (!r)

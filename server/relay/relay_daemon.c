@@ -39,7 +39,7 @@ static void free_if_done(struct relay_daemon *daemon)
 static void hold(struct relay_daemon *daemon)
 {
         if (daemon->session && daemon->relay->up.stream.queued_bytes > UP_HIGH)
-                mfl_stream_pause(&daemon->session->stream, true);
+                mfl_carry_pause(&daemon->session->stream, true);
 }
 
 void relay_daemons_resume(struct mfl_relay *relay)
@@ -48,7 +48,7 @@ void relay_daemons_resume(struct mfl_relay *relay)
                 return;
         for (struct mfl_session *s = relay->sessions->first; s; s = s->next)
                 if (s->stream.paused)
-                        mfl_stream_pause(&s->stream, false);
+                        mfl_carry_pause(&s->stream, false);
 }
 
 /* It goes up: the stream is the carrier. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "common/base/crc32c.h"
+#include "proto/carry.h"
 #include "proto/stream_internal.h"
 
 static void frames_arrive_and_a_bye_ends_both_sides(void **state)
@@ -85,16 +86,16 @@ static void a_paused_stream_reads_later(void **state)
         struct world *w = *state;
         static const uint8_t data[1 << 20];
         connect_both(w);
-        mfl_stream_pause(&w->server.stream, true);
+        mfl_carry_pause(&w->server.stream, true);
         for (int i = 0; i < 32; i++) {
                 assert_int_equal(send_chunk(&w->client, 0, data, sizeof data, NULL), 0);
                 uv_run(&w->loop, UV_RUN_NOWAIT);
         }
         assert_int_equal(w->server.frames, 0);
         assert_true(w->client.stream.queued_bytes > 0);
-        mfl_stream_pause(&w->server.stream, false);
+        mfl_carry_pause(&w->server.stream, false);
         run_until(w, &w->server.frames, 32);
-        mfl_stream_pause(&w->server.stream, true);
+        mfl_carry_pause(&w->server.stream, true);
         close_end(&w->client, "going home");
         for (int i = 0; i < 5; i++)
                 uv_run(&w->loop, UV_RUN_NOWAIT);
