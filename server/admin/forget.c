@@ -59,10 +59,12 @@ static void run_forget(struct mfl_work *work)
         op->status = mfl_store_job_get(store, op->job, &row, &op->err);
         if (!op->status)
                 op->status = text_of(op->job, row.text, (uint32_t)op->which, &op->text, &op->err);
+        if (!op->status) /* it stays its owner's, whoever asks */
+                op->status = mfl_store_job_clone(store, op->job, op->text, op->token,
+                        *row.owner ? row.owner : op->audit.who, op->new_job, &op->err);
         mfl_store_job_deinit(&row);
-        if (!op->status)
-                op->status = mfl_store_job_clone(
-                        store, op->job, op->text, op->token, op->audit.who, op->new_job, &op->err);
+        if (op->status == MFL_EXISTS) /* the same request, repeated before the old job was deleted */
+                op->status = 0;
         if (!op->status)
                 op->status = mfl_store_job_get(store, op->new_job, &op->row, &op->err);
         if (!op->status)
@@ -76,6 +78,8 @@ static void answer_forget(struct mfl_request *op, struct mfl_session *session)
                 mfl_transfer_stop_job(op->admin->sessions, job);
                 mfl_server_job_free(job);
         }
+        if (mfl_server_job_find(op->admin->jobs, op->new_job)) /* it has begun already */
+                op->status = MFL_EXISTS;
         mfl_submit_answer(op, session);
 }
 

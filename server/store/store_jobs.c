@@ -140,6 +140,7 @@ struct request {
         const char *token, *owner;
         const char *name, *text;
         const char *clone_of;          /* NULL: submitted */
+        const char *new_text;          /* of a clone, if its text is another; else NULL */
         const uint8_t *initial_sha256; /* NULL: none, or not known */
         bool has_initial;
         uint8_t asked[MFL_SHA256_BYTES]; /* identifies the request */
@@ -160,6 +161,8 @@ static int digest_request(struct request *q, struct mfl_error *err)
                 r = mfl_sha256_update(&sha, kind, strlen(kind) + 1, err);
         if (!r)
                 r = mfl_sha256_update(&sha, what, strlen(what) + 1, err);
+        if (!r && q->new_text)
+                r = mfl_sha256_update(&sha, q->new_text, strlen(q->new_text) + 1, err);
         if (!r && !q->clone_of && q->initial_sha256)
                 r = mfl_sha256_update(&sha, q->initial_sha256, MFL_SHA256_BYTES, err);
         if (!r)
@@ -302,6 +305,7 @@ static int clone_job(struct mfl_store *store, const char *from, const char *text
                 .name = job.name,
                 .text = text ? text : job.text,
                 .clone_of = from,
+                .new_text = text,
                 .has_initial = job.has_initial,
                 .initial_sha256 = job.initial_known ? job.initial_sha256 : NULL};
         if (!r)
