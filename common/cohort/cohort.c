@@ -144,8 +144,12 @@ static int draw_by_loss(const struct mfl_cohort_ask *ask, const struct cohort_po
         int r = mfl_cohort_by_samples(ask, pool, rng, n_candidates, drawn, &n_candidates);
         if (r)
                 return r;
-        for (uint32_t i = 0; i < n_candidates; i++)
-                v[i] = (struct candidate){&ask->memory[drawn[i]], drawn[i], i};
+        /* One that is left out never has a loss, and would be first in all rounds: it is last. */
+        static const union mfl_memory_row left_out = {{.times = 1}};
+        for (uint32_t i = 0; i < n_candidates; i++) {
+                bool without = mfl_job_is_without(ask->job, drawn[i]);
+                v[i] = (struct candidate){without ? &left_out : &ask->memory[drawn[i]], drawn[i], i};
+        }
         qsort(v, n_candidates, sizeof *v, compare_losses);
         *ret_n = MFL_MIN(n, n_candidates);
         for (uint32_t i = 0; i < *ret_n; i++)
