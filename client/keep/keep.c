@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients' states at their site.
- *   - load: the file of that name, if its bytes have that digest;
- *   - save: write, sync, rename; then remove the oldest of the client's files, beyond a few.
+ *   - load: the file of that name, if its bytes have that digest; it counts as new again, so that turns that do not count never push it out;
+ *   - save: write, sync, rename; then remove the oldest of the client's files, beyond a few, but not this one.
  * Fails when the directory can't be written, or the disk is full. */
 #include "client/keep/keep.h"
 
@@ -51,6 +51,8 @@ static bool read_floats(const char *path, size_t n, float *to)
                 at += ok ? got : 0;
                 left -= ok ? (size_t)got : 0;
         }
+        if (ok)
+                (void)futimens(fd, NULL);
         close(fd);
         return ok;
 }
@@ -80,8 +82,8 @@ static bool is_older(const struct found *a, const struct found *b)
                (a->time.tv_sec == b->time.tv_sec && a->time.tv_nsec < b->time.tv_nsec);
 }
 
-/* The client's oldest file, and how many it has. */
-static uint32_t find_oldest(DIR *dir, struct found *ret_oldest)
+/* The oldest of the client's other files, and how many there are. */
+static uint32_t find_oldest(DIR *dir, const char *own, struct found *ret_oldest)
 {
         uint32_t n = 0;
         rewinddir(dir);
@@ -89,7 +91,7 @@ static uint32_t find_oldest(DIR *dir, struct found *ret_oldest)
                 struct found found;
                 struct stat st;
                 size_t length = strlen(entry->d_name);
-                if (length != MFL_SHA256_HEX_BYTES - 1 + strlen(SUFFIX) ||
+                if (length != MFL_SHA256_HEX_BYTES - 1 + strlen(SUFFIX) || !strcmp(entry->d_name, own) ||
                         fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
                         continue;
                 mfl_strcpy(found.name, sizeof found.name, entry->d_name);
@@ -100,12 +102,13 @@ static uint32_t find_oldest(DIR *dir, struct found *ret_oldest)
         return n;
 }
 
-/* What can't be removed costs space, nothing else. */
-static void prune(const char *folder)
+/* What can't be removed costs space, nothing else. own: the file that was just written: the clock may have been set back. */
+static void prune(const char *folder, const char *own)
 {
         DIR *dir = opendir(folder);
         struct found oldest;
-        while (dir && find_oldest(dir, &oldest) > MFL_KEEP_FILES && !unlinkat(dirfd(dir), oldest.name, 0))
+        while (dir && find_oldest(dir, own, &oldest) >= MFL_KEEP_FILES &&
+                !unlinkat(dirfd(dir), oldest.name, 0))
                 ;
         if (dir)
                 closedir(dir);
@@ -140,6 +143,6 @@ int mfl_keep_save(const struct mfl_keep *keep, size_t n, const float *from,
                 return mfl_fail(err, MFL_INVALID, "its site can't keep its state: %.400s", why.text);
         if (r)
                 return mfl_fail(err, r, "%s", why.text);
-        prune(folder);
+        prune(folder, strrchr(path, '/') + 1);
         return 0;
 }
