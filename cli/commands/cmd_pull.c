@@ -123,7 +123,7 @@ static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
         struct mfl_pulled p;
         char job[MFL_JOB_ID_BYTES];
         int64_t round = MFL_PULL_LAST;
-        uint32_t n = 0;
+        uint32_t n = 0, counted = 0;
         int r = mfl_pull_round(cli->options.round, &round, err);
         if (!r)
                 r = mfl_cli_signals_start(cli, err);
@@ -132,16 +132,19 @@ static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
         if (!r)
                 r = mfl_client_resolve(&client, cli->argument[0], job, err);
         if (!r)
-                r = mfl_pull_changes(&client, job, round, cli->options.out, &p, &n, err);
+                r = mfl_pull_changes(&client, job, round, cli->options.out, &p, &n, &counted, err);
         if (r)
                 return r;
         if (cli->json)
                 return mfl_json_print(stdout,
-                        json_pack("{ss sI ss sI sI}", "job", job, "round", (json_int_t)p.round, "file",
-                                p.path, "clients", (json_int_t)n, "params", (json_int_t)p.n_params),
+                        json_pack("{ss sI ss sI sI sI}", "job", job, "round", (json_int_t)p.round, "file",
+                                p.path, "clients", (json_int_t)n, "counted", (json_int_t)counted, "params",
+                                (json_int_t)p.n_params),
                         err);
         printf("%s: the changes of %u client%s in round %u of %s, %" PRIu64 " parameters each\n", p.path, n,
                 n == 1 ? "" : "s", p.round, job, p.n_params);
+        if (n < counted)
+                printf("the round has counted %u clients: those of the others are not kept (debug.deltas)\n", counted);
         return mfl_cli_flush(err);
 }
 

@@ -84,7 +84,7 @@ static const char json_text[] =
         "  compare,        {\"jobs\": [{\"job\": JOB, \"settings\": {KEY: value or null...},\n"
         "  sweep --watch   \"rounds\": [ROUND...]}...]}\n"
         "  pull            {\"job\", \"round\", \"file\", \"digest\", \"params\", \"accuracy\", \"loss\"}\n"
-        "      --deltas     {\"job\", \"round\", \"file\", \"clients\", \"params\"}\n"
+        "      --deltas     {\"job\", \"round\", \"file\", \"clients\", \"counted\", \"params\"}\n"
         "      rounds       {\"job\", \"format\", \"file\", \"rounds\": written now, \"round\": the newest}\n"
         "  predict         {\"file\", \"rows\"}; jsonl: {\"row\", \"class\", \"name\", \"probability\", "
         "\"top\": "

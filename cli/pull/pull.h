@@ -40,9 +40,10 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         enum mfl_pull_format format, const char *base, bool with_input, struct mfl_pulled *ret_pulled,
         struct mfl_error *err);
 
-/* The changes of a round's clients (debug.deltas) as one npz; NULL: "JOB-rROUND-deltas.npz". *ret_n clients, each with pulled->n_params floats. */
+/* The changes of a round's clients (debug.deltas) as one npz; NULL: "JOB-rROUND-deltas.npz". *ret_n clients, each with pulled->n_params floats;
+ * *ret_counted: that the round has counted, which may be more (the file's limit, or a crash). */
 int mfl_pull_changes(struct mfl_client *client, const char *job, int64_t round, const char *path,
-        struct mfl_pulled *ret_pulled, uint32_t *ret_n, struct mfl_error *err);
+        struct mfl_pulled *ret_pulled, uint32_t *ret_n, uint32_t *ret_counted, struct mfl_error *err);
 
 struct mfl_pulled_rounds {
         char job[MFL_JOB_ID_BYTES];

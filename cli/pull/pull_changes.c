@@ -14,6 +14,7 @@ struct changes {
         struct mfl_changes_pulled pulled;
         uint64_t *clients, *weights;
         float *v;
+        uint32_t counted; /* clients of the round */
 };
 
 static int make_room(const Mfl__PullBegin *begin, struct changes *c, struct mfl_error *err)
@@ -75,12 +76,13 @@ static int fetch(struct mfl_client *client, const char *job, int64_t *round, uin
         if (r)
                 return r;
         *round = begin->round->round;
+        c->counted = begin->round->clients;
         memcpy(c->v + i * c->graph->n, client->params, c->graph->n * sizeof *c->v);
         return 0;
 }
 
 int mfl_pull_changes(struct mfl_client *client, const char *job, int64_t round, const char *path,
-        struct mfl_pulled *ret_pulled, uint32_t *ret_n, struct mfl_error *err)
+        struct mfl_pulled *ret_pulled, uint32_t *ret_n, uint32_t *ret_counted, struct mfl_error *err)
 {
         struct changes c = {NULL};
         struct mfl_pulled p = {0};
@@ -98,6 +100,7 @@ int mfl_pull_changes(struct mfl_client *client, const char *job, int64_t round, 
                 p.n_params = c.graph->n_moving;
                 *ret_pulled = p;
                 *ret_n = c.pulled.n;
+                *ret_counted = c.counted;
         }
         mfl_graph_free(c.graph);
         mfl_job_free(c.spec);

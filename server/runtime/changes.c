@@ -62,7 +62,8 @@ static bool record_at(int fd, uint64_t offset, uint64_t file_bytes, struct recor
 {
         if (offset + sizeof *ret_record > file_bytes || !read_at(fd, ret_record, sizeof *ret_record, offset))
                 return false;
-        return !ret_record->zero &&
+        /* n is 0 where a crash has left floats without their record. */
+        return !ret_record->zero && ret_record->n &&
                ret_record->n <= (file_bytes - offset - sizeof *ret_record) / sizeof(float);
 }
 
@@ -125,7 +126,9 @@ void mfl_changes_add(struct mfl_changes *changes, uint64_t client, uint64_t weig
         const struct record record = {
                 .round = changes->round, .client = client, .weight = weight, .n = changes->n};
         uint64_t bytes = bytes_of(changes->n);
-        bool fits = changes->end + bytes <= changes->bytes_max && changes->n_round < MFL_CHANGES_CLIENTS_MAX;
+        bool fits = changes->end + bytes <= changes->bytes_max;
+        if (changes->n_round == MFL_CHANGES_CLIENTS_MAX) /* the next round begins anew */
+                return;
         if (fits && !changes->full &&
                 write_at(changes->fd, delta, changes->n * sizeof *delta, changes->end + sizeof record) &&
                 write_at(changes->fd, &record, sizeof record, changes->end)) {
