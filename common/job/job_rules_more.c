@@ -187,6 +187,11 @@ static bool shows_adaptive(const struct mfl_job *job)
         return shows(job) && job->aggregation.mu_adaptive;
 }
 
+static bool shows_personal(const struct mfl_job *job)
+{
+        return shows(job) && is_personal(job);
+}
+
 static bool shows_private(const struct mfl_job *job)
 {
         return shows(job) && is_private(job);
@@ -226,6 +231,9 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "for mu, "
                  "or remove it"},
                 ONLY(FEDPROX), shows_adaptive, "debug", "deltas"},
+        {{"debug.deltas", "personal",
+                 "would show people the layers that stay with each client; remove one of the two"},
+                ANY, shows_personal, "debug", "deltas"},
         {{"compression: top_k", "strategies other than fedavg and its server optimizers",
                  "keeps what a client did not send for its next turn, which only a plain mean makes up for: "
                  "write "
