@@ -4,7 +4,7 @@
  *
  *     PREPARE -> as many sites as the job needs are there -> inquiry -> numbers -> the job's text -> prepared as any job
  *
- * A site that refuses is left out, with a line in the log. A site that was silent, or data that do not add up, let the job ask again, until it is stopped. */
+ * A site that refuses is left out, with a line in the log. A site that was silent or failed, or data that do not add up, let the job ask again, until it is stopped. */
 #include <math.h>
 
 #include "common/base/log.h"

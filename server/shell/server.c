@@ -132,10 +132,13 @@ static void on_measured(void *user, const Mfl__InquiryReport *report, const stru
         for (size_t i = 0; i < report->n_sites; i++) {
                 const Mfl__InquirySite *site = report->sites[i];
                 answered += site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
-                silent += site->status == MFL__INQUIRY_STATUS__INQUIRY_NOT_ASKED;
+                /* A site that could not now may well train: only one that refuses is left out. */
+                bool failed = site->status == MFL__INQUIRY_STATUS__INQUIRY_FAILED;
+                silent += failed || site->status == MFL__INQUIRY_STATUS__INQUIRY_NOT_ASKED;
                 if (*site->reason && !*told)
-                        mfl_snprintf(told, sizeof told, "mean and deviation leave site %.60s out: %.300s",
-                                site->site, site->reason);
+                        mfl_snprintf(told, sizeof told, "mean and deviation %s site %.60s%s: %.300s",
+                                failed ? "wait for" : "leave", site->site, failed ? "" : " out",
+                                site->reason);
         }
         if (job)
                 mfl_server_job_measured(job, stats, answered, silent, told);

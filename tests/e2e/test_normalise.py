@@ -76,7 +76,7 @@ def test_refusals(tmp_path):
         c.start_daemon('a', data=['ward=npz:%s/a.npz,normalise=columns' % c.dir])
         c.wait_daemons(1)
         job = c.submit(name='ward', model=MODEL, rounds=1, data=FEDERATED)
-        h.wait_until(lambda: 'leave site a out' in c.mfl('logs', job).stdout, 20, 'the reason')
+        h.wait_until(lambda: 'wait for site a' in c.mfl('logs', job).stdout, 20, 'the reason')
         assert 'has no raw values here' in c.mfl('logs', job).stdout
         c.mfl('stop', job)
         c.wait_job(job, state='stopped')
