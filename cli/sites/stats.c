@@ -40,6 +40,10 @@ static int ask_stats(struct asking *a, uint32_t bins, double *edges, Mfl__Envelo
                 mfl_sites_print_silent(answer->inquiry_report);
         if (!r)
                 r = mfl_stats_from_wire(answer->inquiry_report->stats, ret_stats, err);
+        if (!r && bins && (ret_stats->n_features != a->sums.n_features || ret_stats->n_bins != bins + 2)) {
+                mfl_stats_deinit(ret_stats);
+                r = mfl_fail(err, MFL_CLI_LOST, "the sites' histograms are not those that were asked for");
+        }
         if (!r && ret_answer)
                 *ret_answer = answer;
         else

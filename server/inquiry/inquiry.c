@@ -217,6 +217,17 @@ int mfl_inquiry_model_get(
         return 0;
 }
 
+/* Positive: they are not what was asked for. Whoever reads the report relies on their number. */
+static int check_shape(const struct mfl_inquiry *q, const struct mfl_stats *stats, struct mfl_error *err)
+{
+        bool bins = q->bins && q->n_edges;
+        if (bins ? stats->n_features == q->n_edges / 2 && stats->n_bins == q->bins + 2 : !stats->n_bins)
+                return 0;
+        return mfl_fail(err, MFL_INVALID, "it tells of %u features in %u parts, and was asked for %u in %u",
+                stats->n_features, stats->n_bins, bins ? q->n_edges / 2 : stats->n_features,
+                bins ? q->bins + 2 : 0);
+}
+
 /* Adds a site's statistics to the total. Positive: they can't be. */
 static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
         const Mfl__DataStats *message, struct mfl_error *err)
@@ -229,7 +240,9 @@ static int add_stats(struct mfl_inquiry *q, const struct mfl_inquiry_part *part,
         int r = mfl_stats_from_wire(message, &stats, err);
         if (r)
                 return r;
-        r = stats.samples ? mfl_stats_add(&q->stats, &stats, err) : 0;
+        r = check_shape(q, &stats, err);
+        if (!r && stats.samples)
+                r = mfl_stats_add(&q->stats, &stats, err);
         mfl_stats_deinit(&stats);
         return r;
 }

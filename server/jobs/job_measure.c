@@ -67,10 +67,10 @@ void mfl_server_job_measure_beat(struct mfl_server_job *job)
 
 static int set_numbers(struct mfl_server_job *job, const struct mfl_stats *stats, struct mfl_error *err)
 {
-        uint32_t n = 0;
-        while (n < stats->n_features && strncmp(stats->features[n].name, "target ", 7) != 0)
-                n++;
-        if (!n)
+        /* Targets follow; by number, because a column may have any name. */
+        const struct mfl_shape *shape = &job->measure.op->prepare.data.shape;
+        uint32_t n = (uint32_t)(shape->rank == 3 ? shape->dim[0] : shape->dim[shape->rank - 1]);
+        if (n > stats->n_features)
                 return mfl_fail(
                         err, MFL_INVALID, "the data set has no columns or channels that could be normalised");
         MFL_CLEANUP_FREE double *mean = mfl_calloc(2 * (size_t)n, sizeof *mean);
