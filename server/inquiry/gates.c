@@ -42,6 +42,17 @@ static const Mfl__InquirySite *find_site(const Mfl__InquiryReport *report, const
 static const char *check_worse(
         double worse_max, const Mfl__InquiryReport *now, const Mfl__InquiryReport *before, char *reason)
 {
+        if (now->no_accuracy || before->no_accuracy) {
+                mfl_strcpy(reason, MFL_REASON_BYTES,
+                        "its loss knows no right and wrong, and the gate compares accuracies");
+                return "worse";
+        }
+        if (strcmp(now->data, before->data) != 0) {
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "it is validated on data set %.100s, and the version before on %.100s", now->data,
+                        before->data);
+                return "worse";
+        }
         for (size_t i = 0; i < before->n_sites; i++) {
                 const Mfl__InquirySite *old = before->sites[i], *new = find_site(now, old->site);
                 double was, is;

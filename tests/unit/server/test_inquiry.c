@@ -108,6 +108,9 @@ static void gates(void **state)
         g = (Mfl__ModelGates)MFL__MODEL_GATES__INIT;
         g.accuracy = 0.1;
         assert_string_equal(mfl_gates_check(&g, &now, false, NULL, reason), "accuracy");
+        g.accuracy = 0;
+        g.worse_max = 1;
+        assert_string_equal(mfl_gates_check(&g, &now, true, &now, reason), "worse");
 }
 
 int main(void)
