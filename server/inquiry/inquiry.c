@@ -48,16 +48,23 @@ static struct mfl_inquiry_daemon *list_daemons(
         return list;
 }
 
-uint32_t mfl_inquiry_parts(const struct mfl_inquiries *inquiries, const char *data)
+static int by_site(const void *a, const void *b)
 {
-        struct mfl_inquiry_plan plan = {0};
-        uint32_t n = 0, parts = 0;
+        const struct mfl_inquiry_daemon *x = a, *y = b;
+        return strcmp(x->site, y->site);
+}
+
+uint32_t mfl_inquiry_sites(const struct mfl_inquiries *inquiries, const char *data)
+{
+        uint32_t n = 0, sites = 0;
         struct mfl_inquiry_daemon *list = list_daemons(inquiries, data, "", &n);
-        if (list && !mfl_inquiry_plan_init(&plan, list, n, 0))
-                parts = plan.n;
-        mfl_inquiry_plan_deinit(&plan);
+        if (!list)
+                return 0;
+        qsort(list, n, sizeof *list, by_site);
+        for (uint32_t i = 0; i < n; i++)
+                sites += !i || strcmp(list[i].site, list[i - 1].site) != 0;
         free(list);
-        return parts;
+        return sites;
 }
 
 /* ---- asking ---- */

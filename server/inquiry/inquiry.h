@@ -56,8 +56,8 @@ typedef void mfl_inquiry_done(void *user, const Mfl__InquiryReport *report, cons
 /* MFL_NOT_FOUND: no daemon that matches has the data set; MFL_BUSY: too many inquiries; -ENOMEM. done is called only after success. */
 int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_question *question,
         mfl_inquiry_done *done, void *user, struct mfl_error *err);
-/* How many different data sets of that name there are now; what a job with partition local calls sites. */
-uint32_t mfl_inquiry_parts(const struct mfl_inquiries *inquiries, const char *data);
+/* How many sites with a data set of that name there are now, as a job with partition local counts them; equal data at two sites are two. */
+uint32_t mfl_inquiry_sites(const struct mfl_inquiries *inquiries, const char *data);
 /* A few times a second: asks again, and ends what is late. */
 void mfl_inquiries_beat(struct mfl_inquiries *inquiries);
 /* Of a daemon. MFL_INVALID: it says what can't be true. */

@@ -156,7 +156,7 @@ static bool job_measures(void *user, struct mfl_server_job *job, uint32_t n_site
                 .job = job->id,
                 .within_ms = MEASURE_MS};
         struct mfl_error err;
-        if (mfl_inquiry_parts(&server->inquiries, job->spec->data.name) < n_sites)
+        if (mfl_inquiry_sites(&server->inquiries, job->spec->data.name) < n_sites)
                 return false;
         struct measuring *measuring = mfl_calloc(1, sizeof *measuring);
         if (!measuring)
