@@ -16,8 +16,11 @@ int mfl_store_inquiry_add(struct mfl_store *store, const struct mfl_store_inquir
                 inquiry->bytes);
         int64_t n = mfl_db_last_id(store->db);
         if (!r)
-                r = mfl_db_run(store->db, err, "DELETE FROM inquiries WHERE n <= ?1", "i",
-                        n - MFL_STORE_INQUIRIES_MAX);
+                r = mfl_db_run(store->db, err,
+                        "DELETE FROM inquiries WHERE kind = ?1 AND n <= (SELECT n FROM inquiries WHERE kind "
+                        "= ?1 ORDER BY n DESC LIMIT 1 OFFSET ?2)",
+                        "ii", (int64_t)inquiry->kind,
+                        (int64_t)(inquiry->digest ? MFL_STORE_INQUIRIES_MAX : MFL_STORE_STATS_MAX));
         r = mfl_store_end(store, r, err);
         if (!r)
                 *ret_n = (uint64_t)n;

@@ -6,7 +6,9 @@
 #include "server/store/store.h"
 
 /* ---- reports ---- */
-#define MFL_STORE_INQUIRIES_MAX 10000 /* the oldest go */
+/* Of each kind; the oldest go. Statistics are large, and a job that measures asks every five seconds: they don't push out validations. */
+#define MFL_STORE_INQUIRIES_MAX 10000
+#define MFL_STORE_STATS_MAX 200 /* of no model */
 struct mfl_store_inquiry {
         uint64_t n; /* set by the store */
         uint32_t kind;
