@@ -38,6 +38,8 @@ static const char *action_of(const Mfl__Envelope *e)
                 return mfl_operator_access_verb(e->access);
         case MFL__ENVELOPE__BODY_INQUIRE: /* changes nothing, but makes sites work and tell */
                 return "inquire";
+        case MFL__ENVELOPE__BODY_LIST_INQUIRIES: /* changes nothing, but has what sites told those who may ask */
+                return "inquiries";
         case MFL__ENVELOPE__BODY_CHANGE_MODEL:
                 return mfl_operator_model_verb(e->change_model->verb);
         case MFL__ENVELOPE__BODY_LIST_AUDIT: /* changes nothing, but is not for everybody */
