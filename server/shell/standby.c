@@ -12,7 +12,11 @@ static void on_role(uv_async_t *async)
         struct mfl_cluster_view view;
         mfl_cluster_look(server->cluster, &view);
         const bool leads = !server->standby;
-        if (leads == (view.role == MFL_CLUSTER_LEADS) && view.role != MFL_CLUSTER_ENDED)
+        if (!leads && view.role == MFL_CLUSTER_LEAVES) { /* it led, but for so short that nothing was opened */
+                mfl_cluster_closed(server->cluster);
+                return;
+        }
+        if (leads == (view.role == MFL_CLUSTER_LEADS))
                 return;
         server->turned = true;
         mfl_loop_stop(&server->loop);
