@@ -9,6 +9,7 @@
 
 /* Otherwise the library's macros would put this file's name and line into every journal entry. */
 #define SD_JOURNAL_SUPPRESS_LOCATION
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -61,7 +62,8 @@ uint64_t mfl_systemd_watchdog_ms(void)
 
 int mfl_systemd_listeners(int *ret_fds, uint32_t max, uint32_t *ret_n, struct mfl_error *err)
 {
-        int n = sd_listen_fds(1);
+        static int given = -1; /* the variables are gone after the first call */
+        int n = given >= 0 ? given : (given = sd_listen_fds(1));
         if (n < 0)
                 return mfl_fail(err, MFL_INVALID, "$LISTEN_FDS: %s", strerror(-n));
         if ((uint32_t)n > max)
@@ -76,8 +78,15 @@ int mfl_systemd_listeners(int *ret_fds, uint32_t max, uint32_t *ret_n, struct mf
                                 "ListenStream=PORT or ADDRESS:PORT in the socket unit",
                                 i + 1);
         }
-        for (int i = 0; i < n; i++)
-                ret_fds[i] = SD_LISTEN_FDS_START + i;
+        for (int i = 0; i < n; i++) {
+                ret_fds[i] = fcntl(SD_LISTEN_FDS_START + i, F_DUPFD_CLOEXEC, SD_LISTEN_FDS_START);
+                if (ret_fds[i] >= 0)
+                        continue;
+                int r = mfl_fail_errno(err, "copy socket %d of the service manager", i + 1);
+                while (i--)
+                        close(ret_fds[i]);
+                return r;
+        }
         *ret_n = (uint32_t)n;
         return 0;
 }

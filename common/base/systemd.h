@@ -27,8 +27,8 @@ void mfl_systemd_reloading(void);
 uint64_t mfl_systemd_watchdog_ms(void);
 
 /* The listening TCP sockets that the manager has opened for this process (sd_listen_fds(3)): writes the descriptors,
- * which the caller owns from then on, and their number (0: none). MFL_INVALID: a descriptor of another kind, or more
- * than max. */
+ * which the caller owns from then on, and their number (0: none). They are copies: a server that is closed and opened again in
+ * the same process asks again. MFL_INVALID: a descriptor of another kind, or more than max. */
 int mfl_systemd_listeners(int *ret_fds, uint32_t max, uint32_t *ret_n, struct mfl_error *err);
 
 /* Sends one entry to the journal: text, priority (3 error ... 7 debug), the program's name, and MFL_JOB=job
