@@ -40,7 +40,8 @@ static int refuse_newer(const char *what, int64_t schema, struct mfl_error *err)
                 what, (long long)schema, MFL_VERSION, mfl_store_schema_newest());
 }
 
-/* join: the directory must not be in a cluster; else it must be, or be empty. */
+/* join: of any server that has an installation, also one that was in a cluster: its etcd is lost, or it is a restored back-up. Else
+ * the directory must be in a cluster, or be empty. */
 static int open_database(struct mfl_replica *replica, bool join, struct mfl_error *err)
 {
         struct mfl_store *store = replica->store;
@@ -60,11 +61,11 @@ static int open_database(struct mfl_replica *replica, bool join, struct mfl_erro
                 return r;
         if (schema > mfl_store_schema_newest())
                 return refuse_newer(replica->db_path, schema, err);
-        if (join && (seq >= 0 || schema != mfl_store_schema_newest()))
-                return mfl_fail(err, MFL_EXISTS, "state directory %.200s %s", store->dir,
-                        seq >= 0 ? "belongs to a cluster already: just start the server"
-                                 : "is empty, or an older release's: start mfl-server on it once without "
-                                   "'cluster'");
+        if (join && schema != mfl_store_schema_newest())
+                return mfl_fail(err, MFL_EXISTS,
+                        "state directory %.200s is empty, or an older release's: start mfl-server on it once "
+                        "without 'cluster'",
+                        store->dir);
         if (!join && schema && seq < 0)
                 return mfl_fail(err, MFL_EXISTS,
                         "state directory %.200s is of a server of its own: take it into the cluster with "
@@ -271,6 +272,17 @@ static int mark(struct mfl_replica *replica, struct mfl_error *err)
                            "INSERT OR REPLACE INTO meta (key, value) VALUES ('cluster_seq', 1)", "");
 }
 
+/* A server of its own keeps no row of the file of clients' states, and a leader's file is ahead of its row. */
+static int on_states(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct mfl_store *store = user;
+        char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
+        mfl_strcpy(id, sizeof id, mfl_db_text(row, 0));
+        if (access(mfl_store_path(store, id, MFL_STORE_STATES_FILE, path), F_OK)) /* a start says so, too */
+                return mfl_db_run(store->db, err, "DELETE FROM state_files WHERE job = ?1", "t", id);
+        return mfl_store_give_states(store, id, err);
+}
+
 int mfl_replica_join(const char *state_dir, const char *path, struct mfl_replica **ret_replica,
         struct mfl_store_change *ret_change, struct mfl_error *err)
 {
@@ -282,6 +294,9 @@ int mfl_replica_join(const char *state_dir, const char *path, struct mfl_replica
         r = mfl_db_begin(replica->store->db, err);
         if (!r)
                 r = mark(replica, err);
+        if (!r)
+                r = mfl_db_query(replica->store->db, on_states, replica->store, err,
+                        "SELECT job FROM client_states UNION SELECT job FROM state_files", "");
         if (!r)
                 r = mfl_store_whole(replica->store->db, path, &change, err);
         if (r) {

@@ -27,9 +27,9 @@ int mfl_replica_files(
 /* Removes files of checkpoints that no row names any longer, and directories of deleted jobs. */
 void mfl_replica_prune(struct mfl_replica *replica);
 
-/* --join-cluster: what a directory without a cluster becomes: it gets the number 1, as if an entry with the whole database had been
- * applied, and change describes that entry; its file is PATH. MFL_EXISTS: it is in a cluster. Nothing is durable before
- * mfl_replica_joined. */
+/* --join-cluster: what a directory becomes in a cluster that has no installation yet: it gets the number 1, as if an entry with the
+ * whole database had been applied, and change describes that entry; its file is PATH. MFL_EXISTS: it is empty, or of an older
+ * release. Nothing is durable before mfl_replica_joined. */
 int mfl_replica_join(const char *state_dir, const char *path, struct mfl_replica **ret_replica,
         struct mfl_store_change *ret_change, struct mfl_error *err);
 /* After its entry was written. */
