@@ -48,17 +48,22 @@ static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry 
         return mfl_blobs_get(&reader->place->blobs, entry->sha256, entry->blob_bytes, path, err);
 }
 
+static uint64_t number_of(const struct mfl_etcd_value *value)
+{
+        const char *number = strrchr(value->key, '/');
+        return number ? strtoull(number + 1, NULL, 16) : 0;
+}
+
 static int take_entry(
         struct mfl_cluster_reader *reader, const struct mfl_etcd_value *value, struct mfl_error *err)
 {
         struct mfl_entry entry;
         struct mfl_store_change change = {0};
         char path[1100];
-        const char *number = strrchr(value->key, '/');
         int r = mfl_entry_read(value->bytes, value->n, &entry, err);
         if (r)
                 return r;
-        change.seq = number ? strtoull(number + 1, NULL, 16) : 0;
+        change.seq = number_of(value);
         change.schema = entry.schema;
         change.bytes = entry.payload;
         change.n = entry.n;
@@ -76,14 +81,23 @@ static int take_entry(
         return r ? r : mfl_replica_apply(reader->replica, &change, err);
 }
 
+/* A log keeps its newest entry. So a directory whose last entry is not in it, with none after it, is ahead of that log: etcd was lost
+ * or restored, or the directory is another installation's. Were it to lead, it would go on with that. Looked at after opening only. */
 static int read_entries(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err)
 {
         char first[MFL_ETCD_KEY_BYTES];
         struct mfl_etcd_values values = {0};
-        mfl_cluster_log_key(reader->place, mfl_replica_seq(reader->replica) + 1, first);
+        const uint64_t seq = mfl_replica_seq(reader->replica);
+        const bool looks = seq && *reader->files_seq == UINT64_MAX;
+        mfl_cluster_log_key(reader->place, looks ? seq : seq + 1, first);
         int r = mfl_etcd_range(
                 reader->etcd, first, reader->place->log_end, MFL_CLUSTER_READ_MAX, &values, err);
-        for (uint32_t i = 0; i < values.n && !r; i++)
+        if (!r && looks && !values.n)
+                r = mfl_fail(err, MFL_INVALID,
+                        "state directory %.200s has entry %llu, and the cluster's log in etcd ends before "
+                        "it: it is of another installation, or etcd has lost its data (docs/admin.md, etcd is lost)",
+                        reader->place->state_dir, (unsigned long long)seq);
+        for (uint32_t i = looks && values.n && number_of(&values.v[0]) == seq; i < values.n && !r; i++)
                 r = take_entry(reader, &values.v[i], err);
         *ret_behind = values.n == MFL_CLUSTER_READ_MAX;
         mfl_etcd_values_deinit(&values);
