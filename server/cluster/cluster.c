@@ -15,6 +15,7 @@
 
 #define POLL_MS 250u
 #define REQUEST_MS 2000u
+#define SWEEP_EVERY_MS 600000u
 
 /* ---- what the server is told ---- */
 
@@ -65,6 +66,11 @@ static struct mfl_lead_event do_read(struct mfl_cluster *cluster)
                 r = mfl_cluster_read(&reader, &event.behind, &err);
         event.leader = term != 0;
         event.ok = !r;
+        if (!r && !event.behind && term && cluster->lead.state == MFL_LEAD_FOLLOW &&
+                mfl_now_ms() >= cluster->sweep_ms) {
+                cluster->sweep_ms = mfl_now_ms() + SWEEP_EVERY_MS;
+                r = mfl_cluster_sweep(&reader, &err); /* a failure is only reported */
+        }
         pthread_mutex_lock(&cluster->lock);
         mfl_strcpy(cluster->view.leader, sizeof cluster->view.leader, view.leader);
         mfl_strcpy(cluster->view.leader_name, sizeof cluster->view.leader_name, view.leader_name);

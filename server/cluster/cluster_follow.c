@@ -10,7 +10,11 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "common/base/digest.h"
+#include "common/base/log.h"
 #include "server/cluster/entry.h"
+
+#define SWEEP_AGE_S 3600u
 
 void mfl_cluster_log_key(const struct mfl_cluster_place *place, uint64_t seq, char key[MFL_ETCD_KEY_BYTES])
 {
@@ -169,6 +173,47 @@ static int bring_files(struct mfl_cluster_reader *reader, struct mfl_error *err)
         mfl_replica_prune(reader->replica);
         *reader->files_seq = mfl_replica_seq(reader->replica);
         return 0;
+}
+
+/* ---- blobs that nobody needs any longer ---- */
+
+struct keeping {
+        const struct mfl_cluster_files *files;
+        uint8_t whole[32];
+};
+
+static bool keeps(void *user, const char *name)
+{
+        const struct keeping *keeping = user;
+        char hex[MFL_SHA256_HEX_BYTES];
+        mfl_hex(keeping->whole, sizeof keeping->whole, hex);
+        bool is = !strncmp(name, hex, 64);
+        for (uint32_t i = 0; i < keeping->files->n && !is; i++) {
+                mfl_hex(keeping->files->v[i].sha256, 32, hex);
+                is = !strncmp(name, hex, 64);
+        }
+        return is;
+}
+
+/* What the leader gives for the next entries is younger than SWEEP_AGE_S; the log's first entry is the newest whole database. */
+int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err)
+{
+        struct keeping keeping = {.files = reader->files};
+        struct mfl_etcd_values values = {0};
+        struct mfl_entry entry;
+        char first[MFL_ETCD_KEY_BYTES];
+        mfl_cluster_log_key(reader->place, 0, first);
+        int r = mfl_etcd_range(reader->etcd, first, reader->place->log_end, 1, &values, err);
+        bool known = !r && values.n && !mfl_entry_read(values.v[0].bytes, values.v[0].n, &entry, err) &&
+                     entry.kind == MFL_ENTRY_WHOLE;
+        if (known)
+                memcpy(keeping.whole, entry.sha256, sizeof keeping.whole);
+        mfl_etcd_values_deinit(&values);
+        uint32_t n = known ? mfl_blobs_sweep(&reader->place->blobs, SWEEP_AGE_S, keeps, &keeping) : 0;
+        if (n)
+                mfl_log(MFL_LOG_INFO, "cluster: removed %u files that no row names any longer from %s", n,
+                        reader->place->blobs.dir);
+        return r;
 }
 
 int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err)

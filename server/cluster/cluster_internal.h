@@ -42,6 +42,7 @@ struct mfl_cluster {
         struct mfl_replica *replica; /* NULL: the server's store has the directory */
         struct mfl_cluster_files files;
         uint64_t files_seq; /* the entry whose files are all here; UINT64_MAX: none were looked at */
+        uint64_t sweep_ms;  /* when to look for blobs that nobody needs */
         /* Of commits, one at a time. */
         pthread_mutex_t commit_lock;
         struct mfl_etcd *commit_etcd;
@@ -74,6 +75,8 @@ struct mfl_cluster_reader {
         char ended_by[64]; /* result, with MFL_NOT_FOUND: the server that has the installation now */
 };
 int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err);
+/* After mfl_cluster_read with nothing behind: removes what neither the database nor the log names from the shared directory. */
+int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err);
 
 /* cluster_commit.c */
 int mfl_cluster_blob(
