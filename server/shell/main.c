@@ -78,6 +78,8 @@ static int serve(struct mfl_server_config *config, struct mfl_cluster *cluster, 
                 const bool led = cluster && !server->standby;
                 mfl_strcpy(config->listen, sizeof config->listen,
                         mfl_server_address(server)); /* the port, if it was 0 */
+                if (turned)
+                        mfl_service_turning();
                 mfl_server_close(server);
                 if (led)
                         mfl_cluster_closed(cluster);

@@ -70,8 +70,26 @@ static void on_watchdog(uv_timer_t *timer)
                         (unsigned long long)running_ms / 1000);
 }
 
+/* As TimeoutStartSec of mfl-server.service: what a start may take, closing and opening in another role may take, too. */
+#define TURN_WITHIN_US 900000000ull
+
+static void set_watchdog(uint64_t us)
+{
+        char text[64];
+        snprintf(text, sizeof text, "WATCHDOG_USEC=%llu", (unsigned long long)us);
+        mfl_systemd_notify(text);
+}
+
+void mfl_service_turning(void)
+{
+        if (mfl_systemd_watchdog_ms())
+                set_watchdog(TURN_WITHIN_US);
+}
+
 void mfl_service_ready(struct mfl_server *server)
 {
+        if (server->cluster && mfl_systemd_watchdog_ms())
+                set_watchdog(mfl_systemd_watchdog_ms() * 1000);
         mfl_systemd_notify("READY=1");
         if (mfl_systemd_listens())
                 tell_status(server);

@@ -10,6 +10,8 @@
 void mfl_service_open(struct mfl_server *server);
 /* Everything is loaded, and the server listens. */
 void mfl_service_ready(struct mfl_server *server);
+/* The server is going to be closed and opened again in another role of its cluster: nobody signals the watchdog meanwhile. */
+void mfl_service_turning(void);
 void mfl_service_stopping(void);
 
 #endif
