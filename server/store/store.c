@@ -276,6 +276,8 @@ static int change_schema(struct mfl_store *store, int64_t version, struct mfl_er
         store->whole = was < SCHEMA_VERSION;
         if (!r && store->on_repair)
                 r = mfl_store_mend_rows(store, err);
+        if (!r && store->on_repair) /* it is no prefix of a cluster's log any more */
+                r = mfl_db_run(store->db, err, "DELETE FROM meta WHERE key = 'cluster_seq'", "");
         if (!r)
                 r = mfl_db_query(
                         store->db, on_int, &commits, err, "SELECT value FROM meta WHERE key = 'commits'", "");
