@@ -70,10 +70,10 @@ static uint32_t threshold(const struct factorials *f, uint32_t n, uint32_t bad, 
 {
         double security = ldexp(1.0, -SECURITY_BITS - TRIES_BITS) / n,
                failure = ldexp(1.0, -FAILURE_BITS) / n;
-        uint32_t t = k / 2 + 1;
+        uint32_t t = (k + MFL_SECURE_LEAST) / 2 + 1; /* at least one bad neighbour */
         if (!stays_connected(f, n, MFL_MIN(bad + lost, n), k))
                 return 0;
-        while (t <= k && at_least(f, n - 1, bad, k, 2 * t - k - 1) > security)
+        while (t <= k && at_least(f, n - 1, bad, k, 2 * t - k - MFL_SECURE_LEAST) > security)
                 t++;
         return t <= k && below(f, n - 1, n - 1 - lost, k, t) <= failure ? t : 0;
 }

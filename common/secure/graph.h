@@ -5,27 +5,29 @@
  * Up to MFL_SECURE_COMPLETE members, each with each; t = floor(2n/3) + 1, or more if `bad` is above a third. Above, a Harary graph of
  * even degree k over a secretless but unpredictable order (the transcript's). For a share `bad` of members who work with the server and
  * a share `lost` who drop out, k is the least for which
- *   - somebody has 2t - k - 1 or more bad neighbours with probability <= 2^-121,
+ *   - somebody has 2t - k - 3 or more bad neighbours with probability <= 2^-121,
  *   - the honest ones who are left are no longer connected with probability <= 2^-41,
  *   - somebody has fewer than t neighbours left with probability <= 2^-20.
  * Bad and lost members are drawn without replacement (hypergeometric); probabilities are bounded over all members. 100 members at 10% and
- * 10%: k 32, t 22; 1,000: 144, 107. Where no k below n - 1 is good enough, each with each (up to 255 members).
+ * 10%: k 34, t 24; 1,000: 146, 109. Where no k below n - 1 is good enough, each with each (up to 255 members).
  *
- * Why 2t - k - 1, where Bell et al. ask for t: their server shows everybody one set of survivors. Here it may show as many as it likes.
- * A member opens shares only after t of the k + 1 holders of its own shares, bad ones included, have signed the set that it was shown,
- * and it is in that set. Say b of its neighbours are bad.
- *   - Its mask key needs t - b honest holders who believe that it is gone, and t - b others have signed that it is there. They are
- *     k + 1 - b together: so nobody gets both while b < 2t - k - 1.
- *   - So the pair masks of a member who opens are safe, and so is the update of each neighbour whose self mask it helps to open.
- *   - A self mask that no honest member opens needs t bad neighbours, which are more.
+ * Why 2t - k - 3, where Bell et al. ask for t: their server shows everybody one set of survivors. Here it may show as many as it likes, and as
+ * many sets of who has shared, which nobody signs. A member opens shares only after t of the k + 1 holders of its own shares, bad ones
+ * included, have signed the set that it was shown, and it is in that set. Say b of its neighbours are bad.
+ *   - The mask key of a member who opens needs t - b honest holders who believe that it is gone, and t - b others have signed that it is
+ *     there. They are k + 1 - b together: so it is safe while b < 2t - k - 1.
+ *   - A member M shares pair masks with those who have shared, as it was told: t - 1 neighbours or more. Who else holds shares of its
+ *     self mask are k + 1 - t, to whom the server may say that M survives and those neighbours do not. So a part of the sum whose
+ *     members open for each other, and for nobody else, needs c honest members with b + c >= 2t - k - 1: three at least while
+ *     b < 2t - k - 3. (With b = 2t - k - 2 bad neighbours of a member, the one update of that member.)
  * With the 22 and 12 of a server that shows one set, one bad neighbour is enough for one that shows two.
  *
  * Why 2^-121: the order follows from everybody's keys, and a server sees those of the honest members before it makes those of the bad ones.
  * It may try sets of keys until the ring suits it. After 2^80 of them, each of which takes a hash at least, the chance is 2^-41. (Keys that
  * everybody commits to beforehand would do with less, and with one more step in each sum.)
  *
- * A server that knows the ring may also drop members on purpose, and cut it where its own stand. Each part of the sum that it gets to see
- * is then one of t - b honest members or more, b of whose neighbours are bad: a member wants t holders in the set that it signs for.
+ * A server that knows the ring may also drop members on purpose, and cut it where its own stand: so it gets to see the sum of a part, of
+ * three honest members or more.
  *
  * All arithmetic is common/exact's, so that everybody finds the same numbers. Pure; any thread. */
 #ifndef MFL_COMMON_SECURE_GRAPH_H

@@ -66,7 +66,7 @@ def test_the_server_is_killed_at_each_step(tmp_path, step):
 
 
 def test_more_than_twenty(tmp_path):
-    """Above 20 daemons each shares masks with some of the others: 24 with 8 of them, of whom 6 must be left."""
+    """Above 20 daemons each shares masks with some of the others: 24 with 10 of them, of whom 8 must be left."""
     with Sites(tmp_path, 24) as c:
         c.start_server()
         proxy = h.Proxy(c.address, delay=0.2)
