@@ -437,6 +437,8 @@ static int take_message(struct mfl_link *link, const Mfl__Envelope *envelope, st
                 return 0;
         }
         if (msg.kind == MFL_MSG_TASK)
+                mfl_link_secure_apart(link, &msg.task);
+        if (msg.kind == MFL_MSG_TASK)
                 mfl_link_inside_keep(&link->inside, envelope->task);
         if (msg.kind == MFL_MSG_JOB_SPEC)
                 r = mfl_link_job_set(link, envelope->job_spec);

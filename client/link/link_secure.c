@@ -431,6 +431,14 @@ void mfl_link_secure_message(struct mfl_link *link, const struct mfl_secure_msg 
                 drop_one(secure);
 }
 
+void mfl_link_secure_apart(struct mfl_link *link, struct mfl_task *task)
+{
+        const struct link_job *job = job_of(link, task->job);
+        if (job && job->secure.bits && mfl_gate_policy(link->options.gate) &&
+                task->group.collective == MFL_COLLECTIVE_SHM)
+                task->group = (struct mfl_group){0};
+}
+
 bool mfl_link_secure_lets(struct mfl_link *link, const struct mfl_task *task)
 {
         const struct link_job *job = job_of(link, task->job);

@@ -13,6 +13,9 @@ void mfl_link_secure_announced(struct mfl_link *link, const struct mfl_agent_act
 void mfl_link_secure_summed(struct mfl_link *link);               /* a combine has ended */
 void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire); /* the server has ended the task's group */
 void mfl_link_secure_message(struct mfl_link *link, const struct mfl_secure_msg *msg);
+/* A daemon with a policy takes part in secure sums by itself: the book of one daemon can't know in which sums of their node the
+ * updates of the others were. */
+void mfl_link_secure_apart(struct mfl_link *link, struct mfl_task *task);
 /* False: the task is refused, and the server was told. */
 bool mfl_link_secure_lets(struct mfl_link *link, const struct mfl_task *task);
 void mfl_link_secure_cut(struct mfl_link *link); /* the connection is lost, or the link closes */
