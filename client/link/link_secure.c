@@ -344,8 +344,10 @@ static void run_mask(struct mfl_work *work)
                 sizeof secure->answer.figures);
         memcpy(secure->masked, combine ? combine->call.combine.sum : result->data[0],
                 result->n * sizeof *secure->masked);
-        secure->status =
-                mfl_secure_ring_fold(&result->ring, (int64_t *)secure->masked, result->n, &secure->err);
+        secure->status = mfl_secure_member_knows(secure->member, secure->masked, result->n, &secure->err);
+        if (!secure->status)
+                secure->status = mfl_secure_ring_fold(
+                        &result->ring, (int64_t *)secure->masked, result->n, &secure->err);
         if (!secure->status)
                 secure->status = mfl_secure_member_mask(
                         secure->member, secure->masked, result->n, secure->answer.figures, &secure->err);

@@ -48,6 +48,7 @@ struct mfl_secure_member {
         struct peer *peer;
         struct mfl_secure_set set; /* who has shared; then who survives */
         struct mfl_secure_set shared;
+        bool knows; /* update is set */
 };
 
 static void move(struct mfl_secure_member *m, enum stage to)
@@ -336,12 +337,20 @@ static int add_mask(const struct mfl_secure_key *key, bool subtract, uint64_t *v
         return r ? r : mfl_secure_mask(key, subtract, n, figures, MFL_SECURE_FIGURES, err);
 }
 
+int mfl_secure_member_knows(
+        struct mfl_secure_member *m, const uint64_t *v, uint64_t n, struct mfl_error *err)
+{
+        int r = mfl_sha256(v, n * sizeof *v, m->update, err);
+        m->knows = !r;
+        return r;
+}
+
 int mfl_secure_member_mask(struct mfl_secure_member *m, uint64_t *v, uint64_t n,
         uint64_t figures[MFL_SECURE_FIGURES], struct mfl_error *err)
 {
         struct mfl_secure_key key;
         mfl_assert(m->stage == MASKING);
-        int r = mfl_sha256(v, n * sizeof *v, m->update, err);
+        int r = m->knows ? 0 : mfl_secure_member_knows(m, v, n, err);
         if (!r)
                 r = mfl_secure_self_mask(&m->seed, m->transcript, m->self, &key, err);
         if (!r)

@@ -85,6 +85,10 @@ int mfl_secure_member_take(struct mfl_secure_member *member, const struct mfl_se
         struct mfl_secure_msg *ret_answer, struct mfl_error *err);
 bool mfl_secure_member_masks(
         const struct mfl_secure_member *member); /* MASK came, and nothing was masked since */
+/* The update by which the book knows it, before it is folded into a narrow ring: the same in rings of any width. Without it the vector
+ * that is masked is the update. As for mask. */
+int mfl_secure_member_knows(
+        struct mfl_secure_member *member, const uint64_t *v, uint64_t n, struct mfl_error *err);
 /* Masks the update, once; may run on another thread while nobody else touches the member. */
 int mfl_secure_member_mask(struct mfl_secure_member *member, uint64_t *v, uint64_t n,
         uint64_t figures[MFL_SECURE_FIGURES], struct mfl_error *err);
