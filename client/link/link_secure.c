@@ -24,7 +24,8 @@ struct link_secure {
         struct mfl_secure_member *member; /* NULL: the update waits for its group */
         uint32_t round;
         bool group;
-        struct link_combine *combine; /* the node's sum, which is masked; NULL: the update */
+        bool summed;                  /* what is masked is the node's sum */
+        struct link_combine *combine; /* that sum, until it is masked */
         struct link_secure *next;
         bool dead; /* off the list; freed when the worker has masked */
         /* While the worker masks: */
@@ -82,11 +83,17 @@ static int check(void *user, const uint8_t *chain, uint32_t n_chain, const void 
 
 /* ---- life ---- */
 
+static void leave_combine(struct link_secure *secure)
+{
+        if (secure->combine)
+                mfl_link_combine_unref(secure->combine);
+        secure->combine = NULL;
+}
+
 static void free_secure(struct link_secure *secure)
 {
         mfl_secure_member_free(secure->member);
-        if (secure->combine)
-                mfl_link_combine_unref(secure->combine);
+        leave_combine(secure);
         mfl_tls_signer_free(secure->signer);
         mfl_secure_msg_deinit(&secure->answer);
         free(secure->masked);
@@ -265,6 +272,7 @@ void mfl_link_secure_summed(struct mfl_link *link)
                 if (!combine || combine->state != LINK_COMBINE_DONE || !combine->call.combine.sum)
                         continue;
                 secure->group = false;
+                secure->summed = true;
                 secure->combine = combine;
                 combine->refs++;
                 begin(secure);
@@ -279,7 +287,7 @@ void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire)
                 if (secure->wire != wire)
                         continue;
                 struct link_secure *own =
-                        secure->group || secure->combine ? mfl_calloc(1, sizeof *own) : NULL;
+                        secure->group || secure->summed ? mfl_calloc(1, sizeof *own) : NULL;
                 if (!own)
                         return;
                 own->link = link;
@@ -292,6 +300,17 @@ void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire)
                 link->secures = own;
                 begin(own);
                 return;
+        }
+}
+
+/* The result goes. Who was not masked until now never will be, and would keep the node's sum. */
+void mfl_link_secure_freed(struct mfl_link *link, uint64_t task)
+{
+        for (struct link_secure **at = &link->secures; *at;) {
+                if ((*at)->task == task && (*at)->combine)
+                        drop(at);
+                else
+                        at = &(*at)->next;
         }
 }
 
@@ -367,6 +386,7 @@ static void on_masked(struct mfl_work *work)
         } else {
                 result->masked = secure->masked;
                 secure->masked = NULL;
+                leave_combine(secure);
                 send_secure(secure, &secure->answer);
         }
         mfl_link_result_unref(link, result);
