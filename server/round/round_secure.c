@@ -294,10 +294,39 @@ void mfl_round_secure_timers(struct mfl_core *core, struct core_job *job, uint64
 
 /* ---- messages ---- */
 
+static int add_who(const struct core_daemon *daemon, uint64_t who[MFL_SECURE_WHO_WORDS])
+{
+        uint64_t own[MFL_SECURE_WHO_WORDS];
+        struct mfl_error err;
+        if (!daemon || mfl_secure_who(daemon->info.name, own, &err))
+                return MFL_INVALID;
+        for (uint32_t i = 0; i < MFL_SECURE_WHO_WORDS; i++)
+                who[i] += own[i];
+        return 0;
+}
+
+/* Keys of a node's sum may be on their way when the group ends: they are not those of the update alone, whose keys follow. */
+static bool are_due(const struct core_task *task, const struct mfl_secure_msg *msg)
+{
+        const struct core_group *group = task->group;
+        uint64_t who[MFL_SECURE_WHO_WORDS] = {0};
+        struct mfl_secure_keys keys;
+        struct mfl_error err;
+        if (!task->was_grouped)
+                return true;
+        int r = mfl_secure_keys_read(msg->bytes + msg->parts[0].at, msg->parts[0].n, &keys, &err);
+        if (!r && !group)
+                r = add_who(task->daemon, who);
+        for (uint32_t i = 0; !r && group && i < group->n_members; i++)
+                if (group->members[i].task)
+                        r = add_who(group->members[i].task->daemon, who);
+        return !r && !memcmp(keys.who, who, sizeof who);
+}
+
 static void keep_keys(struct mfl_core *core, struct core_task *task, const struct mfl_secure_msg *msg)
 {
         struct core_update *update = held_of(task);
-        if (!update || msg->n_parts != 1)
+        if (!update || msg->n_parts != 1 || !are_due(task, msg))
                 return;
         uint8_t *keys = mfl_malloc(msg->n_bytes);
         if (!keys) {
