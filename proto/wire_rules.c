@@ -454,7 +454,7 @@ static const struct mfl_wire_message messages[] = {
                 {"samples_min", ANY}, {"samples_max", ANY}, {"classes", 0, 1 << 24},
                 {"shown", 1, MFL_PARTITION_SHOWN_MAX}, {"first", ANY},
                 {"counts", 0, MFL_PARTITION_COUNTS_MAX}, {"contract", 0, CONTRACT_MAX, LINE},
-                {"plugins", 0, 2047, LINE}),
+                {"plugins", 0, 8000, LINE}),
         MESSAGE(client_samples, check_client_samples, {"client", ANY}, {"samples", ANY},
                 {"classes", 0, MFL_PARTITION_CLASSES_MAX}, {"daemon", NAME_OR_EMPTY, LINE}),
 };

@@ -4,6 +4,8 @@
 
 _Static_assert(MFL_PLUGIN_SETTINGS_MAX == MFL_PLUGIN_NUMBERS_MAX, "a configuration can set all");
 
+#define DESCRIPTION_BYTES 1200 /* the longest name, version and numbers take less */
+
 struct mfl_client_plugins {
         struct mfl_plugin_objects objects;
         char text[MFL_PLUGINS_TEXT_BYTES];
@@ -36,18 +38,31 @@ const char *mfl_client_plugins_text(const struct mfl_client_plugins *plugins)
         return plugins->text;
 }
 
-static void describe(
-        struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object, const double *values)
+/* A format that reads several sets alike is said once. */
+static int describe(struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object,
+        const double *values, struct mfl_error *err)
 {
         const struct mfl_client_plugin_table *table = (const void *)object->table;
-        size_t at = strlen(plugins->text), room = sizeof(plugins->text);
-        at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %s %s", at ? "; " : "",
-                object->kind == &mfl_filter_kind ? "filter" : "format", table->name, table->version);
+        char text[DESCRIPTION_BYTES];
+        bool filter = object->kind == &mfl_filter_kind;
+        size_t n = (size_t)mfl_snprintf(
+                text, sizeof(text), "%s %s %s", filter ? "filter" : "format", table->name, table->version);
         for (uint32_t i = 0; i < table->n_settings; i++)
-                at += (size_t)mfl_snprintf(plugins->text + at, room - at, "%s%s %g", i ? ", " : " (",
+                n += (size_t)mfl_snprintf(text + n, sizeof(text) - n, "%s%s %g", i ? ", " : " (",
                         table->settings[i].name, values[i]);
-        mfl_snprintf(
-                plugins->text + at, room - at, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
+        n += (size_t)mfl_snprintf(
+                text + n, sizeof(text) - n, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
+        mfl_assert(n < sizeof(text));
+        size_t at = strlen(plugins->text);
+        if (!filter && strstr(plugins->text, text))
+                return 0;
+        if (at + n + 2 >= sizeof(plugins->text))
+                return mfl_fail(err, MFL_INVALID,
+                        "plug-ins: what jobs' logs have to say of those that are used takes more than %d "
+                        "bytes: use fewer",
+                        MFL_PLUGINS_TEXT_BYTES - 1);
+        mfl_snprintf(plugins->text + at, sizeof(plugins->text) - at, "%s%s", at ? "; " : "", text);
+        return 0;
 }
 
 int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind,
@@ -71,7 +86,6 @@ int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_
                 if (r)
                         return r;
         }
-        describe(plugins, object, ret_values);
         *ret_object = object;
-        return 0;
+        return describe(plugins, object, ret_values, err);
 }

@@ -18,7 +18,7 @@
 
 #define MFL_FILTERS_MAX 8
 #define MFL_PLUGIN_DATA_MAX 16
-#define MFL_PLUGINS_TEXT_BYTES 2048
+#define MFL_PLUGINS_TEXT_BYTES 8001 /* a line of a job's log has room for it, and for the daemon's name */
 #define MFL_FILTER_CRASHES_MAX 2u
 
 /* ---- client.yaml ---- */
