@@ -9,6 +9,7 @@
 
 #include "client/plugin/internal.h"
 #include "client/plugin/mark.h"
+#include "common/base/digest.h"
 
 struct filter {
         const struct mfl_filter_plugin *table;
@@ -19,6 +20,7 @@ struct mfl_filters {
         uint32_t n;
         struct filter v[MFL_FILTERS_MAX];
         struct mfl_marks *marks;
+        uint8_t digest[MFL_SHA256_BYTES]; /* of what jobs' logs say of the plug-ins */
 };
 
 static int find(struct mfl_filters *filters, const struct mfl_filters_options *options,
@@ -46,6 +48,9 @@ int mfl_filters_open(
                 return mfl_fail_memory(err, sizeof(*filters), "filters");
         for (uint32_t i = 0; i < options->filters->n && !r; i++)
                 r = find(filters, options, &options->filters->v[i], err);
+        const char *said = mfl_client_plugins_text(options->plugins);
+        if (!r)
+                r = mfl_sha256(said, strlen(said), filters->digest, err);
         if (!r)
                 r = mfl_marks_open(options->marks, options->daemon, options->workers, &filters->marks, err);
         if (r)
@@ -91,13 +96,31 @@ static uint32_t list_tensors(
         return n;
 }
 
+/* Another server has a job of the same number, and a crash says nothing of another file, or of other numbers. */
+static int make_key(const struct mfl_filters *filters, const struct mfl_filter_client *client,
+        char ret_key[MFL_MARK_JOB_BYTES], struct mfl_error *err)
+{
+        struct {
+                char job[MFL_MARK_JOB_BYTES];
+                uint8_t params[MFL_SHA256_BYTES], filters[MFL_SHA256_BYTES];
+        } said = {0};
+        uint8_t digest[MFL_SHA256_BYTES];
+        mfl_strcpy(said.job, sizeof(said.job), client->job);
+        memcpy(said.params, client->params_digest, sizeof(said.params));
+        memcpy(said.filters, filters->digest, sizeof(said.filters));
+        int r = mfl_sha256(&said, sizeof(said), digest, err);
+        if (!r)
+                mfl_hex(digest, MFL_MARK_JOB_BYTES / 2 - 1, ret_key);
+        return r;
+}
+
 static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_filter_client *client,
-        struct mfl_filter_call *call, struct mfl_error *err)
+        const char *key, struct mfl_filter_call *call, struct mfl_error *err)
 {
         const struct filter *filter = &filters->v[i];
         char reason[MFL_FILTER_REASON_BYTES] = "";
         struct mfl_mark mark = {.round = client->round, .filter = i, .client = client->client};
-        mfl_strcpy(mark.job, sizeof(mark.job), client->job);
+        mfl_strcpy(mark.job, sizeof(mark.job), key);
         call->settings = filter->values;
         call->reason = reason;
         mfl_mark_begin(filters->marks, client->worker, &mark);
@@ -112,14 +135,18 @@ static int call_one(struct mfl_filters *filters, uint32_t i, const struct mfl_fi
 int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_client *client, float *delta,
         struct mfl_error *err)
 {
-        uint32_t last = 0,
-                 left = mfl_marks_left(filters->marks, client->job, client->round, client->client, &last);
+        uint32_t last = 0, left = 0;
         size_t n = (size_t)client->graph->n_params;
+        char key[MFL_MARK_JOB_BYTES];
         MFL_CLEANUP_FREE struct mfl_filter_tensor *tensors = mfl_calloc(n, sizeof(*tensors));
         MFL_CLEANUP_FREE struct shape *shapes = mfl_calloc(n, sizeof(*shapes));
         int r = 0;
         if (!tensors || !shapes)
                 return mfl_fail_memory(err, n * sizeof(*tensors), "the tensors of an update");
+        r = make_key(filters, client, key, err);
+        if (r)
+                return r;
+        left = mfl_marks_left(filters->marks, key, client->round, client->client, &last);
         if (left >= MFL_FILTER_CRASHES_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "filter %s: the daemon ended %u times in it, in this client's update",
@@ -135,6 +162,6 @@ int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_clien
                 .n_tensors = list_tensors(client->graph, tensors, shapes),
                 .tensors = tensors};
         for (uint32_t i = 0; i < filters->n && !r; i++)
-                r = call_one(filters, i, client, &call, err);
+                r = call_one(filters, i, client, key, &call, err);
         return r;
 }

@@ -3,7 +3,7 @@
  *
  *      header: magic, number of places | place 0 | place 1 | ... | left by processes before, a ring
  *
- * Fails: the file can't be made, or another user owns it. A file of another shape is begun anew. */
+ * Fails: the file can't be made, or has no room, or another user owns it. A file of another shape is begun anew. */
 #include "client/plugin/mark.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x6d666c4d61726b31u
-#define PLACES_MAX 1024u
+#define PLACES_MAX 4096u /* as many as `workers` may say */
 #define LEFT_MAX 256u
 
 struct file {
@@ -28,6 +28,17 @@ struct mfl_marks {
         char path[600];
 };
 
+/* A page that the file system has no room for would end the process when it is written. */
+static int reserve(int fd)
+{
+        int r;
+        do
+                r = posix_fallocate(fd, 0, sizeof(struct file));
+        while (r == EINTR);
+        errno = r;
+        return r;
+}
+
 static int open_file(const char *path, int *ret_fd, struct mfl_error *err)
 {
         struct stat st;
@@ -39,9 +50,10 @@ static int open_file(const char *path, int *ret_fd, struct mfl_error *err)
                 close(fd);
                 return mfl_fail(err, MFL_INVALID, "filters: %s belongs to somebody else: remove it", path);
         }
-        if (st.st_size != sizeof(struct file) && (ftruncate(fd, 0) || ftruncate(fd, sizeof(struct file)))) {
+        if ((st.st_size != sizeof(struct file) && ftruncate(fd, 0)) || reserve(fd)) {
+                int r = mfl_fail_errno(err, "filters: %s", path);
                 close(fd);
-                return mfl_fail_errno(err, "filters: %s", path);
+                return r;
         }
         *ret_fd = fd;
         return 0;

@@ -9,7 +9,7 @@
 #define MFL_MARK_JOB_BYTES 24
 
 struct mfl_mark {
-        char job[MFL_MARK_JOB_BYTES]; /* "": no call is under way */
+        char job[MFL_MARK_JOB_BYTES]; /* what names the job, its params and the filters; "": no call is under way */
         uint32_t round, filter;       /* filter: its place in the list */
         uint64_t client;
 };

@@ -143,7 +143,8 @@ static int filter_delta(struct trainer_run *run, uint32_t worker, const struct t
                 .client = trained->client,
                 .seed = run->job->spec->seed,
                 .graph = run->job->graph,
-                .params = run->request->params};
+                .params = run->request->params,
+                .params_digest = task->params_digest};
         struct mfl_error why;
         for (uint64_t i = 0; i < run->job->graph->n_moving && !trained->is_delta; i++)
                 params[i] -= client.params[i];
