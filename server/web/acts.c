@@ -16,6 +16,7 @@
 #include "server/web/model.h"
 
 #define TYPE_JSON "application/json"
+#define WRONG_CODE_EVERY_MS 60000u
 
 enum act_kind {
         ACT_LOGIN,
@@ -216,6 +217,23 @@ static void note(struct mfl_pages *pages, const struct mfl_http_act *act, const 
         mfl_book_note(pages->gate->book, &as, action, "", result, text);
 }
 
+/* Anybody can send one: they must not push other rows out of the audit, nor use up what it takes of refusals in a minute. */
+static void note_wrong_code(struct mfl_pages *pages, const struct mfl_http_act *act, uint64_t now_ms)
+{
+        char text[128];
+        if (pages->wrong_ms && now_ms - pages->wrong_ms < WRONG_CODE_EVERY_MS) {
+                pages->n_wrong++;
+                return;
+        }
+        mfl_snprintf(text, sizeof text,
+                pages->n_wrong ? "a code that is unknown, used, or too old; %u more since the last such row"
+                               : "a code that is unknown, used, or too old",
+                pages->n_wrong);
+        note(pages, act, "", "login", "refused", text);
+        pages->wrong_ms = now_ms;
+        pages->n_wrong = 0;
+}
+
 static void log_in(struct mfl_pages *pages, const struct mfl_http_act *act)
 {
         const struct mfl_login *login;
@@ -226,7 +244,7 @@ static void log_in(struct mfl_pages *pages, const struct mfl_http_act *act)
         if (r < 0)
                 mfl_loop_fatal(pages->loop, r, &err);
         if (r) {
-                note(pages, act, "", "login", "refused", "a code that is unknown, used, or too old");
+                note_wrong_code(pages, act, now);
                 answer_error(pages, act->id, 401, err.text);
                 return;
         }
