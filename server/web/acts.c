@@ -17,6 +17,7 @@
 
 #define TYPE_JSON "application/json"
 #define WRONG_CODE_EVERY_MS 60000u
+#define MODELS_AT_ONCE 2 /* on their way to the disk worker: each keeps it from commits for as long as a copy takes */
 
 enum act_kind {
         ACT_LOGIN,
@@ -276,6 +277,7 @@ static void done_model(struct mfl_work *work)
         struct mfl_web_act *one = MFL_CONTAINER_OF(work, struct mfl_web_act, work);
         struct mfl_pages *pages = one->pages;
         char name[80];
+        pages->n_models--;
         if (!work->cancelled && one->status < 0)
                 mfl_loop_fatal(pages->loop, one->status, &one->err);
         if (!pages->http || work->cancelled) {
@@ -315,6 +317,10 @@ static void load_model(
                 answer_error(pages, act->id, 404, "there is no such job");
                 return;
         }
+        if (pages->n_models >= MODELS_AT_ONCE) {
+                answer_error(pages, act->id, 503, "other models are being made; try again");
+                return;
+        }
         struct mfl_web_act *one = act_new(pages, act);
         if (!one)
                 return;
@@ -323,8 +329,10 @@ static void load_model(
         one->work = (struct mfl_work){.run = run_model, .done = done_model};
         /* Half of the queue is for the server's own work (session.h). */
         if (pages->loop->disk.n_pending < pages->loop->disk.queue_max / 2 &&
-                !mfl_worker_submit(&pages->loop->disk, &one->work))
+                !mfl_worker_submit(&pages->loop->disk, &one->work)) {
+                pages->n_models++;
                 return;
+        }
         free(one);
         answer_error(pages, act->id, 503, "the server is too busy");
 }

@@ -23,6 +23,7 @@ struct mfl_pages {
         struct mfl_http *http;           /* NULL: no HTTP port */
         struct mfl_page_detail *details; /* pages that wait for the database; the worker has the first */
         struct mfl_web_act *acts;        /* that are being done (acts.h) */
+        uint32_t n_models;               /* that the disk worker makes files of */
         uint64_t wrong_ms;               /* when the audit got the last row of a wrong code; 0: never */
         uint32_t n_wrong;                /* wrong codes since */
         char cookie[40], host[256];      /* the name of logins' cookies; the host of http_url */
