@@ -73,7 +73,11 @@ function submitSection() {
   const node = el('section', { id: 'submit' }, el('h2', {}, 'New job'), el('details', {}, el('summary', {}, 'Submit a job file'), form), said);
   let token = newToken();
   const show = () => { node.hidden = !login.now || !login.now.may_change; };
-  file.addEventListener('change', async () => { if (file.files.length) text.value = await file.files[0].text(); });
+  file.addEventListener('change', async () => {
+    if (!file.files.length) return;
+    text.value = await file.files[0].text();
+    token = newToken();
+  });
   text.addEventListener('input', () => { token = newToken(); });
   form.addEventListener('submit', async (event) => {
     event.preventDefault();

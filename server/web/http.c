@@ -215,10 +215,19 @@ static bool has_body(struct MHD_Connection *connection)
                MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Transfer-Encoding");
 }
 
+/* Of a name, or an address in brackets, without the port. */
+static size_t name_length(const char *host)
+{
+        size_t n = *host == '[' ? strcspn(host, "]") : 0;
+        return n + strcspn(host + n, ":");
+}
+
+/* Whatever the port: browsers leave out that of the scheme, and nginx's $host has none. */
 static bool host_is_named(const struct mfl_http *http, const char *host)
 {
         const char *name = http->options.host;
-        return name && *name && !strcasecmp(name, host);
+        size_t n = name ? name_length(name) : 0;
+        return n && name_length(host) == n && !strncasecmp(name, host, n);
 }
 
 /* Begins a request; a refusal is answered at once, without reading the rest. */

@@ -51,6 +51,10 @@ const char *mfl_http_judge_post(
                 *ret_status = MHD_HTTP_CONTENT_TOO_LARGE;
                 return "the body has more than 256 KiB, which is the most that a job file may have";
         }
+        if (strlen(header_of(connection, "X-MFL-Token")) >= sizeof(((struct mfl_http_act *)0)->token)) {
+                *ret_status = MHD_HTTP_BAD_REQUEST;
+                return "X-MFL-Token has more than 63 bytes";
+        }
         if (http->n_bodies >= BODIES_MAX) {
                 *ret_status = MHD_HTTP_SERVICE_UNAVAILABLE;
                 return "too many requests at once; try again";
