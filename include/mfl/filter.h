@@ -12,15 +12,16 @@
  *        - {name: layer-clip, settings: {norm: 0.5}}
  *
  * What mfl does: it trains, takes the difference to the round's params, calls the filters, and then does all that it does without them:
- * limits (aggregation.delta_max), clipping, compression, privacy, exact sums, masks. So a filter sees the change before it is rounded, and
- * nothing that the server reads has not gone through it, except the numbers beside it (samples, losses). The job's log has each filter's
+ * limits (aggregation.delta_max), clipping, compression, privacy, exact sums, masks. So a filter sees the change before it is rounded. What
+ * the server reads without it: the numbers beside the change (samples, losses), and what jobs whose clients keep a state send behind it: with
+ * ditto, pfedme and apfl the client's own model, with mime, mimelite and scaffold of option I its gradient. The job's log has each filter's
  * name, version, numbers and the SHA-256 of its file.
  *
  * What a plug-in promises: the result follows from the arguments alone (no clock; random numbers from `seed`, `client`, `round`), so that
  * the same job gives the same model. Calls come from several threads at once. It keeps no pointer.
  *
- * A plug-in runs inside the daemon. If it crashes, the daemon starts anew, and that client's update is rejected with the plug-in's name;
- * other clients and jobs go on. One that never returns holds its daemon. */
+ * A plug-in runs inside the daemon. If it crashes, the daemon starts anew; when it has ended twice in one client's update, that update is
+ * rejected with the plug-in's name. Other clients and jobs go on. One that never returns holds its daemon. */
 #ifndef MFL_FILTER_H
 #define MFL_FILTER_H
 
@@ -62,7 +63,7 @@ struct mfl_filter_call {
 struct mfl_filter_plugin {
         uint32_t abi;        /* MFL_FILTER_ABI */
         const char *name;    /* as in client.yaml: lower-case letters, digits and '-'; at most 63 */
-        const char *version; /* for the job's log; at most 31 bytes */
+        const char *version; /* for the job's log; at most 40 bytes */
         uint32_t n_settings; /* at most MFL_PLUGIN_NUMBERS_MAX */
         const struct mfl_plugin_number *settings;
         /* 0: the update goes on. Else it is rejected: the round does without this client, and its job's log has the reason. */
