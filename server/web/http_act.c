@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #define BODIES_MAX 8u
+#define SLOW_BODY_MS 2000u
 
 static const char *header_of(struct MHD_Connection *connection, const char *name)
 {
@@ -26,6 +27,27 @@ static long long length_of(struct MHD_Connection *connection)
         char *end;
         long long n = strtoll(text, &end, 10);
         return end == text || *end ? -1 : n;
+}
+
+static struct mfl_http_peer *peer_of(struct MHD_Connection *connection)
+{
+        const union MHD_ConnectionInfo *info =
+                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+        return info ? info->socket_context : NULL;
+}
+
+/* The oldest body that comes slowly makes room: anybody can begin one. */
+static void drop_slow_body(struct mfl_http *http)
+{
+        struct mfl_http_peer *oldest = NULL;
+        uint64_t now = mfl_now_ms();
+        pthread_mutex_lock(&http->lock);
+        for (struct mfl_http_peer *peer = http->peers; peer; peer = peer->next)
+                if (peer->posting && !peer->sent_away && now - peer->since_ms > SLOW_BODY_MS)
+                        oldest = peer;
+        if (oldest)
+                mfl_http_send_away(oldest);
+        pthread_mutex_unlock(&http->lock);
 }
 
 const char *mfl_http_judge_post(
@@ -56,6 +78,7 @@ const char *mfl_http_judge_post(
                 return "X-MFL-Token has more than 63 bytes";
         }
         if (http->n_bodies >= BODIES_MAX) {
+                drop_slow_body(http);
                 *ret_status = MHD_HTTP_SERVICE_UNAVAILABLE;
                 return "too many requests at once; try again";
         }
@@ -93,6 +116,9 @@ bool mfl_http_begin_act(struct mfl_http *http, struct mfl_http_ask *ask, const c
         act->post = post;
         act->id = ++http->last_act;
         http->n_bodies += post;
+        struct mfl_http_peer *peer = peer_of(ask->connection);
+        if (peer) /* this thread's */
+                peer->posting = post;
         take_value(act->path, sizeof act->path, path);
         take_value(act->cookie, sizeof act->cookie, cookie ? cookie : "");
         take_value(act->csrf, sizeof act->csrf, header_of(ask->connection, "X-MFL-CSRF"));
@@ -118,11 +144,10 @@ bool mfl_http_add_body(struct mfl_http_ask *ask, const char *bytes, size_t n)
 
 void mfl_http_acting(struct mfl_http *http, struct MHD_Connection *connection, bool acting)
 {
-        const union MHD_ConnectionInfo *info =
-                MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-        struct mfl_http_peer *peer = info ? info->socket_context : NULL;
+        struct mfl_http_peer *peer = peer_of(connection);
         if (!peer)
                 return;
+        peer->posting = false;
         pthread_mutex_lock(&http->lock);
         peer->acting = acting;
         peer->since_ms = mfl_now_ms();

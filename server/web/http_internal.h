@@ -60,6 +60,7 @@ struct mfl_http_peer {
         bool sent_away;
         bool patient; /* it loads a file */
         bool acting;  /* it waits for an act, which is always answered */
+        bool posting; /* its body is coming */
         uint64_t since_ms;
 };
 
