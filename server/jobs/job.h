@@ -87,6 +87,7 @@ struct mfl_server_job {
         char reason[MFL_REASON_BYTES];
         uint64_t created_unix_ms, finished_unix_ms;
         uint32_t committed;
+        uint32_t last_round; /* privacy: none follows it; workers only */
         uint64_t n_params, n_frozen;
         bool has_last, has_evaluated, has_best;
         struct mfl_store_round last, evaluated, best;

@@ -14,8 +14,11 @@
  *
  * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
  *
- * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here, and nothing is written down: a round that is
- * trained again starts from the same params, for which each daemon has the same noise again. A client has made at most one release per round.
+ * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here. A client makes one release for each params that
+ * a round has started from: a round that is trained again from the same ones gets the same noise again. But the next round trains while
+ * a round is stored, and after kill -9 that round may be trained again with other sites: then the next one starts from other
+ * params, which is another release. So sums are written down as above. A round has at most as many releases of a client as the round
+ * before it has rows.
  *
  * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
  */
@@ -56,7 +59,7 @@ static struct mfl_spent_ask ask_of(const struct mfl_server_job *job)
 }
 
 /* Kind local: sites release before the server knows, so all rounds to come are counted when the job begins. */
-static int reserve(struct mfl_server_job *job, uint32_t rounds, struct mfl_error *err)
+static int reserve(struct mfl_server_job *job, uint64_t rounds, struct mfl_error *err)
 {
         const struct mfl_spent_ask ask = ask_of(job);
         int r = mfl_spent_check(&ask, rounds, err);
@@ -84,18 +87,14 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
                 return mfl_spent_check_plan(&ask, err);
         }
         int r = mfl_central_check(job->spec, fixed, n, err);
-        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL) {
-                r = find_budget(job, 0, err);
-                ret_private->last_round = (uint32_t)MFL_MIN(job->releases_max, (uint64_t)job->spec->rounds);
-                return r ? r : reserve(job, ret_private->last_round, err);
-        }
+        bool local = job->spec->privacy.kind == MFL_PRIVACY_LOCAL;
         if (!r)
                 r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
         if (!r)
                 r = find_budget(job, released.n, err);
-        if (!r)
+        if (!r && !local)
                 r = open_secret(job, &secret, err);
-        if (!r)
+        if (!r && !local)
                 r = mfl_secret_derive(&secret, "select", job->id, 0, NULL, &seed, err);
         if (r)
                 return r;
@@ -103,7 +102,21 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
         uint64_t left = job->releases_max - MFL_MIN(released.n, job->releases_max) + released.beyond;
         ret_private->select_seed = mfl_sha256_number(seed.key);
         ret_private->last_round = (uint32_t)MFL_MIN(job->committed + left, (uint64_t)job->spec->rounds);
-        return 0;
+        job->last_round = ret_private->last_round;
+        return local ? reserve(job, released.n - released.beyond + job->last_round - job->committed, err) : 0;
+}
+
+/* A row of kind local. Sites have noise of their own in the sum, so its digest needs no key. There must be room for what
+ * they release in the next round. The data set's row has one release per round already. */
+static int release_local(struct mfl_server_job *job, uint32_t round, const uint8_t digest[MFL_DIGEST_BYTES],
+        uint64_t *ret_n, struct mfl_core_event *event, struct mfl_error *err)
+{
+        bool more = round < job->last_round;
+        int r = mfl_store_release(
+                job->jobs->store, job->id, round, digest, job->releases_max - more, ret_n, err);
+        if (r || *ret_n <= round)
+                return r;
+        return count_release(job, *ret_n + (more ? job->last_round - round : 0), event, err);
 }
 
 int mfl_job_private_release(
@@ -114,16 +127,17 @@ int mfl_job_private_release(
         uint64_t n = 0;
         if (!job->spec->privacy.kind)
                 return 0;
-        if (job->spec->privacy.kind == MFL_PRIVACY_LOCAL)
-                return mfl_privacy_epsilon(&job->spec->privacy, 1, round, &event->epsilon, err);
+        bool local = job->spec->privacy.kind == MFL_PRIVACY_LOCAL;
         int r = mfl_runtime_sum_digest(job->runtime, digest, err);
-        if (!r)
+        if (!r && local)
+                r = release_local(job, round, digest, &n, event, err);
+        if (!r && !local)
                 r = open_secret(job, &secret, err);
-        if (!r)
+        if (!r && !local)
                 r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
-        if (!r)
+        if (!r && !local)
                 r = mfl_store_release(job->jobs->store, job->id, round, name.key, job->releases_max, &n, err);
-        if (!r)
+        if (!r && !local)
                 r = count_release(job, n, event, err);
         if (r == MFL_BUSY) {
                 event->spent = true;
@@ -142,9 +156,9 @@ int mfl_job_private_release(
         if (!r)
                 r = mfl_privacy_epsilon(
                         &job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);
-        if (!r)
+        if (!r && !local)
                 r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
-        if (!r)
+        if (!r && !local)
                 mfl_runtime_set_noise(job->runtime, &noise);
         return r;
 }
