@@ -32,6 +32,7 @@ bool mfl_link_gate_lets(struct mfl_link *link, const struct mfl_task *task)
                 .participants = task->participants,
                 .round = task->round};
         memcpy(question.params_digest, task->params_digest, sizeof question.params_digest);
+        memcpy(question.frozen_digest, task->frozen_digest, sizeof question.frozen_digest);
         if (job && mfl_gate_ask(link->options.gate, &question, &word, reason, &err)) {
                 mfl_link_fatal(link, &err);
                 return false;

@@ -224,6 +224,8 @@ static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question 
         if (!r)
                 r = mfl_sha256_update(&sha, q->params_digest, sizeof q->params_digest, err);
         if (!r)
+                r = mfl_sha256_update(&sha, q->frozen_digest, sizeof q->frozen_digest, err);
+        if (!r)
                 r = mfl_sha256_final(&sha, row->name, err);
         mfl_sha256_deinit(&sha);
         return r ? r : mfl_ledger_charge(gate->ledger, row, err);

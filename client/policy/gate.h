@@ -21,7 +21,7 @@ struct mfl_gate_question {
         bool trains;                    /* not an evaluation */
         uint32_t participants;          /* clients of the round; 0: not told */
         uint32_t round;
-        uint8_t params_digest[MFL_DIGEST_BYTES];
+        uint8_t params_digest[MFL_DIGEST_BYTES], frozen_digest[MFL_DIGEST_BYTES];
 };
 
 /* policy outlives the gate. Errors: as mfl_policy_record_open. */
