@@ -64,7 +64,7 @@ static bool parse_line(const char *line, struct mfl_ledger_row *ret_row)
 /* A server chooses the name, and a line with another number of words could never be read again. */
 bool mfl_ledger_name(struct mfl_ledger_row *row, const char *data)
 {
-        static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+        static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:";
         data = *data ? data : "-";
         return strspn(data, allowed) == strlen(data) && mfl_strcpy(row->data, sizeof row->data, data);
 }

@@ -34,7 +34,7 @@ struct mfl_ledger_limit {
         double epsilon, delta; /* epsilon 0: rows are written, and nothing is refused */
 };
 
-/* The row's data set. "", the data of a program, is "-". False: it is not a name that a line can have. */
+/* The row's data set; of a program's own data, what mfl_job_program_offer says. "" is "-". False: it is not a name that a line can have. */
 bool mfl_ledger_name(struct mfl_ledger_row *row, const char *data);
 
 /* MFL_INVALID for a file that can't be read as a ledger; negative for one that can't be opened. */

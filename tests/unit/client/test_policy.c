@@ -436,6 +436,7 @@ static void no_name_breaks_the_ledger(void **state)
                 assert_false(mfl_ledger_name(&row, names[i]));
         assert_true(mfl_ledger_name(&row, "") && !strcmp(row.data, "-"));
         assert_true(mfl_ledger_name(&row, "scans-2.b") && !strcmp(row.data, "scans-2.b"));
+        assert_true(mfl_ledger_name(&row, "program:pets") && !strcmp(row.data, "program:pets"));
 }
 
 static void charge(struct place *place, double sigma, uint8_t name, const char *why)
