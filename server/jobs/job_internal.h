@@ -50,8 +50,8 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
         struct job_private *ret_private, struct mfl_error *err);
 /* Before the round is applied: writes the release down, sets the noise, and event->epsilon. MFL_INVALID with event->spent: the budget
  * is; MFL_BUSY: the disk is full, again later. */
-int mfl_job_private_release(
-        struct mfl_server_job *job, uint32_t round, struct mfl_core_event *event, struct mfl_error *err);
+int mfl_job_private_release(struct mfl_server_job *job, uint32_t round, const struct mfl_round_totals *totals,
+        struct mfl_core_event *event, struct mfl_error *err);
 
 /* job_secure.c. prepare, worker: whether an opening of the round after the last committed one was written down. */
 void mfl_server_job_secure_note(struct mfl_server_job *job, const struct mfl_core_action *action);

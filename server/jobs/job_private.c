@@ -119,8 +119,8 @@ static int release_local(struct mfl_server_job *job, uint32_t round, const uint8
         return count_release(job, *ret_n + (more ? job->last_round - round : 0), event, err);
 }
 
-int mfl_job_private_release(
-        struct mfl_server_job *job, uint32_t round, struct mfl_core_event *event, struct mfl_error *err)
+int mfl_job_private_release(struct mfl_server_job *job, uint32_t round, const struct mfl_round_totals *totals,
+        struct mfl_core_event *event, struct mfl_error *err)
 {
         uint8_t digest[MFL_DIGEST_BYTES];
         struct mfl_secret secret, name, noise;
@@ -128,7 +128,7 @@ int mfl_job_private_release(
         if (!job->spec->privacy.kind)
                 return 0;
         bool local = job->spec->privacy.kind == MFL_PRIVACY_LOCAL;
-        int r = mfl_runtime_sum_digest(job->runtime, digest, err);
+        int r = mfl_runtime_sum_digest(job->runtime, totals, digest, err);
         if (!r && local)
                 r = release_local(job, round, digest, &n, event, err);
         if (!r && !local)

@@ -26,7 +26,7 @@ void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 static void run_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        op->status = mfl_job_private_release(op->job, op->round, &op->event, &op->err);
+        op->status = mfl_job_private_release(op->job, op->round, &op->totals, &op->event, &op->err);
         if (!op->status)
                 op->status = mfl_runtime_apply(
                         op->job->runtime, &op->totals, op->event.digest, op->event.method, &op->err);

@@ -219,9 +219,10 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 /* Worker. What the strategy keeps from round to round; zeros where it keeps less, or nothing. */
 const double *mfl_runtime_method(const struct mfl_runtime *rt);
 
-/* Worker. Privacy: the SHA-256 of the exact sum as it will be applied, and the secret of the noise that the next APPLY adds to it. */
-int mfl_runtime_sum_digest(
-        struct mfl_runtime *rt, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
+/* Worker. Privacy: the SHA-256 of all that APPLY adds noise to, the exact sum as it will be applied and, of an adaptive clip, the totals that it
+ * follows; and the secret of the noise that the next APPLY adds to them. */
+int mfl_runtime_sum_digest(struct mfl_runtime *rt, const struct mfl_round_totals *totals,
+        uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err);
 void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secret);
 /* Worker. A secure sum: takes the masks off the sums and the opening's figures. MFL_INVALID: the sum is not one of valid updates; the
  * sums are then worth nothing. */

@@ -10,11 +10,22 @@
 
 #define THREADS_MAX 4
 
-int mfl_runtime_sum_digest(
-        struct mfl_runtime *rt, uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err)
+/* Other clients may have the same sum, all zeros for instance, and other bits. */
+int mfl_runtime_sum_digest(struct mfl_runtime *rt, const struct mfl_round_totals *totals,
+        uint8_t ret_digest[MFL_DIGEST_BYTES], struct mfl_error *err)
 {
+        const double bits[] = {(double)totals->weight, totals->scalar[0]};
+        struct mfl_sha256 sha = {0};
         mfl_ahead_undo(rt);
-        return mfl_sha256(rt->sums, rt->n * sizeof *rt->sums, ret_digest, err);
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, rt->sums, rt->n * sizeof *rt->sums, err);
+        if (!r && rt->spec->privacy.adaptive)
+                r = mfl_sha256_update(&sha, bits, sizeof bits, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, ret_digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
 }
 
 void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secret)
