@@ -73,9 +73,9 @@ static void count_row(struct cost *cost, uint32_t i)
                 *kind = (struct kind){.first = row};
         }
         kind->n++;
-        kind->last_round = MFL_MAX(kind->last_round, row->round);
-        if (is_promised(row) && is_again(cost, i))
+        if (is_promised(row) && row->round <= kind->last_round && is_again(cost, i)) /* a later one is new */
                 kind->again++;
+        kind->last_round = MFL_MAX(kind->last_round, row->round);
 }
 
 static uint64_t rounds_of(const struct kind *kind)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "client/policy/cost.h"
+#include "common/base/fs.h"
 
 #define LINE_BYTES (MFL_NAME_BYTES + 2 * MFL_SHA256_HEX_BYTES + 96)
 #define ROWS_MAX 1000000u
@@ -114,6 +115,10 @@ static int read_new(struct mfl_ledger *ledger, struct mfl_error *err)
         if (got != (ssize_t)bytes)
                 return fail(ledger, MFL_INVALID, "read", err);
         text[bytes] = '\0';
+        size_t whole = strlen(text); /* zeros are a damaged block; behind the last line, part of a line */
+        if (memchr(text + whole, '\n', bytes - whole))
+                return mfl_fail(err, MFL_INVALID, "%s: damaged after line %u: restore the file", ledger->path,
+                        ledger->n + 1);
         for (char *line = text, *end; (end = strchr(line, '\n')); line = end + 1) {
                 struct mfl_ledger_row row = {.round = 0};
                 *end = '\0';
@@ -261,7 +266,7 @@ int mfl_ledger_open(const char *dir, const struct mfl_ledger_limit *limit, struc
         int r = ledger->path ? 0 : mfl_fail_memory(err, strlen(dir), "a path");
         if (!r) {
                 ledger->file = open(ledger->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-                r = ledger->file < 0 ? fail(ledger, -errno, "open", err) : 0;
+                r = ledger->file < 0 ? fail(ledger, -errno, "open", err) : mfl_fs_sync_dir(dir, err);
         }
         if (!r) {
                 r = enter(ledger, err);

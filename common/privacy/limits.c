@@ -61,7 +61,17 @@ struct mfl_dp_rounds mfl_privacy_part(const struct mfl_privacy_spec *spec, doubl
         return (struct mfl_dp_rounds){spec->noise, ldexp(ceil(ldexp(rate, 32)), -32), releases};
 }
 
-/* Parts without sampling are one, so that any number of them fits; returns how many are left. */
+static void add_part(struct mfl_dp_rounds *to, size_t *n, struct mfl_dp_rounds part)
+{
+        for (size_t i = 0; i < *n; i++)
+                if (to[i].sigma == part.sigma && to[i].rate == part.rate) {
+                        to[i].rounds += part.rounds;
+                        return;
+                }
+        to[(*n)++] = part;
+}
+
+/* Parts without sampling are one, and so are those alike, so that any number of jobs fits; returns how many are left. */
 static size_t gather(const struct mfl_dp_rounds *v, size_t n, struct mfl_dp_rounds *to, double *ret_precision)
 {
         size_t n_to = 0;
@@ -70,7 +80,7 @@ static size_t gather(const struct mfl_dp_rounds *v, size_t n, struct mfl_dp_roun
                 if (v[i].rate == 1)
                         precision += (double)v[i].rounds / (v[i].sigma * v[i].sigma);
                 else
-                        to[n_to++] = v[i];
+                        add_part(to, &n_to, v[i]);
         *ret_precision = precision;
         return n_to;
 }
