@@ -14,6 +14,7 @@
 
 #include "common/base/fs.h"
 #include "common/base/log.h"
+#include "common/stats/scaled.h"
 #include "kernels/check.h"
 #include "kernels/infer/infer.h"
 
@@ -21,20 +22,53 @@
 
 struct prediction {
         const struct mfl_dataset *data;
+        struct mfl_dataset *scaled; /* data.normalise: what `data` then is */
         struct mfl_model_file model; /* borrows the params */
         struct mfl_infer *infer;
         float *x, *y;
         FILE *out;
 };
 
+static int check_model(const struct mfl_job *job, struct mfl_error *err)
+{
+        if (mfl_job_has_program(job))
+                return mfl_fail(err, MFL_INVALID, "only the program %s can compute answers of this model",
+                        job->training.program);
+        if (job->personal.layers.n)
+                return mfl_fail(err, MFL_INVALID,
+                        "each client of the job has layers of its own, which the job's model lacks");
+        return 0;
+}
+
+/* The test samples as the job's trainings see them. */
+static int scale(struct prediction *p, struct mfl_error *err)
+{
+        const struct mfl_normalise_spec *normalise = &p->model.job->data.normalise;
+        struct mfl_dataset tests = *p->data;
+        if (normalise->kind == MFL_NORMALISE_SITE)
+                return 0;
+        if (normalise->kind == MFL_NORMALISE_FEDERATED)
+                return mfl_fail(err, MFL_INVALID,
+                        "data.normalise: federated: the server has not measured the mean and deviation");
+        tests.train.n = 0; /* nobody reads them */
+        int r = mfl_dataset_scaled(&tests, normalise->n, normalise->mean, normalise->std, &p->scaled, err);
+        if (!r)
+                p->data = p->scaled;
+        return r;
+}
+
 static int open_model(
         struct prediction *p, const struct mfl_site_model *model, const char *backend, struct mfl_error *err)
 {
-        const struct mfl_dataset *d = p->data;
         struct mfl_infer_options options = {.backend = backend, .batch_max = BATCH};
         int r = mfl_job_parse(model->text, strlen(model->text), "the model", &p->model.job, err);
+        if (!r)
+                r = check_model(p->model.job, err);
+        if (!r)
+                r = scale(p, err);
         if (r)
                 return r;
+        const struct mfl_dataset *d = p->data;
         p->model.job->by_layers = !model->n_frozen;
         r = mfl_job_graph(
                 p->model.job, &d->shape, d->n_targets ? d->n_targets : d->classes, &p->model.graph, err);
@@ -77,10 +111,10 @@ static void write_class(const struct prediction *p, const float *z, uint32_t cla
 
 static void write_row(const struct prediction *p, uint32_t row, const float *z)
 {
-        uint32_t outputs = mfl_infer_outputs(p->infer), classes = (uint32_t)p->data->classes;
+        uint32_t outputs = mfl_infer_outputs(p->infer), classes = (uint32_t)p->model.graph->classes;
         fprintf(p->out, "%u", row);
         if (!p->data->n_targets && classes && mfl_loss_of_job(p->model.job).kind == MFL_LOSS_CROSS_ENTROPY)
-                for (uint32_t at = 0; at < outputs; at += classes)
+                for (uint32_t at = 0; at + classes <= outputs; at += classes)
                         write_class(p, z + at, classes);
         else
                 for (uint32_t k = 0; k < outputs; k++)
@@ -157,6 +191,7 @@ int mfl_site_predict(const struct mfl_site_model *model, const struct mfl_datase
         mfl_contract_free(p.model.contract);
         mfl_graph_free(p.model.graph);
         mfl_job_free(p.model.job);
+        mfl_dataset_scaled_free(p.scaled);
         free(p.x);
         free(p.y);
         return r;
