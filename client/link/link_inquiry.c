@@ -3,6 +3,7 @@
 #include "client/link/link_inquiry.h"
 
 #include "common/base/log.h"
+#include "common/method/method.h"
 #include "common/partition/partition.h"
 #include "common/stats/stats.h"
 #include "proto/inquiry.h"
@@ -206,6 +207,7 @@ static void on_evaluated(struct mfl_compute_call *call)
                 q->correct += result->eval[i].correct;
                 q->loss_sum = mfl_fixed_loss_add(q->loss_sum, result->eval[i].loss_sum);
         }
+        q->few |= q->samples < q->ask.least; /* whatever the job evaluates on */
         if (result)
                 link->options.ops->result_free(link->options.compute, call->result);
         link->options.ops->forget(link->options.compute, q->task.job);
@@ -243,6 +245,8 @@ static const char *unfit(const struct mfl_job *spec, const struct link_inquiry *
                 return "the job file names another data set than the inquiry";
         if (spec->personal.layers.n)
                 return "each client of the job has layers of its own, which the job's model lacks";
+        if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && mfl_job_has_own_models(spec))
+                return "each client of the job has a model of its own, which is not at the server";
         if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && spec->data.partition != MFL_PARTITION_LOCAL)
                 return "the job evaluates clients of a simulated population, and not a site";
         return NULL;
@@ -261,6 +265,10 @@ static int prepare_task(struct link_inquiry *q, struct mfl_error *err)
                 r = mfl_fail(err, MFL_INVALID, "%s", why);
         else
                 r = fill_items(q, spec, err);
+        /* Then they are training samples; on_evaluated knows how many. */
+        if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && spec->evaluation.split > 0)
+                q->few = false;
+        task->n_method = (uint32_t)mfl_method_get(spec)->n_state; /* of trainings; evaluations don't read them */
         mfl_job_free(spec);
         task->kind = MFL_TASK_EVAL;
         task->task = q->number;

@@ -259,13 +259,15 @@ static int check_scores(const struct mfl_inquiry *q, const struct mfl_inquiry_pa
         const Mfl__InquiryAnswer *answer, struct mfl_error *err)
 {
         uint64_t most = part->test_samples;
+        if (q->kind == MFL__INQUIRY_KIND__INQUIRY_EVALUATE) /* evaluation.split takes training samples */
+                most = MFL_MAX(part->train_samples, part->test_samples);
         if (q->kind == MFL__INQUIRY_KIND__INQUIRY_EVALUATE)
                 most = q->scored ? most * q->scored : UINT64_MAX;
         if (answer->samples <= most)
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "it tells of %llu predictions, and had %u test samples when it connected",
-                (unsigned long long)answer->samples, part->test_samples);
+                "it tells of %llu predictions, and had %u training and %u test samples when it connected",
+                (unsigned long long)answer->samples, part->train_samples, part->test_samples);
 }
 
 int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *session,
