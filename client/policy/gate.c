@@ -165,6 +165,19 @@ struct mfl_ledger *mfl_gate_ledger(struct mfl_gate *gate)
         return gate->ledger;
 }
 
+/* A model may need a program of this site, which policy.programs may refuse. A file that can't be read needs none. */
+static int check_model(struct mfl_gate *gate, const char *text, const char **ret_rule,
+        char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
+{
+        struct mfl_job *spec;
+        int r = *text ? mfl_job_parse(text, strlen(text), "the model", &spec, err) : MFL_INVALID;
+        if (r)
+                return r < 0 ? r : 0;
+        *ret_rule = mfl_policy_program(gate->policy, spec, ret_reason);
+        mfl_job_free(spec);
+        return 0;
+}
+
 int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inquiry, bool *ret_ok,
         char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
 {
@@ -172,6 +185,9 @@ int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inqui
         char reason[MFL_REASON_BYTES] = "", what[MFL_REASON_BYTES];
         const char *rule =
                 mfl_policy_inquiry(gate->policy, inquiry->kind, inquiry->who, inquiry->data, reason);
+        int r = rule ? 0 : check_model(gate, inquiry->text, &rule, reason, err);
+        if (r)
+                return r;
         mfl_snprintf(what, sizeof(what), "%s of data set %s%s%s",
                 inquiry->kind == MFL_POLICY_STATS      ? "statistics"
                 : inquiry->kind == MFL_POLICY_VALIDATE ? "an evaluation"
@@ -185,7 +201,7 @@ int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inqui
                 .rule = rule ? rule : "",
                 .reason = what,
                 .text_digest = digest};
-        int r = mfl_sha256(inquiry->text, strlen(inquiry->text), digest, err);
+        r = mfl_sha256(inquiry->text, strlen(inquiry->text), digest, err);
         if (r)
                 return r;
         if (mfl_policy_audit(&gate->record, &line, err)) {

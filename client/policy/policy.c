@@ -198,6 +198,12 @@ static const char *check_program(const struct mfl_policy *policy, const char *pr
         return "programs";
 }
 
+const char *mfl_policy_program(
+        const struct mfl_policy *policy, const struct mfl_job *job, char ret_reason[MFL_REASON_BYTES])
+{
+        return check_program(policy, job->training.program, ret_reason);
+}
+
 static const char *check_strategy(const struct mfl_policy *policy, const char *name, char *reason)
 {
         bool listed = !policy->strategies.n || contains(&policy->strategies, name);

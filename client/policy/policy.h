@@ -83,6 +83,9 @@ enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct
 /* Whether the site answers such an inquiry of this person about a data set. NULL: yes; otherwise as mfl_policy_job. inquiry.c. */
 const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_inquiry kind, const char *who,
         const char *data, char ret_reason[MFL_REASON_BYTES]);
+/* Whether the site runs the program that the job names, if it names one; as mfl_policy_job. */
+const char *mfl_policy_program(
+        const struct mfl_policy *policy, const struct mfl_job *job, char ret_reason[MFL_REASON_BYTES]);
 /* How small a count may be, and whether extreme values stay here. policy NULL: the site has none. */
 void mfl_policy_inquiry_limits(
         const struct mfl_policy *policy, uint32_t *ret_min_samples, bool *ret_keeps_extremes);
