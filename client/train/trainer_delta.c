@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "client/plugin/plugin.h"
+#include "common/base/log.h"
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/codec/top_k.h"
@@ -74,6 +75,25 @@ static int check_delta(struct trainer_run *run, float *params, bool is_delta, st
                                    : "aggregation.delta_max; a smaller training.lr may help",
                         (double)params[i], graph->params[t].name),
                 err);
+}
+
+/* Where noise hides the change, whether it is counted must not tell of it, and no words either: nobody is left out. What is long is
+ * shortened, and a change that is not finite becomes none at all. */
+static void make_hidden(struct trainer_run *run, uint64_t client, float *params, bool is_delta)
+{
+        const float *before = run->request->params;
+        uint64_t n = run->job->graph->n_moving;
+        bool finite = true;
+        for (uint64_t i = 0; i < n; i++) {
+                params[i] -= is_delta ? 0 : before[i];
+                finite &= isfinite(params[i]);
+        }
+        if (finite)
+                return;
+        memset(params, 0, n * sizeof *params);
+        mfl_log_job(MFL_LOG_WARN, run->job->id,
+                "%s: the change of client %llu is not finite: noise alone leaves", run->job->id,
+                (unsigned long long)client);
 }
 
 struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run)
@@ -279,7 +299,9 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
         double real = 0;
         bool filters = run->trainer->filters != NULL;
         int r = filters ? filter_delta(run, worker, trained, delta, item, err) : 0;
-        if (!r && !item->rejected)
+        if (!r && !item->rejected && mfl_trainer_rule(run).noise > 0)
+                make_hidden(run, trained->client, delta, trained->is_delta || filters);
+        else if (!r && !item->rejected)
                 r = check_delta(run, delta, trained->is_delta || filters, item, err);
         if (!r && !item->rejected)
                 r = keep_rule(run, trained->client, delta, err);
