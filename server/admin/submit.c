@@ -16,14 +16,19 @@ struct mfl_submission {
         uint64_t reserved;
 };
 
-/* Whether the data set's budget has room for the job. */
+/* Whether the data set's budget has room for the job. A request that is repeated with its token makes no job: what the first one
+ * has spent is no reason to refuse it. */
 static int check_spent(struct mfl_request *op, struct mfl_error *err)
 {
         struct mfl_job *spec = NULL;
         struct mfl_store_job of = {.text = NULL}; /* clone: its text, as it is */
         if (!op->admin->jobs->limits || !op->admin->jobs->limits->n)
                 return 0;
-        int r = op->text ? 0 : mfl_store_job_get(op->admin->store, op->job, &of, err);
+        bool used;
+        int r = mfl_store_token_used(op->admin->store, op->token, op->audit.who, &used, err);
+        if (r || used)
+                return r;
+        r = op->text ? 0 : mfl_store_job_get(op->admin->store, op->job, &of, err);
         const char *text = op->text ? op->text : of.text;
         if (!r)
                 r = mfl_job_parse(text, strlen(text), "job", &spec, err);

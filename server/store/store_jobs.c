@@ -214,6 +214,27 @@ static int check_token(struct mfl_store *store, const struct request *q, char re
                 q->token, found.job);
 }
 
+static int on_used(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        *(bool *)user = true;
+        return 0;
+}
+
+int mfl_store_token_used(struct mfl_store *store, const char *token, const char *owner, bool *ret_used,
+        struct mfl_error *err)
+{
+        const struct request q = {.token = token, .owner = owner};
+        *ret_used = false;
+        if (!*token)
+                return 0;
+        mfl_store_lock(store);
+        int r = mfl_db_query(store->db, on_used, ret_used, err,
+                "SELECT 1 FROM tokens JOIN jobs ON jobs.id = tokens.job WHERE operator = ?1 AND tokens.token = ?2",
+                "tt", operator_of(&q), token);
+        mfl_store_unlock(store);
+        return r;
+}
+
 /* ---- new jobs ---- */
 
 /* The row gets its number first, then the id made from it. */

@@ -43,7 +43,9 @@ def refused(c, **changes):
 def test_jobs_add_up_whatever_becomes_of_them(limited):
     c = limited
     assert ledger(c)['tiny'] == {'data': 'tiny', 'epsilon': 0.0, 'delta': 1e-5, 'epsilon_max': 3.0, 'releases': 0, 'jobs': []}
-    first, _ = c.run_job(**POISSON, privacy=PRIVACY, rounds=5)
+    first = c.submit('once', **POISSON, privacy=PRIVACY, rounds=5)
+    c.wait_job(first)
+    assert c.submit('once', **POISSON, privacy=PRIVACY, rounds=5) == first  # its answer was lost, say
     second, _ = c.run_job(**POISSON, privacy={**PRIVACY, 'noise': 2}, rounds=3)
     now = ledger(c)['tiny']
     assert [(j['job'], j['sigma'], j['rate'], j['releases']) for j in now['jobs']] == [(first, 1.5, 0.25, 5), (second, 2.0, 0.25, 3)]
