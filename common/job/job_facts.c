@@ -89,7 +89,8 @@ static bool may_be_empty(const struct mfl_job *job)
                kind == MFL_PARTITION_DISTRIBUTION;
 }
 
-uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
+/* As if none were left out. */
+static uint32_t least_drawn(const struct mfl_job *job, uint32_t population)
 {
         if (job->time == MFL_TIME_VIRTUAL && job->selection.kind != MFL_SELECT_POISSON)
                 return (uint32_t)ceil(job->limits.quorum * mfl_job_cohort_size(job, population));
@@ -102,6 +103,12 @@ uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
                 return job->selection.clients ? MFL_MIN(job->selection.clients, turn) : turn;
         }
         return mfl_job_cohort_size(job, population);
+}
+
+uint32_t mfl_job_cohort_least(const struct mfl_job *job, uint32_t population)
+{
+        uint32_t n = least_drawn(job, population);
+        return n > job->selection.n_without ? n - job->selection.n_without : MFL_MIN(n, 1u);
 }
 
 int mfl_job_check_ring(const struct mfl_job *job, uint64_t weight_max, struct mfl_error *err)

@@ -189,7 +189,10 @@ static int check_root(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                 return mfl_yaml_fail(doc, mfl_job_find_key(node, "client"), err,
                         "is %u, and the population has clients 0 to %u", spec->root.client,
                         job->data.clients - 1);
-        if (mfl_job_cohort_least(job, job->data.clients) < job->data.clients)
+        if (mfl_job_is_without(job, spec->root.client))
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "client"), err,
+                        "is %u, which selection.without leaves out: name another client", spec->root.client);
+        if (mfl_job_cohort_least(job, job->data.clients) < job->data.clients - job->selection.n_without)
                 return mfl_yaml_fail(doc, node, err,
                         "each round needs the root's update, and this selection may leave it out: let every "
                         "round take all clients");
