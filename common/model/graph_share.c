@@ -96,13 +96,16 @@ static bool is_generated(const struct mfl_layer *layer)
         return !strncmp(layer->name, stem, n) && *digits && !digits[strspn(digits, "0123456789")];
 }
 
+/* A file has each name once: the weight of layer `a`, and the same tensor as a value, are both "a.weight". */
 static void add_alias(struct mfl_graph *graph, const struct mfl_layer *layer, const char *suffix, int param)
 {
-        struct mfl_alias *alias = &graph->aliases[graph->n_aliases++];
+        struct mfl_alias *alias = &graph->aliases[graph->n_aliases];
         alias->param = param;
         alias->layer = (int)(layer - graph->layers);
-        alias->written = layer->sharing == MFL_SHARES_WEIGHT && !is_generated(layer);
         snprintf(alias->name, sizeof alias->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
+        alias->written = layer->sharing == MFL_SHARES_WEIGHT && !is_generated(layer) &&
+                         mfl_graph_find_param(graph, alias->name) < 0;
+        graph->n_aliases++;
 }
 
 int mfl_graph_share(struct mfl_graph *graph, int i, const char *suffix, const struct mfl_param *what,
