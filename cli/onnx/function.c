@@ -385,6 +385,10 @@ static bool is_clamp(const struct onnx_value *v, double *ret_a, double *ret_b)
         }
         if (inside < 3 || a == 0)
                 return false;
+        /* The line reaches an end, as that of relu(x - 1) does: it goes on beyond the samples, and has no bound there. */
+        if (is_close(first, a * mfl_onnx_sample_at(0) + b) ||
+                is_close(last, a * mfl_onnx_sample_at(ONNX_SAMPLES - 1) + b))
+                return false;
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 if (!is_close(mfl_onnx_value_at(v, i), fmin(fmax(a * mfl_onnx_sample_at(i) + b, low), high)))
                         return false;
