@@ -105,8 +105,10 @@ def save(net, example, path):
                 net.train()
             _check(net)
             stops, calls = _find_stops(net, examples)
-            exporter = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops, calls)
+            exporter, is_log = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops, calls)
             model = _describe(net, _initializers(unfinished), exporter)
+            if is_log:
+                model["log_softmax"] = True  # at the end, left out
             model["stops"] = [{"module": s.module, "class": s.kind, "by": s.by} for s in stops if not s.kept]
             proof, problem = _prove(net, examples, model)
         if problem:
@@ -439,12 +441,12 @@ def _export(net, inputs, path, stops, calls):
             for mode in modes:
                 stack.enter_context(mode())
             yield
-    with _only_torch(), _plain_forward(net, keep), _plain_functions(), _quiet():
+    with _only_torch(), _plain_forward(net, keep) as removed, _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
             try:
                 _export_once(net, inputs, path, {"dynamo": False} if "dynamo" in takes else {})
-                return "torchscript"
+                return "torchscript", bool(removed)
             except Exception as e:  # noqa: BLE001
                 problem = e
         if "dynamo" not in takes:
@@ -463,7 +465,7 @@ def _export(net, inputs, path, stops, calls):
                                   "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists") from e
             told = [re.sub(r"\x1b\[\d*m", "", str(x or e)).split("\n")[0] for x in (problem, e)]
             raise ExportError(f"PyTorch can't export this module: {told[0]}; nor with dynamo=True: {told[1]}") from e
-        return "dynamo"
+        return "dynamo", bool(removed)
 
 
 @contextlib.contextmanager
@@ -498,15 +500,18 @@ def _export_once(net, inputs, path, options):
 @contextlib.contextmanager
 def _plain_forward(net, within=contextlib.nullcontext):
     """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
-    forward, own = net.forward, net.__dict__.get("forward")
+    forward, own, removed = net.forward, net.__dict__.get("forward"), []
 
     def plain(*inputs):
         with within(), _logits() as logits:
-            return logits(_tensors(forward(*inputs)))
+            out = _tensors(forward(*inputs))
+            plain_out = logits(out)
+            removed.extend(o for o, p in zip(*(o if isinstance(o, tuple) else (o,) for o in (out, plain_out))) if o is not p)
+            return plain_out
 
     net.__dict__["forward"] = plain
     try:
-        yield
+        yield removed
     finally:
         del net.__dict__["forward"]
         if own is not None:
@@ -521,7 +526,7 @@ def _logits():
     for owner in (torch.nn.functional, torch, torch.Tensor):
         def log_softmax(x, dim=None, *args, plain=owner.log_softmax, **kwargs):
             out = plain(x, dim, *args, **kwargs)
-            if isinstance(dim, int) and dim % x.dim() in (x.dim() - 1, 1 if x.dim() > 3 else -1):
+            if isinstance(dim, int) and dim % x.dim() == (1 if x.dim() > 3 else x.dim() - 1):
                 before[id(out)] = x, out
             return out
         patches.append(unittest.mock.patch.object(owner, "log_softmax", log_softmax))

@@ -148,6 +148,18 @@ static void note_softmax(struct mfl_submission *s)
                 s->path);
 }
 
+/* Only losses of labels contain a softmax. */
+static int check_log_softmax(
+        const struct mfl_submission *s, const struct mfl_onnx_model *model, struct mfl_error *err)
+{
+        if (!model->log_softmax || mfl_loss_answers(s->job->training.loss) == MFL_ANSWERS_LABELS)
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "%s: the model ends in log_softmax, which mfl leaves out, since cross-entropy contains it; this "
+                "training.loss does not: write x - x.logsumexp(-1, keepdim=True) in the module",
+                s->path);
+}
+
 static int take_tensors(struct mfl_submission *s, struct mfl_error *err)
 {
         char *text;
@@ -193,6 +205,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = mfl_privacy_check_first(&s->job->privacy, mfl_job_rate(s->job), err);
         if (!r)
                 note_softmax(s);
+        if (!r)
+                r = check_log_softmax(s, &onnx.model, err);
         if (!r && onnx.model.params && prover)
                 r = mfl_job_prove(s, &onnx.model, prover, err);
         if (!r && onnx.model.params && !onnx.has_initial)

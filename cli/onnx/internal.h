@@ -175,6 +175,7 @@ struct onnx {
         uint8_t *bits;      /* one per element, for origin.c; NULL: not yet */
         char *notes;
         struct mfl_error *err;
+        bool log_softmax; /* at the end, left out */
 };
 
 /* read.c */

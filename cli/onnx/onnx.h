@@ -26,6 +26,7 @@ struct mfl_onnx_model {
         struct mfl_proof *proof; /* NULL: none */
         uint64_t proof_bytes;
         char no_proof[256]; /* why a described model has no proof */
+        bool log_softmax;   /* it ends in log_softmax, which is left out */
 };
 void mfl_onnx_model_deinit(struct mfl_onnx_model *model);
 

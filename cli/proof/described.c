@@ -203,6 +203,11 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
         return read_padding(d, err);
 }
 
+bool mfl_described_log_softmax(const struct mfl_described *d)
+{
+        return json_is_true(json_object_get(d->model, "log_softmax"));
+}
+
 /* ---- mfl.proof ---- */
 
 static int read_inputs(struct mfl_described *d, struct mfl_error *err)

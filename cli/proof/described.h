@@ -34,6 +34,8 @@ void mfl_described_tag(const struct mfl_described *described, const char *initia
  * layers are not trained: those whose tensors don't require gradients, or are no parameters. */
 int mfl_described_locate(struct mfl_described *described, const struct mfl_graph *graph, const float *params,
         struct mfl_error *err);
+/* Whether the module ends in log_softmax, which the file lacks. */
+bool mfl_described_log_softmax(const struct mfl_described *described);
 bool mfl_described_frozen(const struct mfl_described *described, int layer);
 /* The padding_idx of the layer, an embedding; -1: it has none. */
 int64_t mfl_described_padding(const struct mfl_described *described, int layer);

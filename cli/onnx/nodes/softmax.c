@@ -35,6 +35,7 @@ int mfl_onnx_softmax(struct onnx *o)
                 return mfl_onnx_fail(o, "is over the batch; choose a dimension of the sample (dim=-1)");
         bool last = axis == x->shape.rank - 1;
         if (log && is_output(o) && last) {
+                o->log_softmax = true;
                 mfl_onnx_note(o, "the LogSoftmax at the end was removed: the loss takes logits, as "
                                  "CrossEntropyLoss does");
                 r = mfl_onnx_view(o, view, &view->shape, NULL, &v);

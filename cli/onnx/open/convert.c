@@ -418,6 +418,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
         else
                 r = convert(&o, &model);
         model.own = o.own;
+        model.log_softmax = o.log_softmax || (described && mfl_described_log_softmax(described));
         while (o.blocks) {
                 struct onnx_block *next = o.blocks->next;
                 free(o.blocks);
