@@ -374,10 +374,16 @@ class _Places(torch.overrides.TorchFunctionMode):
     def ones(self, places, n):
         return _equal(places.unsqueeze(-1), torch.arange(n))
 
+    def wrapped(self, places, n):
+        """As an index: -1 is the last place."""
+        return self.ones(places, n) | self.ones(places + n, n)
+
     def one_hot(self, places, num_classes=-1):
         return self.ones(places, num_classes).long() if num_classes > 0 else None
 
-    def embedding(self, places, weight, *args, **kwargs):
+    def embedding(self, places, weight, padding_idx=None, *args, **kwargs):
+        if padding_idx is not None and self.knows(places):
+            raise ExportError("an embedding with padding_idx at computed places: mfl would train that row, too: leave padding_idx out")
         return self.ones(places, int(weight.shape[0])).to(weight.dtype) @ weight if self.knows(places) else None
 
     def turned(self, dim, *tensors):
@@ -398,6 +404,9 @@ class _Places(torch.overrides.TorchFunctionMode):
             return None
         kind = x.dtype if x.is_floating_point() else torch.float32
         at = self.ones(places, int(base.shape[-1])).to(kind)
+        n = int(places.shape[-1])
+        if not add and n > 1:  # of equal places the last one is written, as PyTorch does on the CPU
+            at = at * (torch.ones(n, n, dtype=kind).triu(1) @ at < 0.5).to(kind)
         written = (at * (new.unsqueeze(-1) if isinstance(new, torch.Tensor) and new.dim() else new)).sum(-2)
         return ((base if add else base * (1 - at.sum(-2))) + written).transpose(dim, -1)
 
@@ -406,13 +415,13 @@ class _Places(torch.overrides.TorchFunctionMode):
 
     def getitem(self, x, key):
         if self.knows(key) and x.is_floating_point():
-            return self.ones(key, int(x.shape[0])).to(x.dtype) @ x if x.dim() == 2 else None
+            return self.wrapped(key, int(x.shape[0])).to(x.dtype) @ x if x.dim() == 2 else None
         if not isinstance(key, tuple) or len(key) != 2 or not self.knows(key[1]) or key[1].dim() != 1 or x.dim() != 3:
             return None
         rows = key[0]
         if not isinstance(rows, torch.Tensor) or not torch.equal(rows, torch.arange(len(rows))) or len(rows) != len(x):
             return None
-        return (self.ones(key[1], int(x.shape[1])).to(x.dtype).unsqueeze(-1) * x).sum(1)
+        return (self.wrapped(key[1], int(x.shape[1])).to(x.dtype).unsqueeze(-1) * x).sum(1)
 
 
 def _equal(places, other):
