@@ -41,9 +41,37 @@ static void window(struct onnx_writer *w, const struct mfl_layer *l)
                 two(w, "dilations", l->dilation);
 }
 
+/* The weight of another layer that has another shape, as a parameter that is a value may, is reshaped. */
+static const char *weight_of(struct onnx_writer *w, const struct mfl_layer *l)
+{
+        const struct mfl_shape *in = &w->graph->layers[l->input].out;
+        int64_t n = l->out_channels, groups = l->conv_groups;
+        switch (l->op) {
+        case MFL_OP_CONV2D:
+                return mfl_onnx_writer_shaped(w, l->param_weight,
+                        (const int64_t[]){n, in->dim[0] / groups, l->kernel[0], l->kernel[1]}, 4);
+        case MFL_OP_CONVTRANSPOSE2D:
+                return mfl_onnx_writer_shaped(w, l->param_weight,
+                        (const int64_t[]){in->dim[0], n / groups, l->kernel[0], l->kernel[1]}, 4);
+        case MFL_OP_DENSE: {
+                int64_t features = mfl_graph_features(w->graph, (int)(l - w->graph->layers));
+                return mfl_onnx_writer_shaped(w, l->param_weight,
+                        l->turned ? (const int64_t[]){features, n} : (const int64_t[]){n, features}, 2);
+        }
+        case MFL_OP_EMBEDDING:
+                return mfl_onnx_writer_shaped(w, l->param_weight, (const int64_t[]){l->vocabulary, n}, 2);
+        case MFL_OP_WEIGHT:
+                return mfl_onnx_writer_shaped(w, l->param_weight, l->shape.dim, l->shape.rank);
+        default: { /* norms */
+                int64_t channels = l->op == MFL_OP_BATCHNORM ? l->out.dim[0] : l->out.dim[l->out.rank - 1];
+                return mfl_onnx_writer_shaped(w, l->param_weight, &channels, 1);
+        }
+        }
+}
+
 static void write_conv(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *weight = mfl_onnx_writer_param(w, l->param_weight);
+        const char *weight = weight_of(w, l);
         const char *bias = l->bias ? mfl_onnx_writer_param(w, l->param_bias) : NULL;
         const char *inputs[] = {in, weight, bias};
         mfl_onnx_writer_node(w, l->op == MFL_OP_CONV2D ? "Conv" : "ConvTranspose", out, bias ? 3 : 2, inputs);
@@ -58,7 +86,7 @@ static const char *dense_weight(struct onnx_writer *w, const struct mfl_layer *l
 {
         const struct mfl_param *p = &w->graph->params[l->param_weight];
         if (!l->lora_rank)
-                return mfl_onnx_writer_param(w, l->param_weight);
+                return weight_of(w, l);
         const float *weight = w->params + p->offset,
                     *a = w->params + w->graph->params[l->param_weight2].offset,
                     *b = w->params + w->graph->params[l->param_bias2].offset;
@@ -124,8 +152,7 @@ static int write_pool(struct onnx_writer *w, const struct mfl_layer *l, const ch
 /* https://pytorch.org/docs/stable/generated/torch.nn.GELU.html */
 static void write_batchnorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *weight = mfl_onnx_writer_param(w, l->param_weight),
-                   *bias = mfl_onnx_writer_param(w, l->param_bias),
+        const char *weight = weight_of(w, l), *bias = mfl_onnx_writer_param(w, l->param_bias),
                    *mean = mfl_onnx_writer_param(w, l->param_mean),
                    *var = mfl_onnx_writer_param(w, l->param_var);
         NODE(w, "BatchNormalization", out, in, weight, bias, mean, var);
@@ -154,8 +181,7 @@ static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, co
 
 static void write_layernorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *inputs[] = {in, mfl_onnx_writer_param(w, l->param_weight),
-                l->bias ? mfl_onnx_writer_param(w, l->param_bias) : NULL};
+        const char *inputs[] = {in, weight_of(w, l), l->bias ? mfl_onnx_writer_param(w, l->param_bias) : NULL};
         mfl_onnx_writer_node(w, "LayerNormalization", out, l->bias ? 3 : 2, inputs);
         mfl_onnx_writer_int(w, "axis", -1);
         mfl_onnx_writer_float(w, "epsilon", l->eps);
@@ -171,7 +197,7 @@ static void write_rmsnorm(struct onnx_writer *w, const struct mfl_layer *l, cons
                 w, "Add", mfl_onnx_writer_name(w, "sum"), mean, mfl_onnx_writer_scalar(w, "eps", l->eps));
         const char *root = NODE(w, "Sqrt", mfl_onnx_writer_name(w, "root"), sum);
         const char *normed = NODE(w, "Div", mfl_onnx_writer_name(w, "normed"), in, root);
-        NODE(w, "Mul", out, normed, mfl_onnx_writer_param(w, l->param_weight));
+        NODE(w, "Mul", out, normed, weight_of(w, l));
 }
 
 static const char *part_of_heads(struct onnx_writer *w, const char *all, const char *what, int64_t which)
@@ -205,7 +231,7 @@ static void write_embedding(struct onnx_writer *w, const struct mfl_layer *l, co
                 tokens = NODE(w, "Cast", mfl_onnx_writer_name(w, "codes"), in);
                 mfl_onnx_writer_int(w, "to", 7); /* int64 */
         }
-        NODE(w, "Gather", out, mfl_onnx_writer_param(w, l->param_weight), tokens);
+        NODE(w, "Gather", out, weight_of(w, l), tokens);
 }
 
 static void write_mask(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
@@ -355,7 +381,7 @@ static void write_weight(struct onnx_writer *w, const struct mfl_layer *l, const
                              (mfl_op_inputs(reader->op) > 1 && reader->input2 == own);
                 computed = computed || (reads && (!is_join(reader->op) || is_of_params(g, i)));
         }
-        const char *data = mfl_onnx_writer_param(w, l->param_weight);
+        const char *data = weight_of(w, l);
         if (!computed) {
                 NODE(w, "Identity", out, data);
                 return;

@@ -267,7 +267,7 @@ const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64
         if (p->n_uses == 1)
                 return mfl_onnx_writer_tensor(w, p->name, dims, n_dims, data, p->count);
         const char *shared = mfl_onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, data, p->count);
-        if (n_dims == p->shape.rank)
+        if (n_dims == p->shape.rank && !memcmp(dims, p->shape.dim, (size_t)n_dims * sizeof *dims))
                 return shared;
         const char *inputs[] = {shared, mfl_onnx_writer_whole(w, "shape", dims, n_dims)};
         return mfl_onnx_writer_node(w, "Reshape", mfl_onnx_writer_name(w, "shaped"), 2, inputs);
