@@ -85,6 +85,11 @@ REFUSED_CALLS = {
     _nn.functional.gumbel_softmax: "draws random numbers, which mfl does for dropout and stochastic depth alone: use torch.softmax",
 }
 
+def _changes(func, x, *args, **kwargs):
+    """Whether the call is not the identity, as dropout with p=0 is."""
+    return "dropout" not in func.__name__ or kwargs.get("p", args[0] if args else 0.5) > 0
+
+
 Ordered = collections.namedtuple("Ordered", ("values", "indices"))
 
 
@@ -179,7 +184,7 @@ class _Watch(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         self.calls.setdefault(getattr(func, "__name__", "").replace("inverse", "linalg_inv"), self.scopes[-1])
-        if func in REFUSED_CALLS and (len(args) < 2 or kwargs and kwargs.get("p", 1) or not isinstance(args[1], float) or args[1]):
+        if func in REFUSED_CALLS and _changes(func, *args, **(kwargs or {})):
             self.refused.setdefault((self.scopes[-1], func.__name__), REFUSED_CALLS[func])
         if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             if func in DETACHES:
