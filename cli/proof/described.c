@@ -174,7 +174,8 @@ static int read_padding(struct mfl_described *d, struct mfl_error *err)
 static int read_model(struct mfl_described *d, struct mfl_error *err)
 {
         static const uint32_t first[1] = {0};
-        const json_t *list = json_object_get(d->model, "parameters");
+        const json_t *list = json_object_get(d->model, "parameters"),
+                     *eval = json_object_get(d->model, "eval");
         uint64_t format;
         if (!get_count(json_object_get(d->model, "format"), INT32_MAX, &format) || !json_is_array(list) ||
                 json_array_size(list) > PARAMS_MAX)
@@ -200,6 +201,14 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
                 d->params[i].n = 1;
         }
         d->why_not = json_string_value(json_object_get(d->model, "no_proof"));
+        if (json_array_size(eval)) /* of an earlier mfl_export, which kept batch norm in eval mode as batch norm */
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: batch norm %.80s keeps its running statistics, which an earlier mfl_export.py wrote "
+                        "as one that trains them: export the module again",
+                        d->path,
+                        json_string_value(json_array_get(eval, 0))
+                                ? json_string_value(json_array_get(eval, 0))
+                                : "?");
         return read_padding(d, err);
 }
 
