@@ -70,8 +70,13 @@ static bool is_reshaped(const struct mfl_layer *layer, const struct mfl_layer *o
 {
         if (layer->op != MFL_OP_WEIGHT && other->op != MFL_OP_WEIGHT)
                 return false;
+        /* Of a matrix that has the sizes of the other one turned, it is more likely that shares_transposed is meant. */
+        bool swapped = own->rank == 2 && shape->rank == 2 && own->dim[0] == shape->dim[1] &&
+                       own->dim[1] == shape->dim[0];
         if (layer->sharing == MFL_SHARES_WEIGHT)
-                return mfl_shape_count(own) == mfl_shape_count(shape);
+                return mfl_shape_count(own) == mfl_shape_count(shape) && !swapped;
+        if (layer->sharing == MFL_SHARES_ALL)
+                return mfl_shape_equal(own, &other->shape);
         return shape->rank == 3 && shape->dim[0] == 1 && shape->dim[1] == own->dim[0] &&
                shape->dim[2] == own->dim[1];
 }
@@ -130,6 +135,10 @@ int mfl_graph_share(struct mfl_graph *graph, int i, const char *suffix, const st
         if (!mfl_shape_equal(&own, &shared->shape) &&
                 !(index == &layer->param_weight && is_reshaped(layer, other, &own, &shared->shape)))
                 return fail_shape(layer, other, suffix, &what->shape, &shared->shape, err);
+        /* Files have the tensor as the module has it, not as a value that is computed before has it. */
+        if (index == &layer->param_weight && !turned && layer->op != MFL_OP_WEIGHT &&
+                graph->layers[shared->layer].op == MFL_OP_WEIGHT)
+                shared->shape = own;
         trained = trained && !layer->frozen;
         if (trained != shared->trained)
                 return mfl_fail(err, MFL_INVALID,
