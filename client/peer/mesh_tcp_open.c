@@ -15,6 +15,7 @@
 #include "client/peer/dial.h"
 #include "client/peer/port.h"
 #include "client/peer/reach.h"
+#include "proto/stream.h"
 
 #define AGAIN_MS 10u
 #define AGAIN_MS_MAX 250u
@@ -82,6 +83,18 @@ static int dial(struct opening *opening, uint32_t rank, struct peer_link **ret_l
         return mfl_peer_dial(o->address[rank], opening->context, &greeting, o->cancel, ret_link, err);
 }
 
+/* Whether it is at this rank's own host: a firewall around that is not between them. */
+static bool is_beside(const struct mfl_mesh_tcp_options *o, uint32_t rank)
+{
+        const char *text[] = {o->address[o->rank], o->address[rank]};
+        char host[2][256], port[16];
+        struct mfl_error err;
+        for (int i = 0; i < 2; i++)
+                if (!text[i] || mfl_address_parse(text[i], host[i], sizeof host[i], port, sizeof port, &err))
+                        return false;
+        return *host[0] && !strcmp(host[0], host[1]);
+}
+
 /* One rank can't be reached at its address. */
 static int look_around(struct opening *opening, uint32_t rank, struct mfl_error *err)
 {
@@ -89,7 +102,7 @@ static int look_around(struct opening *opening, uint32_t rank, struct mfl_error 
         const char *others[MFL_MESH_RANKS_MAX];
         uint32_t tried;
         for (uint32_t r = 0; r < o->n_ranks; r++)
-                others[r] = is_local(o, r) ? NULL : o->address[r];
+                others[r] = is_local(o, r) || is_beside(o, r) ? NULL : o->address[r];
         uint32_t found = mfl_peer_reach(others, o->n_ranks, o->address[rank], o->cancel, &tried);
         size_t length = strlen(err->text);
         if (tried && found == o->n_ranks && !(o->cancel && atomic_load(o->cancel))) {

@@ -207,8 +207,10 @@ void mfl_core_team_done(struct mfl_core *core, struct core_task *task)
                 if (!relation)
                         continue;
                 relation->wide_fails = relation->wide_round = 0;
-                relation->wide_reached |= i + 1 < team->n_members; /* each connects to those before it */
-                relation->wide_reaches |= i > 0;
+                /* Each connects to those before it; daemons of one node stand side by side, and say nothing of a firewall around it. */
+                const struct core_node *node = team->member[i].task->daemon->node;
+                relation->wide_reached |= team->member[team->n_members - 1].task->daemon->node != node;
+                relation->wide_reaches |= team->member[0].task->daemon->node != node;
         }
         if (team)
                 end(core, team, NULL, "the team's leader has the result");

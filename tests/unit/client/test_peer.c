@@ -49,11 +49,11 @@ static struct mfl_peer_port *open_port(const char *cert)
         return port;
 }
 
-/* One of two or three ranks. */
+/* One of two ranks, or of up to four. */
 struct rank {
         pthread_t thread;
         struct mfl_mesh_tcp_options options;
-        const char *address[3];
+        const char *address[4];
         struct mfl_mesh *mesh;
         struct mfl_error err;
         uint32_t accused;
@@ -260,6 +260,7 @@ static void who_reaches_nobody_accuses_itself(void **state)
         mfl_peer_port_close(gone);
         struct rank rank = rank_of(port, 1, closed, "k");
         rank.options.n_ranks = 3;
+        rank.address[1] = "127.0.0.2:1"; /* another host */
         rank.address[2] = mfl_peer_port_address(other);
         begin(&rank);
         end(&rank);
@@ -271,6 +272,7 @@ static void who_reaches_nobody_accuses_itself(void **state)
         for (int i = 0; i < 3; i++) {
                 rank = rank_of(port, 1, closed, "k");
                 rank.options.n_ranks = 3;
+                rank.address[1] = "127.0.0.2:1";
                 rank.address[2] = nobody[i];
                 begin(&rank);
                 end(&rank);
@@ -279,6 +281,16 @@ static void who_reaches_nobody_accuses_itself(void **state)
                         isolated ? "refused; nor can 1 other" : "refused");
                 expect_loss(&rank, isolated ? MFL_MESH_ISOLATED : MFL_MESH_UNREACHED);
         }
+        /* That it reaches rank 3, at its own host, says nothing. */
+        rank = rank_of(port, 1, "127.0.0.2:1", "k");
+        rank.options.n_ranks = 4;
+        rank.address[1] = "127.0.0.1:1";
+        rank.address[2] = "127.0.0.3:1";
+        rank.address[3] = mfl_peer_port_address(other);
+        begin(&rank);
+        end(&rank);
+        expect(&rank, MFL_MESH_BROKEN, 2, "refused; nor can 1 other");
+        expect_loss(&rank, MFL_MESH_ISOLATED);
         mfl_peer_port_close(other);
         mfl_peer_port_close(port);
 }
