@@ -284,11 +284,16 @@ struct verdict {
  * the accused, and it has connected to nobody. Where nothing is known of either, each is given up in turn, and the next teams tell. */
 static struct verdict judge_two(const struct core_task *by, const struct core_task *accused)
 {
-        const struct core_relation *a = mfl_core_relation_find(by->daemon, by->job);
+        struct core_relation *a = mfl_core_relation_find(by->daemon, by->job);
         const struct core_relation *b = mfl_core_relation_find(accused->daemon, by->job);
         struct verdict verdict = {accused, MFL_TEAM_UNREACHED, false};
-        if (by->team->n_members != 2 || !a || !b || a->wide_reaches)
+        if (by->team->n_members != 2 || !a || !b)
                 return verdict;
+        /* Either has changed where the one reached others and the other was reached: what is known of both is out of date. */
+        if (a->wide_reaches) {
+                a->wide_reaches = !b->wide_reached;
+                return verdict;
+        }
         if (b->wide_reached || b->wide_fails > a->wide_fails)
                 verdict = (struct verdict){by, MFL_TEAM_ISOLATED, b->wide_reached};
         return verdict;

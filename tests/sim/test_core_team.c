@@ -643,6 +643,26 @@ static void of_two_others_decide_who_is_at_fault(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Teams of two; d2 has connected to d1 before, and then can't connect to anybody any more. */
+static void who_reached_others_once_may_be_at_fault_later(void **state)
+{
+        struct bed bed;
+        struct mfl_team_totals totals;
+        setup_three(&bed, 2);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        end_round(&bed, 1, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED); /* d1: it is the first time */
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
+        end_round(&bed, 2, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
+        assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+        assert_string_equal(totals.last, "daemon d2 can't connect to daemon d1: closed");
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1"); /* now d2 */
+        mfl_core_free(bed.core);
+}
+
 static void who_is_accused_rests(void **state)
 {
         struct bed bed;
@@ -737,6 +757,7 @@ int main(void)
                 cmocka_unit_test(a_number_is_a_number),
                 cmocka_unit_test(who_reaches_nobody_is_left_alone),
                 cmocka_unit_test(of_two_others_decide_who_is_at_fault),
+                cmocka_unit_test(who_reached_others_once_may_be_at_fault_later),
                 cmocka_unit_test(who_is_accused_rests),
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),
