@@ -663,6 +663,26 @@ static void who_reached_others_once_may_be_at_fault_later(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Of two members the first one waits for the second one, and neither has others to try. */
+static void what_a_member_cannot_know_blames_nobody(void **state)
+{
+        static const struct {
+                uint32_t by, accused, loss;
+        } lies[] = {{2, 1, MFL_TEAM_ISOLATED}, {1, 2, MFL_TEAM_ISOLATED}, {1, 2, MFL_TEAM_UNREACHED}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(lies); i++) {
+                struct bed bed;
+                struct mfl_team_totals totals;
+                setup_three(&bed, 2);
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+                say_unreached(&bed, lies[i].by, lies[i].accused, lies[i].loss);
+                assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
+                assert_int_equal(totals.unreached, 0);
+                end_round(&bed, bed.busy[1] && bed.task[1].kind == MFL_TASK_TRAIN ? 1 : 2, fast_line);
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+                mfl_core_free(bed.core);
+        }
+}
+
 static void who_is_accused_rests(void **state)
 {
         struct bed bed;
@@ -758,6 +778,7 @@ int main(void)
                 cmocka_unit_test(who_reaches_nobody_is_left_alone),
                 cmocka_unit_test(of_two_others_decide_who_is_at_fault),
                 cmocka_unit_test(who_reached_others_once_may_be_at_fault_later),
+                cmocka_unit_test(what_a_member_cannot_know_blames_nobody),
                 cmocka_unit_test(who_is_accused_rests),
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),
