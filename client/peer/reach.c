@@ -14,23 +14,31 @@
 
 #define REACH_MS 3000u
 #define TURN_MS 20
+#define EACH_MAX 4u /* addresses of one name */
 
-/* -1: it can't be reached. */
-static int begin(const char *text)
+static int begin_one(const struct addrinfo *info)
+{
+        int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (fd >= 0 && connect(fd, info->ai_addr, info->ai_addrlen) && errno != EINPROGRESS) {
+                close(fd);
+                fd = -1;
+        }
+        return fd;
+}
+
+/* To all addresses that a name has. */
+static void begin(const char *text, struct pollfd *fds)
 {
         char host[256], port[16];
         struct addrinfo *all, hints = {.ai_socktype = SOCK_STREAM};
         struct mfl_error err;
+        uint32_t n = 0;
         if (mfl_address_parse(text, host, sizeof host, port, sizeof port, &err) ||
                 getaddrinfo(host, port, &hints, &all))
-                return -1;
-        int fd = socket(all->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (fd >= 0 && connect(fd, all->ai_addr, all->ai_addrlen) && errno != EINPROGRESS) {
-                close(fd);
-                fd = -1;
-        }
+                return;
+        for (const struct addrinfo *info = all; info && n < EACH_MAX; info = info->ai_next)
+                fds[n++].fd = begin_one(info);
         freeaddrinfo(all);
-        return fd;
 }
 
 static bool is_wanted(const char *const *address, uint32_t i, const char *without)
@@ -61,25 +69,29 @@ static bool has_connected(struct pollfd *one)
 uint32_t mfl_peer_reach(const char *const *address, uint32_t n, const char *without,
         const atomic_bool *cancel, uint32_t *ret_tried)
 {
-        struct pollfd fds[MFL_MESH_RANKS_MAX];
-        uint32_t tried = 0, found = n, open = 0;
+        struct pollfd fds[EACH_MAX * MFL_MESH_RANKS_MAX];
+        uint32_t tried = 0, found = n, open = 0, n_fds = EACH_MAX * n;
         mfl_assert(n <= MFL_MESH_RANKS_MAX);
+        for (uint32_t i = 0; i < n_fds; i++)
+                fds[i] = (struct pollfd){.fd = -1, .events = POLLOUT};
         for (uint32_t i = 0; i < n; i++) {
-                bool wanted = is_wanted(address, i, without);
-                tried += wanted;
-                fds[i] = (struct pollfd){.fd = wanted ? begin(address[i]) : -1, .events = POLLOUT};
-                open += fds[i].fd >= 0;
+                if (!is_wanted(address, i, without))
+                        continue;
+                tried++;
+                begin(address[i], &fds[EACH_MAX * i]);
         }
+        for (uint32_t i = 0; i < n_fds; i++)
+                open += fds[i].fd >= 0;
         uint64_t end_ms = mfl_now_ms() + REACH_MS;
         while (open && found == n && mfl_now_ms() < end_ms && !(cancel && atomic_load(cancel))) {
-                poll(fds, n, TURN_MS);
+                poll(fds, n_fds, TURN_MS);
                 open = 0;
-                for (uint32_t i = n; i-- > 0;) {
-                        found = has_connected(&fds[i]) ? i : found;
+                for (uint32_t i = n_fds; i-- > 0;) {
+                        found = has_connected(&fds[i]) ? i / EACH_MAX : found;
                         open += fds[i].fd >= 0;
                 }
         }
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < n_fds; i++)
                 if (fds[i].fd >= 0)
                         close(fds[i].fd);
         *ret_tried = tried;
