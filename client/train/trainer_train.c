@@ -20,9 +20,11 @@ static int resume_lane(
         int r = mfl_trainer_resume(run, slot, lane->local.client, &step, &score, &squares, err);
         if (r || !step)
                 return r;
-        if (step > lane->local.n_steps)
+        if (step > lane->local.n_steps) {
+                lane->active = false; /* what it gave is not kept for the next team */
                 return mfl_fail(err, MFL_TEAM_BROKEN, "a member says that it has taken %u steps of %llu",
                         step, (unsigned long long)lane->local.n_steps);
+        }
         uint64_t rows = mfl_trainer_local_skip(run, lane, step);
         item->loss_sum = score.loss_sum;
         item->square_sum = squares;
