@@ -90,6 +90,16 @@ static int keep_whole(struct trainer_run *run, const struct trainer_lane *lane, 
         return r;
 }
 
+/* What was not taken since it is kept already. */
+static void give_back(struct trainer_run *run, const struct trainer_team *team)
+{
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < team->n; i++)
+                bytes += mfl_team_snapshots_bytes(team->ranks[i].team);
+        run->job->kept->bytes -= bytes;
+        mfl_trainer_memory_release(&run->trainer->memory, bytes);
+}
+
 /* What this process's ranks have of snapshots. A team that broke in its first one may leave no whole one, and then what it was to
  * go on from is still needed. */
 static int keep_shards(struct trainer_run *run, const struct trainer_lane *lane,
@@ -103,12 +113,17 @@ static int keep_shards(struct trainer_run *run, const struct trainer_lane *lane,
         }
         if (whole || !is_of(run->job->kept, run->request->task, lane->local.client))
                 mfl_trainer_kept_drop(run->trainer, run->job);
+        /* What it was to go on from is of use also if there is no room for more. */
+        bool older = run->job->kept != NULL;
         int r = bytes ? reserve(run, lane, bytes, err) : 0;
-        for (uint32_t i = 0; bytes && !r && i < team->n; i++)
+        bool reserved = bytes && !r;
+        for (uint32_t i = 0; reserved && !r && i < team->n; i++)
                 r = mfl_team_snapshots_take(team->ranks[i].team, &run->job->kept->state, err);
-        if (r)
+        if (r && !older)
                 mfl_trainer_kept_drop(run->trainer, run->job);
-        return r;
+        else if (reserved)
+                give_back(run, team);
+        return older ? 0 : r;
 }
 
 static bool has_shards(const struct trainer_team *team)
