@@ -193,6 +193,7 @@ void mfl_team_begin(struct mfl_team *team)
         team->torn = false;
         team->done = 0;
         team->score = (struct mfl_score){0};
+        mfl_team_snapshots_forget(team->snapshots);
 }
 
 void mfl_team_set_note(struct mfl_team *team, int64_t note)

@@ -99,6 +99,8 @@ int mfl_team_state_add(struct mfl_team_state **state, struct team_shard **shard,
 
 int mfl_team_snapshots_new(struct mfl_team *team, struct mfl_error *err);
 void mfl_team_snapshots_free(struct team_snapshots *snapshots); /* NULL is fine */
+/* Those taken so far are of another training. NULL is fine. */
+void mfl_team_snapshots_forget(struct team_snapshots *snapshots);
 uint64_t mfl_team_snapshots_held(const struct team_snapshots *snapshots);
 bool mfl_team_snapshot_due(const struct mfl_team *team);
 /* By all ranks, between steps. */

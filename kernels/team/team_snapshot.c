@@ -87,12 +87,20 @@ int mfl_team_snapshots_new(struct mfl_team *team, struct mfl_error *err)
         return 0;
 }
 
-void mfl_team_snapshots_free(struct team_snapshots *s)
+void mfl_team_snapshots_forget(struct team_snapshots *s)
 {
         for (uint32_t i = 0; s && i < s->n; i++) {
                 mfl_team_shard_free(s->whole[i]);
                 mfl_team_shard_free(s->next[i]);
+                s->whole[i] = s->next[i] = NULL;
         }
+        if (s)
+                s->copied = false;
+}
+
+void mfl_team_snapshots_free(struct team_snapshots *s)
+{
+        mfl_team_snapshots_forget(s);
         free(s);
 }
 
