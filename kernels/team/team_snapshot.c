@@ -4,6 +4,9 @@
 
 /* Of a snapshot's operations, beyond those of the step that follows it. */
 #define SEQUENCE_FIRST ((uint32_t)1 << 30)
+/* Whoever waits for a rank that itself waits for a lost one must not give up first, and accuse it: of two operations the later one in
+ * pass_all's order gets so much more time. */
+#define LATER_MS 1000u
 
 struct team_snapshots {
         uint32_t n; /* shards: the own one first, then those of the ranks that this one keeps */
@@ -127,16 +130,20 @@ struct taking {
         struct mfl_team *team;
         const atomic_bool *cancel;
         struct mfl_error *err;
+        uint64_t start_ns; /* the same at all ranks, but for a message's way */
 };
 
-static int exchange(const struct taking *taking, uint32_t sequence, struct mfl_mesh_op op)
+/* position: of the shard that is passed, in their order; that of the barrier: n_ranks. */
+static int exchange(const struct taking *taking, uint32_t position, uint32_t sequence, struct mfl_mesh_op op)
 {
         struct mfl_team *team = taking->team;
-        uint64_t start_ns = mfl_now_ns();
+        uint64_t start_ns = mfl_now_ns(), spent_ms = (start_ns - taking->start_ns) / 1000000;
+        uint64_t limit_ms = (uint64_t)team->options.deadline_ms + (uint64_t)position * LATER_MS;
+        limit_ms = MFL_MIN(limit_ms > spent_ms ? limit_ms - spent_ms : 1, (uint64_t)UINT32_MAX);
         op.step = team->done;
         op.sequence = SEQUENCE_FIRST + sequence;
         op.type = MFL_MESH_F32;
-        int rc = mfl_mesh_run(team->mesh, &op, team->options.deadline_ms, taking->cancel, taking->err);
+        int rc = mfl_mesh_run(team->mesh, &op, (uint32_t)limit_ms, taking->cancel, taking->err);
         team->times.exchange += mfl_now_ns() - start_ns;
         return rc;
 }
@@ -155,7 +162,7 @@ static void copy_own(const struct mfl_team *team, struct team_shard *shard)
 }
 
 /* A shard's vectors go from its owner to its keeper; this rank is one of them. */
-static int pass(const struct taking *taking, uint32_t owner, struct team_shard *shard)
+static int pass(const struct taking *taking, uint32_t position, uint32_t owner, struct team_shard *shard)
 {
         const struct mfl_team *team = taking->team;
         bool sends = owner == team->mesh->rank;
@@ -163,7 +170,7 @@ static int pass(const struct taking *taking, uint32_t owner, struct team_shard *
         int rc = 0;
         for (uint32_t v = 0; !rc && shard->n && v < MFL_ARRAY_SIZE(vector); v++)
                 if (vector[v])
-                        rc = exchange(taking, v,
+                        rc = exchange(taking, position, v,
                                 (struct mfl_mesh_op){.kind = sends ? MFL_MESH_SEND : MFL_MESH_RECV,
                                         .peer = sends ? team->options.keeper[owner] : owner,
                                         .in = vector[v],
@@ -184,12 +191,12 @@ static struct team_shard *shard_of(const struct team_snapshots *s, uint32_t owne
 static int pass_all(const struct taking *taking)
 {
         struct mfl_team *team = taking->team;
-        uint32_t rank = team->mesh->rank;
+        uint32_t rank = team->mesh->rank, position = 0;
         int rc = 0;
         for (uint32_t odd = 0; odd < 2; odd++)
-                for (uint32_t r = odd; !rc && r < team->mesh->n_ranks; r += 2)
+                for (uint32_t r = odd; !rc && r < team->mesh->n_ranks; r += 2, position++)
                         if (r == rank || team->options.keeper[r] == rank)
-                                rc = pass(taking, r, shard_of(team->snapshots, r));
+                                rc = pass(taking, position, r, shard_of(team->snapshots, r));
         return rc;
 }
 
@@ -214,7 +221,7 @@ static void swap(struct team_shard **a, struct team_shard **b)
 int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct mfl_error *err)
 {
         struct team_snapshots *s = team->snapshots;
-        const struct taking taking = {team, cancel, err};
+        const struct taking taking = {team, cancel, err, mfl_now_ns()};
         int rc = make_shards(team, err);
         s->copied = false;
         if (rc)
@@ -225,7 +232,8 @@ int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct m
         rc = pass_all(&taking);
         s->copied = !rc;
         if (!rc)
-                rc = exchange(&taking, MFL_MESH_RANKS_MAX, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
+                rc = exchange(&taking, team->mesh->n_ranks, MFL_MESH_RANKS_MAX,
+                        (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         for (uint32_t i = 0; !rc && i < s->n; i++)
                 swap(&s->whole[i], &s->next[i]);
         s->copied = s->copied && rc;
