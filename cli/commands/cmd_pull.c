@@ -144,7 +144,8 @@ static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
         printf("%s: the changes of %u client%s in round %u of %s, %" PRIu64 " parameters each\n", p.path, n,
                 n == 1 ? "" : "s", p.round, job, p.n_params);
         if (n < counted)
-                printf("the round has counted %u clients: those of the others are not kept (debug.deltas)\n", counted);
+                printf("the round has counted %u clients: those of the others are not kept (debug.deltas)\n",
+                        counted);
         return mfl_cli_flush(err);
 }
 

@@ -155,7 +155,8 @@ static int check_log_softmax(
         if (!model->log_softmax || mfl_loss_answers(s->job->training.loss) == MFL_ANSWERS_LABELS)
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "%s: the model ends in log_softmax, which mfl leaves out, since cross-entropy contains it; this "
+                "%s: the model ends in log_softmax, which mfl leaves out, since cross-entropy contains it; "
+                "this "
                 "training.loss does not: write x - x.logsumexp(-1, keepdim=True) in the module",
                 s->path);
 }

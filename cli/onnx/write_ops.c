@@ -181,7 +181,8 @@ static void write_groupnorm(struct onnx_writer *w, const struct mfl_layer *l, co
 
 static void write_layernorm(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
-        const char *inputs[] = {in, weight_of(w, l), l->bias ? mfl_onnx_writer_param(w, l->param_bias) : NULL};
+        const char *inputs[] = {
+                in, weight_of(w, l), l->bias ? mfl_onnx_writer_param(w, l->param_bias) : NULL};
         mfl_onnx_writer_node(w, "LayerNormalization", out, l->bias ? 3 : 2, inputs);
         mfl_onnx_writer_int(w, "axis", -1);
         mfl_onnx_writer_float(w, "epsilon", l->eps);

@@ -201,9 +201,11 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
                 d->params[i].n = 1;
         }
         d->why_not = json_string_value(json_object_get(d->model, "no_proof"));
-        if (json_array_size(eval)) /* of an earlier mfl_export, which kept batch norm in eval mode as batch norm */
+        if (json_array_size(
+                    eval)) /* of an earlier mfl_export, which kept batch norm in eval mode as batch norm */
                 return mfl_fail(err, MFL_INVALID,
-                        "%.200s: batch norm %.80s keeps its running statistics, which an earlier mfl_export.py wrote "
+                        "%.200s: batch norm %.80s keeps its running statistics, which an earlier "
+                        "mfl_export.py wrote "
                         "as one that trains them: export the module again",
                         d->path,
                         json_string_value(json_array_get(eval, 0))

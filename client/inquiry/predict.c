@@ -22,7 +22,7 @@
 
 struct prediction {
         const struct mfl_dataset *data;
-        struct mfl_dataset *scaled; /* data.normalise: what `data` then is */
+        struct mfl_dataset *scaled;  /* data.normalise: what `data` then is */
         struct mfl_model_file model; /* borrows the params */
         struct mfl_infer *infer;
         float *x, *y;

@@ -268,7 +268,8 @@ static int prepare_task(struct link_inquiry *q, struct mfl_error *err)
         /* Then they are training samples; on_evaluated knows how many. */
         if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && spec->evaluation.split > 0)
                 q->few = false;
-        task->n_method = (uint32_t)mfl_method_get(spec)->n_state; /* of trainings; evaluations don't read them */
+        task->n_method =
+                (uint32_t)mfl_method_get(spec)->n_state; /* of trainings; evaluations don't read them */
         mfl_job_free(spec);
         task->kind = MFL_TASK_EVAL;
         task->task = q->number;

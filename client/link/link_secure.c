@@ -286,8 +286,7 @@ void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire)
                 struct link_secure *secure = *at;
                 if (secure->wire != wire)
                         continue;
-                struct link_secure *own =
-                        secure->group || secure->summed ? mfl_calloc(1, sizeof *own) : NULL;
+                struct link_secure *own = secure->group || secure->summed ? mfl_calloc(1, sizeof *own) : NULL;
                 if (!own)
                         return;
                 own->link = link;

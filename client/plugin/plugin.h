@@ -79,7 +79,7 @@ struct mfl_filter_client {
         uint32_t round, worker;
         uint64_t client, seed;
         const struct mfl_graph *graph;
-        const float *params; /* those that move */
+        const float *params;          /* those that move */
         const uint8_t *params_digest; /* SHA-256 */
 };
 /* Changes graph->n_moving floats of delta in place. MFL_INVALID: the update is rejected, with the reason. */

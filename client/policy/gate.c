@@ -261,7 +261,8 @@ static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_que
                 return NULL;
         int r = mfl_ledger_name(&row, spec->data.name)
                         ? 0
-                        : mfl_fail(&err, MFL_INVALID, "the data set's name has other characters than A-Za-z0-9._-:");
+                        : mfl_fail(&err, MFL_INVALID,
+                                  "the data set's name has other characters than A-Za-z0-9._-:");
 
         if (!r && by == MFL_NOISE_BY_SERVER)
                 r = charge_promise(gate, q, job, &row, &err);

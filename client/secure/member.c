@@ -337,8 +337,7 @@ static int add_mask(const struct mfl_secure_key *key, bool subtract, uint64_t *v
         return r ? r : mfl_secure_mask(key, subtract, n, figures, MFL_SECURE_FIGURES, err);
 }
 
-int mfl_secure_member_knows(
-        struct mfl_secure_member *m, const uint64_t *v, uint64_t n, struct mfl_error *err)
+int mfl_secure_member_knows(struct mfl_secure_member *m, const uint64_t *v, uint64_t n, struct mfl_error *err)
 {
         int r = mfl_sha256(v, n * sizeof *v, m->update, err);
         m->knows = !r;

@@ -6,7 +6,8 @@ static int charge(void *user, const struct mfl_site_release *release, struct mfl
         struct mfl_client_private *private = user;
         struct mfl_ledger_row row = {.sigma = release->sigma, .rate = 1};
         if (!mfl_ledger_name(&row, release->data))
-                return mfl_fail(err, MFL_INVALID, "the data set's name has other characters than A-Za-z0-9._-:");
+                return mfl_fail(
+                        err, MFL_INVALID, "the data set's name has other characters than A-Za-z0-9._-:");
         memcpy(row.name, release->name, sizeof row.name);
         return mfl_ledger_charge(private->ledger, &row, err);
 }

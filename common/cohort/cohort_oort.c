@@ -149,7 +149,8 @@ int mfl_cohort_oort(const struct mfl_cohort_ask *ask, const struct cohort_pool *
                 uint32_t k = pool->v ? pool->v[i] : i;
                 if (ask->memory[k].times)
                         known[n_known++].client = k;
-                else if (ask->samples[k] && !mfl_job_is_without(ask->job, k)) /* which would be explored for ever */
+                else if (ask->samples[k] &&
+                         !mfl_job_is_without(ask->job, k)) /* which would be explored for ever */
                         fresh[n_fresh++] = (struct choice){punish(ask, k, preferred_us, ask->samples[k]), k};
         }
         r = score_known(ask, preferred_us, known, n_known);

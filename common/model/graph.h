@@ -97,7 +97,7 @@ enum mfl_init {
  * the sum over all layers that use it. */
 enum mfl_sharing {
         MFL_SHARES_ALL, /* the same operator again: each tensor of the layer is the other's, adapters too */
-        MFL_SHARES_WEIGHT,     /* `weight` only; its bias is its own. Shapes are equal, of `weight` the numbers of
+        MFL_SHARES_WEIGHT, /* `weight` only; its bias is its own. Shapes are equal, of `weight` the numbers of
                                   elements; operators may differ: conv2d, convtranspose2d, dense, embedding, weight,
                                   norms */
         MFL_SHARES_TRANSPOSED, /* dense only: its weight [out][in] is the other's [in][out] transposed: dense,

@@ -99,7 +99,8 @@ static int read_entries(struct mfl_cluster_reader *reader, bool *ret_behind, str
         if (!r && looks && !values.n)
                 r = mfl_fail(err, MFL_INVALID,
                         "state directory %.200s has entry %llu, and the cluster's log in etcd ends before "
-                        "it: it is of another installation, or etcd has lost its data (docs/admin.md, etcd is lost)",
+                        "it: it is of another installation, or etcd has lost its data (docs/admin.md, etcd "
+                        "is lost)",
                         reader->place->state_dir, (unsigned long long)seq);
         for (uint32_t i = looks && values.n && number_of(&values.v[0]) == seq; i < values.n && !r; i++)
                 r = take_entry(reader, &values.v[i], err);

@@ -12,7 +12,8 @@ static void on_role(uv_async_t *async)
         struct mfl_cluster_view view;
         mfl_cluster_look(server->cluster, &view);
         const bool leads = !server->standby;
-        if (!leads && view.role == MFL_CLUSTER_LEAVES) { /* it led, but for so short that nothing was opened */
+        if (!leads &&
+                view.role == MFL_CLUSTER_LEAVES) { /* it led, but for so short that nothing was opened */
                 mfl_cluster_closed(server->cluster);
                 return;
         }

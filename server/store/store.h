@@ -119,8 +119,8 @@ int mfl_store_job_add(struct mfl_store *store, const char *name, const char *tex
         const char *owner, struct mfl_store_upload *upload, char ret_id[MFL_JOB_ID_BYTES],
         struct mfl_error *err);
 /* Whether the owner has used the token: adding a job with it adds none. "": false. */
-int mfl_store_token_used(struct mfl_store *store, const char *token, const char *owner, bool *ret_used,
-        struct mfl_error *err);
+int mfl_store_token_used(
+        struct mfl_store *store, const char *token, const char *owner, bool *ret_used, struct mfl_error *err);
 /* Adds a job with the same initial params and text, or with another text; NULL: the same. */
 int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *text, const char *token,
         const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);

@@ -220,8 +220,8 @@ static int on_used(struct mfl_db_row *row, void *user, struct mfl_error *err)
         return 0;
 }
 
-int mfl_store_token_used(struct mfl_store *store, const char *token, const char *owner, bool *ret_used,
-        struct mfl_error *err)
+int mfl_store_token_used(
+        struct mfl_store *store, const char *token, const char *owner, bool *ret_used, struct mfl_error *err)
 {
         const struct request q = {.token = token, .owner = owner};
         *ret_used = false;
@@ -229,7 +229,8 @@ int mfl_store_token_used(struct mfl_store *store, const char *token, const char 
                 return 0;
         mfl_store_lock(store);
         int r = mfl_db_query(store->db, on_used, ret_used, err,
-                "SELECT 1 FROM tokens JOIN jobs ON jobs.id = tokens.job WHERE operator = ?1 AND tokens.token = ?2",
+                "SELECT 1 FROM tokens JOIN jobs ON jobs.id = tokens.job WHERE operator = ?1 AND tokens.token "
+                "= ?2",
                 "tt", operator_of(&q), token);
         mfl_store_unlock(store);
         return r;

@@ -17,7 +17,8 @@
 
 #define TYPE_JSON "application/json"
 #define WRONG_CODE_EVERY_MS 60000u
-#define MODELS_AT_ONCE 2 /* on their way to the disk worker: each keeps it from commits for as long as a copy takes */
+#define MODELS_AT_ONCE                                                                                       \
+        2 /* on their way to the disk worker: each keeps it from commits for as long as a copy takes */
 
 enum act_kind {
         ACT_LOGIN,

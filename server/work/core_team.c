@@ -306,7 +306,8 @@ static struct verdict find_verdict(const struct core_task *by, const struct mfl_
                 return (struct verdict){NULL, loss, false};
         const struct core_task *task = by->team->member[accused - 1].task;
         /* Of two members only the second one connects, and neither has others to try. */
-        bool lies = by->team->n_members == 2 && (loss == MFL_TEAM_ISOLATED || (loss == MFL_TEAM_UNREACHED && !by->member));
+        bool lies = by->team->n_members == 2 &&
+                    (loss == MFL_TEAM_ISOLATED || (loss == MFL_TEAM_UNREACHED && !by->member));
         if (lies || (task == by && loss != MFL_TEAM_ISOLATED))
                 return (struct verdict){NULL, loss, false};
         return loss == MFL_TEAM_UNREACHED ? judge_two(by, task) : (struct verdict){task, loss, false};
