@@ -62,6 +62,9 @@ const char *mfl_onnx_writer_indices(
 const char *mfl_onnx_writer_numbers(
         struct onnx_writer *w, const char *what, const float *v, const int64_t *dims, int n_dims);
 
+/* write_recurrent.c: the nodes of an LSTM, GRU or RNN. */
+void mfl_onnx_write_recurrent(
+        struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out);
 /* write_map.c: the nodes of layer i, a sparse linear map. -ENOMEM. */
 int mfl_onnx_write_map(struct onnx_writer *w, int i, const char *in, const char *out, struct mfl_error *err);
 /* write_ops.c: the nodes of layer i. */

@@ -357,12 +357,6 @@ static void on_completed(
 
 /* ---- connections (HTTP thread) ---- */
 
-void mfl_http_send_away(struct mfl_http_peer *peer)
-{
-        peer->sent_away = true;
-        shutdown(peer->fd, SHUT_RDWR);
-}
-
 /* The oldest makes room, so that a peer with many connections can't keep others out for long. Under the lock.
  */
 static void make_room(struct mfl_http *http)

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <microhttpd.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 #define BODIES_MAX 8u
 #define SLOW_BODY_MS 2000u
@@ -34,6 +35,12 @@ static struct mfl_http_peer *peer_of(struct MHD_Connection *connection)
         const union MHD_ConnectionInfo *info =
                 MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
         return info ? info->socket_context : NULL;
+}
+
+void mfl_http_send_away(struct mfl_http_peer *peer)
+{
+        peer->sent_away = true;
+        shutdown(peer->fd, SHUT_RDWR);
 }
 
 /* The oldest body that comes slowly makes room: anybody can begin one. */

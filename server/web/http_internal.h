@@ -108,12 +108,12 @@ bool mfl_http_add_body(struct mfl_http_ask *ask, const char *bytes, size_t n);
 /* Suspends the connection and gives the act to the loop. */
 void mfl_http_park_act(struct mfl_http *http, struct mfl_http_ask *ask);
 void mfl_http_act_free(struct mfl_http *http, struct mfl_http_act *act);
+/* Under the lock: libmicrohttpd sees the end of the stream and closes. */
+void mfl_http_send_away(struct mfl_http_peer *peer);
 /* http_loop.c: does what is to be done. */
 void mfl_http_do_acts(struct mfl_http *http);
 
 /* http.c: resumes the requests; each may end at once. Not under the lock. */
 void mfl_http_resume(struct mfl_http_ask *asks);
-/* Under the lock: libmicrohttpd sees the end of the stream and closes. */
-void mfl_http_send_away(struct mfl_http_peer *peer);
 
 #endif
