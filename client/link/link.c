@@ -190,7 +190,7 @@ static void carry_out(struct mfl_link *link, struct mfl_agent_action *action)
                 mfl_link_upload_add(link, action);
                 break;
         case MFL_AGENT_ACT_RESULT_FREE:
-                mfl_link_combine_stop(link, action->task_number, true);
+                mfl_link_secure_freed(link, action->task_number);
                 mfl_link_upload_purge(link);
                 mfl_link_result_free(link, action->task_number);
                 break;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results of trainings: each stays until the agent drops it and no upload or combine reads it. */
 #include "client/link/link_internal.h"
-#include "client/link/link_secure.h"
 
 struct link_result *mfl_link_result_add(struct mfl_link *link, uint64_t task, struct mfl_train_result *result)
 {
@@ -37,7 +36,6 @@ static void kill_result(struct mfl_link *link, struct link_result **at)
 
 void mfl_link_result_free(struct mfl_link *link, uint64_t task)
 {
-        mfl_link_secure_freed(link, task);
         for (struct link_result **at = &link->results; *at; at = &(*at)->next) {
                 if ((*at)->task == task) {
                         kill_result(link, at);

@@ -302,7 +302,7 @@ void mfl_link_secure_alone(struct mfl_link *link, uint64_t wire)
         }
 }
 
-/* The result goes. Who was not masked until now never will be, and would keep the node's sum. */
+/* Who was not masked until now never will be, and would keep the node's sum. */
 void mfl_link_secure_freed(struct mfl_link *link, uint64_t task)
 {
         for (struct link_secure **at = &link->secures; *at;) {
@@ -311,6 +311,7 @@ void mfl_link_secure_freed(struct mfl_link *link, uint64_t task)
                 else
                         at = &(*at)->next;
         }
+        mfl_link_combine_stop(link, task, true);
 }
 
 /* An earlier sum of this job is over, whatever became of it. */

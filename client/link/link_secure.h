@@ -19,7 +19,8 @@ void mfl_link_secure_apart(struct mfl_link *link, struct mfl_task *task);
 /* False: the task is refused, and the server was told. */
 bool mfl_link_secure_lets(struct mfl_link *link, const struct mfl_task *task);
 void mfl_link_secure_cut(struct mfl_link *link); /* the connection is lost, or the link closes */
-void mfl_link_secure_freed(struct mfl_link *link, uint64_t task); /* the agent drops the result */
+void mfl_link_secure_freed(
+        struct mfl_link *link, uint64_t task); /* the agent drops the result: sums with it end */
 
 /* link_book.c. open: link->book and link->book_file; close also after a failed open. */
 int mfl_link_book_open(struct mfl_link *link, struct mfl_error *err);
