@@ -119,10 +119,11 @@ static void test_daemons_die(void **state)
                 &f, "run %s --out %s" DATA " --daemons 2 --threads 3", job_path(), fake_path("daemons"));
         check(r, 1, "local-2 exited with status 7");
         check(r, 1, "repeatedly");
-        char arguments[256];
+        char arguments[512];
         snprintf(arguments, sizeof arguments,
-                "| --server %s --name local-1 --workers 3" DATA " --share-gpu --exit-with-stdin\n",
-                f.address);
+                "| --server %s --name local-1 --workers 3 --state-dir %s/sites/local-1" DATA
+                " --share-gpu --exit-with-stdin\n",
+                f.address, fake_path("daemons"));
         check(r, 1, arguments);
         int n = 0;
         for (const char *at = r->err; (at = strstr(at, "exited with status 7; it")); at++)
