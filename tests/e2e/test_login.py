@@ -277,7 +277,7 @@ def test_landmarks_and_pictures(people, folder, width):
     with Browser(folder, width) as b:
         b.go(json.loads(people.mfl('login', 'issue', '--json').stdout)['url'])
         b.wait("location.pathname === '/' && document.getElementById('who').textContent.includes('ann')", 'the login')
-        for path, ready, headings in (('/', '#submit:not([hidden])', ('New job', 'Jobs')), ('/jobs/' + job, '#acts', ('Work on this job', 'Job file', 'Log')),
+        for path, ready, headings in (('/', '#submit:not([hidden])', ('New job', 'Jobs')), ('/jobs/' + job, '#acts:not([hidden])', ('Work on this job', 'Job file', 'Log')),
                                       ('/login', '#code', ('Log in',))):
             b.go(url + path)
             b.wait("document.querySelector('%s')" % ready, path)
