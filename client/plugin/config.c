@@ -1,52 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `filters` and `plugin_data` of client.yaml. Whether there are such plug-ins, and which numbers they take, is known when they are loaded. */
 #include "client/plugin/plugin.h"
-#include "common/plugin/object.h"
-
-static int read_name(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        if (node->type != MFL_YAML_SCALAR || !mfl_plugin_is_word(node->text, MFL_PLUGIN_NAME_BYTES, false))
-                return mfl_yaml_fail(doc, node, err,
-                        "must be the name of a plug-in: 1 to 63 lower-case letters, digits and '-'");
-        mfl_strcpy(value, MFL_PLUGIN_NAME_BYTES, node->text);
-        return 0;
-}
-
-static int read_settings(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
-{
-        static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_F64, .size = sizeof(double), .min = -1e300, .max = 1e300};
-        struct mfl_plugin_numbers *numbers = value;
-        if (node->type != MFL_YAML_MAPPING || node->n_children > MFL_PLUGIN_SETTINGS_MAX)
-                return mfl_yaml_fail(doc, node, err,
-                        "takes names with numbers, such as {norm: 0.5}, and %d at most",
-                        MFL_PLUGIN_SETTINGS_MAX);
-        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
-                struct mfl_plugin_setting *setting = &numbers->v[numbers->n];
-                if (!mfl_plugin_is_word(n->key, MFL_PLUGIN_SETTING_BYTES, true))
-                        return mfl_yaml_fail(
-                                doc, n, err, "must be 1 to 31 lower-case letters, digits and '_'");
-                int r = mfl_yaml_read_value(doc, n, &field, &setting->value, err);
-                if (r)
-                        return r;
-                mfl_strcpy(setting->name, sizeof(setting->name), n->key);
-                numbers->n++;
-        }
-        return 0;
-}
 
 #define CALL(type_, member_, read_)                                                                          \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct type_, member_), .read = read_
 static const struct mfl_yaml_field filter_fields[] = {
-        {.key = "name", CALL(mfl_filter_config, name, read_name), .required = true},
-        {.key = "settings", CALL(mfl_filter_config, numbers, read_settings)}, {0}};
+        {.key = "name", CALL(mfl_filter_config, name, mfl_plugin_read_name), .required = true},
+        {.key = "settings", CALL(mfl_filter_config, numbers, mfl_plugin_read_numbers)}, {0}};
 static const struct mfl_yaml_field data_fields[] = {
         {.key = "name", MFL_YAML_AT(STRING, struct mfl_plugin_data_config, name), .required = true},
-        {.key = "format", CALL(mfl_plugin_data_config, format, read_name), .required = true},
+        {.key = "format", CALL(mfl_plugin_data_config, format, mfl_plugin_read_name), .required = true},
         {.key = "path", MFL_YAML_AT(STRING, struct mfl_plugin_data_config, path), .required = true},
-        {.key = "settings", CALL(mfl_plugin_data_config, numbers, read_settings)}, {0}};
+        {.key = "settings", CALL(mfl_plugin_data_config, numbers, mfl_plugin_read_numbers)}, {0}};
 
 int mfl_filters_read(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)

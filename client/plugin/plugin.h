@@ -14,6 +14,7 @@
 #include "common/data/dataset.h"
 #include "common/job/job.h"
 #include "common/model/graph.h"
+#include "common/plugin/words.h"
 #include "common/settings/yaml.h"
 
 #define MFL_FILTERS_MAX 8
@@ -23,10 +24,6 @@
 
 /* ---- client.yaml ---- */
 
-struct mfl_plugin_numbers {
-        uint32_t n;
-        struct mfl_plugin_setting v[MFL_PLUGIN_SETTINGS_MAX];
-};
 struct mfl_filter_config {
         char name[MFL_PLUGIN_NAME_BYTES];
         struct mfl_plugin_numbers numbers;

@@ -18,8 +18,8 @@
 #include "common/tags/where.h"
 #include "common/measure/tally.h"
 #include "common/model/graph.h"
+#include "common/plugin/words.h"
 #include "common/privacy/spec.h"
-#include "common/secure/ring.h"
 #include "common/secure/spec.h"
 #include "common/trace/trace.h"
 
@@ -190,20 +190,9 @@ enum mfl_within {
 };
 
 /* What a job says of a strategy that is a plug-in (include/mfl/strategy.h): its name, and numbers for it. */
-#define MFL_PLUGIN_NAME_BYTES 64
-#define MFL_PLUGIN_SETTING_BYTES 32
-#define MFL_PLUGIN_SETTINGS_MAX 16
-
-struct mfl_plugin_setting {
-        char name[MFL_PLUGIN_SETTING_BYTES];
-        double value; /* finite */
-};
-
 struct mfl_plugin_spec {
-        char name[MFL_PLUGIN_NAME_BYTES]; /* "": the strategy is no plug-in */
-        uint32_t n_settings;
-        struct mfl_plugin_setting
-                settings[MFL_PLUGIN_SETTINGS_MAX]; /* as in the job; the server knows what they mean */
+        char name[MFL_PLUGIN_NAME_BYTES];   /* "": the strategy is no plug-in */
+        struct mfl_plugin_numbers settings; /* as in the job; the server knows what they mean */
         /* The server's, once it has found it (server/strategy/plugin.h); else NULL. */
         const struct mfl_strategy_ops *ops;
         double values[MFL_PLUGIN_SETTINGS_MAX]; /* by the plug-in's own table */

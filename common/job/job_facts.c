@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "common/secure/ring.h"
+
 #define BIT MFL_JOB_BIT
 #define STATEFUL (BIT(MFL_STRATEGY_SCAFFOLD) | BIT(MFL_STRATEGY_FEDDYN))
 #define MODELS (BIT(MFL_STRATEGY_DITTO) | BIT(MFL_STRATEGY_PFEDME) | BIT(MFL_STRATEGY_APFL))

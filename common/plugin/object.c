@@ -17,13 +17,6 @@
 
 #define OBJECT_BYTES_MAX ((size_t)256 << 20)
 #define VERSION_BYTES 41
-#define LETTERS "abcdefghijklmnopqrstuvwxyz0123456789"
-
-bool mfl_plugin_is_word(const char *text, size_t bytes, bool underscores)
-{
-        size_t n = text ? strspn(text, underscores ? LETTERS "_" : LETTERS "-") : 0;
-        return n && n < bytes && !text[n];
-}
 
 const char *mfl_plugin_fault_of_numbers(const struct mfl_plugin_number *rows, uint32_t n)
 {
@@ -113,7 +106,7 @@ static int take_table(const char *path, const char *program, const struct mfl_pl
 
 static const char *fault_of(const struct mfl_plugin_object *object)
 {
-        if (!mfl_plugin_is_word(object->table->name, MFL_PLUGIN_WORD_BYTES, false))
+        if (!mfl_plugin_is_word(object->table->name, MFL_PLUGIN_NAME_BYTES, false))
                 return "its name is not 1 to 63 lower-case letters, digits and '-'";
         if (!object->table->version || !*object->table->version ||
                 strlen(object->table->version) >= VERSION_BYTES)
@@ -208,7 +201,7 @@ const char *mfl_plugin_object_names(
 {
         size_t n = 0;
         mfl_strcpy(buf, bytes, "none");
-        for (uint32_t i = 0; i < objects->n && n + MFL_PLUGIN_WORD_BYTES + 3 < bytes; i++)
+        for (uint32_t i = 0; i < objects->n && n + MFL_PLUGIN_NAME_BYTES + 3 < bytes; i++)
                 if (objects->v[i].kind == kind)
                         n += (size_t)mfl_snprintf(
                                 buf + n, bytes - n, "%s%s", n ? ", " : "", objects->v[i].table->name);

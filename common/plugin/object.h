@@ -9,9 +9,8 @@
 #define MFL_COMMON_PLUGIN_OBJECT_H
 
 #include "common/base/digest.h"
+#include "common/plugin/words.h"
 #include "include/mfl/plugin.h"
-
-#define MFL_PLUGIN_WORD_BYTES 64 /* of a plug-in's name, terminated */
 
 struct mfl_plugin_head {
         uint32_t abi;
@@ -53,6 +52,5 @@ const char *mfl_plugin_fault_of_numbers(const struct mfl_plugin_number *rows, ui
 /* values[i] of the number with that name. MFL_INVALID; key: "aggregation.plugin.settings", plugin: its name. */
 int mfl_plugin_set_number(const struct mfl_plugin_number *rows, uint32_t n, const char *plugin,
         const char *key, const char *name, double value, double *values, struct mfl_error *err);
-bool mfl_plugin_is_word(const char *text, size_t bytes, bool underscores);
 
 #endif

@@ -134,10 +134,10 @@ int mfl_plugins_resolve(const struct mfl_plugins *plugins, struct mfl_job *spec,
         const struct plugin *plugin = &plugins->v[object - plugins->objects.v];
         for (uint32_t i = 0; i < plugin->table->n_settings; i++)
                 wanted->values[i] = plugin->table->settings[i].standard;
-        for (uint32_t i = 0; i < wanted->n_settings; i++) {
+        for (uint32_t i = 0; i < wanted->settings.n; i++) {
                 int r = mfl_plugin_set_number(plugin->table->settings, plugin->table->n_settings,
-                        plugin->table->name, "aggregation.plugin.settings", wanted->settings[i].name,
-                        wanted->settings[i].value, wanted->values, err);
+                        plugin->table->name, "aggregation.plugin.settings", wanted->settings.v[i].name,
+                        wanted->settings.v[i].value, wanted->values, err);
                 if (r)
                         return r;
         }
