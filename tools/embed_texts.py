@@ -6,7 +6,7 @@ import sys
 
 header, struct, table, output = sys.argv[1:5]
 rows = []
-for path in sorted(sys.argv[5:]):
+for path in sorted(sys.argv[5:], key=lambda path: os.path.splitext(path)[0]):
     with open(path, 'rb') as f:
         data = f.read() + b'\0'
     text = '\n'.join('        ' + ''.join('%d,' % b for b in data[i:i + 24]) for i in range(0, len(data), 24))

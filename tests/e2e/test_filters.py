@@ -60,7 +60,9 @@ class Site:
 
     def __init__(self, cluster, directory, filters):
         self.c = cluster(0)
-        self.config = self.c.write('client.yaml', h.yaml_of({'plugins': directory, 'filters': filters}))
+        share = os.path.join(self.c.dir, 'share')  # marks of an earlier run of the same test are marks of the same updates
+        os.mkdir(share)
+        self.config = self.c.write('client.yaml', h.yaml_of({'plugins': directory, 'filters': filters, 'share_dir': share}))
         self.start()
         self.c.wait_daemons(1)
 

@@ -695,12 +695,12 @@ PROVED = {
     "rnn-cell": (lambda: Cells(nn.RNNCell, bias=False), torch.zeros(1, 4, 6)), "sums": (Sums, VECTOR),
     "straight": (Straight, VECTOR), "joints": (Joints, IMAGE), "offsets": (Offsets, torch.arange(3).reshape(1, 3)),
     "rewritten": (Rewritten, VECTOR), "frozen-norm": (frozen_norm, IMAGE), "sums-of-letters": (Letters, VECTOR), "reshaped": (Reshaped, VECTOR),
-    "experts": (Experts, VECTOR), "codebook": (Codebook, VECTOR), "last-word": (LastWord, tokens()),
+    "experts": (Experts, VECTOR), "last-word": (LastWord, tokens()),
     "log-softmax": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(1)), VECTOR),
     "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
+    PROVED.update({"codebook": (Codebook, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
     "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"),
