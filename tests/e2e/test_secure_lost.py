@@ -73,7 +73,7 @@ def test_more_than_twenty(tmp_path):
         c.start(proxy.address)
         job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5}, rounds=1, evaluation={'every': 0})
         wait_step(c, job, 0)
-        c.daemons.pop('d2').kill()
+        c.daemons.pop('d24').kill()  # the slow one, so that it can't be done before
         c.wait_job(job, 60)
         assert [r['clients'] for r in c.rounds(job)] == [23], lines(c, job)
         _, plain = c.run_job(60, data=LOCAL, rounds=1, evaluation={'every': 0})
