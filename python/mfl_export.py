@@ -463,6 +463,9 @@ def _export(net, inputs, path, stops, calls):
                 return "torchscript", bool(removed)
             except Exception as e:  # noqa: BLE001
                 problem = e
+        missing = re.search(r"operator '\w+::(\w+)'", str(problem))
+        if missing and "dynamo" not in takes:
+            raise _unexported(net, calls, missing[1]) from problem
         if "dynamo" not in takes:
             raise problem
         if any(s.kept for s in stops):
@@ -472,14 +475,17 @@ def _export(net, inputs, path, stops, calls):
         try:
             torch.onnx.export(net, inputs, path, dynamo=True, optimize=False, external_data=False)
         except Exception as e:  # noqa: BLE001
-            missing = re.search(r"operator '\w+::(\w+)'", str(problem))
             if missing:
-                scope, kind = calls.get(missing[1], ("", type(net).__name__))
-                raise ExportError(f"{scope or 'the module'} ({kind}) calls {missing[1]}, which PyTorch can't export: compute it before and store the "
-                                  "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists") from e
+                raise _unexported(net, calls, missing[1]) from e
             told = [re.sub(r"\x1b\[\d*m", "", str(x or e)).split("\n")[0] for x in (problem, e)]
             raise ExportError(f"PyTorch can't export this module: {told[0]}; nor with dynamo=True: {told[1]}") from e
         return "dynamo", bool(removed)
+
+
+def _unexported(net, calls, function):
+    scope, kind = calls.get(function, ("", type(net).__name__))
+    return ExportError(f"{scope or 'the module'} ({kind}) calls {function}, which PyTorch can't export: compute it before and store the "
+                       "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists")
 
 
 @contextlib.contextmanager
