@@ -66,7 +66,6 @@ struct client {
         struct mfl_gate *gate; /* NULL: the site has no policy */
         struct mfl_client_private private;
         struct mfl_link_site site;
-
         struct mfl_control *control;
         struct mfl_link *link;
         uv_signal_t sigterm, sigint;
@@ -189,12 +188,10 @@ static int open_trainer(struct client *c, struct mfl_error *err)
                 .activity = &c->activity,
                 .programs = &c->config.programs,
                 .hidden = c->hidden,
-
                 .privacy = &c->private.site,
                 .state_dir = *c->config.state_dir ? c->config.state_dir : NULL,
                 .plugins = mfl_client_plugins_text(c->plugins),
                 .filters = c->filters};
-
         return mfl_trainer_new(&options, &c->trainer, err);
 }
 

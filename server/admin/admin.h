@@ -29,7 +29,6 @@ struct mfl_admin {
         struct mfl_book *book;
         struct mfl_inquiries *inquiries;
         struct mfl_logins *logins;
-
         struct mfl_retention retention; /* may change at any time */
         /* Private. */
         bool retaining;                /* a job is being deleted */

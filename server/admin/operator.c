@@ -83,7 +83,6 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
                 return true;
         case MFL__ENVELOPE__BODY_ISSUE_LOGIN:
                 mfl_operator_login(session, e->request, e->issue_login);
-
                 return true;
         case MFL__ENVELOPE__BODY_LIST_AUDIT:
                 mfl_operator_audit(session, e->request, e->list_audit);

@@ -80,11 +80,9 @@ void mfl_request_free(struct mfl_request *op)
         mfl_params_unref(op->params);
         free(op->text);
         free(op->contract);
-
         free(op->changes);
         if (op->own)
                 op->own_free(op->own);
-
         free(op);
 }
 

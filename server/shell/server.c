@@ -397,10 +397,8 @@ static void connect_rooms(struct mfl_server *server)
                 .sessions = &server->sessions,
                 .gate = &server->gate,
                 .book = &server->book,
-
                 .inquiries = &server->inquiries,
                 .logins = &server->logins,
-
                 .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,

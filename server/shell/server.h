@@ -34,7 +34,6 @@ struct mfl_server {
         struct mfl_gate gate;
         struct mfl_inquiries inquiries;
         struct mfl_logins logins;
-
         struct mfl_daemons daemons;
         struct mfl_carriers carriers;
         struct mfl_relay *relay;     /* with upstream, in place of everything from the store to the pages */
