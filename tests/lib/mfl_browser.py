@@ -13,6 +13,12 @@ import mfl_harness
 from mfl_pages import CHROMIUM
 
 KEYS = {'Tab': (9, ''), 'Enter': (13, '\r'), ' ': (32, ' ')}
+# What the browser answers of an expression whose page was left while it was worked out: a redirect came.
+LEFT = {'Inspected target navigated or closed', 'Execution context was destroyed.', 'Cannot find context with specified id'}
+
+
+class PageLeft(Exception):
+    pass
 
 
 class Browser:
@@ -80,6 +86,8 @@ class Browser:
                 os.write(self.write, json.dumps({'id': self.number, 'method': 'Page.handleJavaScriptDialog', 'params': {'accept': True},
                                                  'sessionId': self.session}).encode() + b'\0')
             if answer.get('id') == message['id']:
+                if answer.get('error', {}).get('message') in LEFT:
+                    raise PageLeft(answer['error']['message'])
                 assert 'error' not in answer, (method, answer)
                 return answer['result']
 
@@ -97,7 +105,14 @@ class Browser:
     def wait(self, code, what, timeout=20):
         """Until the expression is true; an element is, and while a page loads nothing is."""
         code = '(() => { try { const v = %s; return v instanceof Node || v; } catch (e) { return null; } })()' % code
-        return mfl_harness.wait_until(lambda: self.eval(code), timeout, what)
+
+        def seen():
+            try:
+                return self.eval(code)
+            except PageLeft:
+                return None
+
+        return mfl_harness.wait_until(seen, timeout, what)
 
     def key(self, name):
         code, text = KEYS[name]
