@@ -50,7 +50,7 @@ static int ask(struct mfl_cli *cli, const struct mfl_job *job, struct question *
         const char *own = job->training.backend;
         const char *backend = cli->options.backend          ? cli->options.backend
                               : *own && strcmp(own, "auto") ? own
-                                                            : "cpu"; /* the one that has teams */
+                                                            : "cpu"; /* the one that every machine has */
         struct mfl_graph *graph = NULL;
         struct mfl_error why;
         if (!job->parallel.grain)

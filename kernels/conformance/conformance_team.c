@@ -81,6 +81,13 @@ struct placement {
         uint32_t n_lent;
 };
 
+static bool has_own_memory(const struct conf_backend *b)
+{
+        struct mfl_device_info info;
+        b->ops->device_info(b->device, &info);
+        return info.own_memory;
+}
+
 /* The first ones also on devices with their own memory: what a team does with sums, shards and losses is the host's. */
 #define ON_DEVICES 4u
 static const struct placement placements[] = {{2, true, 1, true, 1}, {2, false, 2, true, 1},
@@ -100,14 +107,33 @@ static void place(struct team_run *run, const struct placement *p, bool floats)
                 .bucket_bytes = p->bucket_bytes};
 }
 
+/* With samples that come to the device when a grain needs them. */
+static void compare_streamed(struct team_run *run, const float *expected)
+{
+        const struct mfl_device_data *resident = run->data;
+        struct mfl_device_data *data;
+        struct mfl_error err;
+        mfl_conf_must(
+                run->b->ops->data_new(run->b->device, &run->t->set, &run->t->set.train, false, &data, &err),
+                &err);
+        run->data = data;
+        run->options.streamed = true;
+        place(run, &placements[0], false);
+        train_by(run, placements[0].n);
+        mfl_conf_report(!memcmp(expected, run->params, (size_t)run->t->graph->n * sizeof *expected),
+                "%s: team %s: samples that stream give the same bits", run->b->label, run->kase->name);
+        run->options.streamed = false;
+        run->data = resident;
+        run->b->ops->data_free(data);
+}
+
 static void compare(struct team_run *run)
 {
         size_t n = (size_t)run->t->graph->n;
         bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep;
         double bound = plain ? 1e-4 : run->kase->deep && run->b->precision == MFL_PRECISION_FP32 ? 0.1 : 2;
-        struct mfl_device_info info;
-        run->b->ops->device_info(run->b->device, &info);
-        size_t n_placements = info.own_memory ? ON_DEVICES : MFL_ARRAY_SIZE(placements);
+        bool own_memory = has_own_memory(run->b);
+        size_t n_placements = own_memory ? ON_DEVICES : MFL_ARRAY_SIZE(placements);
         MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one),
                                *accumulated = mfl_calloc(n, sizeof *accumulated);
         mfl_assert(one && accumulated);
@@ -124,9 +150,11 @@ static void compare(struct team_run *run)
                 mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
                         run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
-        if (!info.own_memory)
+        if (own_memory)
+                compare_streamed(run, one);
+        else
                 mfl_conf_test_lost(run, one, &score);
-        if (!info.own_memory && mfl_conf_is_smoke(run->kase->name)) {
+        if (!own_memory && mfl_conf_is_smoke(run->kase->name)) {
                 mfl_conf_test_lost_shard(run, one, &score);
                 mfl_conf_test_lost_again(run, one, &score);
         }
@@ -199,14 +227,27 @@ static void test_team(const struct conf_backend *b, const struct conf_train_case
         mfl_conf_training_deinit(&t);
 }
 
+/* Besides those of --smoke: with batch norm and augmentation, shared tensors, all optimizer's terms, frozen layers. */
+static bool is_quick(const char *name)
+{
+        static const char *const more[] = {"depthwise accumulated", "tied plain", "siamese momentum",
+                "residual momentum prox decay", "lora and frozen"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(more); i++)
+                if (!strcmp(more[i], name))
+                        return true;
+        return mfl_conf_is_smoke(name);
+}
+
 void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter)
 {
         bool quick = conf_quick || conf_smoke || !strcmp(backend->ops->name, "reference");
-        bool has_teams = backend->ops->grad && backend->precision != MFL_PRECISION_FP16;
+        bool own_memory = has_own_memory(backend),
+             has_teams = backend->ops->grad && backend->precision != MFL_PRECISION_FP16;
         for (int i = 0; has_teams && i < mfl_conf_n_train_cases; i++) {
                 const struct conf_train_case *kase = &mfl_conf_train_cases[i];
                 if (strstr(kase->name, filter) && !kase->held && !(quick && kase->deep) &&
                         (!conf_smoke || mfl_conf_is_smoke(kase->name)) &&
+                        (!(conf_quick && own_memory) || is_quick(kase->name)) &&
                         mfl_conf_begin("%s: team %s", backend->label, kase->name))
                         test_team(backend, kase);
         }
