@@ -140,7 +140,7 @@ static void overlap_hides_traffic(void **state)
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
         assert_float_equal(plain.seconds, 9, 0.01);
         assert_float_equal(overlapped.seconds, 7, 0.01); /* behind two thirds of a grain */
-        facts.cores = 3; /* one for the traffic of two */
+        facts.cores = 3;                                 /* one for the traffic of two */
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
         assert_float_equal(overlapped.seconds, 8, 0.01);
         facts.cores = 2;
