@@ -4,7 +4,7 @@
 
 Each round runs every contender once, one after another; the table has medians over the rounds, in milliseconds a step:
 "alone" is a job without `parallel` on one thread; "1" and "N" are teams of one and N threads with batch / N rows a grain, which give
-the same params bit for bit; "ddp" is PyTorch's DistributedDataParallel over gloo, N processes of one thread, with the best of three
+the same params bit for bit, so "1/N" is how they scale; "ddp" is PyTorch's DistributedDataParallel over gloo, N processes of one thread, with the best of three
 bucket sizes ($TORCH_PYTHON names the interpreter; without it this column is left out). "to float" is the time of N threads with exact sums
 over that of N threads with sums of floats (`exact: false`), run one after the other in alternating order: the median of the rounds' ratios,
 and the same of processor time, which depends less on other load.
@@ -36,7 +36,7 @@ def main():
     p.add_argument("--models", nargs="+", default=[m for m, _ in CASES])
     args = p.parse_args()
     python, n = os.environ.get("TORCH_PYTHON"), args.workers
-    print(f"{'model':12} {'batch':>5} {'alone':>8} {'1':>8} {str(n):>8} {'alone/' + str(n):>8} {'exchange':>8} {'to float':>8} {'cpu':>6} {'ddp':>8} {'ddp/' + str(n):>8}")
+    print(f"{'model':12} {'batch':>5} {'alone':>8} {'1':>8} {str(n):>8} {'alone/' + str(n):>8} {'1/' + str(n):>8} {'exchange':>8} {'to float':>8} {'cpu':>6} {'ddp':>8} {'ddp/' + str(n):>8}")
     for model, batch in CASES:
         if model not in args.models:
             continue
@@ -58,7 +58,7 @@ def main():
         wall, cpu = (statistics.median(a / b for a, b in zip(found[part + "n"], found[part + "float"])) for part in ("", "cpu "))
         ms = {name: statistics.median(values) / 1000 for name, values in found.items()}
         ddp = min((v for name, v in ms.items() if name.startswith("ddp")), default=None)
-        print(f"{model:12} {batch:5} {ms['alone']:8.2f} {ms['1']:8.2f} {ms['n']:8.2f} {ms['alone'] / ms['n']:8.2f} {ms['exchange']:8.2f} "
+        print(f"{model:12} {batch:5} {ms['alone']:8.2f} {ms['1']:8.2f} {ms['n']:8.2f} {ms['alone'] / ms['n']:8.2f} {ms['1'] / ms['n']:8.2f} {ms['exchange']:8.2f} "
               f"{wall:8.3f} {cpu:6.3f} "
               + (f"{ddp:8.2f} {ddp / ms['n']:8.2f}" if ddp else ""), flush=True)
 

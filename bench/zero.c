@@ -3,8 +3,8 @@
  *
  *     mfl-bench-zero BACKEND DEPTH WIDTH WORKERS ZERO exact|float STEPS
  *
- * trains DEPTH dense layers of WIDTH by AdamW with WORKERS threads that have params of their own, as daemons of a team have, and
- * eight grains of one row in a step. It prints the number of params, the resident bytes per param and worker above those of the
+ * trains DEPTH dense layers of WIDTH by AdamW with WORKERS threads that have params of their own, as daemons of a team have (in stage
+ * 3 they have them once, as daemons of a host), and eight grains of one row in a step. It prints the number of params, the resident bytes per param and worker above those of the
  * process before, and the median microseconds of a step. bench/zero.py makes a table of it. */
 #include <pthread.h>
 #include <stdio.h>
@@ -25,6 +25,7 @@ struct bench {
         struct mfl_graph *graph;
         struct mfl_dataset set;
         uint32_t n_steps;
+        float *lent;  /* stage 3: the params of all */
         uint64_t *ns; /* of each step, of rank 0 */
 };
 
@@ -95,10 +96,16 @@ static void make_rank(struct bench *bench, struct mfl_mesh *mesh, const struct m
                 .threads = 1,
                 .training = true,
                 .worker = true,
+                .lent = how->zero == 3,
                 .moments = MFL_MOMENTS_ANY};
+        uint64_t elements = bench->ops->grad->elements(bench->graph, &options);
         struct mfl_error err;
         *rank = (struct rank){.bench = bench, .mesh = mesh};
         must(bench->ops->net_new(bench->device, bench->graph, &options, &rank->net, &err), &err);
+        if (options.lent && !bench->lent)
+                bench->lent = mfl_alloc_aligned(elements * sizeof *bench->lent);
+        if (options.lent)
+                bench->ops->grad->lend(rank->net, bench->lent);
         must(mfl_backend_set(bench->ops, rank->net, bench->graph, 0, params, &err), &err);
         must(mfl_team_new(bench->ops, rank->net, &options.loss, mesh, how, &rank->team, &err), &err);
 }
@@ -135,6 +142,7 @@ static void run_all(struct bench *bench, uint32_t workers, const struct mfl_team
                 bench->ops->net_free(ranks[r].net);
                 mfl_mesh_close(meshes[r]);
         }
+        free(bench->lent);
         free(params);
 }
 
@@ -151,6 +159,7 @@ int main(int argc, char **argv)
         const struct mfl_team_options how = {.grain = 1,
                 .step_rows = GRAINS,
                 .zero = (uint32_t)atoi(argv[5]),
+                .shared = atoi(argv[5]) == 3,
                 .floats = !strcmp(argv[6], "float"),
                 .moments = MFL_MOMENTS_ANY,
                 .deadline_ms = 600000};

@@ -319,4 +319,14 @@ static inline MFL_HD void mfl_sgd_update(
         *p = *p - lr * g;
 }
 
+/* One parameter's step of any optimizer; NULL: what it does not use. */
+static inline MFL_HD void mfl_optimizer_update(float *p, float *m, float *v, const float *p0,
+        const struct mfl_optimizer *opt, const struct mfl_rate *rate, float g)
+{
+        if (opt->kind == MFL_OPTIMIZER_SGD)
+                mfl_sgd_update(opt, rate->lr, p, m, p0, g);
+        else
+                mfl_adaptive_update(opt, rate, p, m, v, p0, g);
+}
+
 #endif

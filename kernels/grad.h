@@ -56,6 +56,7 @@ struct mfl_grain {
         uint32_t step;                       /* of the local training, for dropout and augmentation */
         struct mfl_rng_key dropout, augment; /* as in struct mfl_group_steps */
         const struct mfl_loss_share *share;  /* of the whole step */
+        bool moved;                          /* params may have changed since the network's last grain */
 };
 
 /* Where a grain's gradient goes. */

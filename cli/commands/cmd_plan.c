@@ -50,7 +50,7 @@ static int ask(struct mfl_cli *cli, const struct mfl_job *job, struct question *
         const char *own = job->training.backend;
         const char *backend = cli->options.backend          ? cli->options.backend
                               : *own && strcmp(own, "auto") ? own
-                                                            : "cpu"; /* the one that has teams */
+                                                            : "cpu"; /* the one that every machine has */
         struct mfl_graph *graph = NULL;
         struct mfl_error why;
         if (!job->parallel.grain)
@@ -176,8 +176,9 @@ static json_t *answer_json(const struct question *q, const struct mfl_parallel_p
                                 json_array_append_new(plans, plan_json(&plan, q->timed));
                 }
         if (q->timed)
-                costs = json_pack("{sf sf sf sf}", "grain_seconds", f->grain_s, "apply_seconds", f->apply_s,
-                        "bytes_per_second", f->bytes_per_s, "wait_seconds", f->wait_s);
+                costs = json_pack("{sf sf sf sf sf}", "grain_seconds", f->grain_s, "grain_seconds_beside",
+                        f->beside_s, "apply_seconds", f->apply_s, "bytes_per_second", f->bytes_per_s,
+                        "wait_seconds", f->wait_s);
         return json_pack("{sI sI so so so}", "moving", (json_int_t)f->moving, "grains", (json_int_t)f->grains,
                 "measured", costs, "plans", plans, "best", plan_json(best, q->timed));
 }

@@ -12,7 +12,9 @@
 #include "kernels/mesh/mesh_shm.h"
 #include "kernels/team/team.h"
 
-#define STEPS 3u /* the first one is not counted */
+#define STEPS 3u      /* at least; the first one is not counted */
+#define STEPS_MAX 24u /* of small models */
+#define STEPS_NS 500000000u
 #define EXCHANGES 8u
 #define WAITS 64u
 #define EXCHANGE_MAX ((uint64_t)2 << 20) /* elements */
@@ -35,8 +37,8 @@ static int open_subject(const char *backend, const struct mfl_job *job, const st
         if (r)
                 return r;
         if (!s->ops->grad)
-                return mfl_fail(err, MFL_INVALID,
-                        "the %s backend does not do parallel yet; use --backend cpu", s->ops->name);
+                return mfl_fail(err, MFL_INVALID, "the %s backend does not do parallel; use --backend cpu",
+                        s->ops->name);
         s->net = (struct mfl_net_options){.batch = (int)job->parallel.grain,
                 .groups = 1,
                 .threads = (int)MFL_MAX(1u, job->training.threads),
@@ -75,6 +77,7 @@ int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct 
                 .grains = mfl_job_grains(job),
                 .overlap = job->parallel.overlap};
         mfl_team_shape(s.ops, graph, &s.net, &s.team, &ret_facts->shape);
+        ret_facts->cores = MFL_MAX(1u, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) / (uint32_t)s.net.threads);
         uint64_t bucket = MFL_MAX(ret_facts->shape.bucket, 1);
         ret_facts->n_buckets = (uint32_t)MFL_MIN(ret_facts->shape.n_tensors, ret_facts->shape.n / bucket + 1);
         return 0;
@@ -136,31 +139,47 @@ struct worker {
         uint32_t *index;
 };
 
-static int worker_new(const struct subject *s, struct worker *w, struct mfl_error *err)
+/* Params of the worker's own, or the first one's. */
+static int make_params(
+        const struct subject *s, const struct worker *first, struct worker *w, struct mfl_error *err)
+{
+        uint64_t wide = s->ops->grad->elements(s->graph, &s->net);
+        if (first)
+                return 0;
+        w->params = mfl_alloc_aligned((wide + s->graph->n) * sizeof(float));
+        if (!w->params)
+                return mfl_fail_memory(err, (wide + s->graph->n) * sizeof(float), "params");
+        mfl_graph_init_params(s->graph, 1, w->params + wide);
+        s->ops->grad->lend(w->net, w->params);
+        return mfl_backend_set(s->ops, w->net, s->graph, 0, w->params + wide, err);
+}
+
+/* The mesh is the worker's from here on. */
+static int worker_new(const struct subject *s, const struct worker *first, struct mfl_mesh *mesh,
+        struct worker *w, struct mfl_error *err)
 {
         uint32_t rows = s->team.step_rows;
-        uint64_t wide = s->ops->grad->elements(s->graph, &s->net);
+        struct mfl_net_options net = s->net;
+        net.lent = !first;
+        net.sibling = first ? first->net : NULL;
+        w->mesh = mesh;
         int r = s->ops->device_open(&w->device, err);
         if (!r)
                 r = random_samples(s, rows, &w->set, err);
         if (!r)
                 r = s->ops->data_new(w->device, &w->set, &w->set.train, true, &w->data, err);
         if (!r)
-                r = s->ops->net_new(w->device, s->graph, &s->net, &w->net, err);
+                r = s->ops->net_new(w->device, s->graph, &net, &w->net, err);
+        if (!r)
+                r = make_params(s, first, w, err);
         if (r)
                 return r;
-        w->params = mfl_alloc_aligned((wide + s->graph->n) * sizeof(float));
         w->index = mfl_malloc(rows * sizeof *w->index);
-        if (!w->params || !w->index)
-                return mfl_fail_memory(err, (wide + s->graph->n) * sizeof(float), "params");
+        if (!w->index)
+                return mfl_fail_memory(err, rows * sizeof *w->index, "samples");
         for (uint32_t i = 0; i < rows; i++)
                 w->index[i] = i;
-        mfl_graph_init_params(s->graph, 1, w->params + wide);
-        s->ops->grad->lend(w->net, w->params);
-        r = mfl_backend_set(s->ops, w->net, s->graph, 0, w->params + wide, err);
-        if (!r)
-                r = mfl_mesh_threads_new(1, &w->mesh, err);
-        return r ? r : mfl_team_new(s->ops, w->net, &s->net.loss, w->mesh, &s->team, &w->team, err);
+        return mfl_team_new(s->ops, w->net, &s->net.loss, w->mesh, &s->team, &w->team, err);
 }
 
 static void worker_free(const struct subject *s, struct worker *w)
@@ -180,23 +199,101 @@ static void worker_free(const struct subject *s, struct worker *w)
         free(w->set.train.targets);
 }
 
+struct timed {
+        double grain_s, apply_s;
+};
+
 /* The fastest step counts: other load only adds. The first one also makes what the backend keeps. */
-static int time_steps(
-        const struct subject *s, struct worker *w, struct mfl_parallel_facts *facts, struct mfl_error *err)
+static int time_steps(const struct subject *s, struct worker *w, uint32_t n_steps, struct timed *timed,
+        struct mfl_error *err)
 {
+        uint32_t all = mfl_job_grains(s->job), n = w->mesh->n_ranks, rank = w->mesh->rank;
+        uint64_t each = mfl_mesh_slice(all, 1, n, rank + 1) - mfl_mesh_slice(all, 1, n, rank);
         int r = 0;
-        for (uint32_t t = 0; !r && t < STEPS; t++) {
+        for (uint32_t t = 0; !r && t < n_steps; t++) {
                 struct mfl_team_times before = *mfl_team_times(w->team);
                 const struct mfl_team_times *now = mfl_team_times(w->team);
                 struct mfl_group_steps steps = {
                         .index = w->index, .count = &s->team.step_rows, .step_first = t};
                 r = mfl_team_step(w->team, &w->set, &w->set.train, w->data, &steps, 1, &s->opt, NULL, err);
-                double grains = (1.0 + (now->repeats - before.repeats)) * facts->grains;
+                double grains = (1.0 + (now->repeats - before.repeats)) * (double)each;
                 double grain_s = (double)(now->compute - before.compute) * 1e-9 / grains;
                 double apply_s = (double)(now->apply - before.apply) * 1e-9;
-                facts->grain_s = t > 1 ? MFL_MIN(facts->grain_s, grain_s) : grain_s;
-                facts->apply_s = t > 1 ? MFL_MIN(facts->apply_s, apply_s) : apply_s;
+                timed->grain_s = t > 1 ? MFL_MIN(timed->grain_s, grain_s) : grain_s;
+                timed->apply_s = t > 1 ? MFL_MIN(timed->apply_s, apply_s) : apply_s;
         }
+        return r;
+}
+
+/* One worker alone. *ret_steps: as many as are worth the time. */
+static int time_alone(
+        const struct subject *s, struct mfl_parallel_facts *facts, uint32_t *ret_steps, struct mfl_error *err)
+{
+        struct worker w = {0};
+        struct timed timed = {0};
+        struct mfl_mesh *mesh;
+        int r = mfl_mesh_threads_new(1, &mesh, err);
+        if (!r)
+                r = worker_new(s, NULL, mesh, &w, err);
+        if (!r)
+                r = time_steps(s, &w, STEPS, &timed, err);
+        double step_s = facts->grains * timed.grain_s + timed.apply_s;
+        *ret_steps = (uint32_t)MFL_MAX(STEPS, MFL_MIN(STEPS_MAX, STEPS_NS * 1e-9 / MFL_MAX(step_s, 1e-6)));
+        if (!r)
+                r = time_steps(s, &w, *ret_steps, &timed, err);
+        facts->grain_s = timed.grain_s;
+        facts->apply_s = timed.apply_s;
+        worker_free(s, &w);
+        return r;
+}
+
+struct side {
+        const struct subject *s;
+        struct worker *w;
+        uint32_t n_steps;
+        struct timed timed;
+        struct mfl_error err;
+        int rc;
+};
+
+static void *take_side(void *arg)
+{
+        struct side *side = arg;
+        side->rc = time_steps(side->s, side->w, side->n_steps, &side->timed, &side->err);
+        if (side->rc)
+                side->w->mesh->ops->abort(side->w->mesh, side->err.text);
+        return NULL;
+}
+
+/* Two workers with one memory, side by side: they share caches, the memory's bandwidth and the processor's clock. */
+static int time_beside(
+        const struct subject *s, uint32_t n_steps, struct mfl_parallel_facts *facts, struct mfl_error *err)
+{
+        struct subject pair = *s;
+        struct worker w[2] = {{0}};
+        struct side side[2];
+        struct mfl_mesh *mesh[2] = {NULL};
+        pthread_t other;
+        pair.team.shared = true;
+        int r = mfl_mesh_threads_new(2, mesh, err);
+        for (int i = 0; !r && i < 2; i++) {
+                r = worker_new(&pair, i ? &w[0] : NULL, mesh[i], &w[i], err);
+                side[i] = (struct side){.s = &pair, .w = &w[i], .n_steps = n_steps};
+        }
+        for (int i = 0; r && i < 2; i++) /* those that no worker has */
+                w[i].mesh = mesh[i];
+        if (!r && (r = pthread_create(&other, NULL, take_side, &side[1])))
+                r = mfl_fail(err, -r, "cannot start a thread: %s", strerror(r));
+        else if (!r) {
+                take_side(&side[0]);
+                pthread_join(other, NULL);
+                for (int i = 0; !r && i < 2; i++)
+                        r = side[i].rc ? mfl_fail(err, side[i].rc, "%s", side[i].err.text) : 0;
+                facts->beside_s = MFL_MAX(facts->grain_s, side[0].timed.grain_s);
+                facts->apply_beside_s = MFL_MAX(facts->apply_s, 2 * side[0].timed.apply_s);
+        }
+        worker_free(s, &w[1]);
+        worker_free(s, &w[0]);
         return r;
 }
 
@@ -270,12 +367,11 @@ int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struc
         struct mfl_parallel_facts *facts, struct mfl_error *err)
 {
         struct subject s;
-        struct worker w = {0};
+        uint32_t n_steps = STEPS;
         int r = open_subject(backend, job, graph, &s, err);
         if (!r)
-                r = worker_new(&s, &w, err);
-        if (!r)
-                r = time_steps(&s, &w, facts, err);
-        worker_free(&s, &w);
+                r = time_alone(&s, facts, &n_steps, err);
+        if (!r && facts->grains > 1 && facts->cores > 1)
+                r = time_beside(&s, n_steps, facts, err);
         return r ? r : time_exchange(facts, err);
 }

@@ -10,8 +10,8 @@
 /* Sizes by the backend's own count. MFL_INVALID where it has no gradients of grains. */
 int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *ret_facts, struct mfl_error *err);
-/* Adds the times: one worker takes some steps with random samples, and two threads exchange gradients over shared memory. Takes as
- * much memory as one worker, some seconds, and two cores. MFL_INVALID for models with target values. */
+/* Adds the times: one worker alone, then two with one memory take some steps with random samples, and two threads exchange
+ * gradients over shared memory. Takes as much memory as a daemon with two workers, some seconds, and two cores. MFL_INVALID for models with target values. */
 int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *facts, struct mfl_error *err);
 

@@ -2,8 +2,9 @@
 /* The ranks of a mesh over TCP meet: each connects to those below it, and waits for those above it.
  *
  * A rank that does not know the team yet, because its task is still on the way, is asked again and again. One that can't be
- * reached at all, or is not of the team, ends the meeting. Then this rank also tries all others: if it reaches none of them, it
- * accuses itself, since a firewall in front of it explains that and a closed port elsewhere does not. */
+ * reached at all, or is not of the team, ends the meeting. Then this rank also tries all others: if it reaches none of them, and they
+ * are at other hosts than the first one, it accuses itself, since a firewall in front of it explains that and a closed port or a restart
+ * of one host does not. */
 #include "client/peer/mesh_tcp.h"
 
 #include <stdio.h>
@@ -83,31 +84,22 @@ static int dial(struct opening *opening, uint32_t rank, struct peer_link **ret_l
         return mfl_peer_dial(o->address[rank], opening->context, &greeting, o->cancel, ret_link, err);
 }
 
-/* Whether it is at this rank's own host: a firewall around that is not between them. */
-static bool is_beside(const struct mfl_mesh_tcp_options *o, uint32_t rank)
-{
-        const char *text[] = {o->address[o->rank], o->address[rank]};
-        char host[2][256], port[16];
-        struct mfl_error err;
-        for (int i = 0; i < 2; i++)
-                if (!text[i] || mfl_address_parse(text[i], host[i], sizeof host[i], port, sizeof port, &err))
-                        return false;
-        return *host[0] && !strcmp(host[0], host[1]);
-}
-
 /* One rank can't be reached at its address. */
 static int look_around(struct opening *opening, uint32_t rank, struct mfl_error *err)
 {
         const struct mfl_mesh_tcp_options *o = opening->options;
         const char *others[MFL_MESH_RANKS_MAX];
         uint32_t tried;
-        for (uint32_t r = 0; r < o->n_ranks; r++)
-                others[r] = is_local(o, r) || is_beside(o, r) ? NULL : o->address[r];
+        for (uint32_t r = 0; r < o->n_ranks;
+                r++) { /* a firewall around the own host is not between its ranks */
+                bool beside = mfl_peer_same_host(o->address[o->rank], o->address[r]);
+                others[r] = is_local(o, r) || beside ? NULL : o->address[r];
+        }
         uint32_t found = mfl_peer_reach(others, o->n_ranks, o->address[rank], o->cancel, &tried);
         size_t length = strlen(err->text);
         if (tried && found == o->n_ranks && !(o->cancel && atomic_load(o->cancel))) {
-                mfl_snprintf(err->text + length, sizeof err->text - length, "; nor can %u other%s", tried,
-                        tried > 1 ? "s" : "");
+                mfl_snprintf(err->text + length, sizeof err->text - length, "; nor can %u other host%s",
+                        tried, tried > 1 ? "s" : "");
                 return accuse(opening, o->rank, MFL_MESH_ISOLATED, err);
         }
         if (found < o->n_ranks)

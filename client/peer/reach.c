@@ -16,6 +16,16 @@
 #define TURN_MS 20
 #define EACH_MAX 4u /* addresses of one name */
 
+bool mfl_peer_same_host(const char *a, const char *b)
+{
+        char host[2][256], port[16];
+        struct mfl_error err;
+        if (!a || !b || mfl_address_parse(a, host[0], sizeof host[0], port, sizeof port, &err) ||
+                mfl_address_parse(b, host[1], sizeof host[1], port, sizeof port, &err))
+                return false;
+        return *host[0] && !strcmp(host[0], host[1]);
+}
+
 static int begin_one(const struct addrinfo *info)
 {
         int fd = socket(info->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -51,6 +61,18 @@ static bool is_wanted(const char *const *address, uint32_t i, const char *withou
         return true;
 }
 
+/* Whether it is at another host than `without`, and than those before it: ports of one host say the same of it, and all of them are closed
+ * while it restarts. */
+static bool is_other_host(const char *const *address, uint32_t i, const char *without)
+{
+        if (mfl_peer_same_host(address[i], without))
+                return false;
+        for (uint32_t k = 0; k < i; k++)
+                if (address[k] && *address[k] && mfl_peer_same_host(address[k], address[i]))
+                        return false;
+        return true;
+}
+
 /* Whether a connection was made; closed with its end. */
 static bool has_connected(struct pollfd *one)
 {
@@ -77,7 +99,7 @@ uint32_t mfl_peer_reach(const char *const *address, uint32_t n, const char *with
         for (uint32_t i = 0; i < n; i++) {
                 if (!is_wanted(address, i, without))
                         continue;
-                tried++;
+                tried += is_other_host(address, i, without);
                 begin(address[i], &fds[EACH_MAX * i]);
         }
         for (uint32_t i = 0; i < n_fds; i++)

@@ -286,7 +286,10 @@ void mfl_trainer_team_learn(struct trainer_job *job);
 uint32_t mfl_trainer_team_size(const struct trainer_team *team); /* NULL: 1 */
 /* Whether a slot's team, or NULL, can train the job's task. */
 bool mfl_trainer_team_fits(const struct trainer_team *team, const struct trainer_job *job, uint32_t width);
-/* What a team of n takes besides the first network, in that stage of ZeRO or a later one. */
+/* What its networks take beside the first one: of the device's own memory where there is such memory. */
+uint64_t mfl_trainer_team_net_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n);
+/* What a team of n takes besides the first network, in that stage of ZeRO or a later one, of the host's memory. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint32_t zero);
 uint64_t mfl_trainer_update_bytes(const struct trainer_job *job); /* of one that is made in place; else 0 */
@@ -312,6 +315,8 @@ int mfl_trainer_team_begin(
 int mfl_trainer_resume(struct trainer_run *run, struct trainer_slot *slot, uint64_t client,
         uint32_t *ret_step, struct mfl_score *ret_score, int64_t *ret_squares, struct mfl_error *err);
 void mfl_trainer_kept_drop(struct mfl_trainer *trainer, struct trainer_job *job); /* nothing kept is fine */
+void mfl_trainer_kept_yield(struct mfl_trainer *trainer,
+        struct trainer_job *job); /* the same, for others' memory: the log says so */
 /* The backend's step, of lane 0. After an error a team of one daemon can only be freed, and one of several parts. */
 int mfl_trainer_team_step(struct trainer_run *run, struct trainer_slot *slot, uint32_t n_steps,
         const struct mfl_optimizer *opt, struct mfl_error *err);

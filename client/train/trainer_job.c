@@ -82,6 +82,7 @@ static int reserve(struct mfl_trainer *trainer, struct trainer_job *job, bool de
                         return r;
                 }
                 *last = NULL;
+                mfl_trainer_kept_yield(trainer, victim);
                 mfl_trainer_job_free(trainer, victim);
         }
         if (!r)
@@ -436,13 +437,16 @@ static int prepare_lanes(struct mfl_trainer *trainer, struct trainer_job *job, s
 static int prepare_team(struct mfl_trainer *trainer, struct trainer_job *job, struct trainer_slot *slot,
         const struct mfl_net_options *options, uint32_t width, struct mfl_error *err)
 {
-        uint64_t room = mfl_trainer_memory_left(network_memory(trainer));
+        uint64_t room = mfl_trainer_memory_left(&trainer->memory);
         uint32_t zero = mfl_trainer_team_zero(trainer, job, options, width, room);
         uint64_t bytes = mfl_trainer_team_bytes(trainer, job, options, width, zero);
-        int r = reserve(trainer, job, trainer->info.own_memory, bytes,
-                options->lent ? "a worker's params, gradients and optimizer"
-                              : "a worker's gradients and optimizer",
-                err);
+        uint64_t nets = mfl_trainer_team_net_bytes(trainer, job, options, width);
+        int r = trainer->info.own_memory ? reserve(trainer, job, true, nets, "networks of a worker", err) : 0;
+        if (!r)
+                r = reserve(trainer, job, false, bytes,
+                        options->lent ? "a worker's params, gradients and optimizer"
+                                      : "a worker's gradients and optimizer",
+                        err);
         if (r == MFL_INVALID)
                 mfl_trainer_team_advise(trainer, job, options, width, err);
         return r ? r
@@ -570,7 +574,7 @@ static int prepare_networks(struct mfl_trainer *trainer, struct trainer_job *job
         /* Networks for training and for evaluation may not fit side by side. */
         if (r == MFL_INVALID && trainer->no_room && others) {
                 trainer->no_room = false;
-                mfl_trainer_kept_drop(trainer, job);
+                mfl_trainer_kept_yield(trainer, job);
                 mfl_trainer_job_empty(trainer, job);
                 r = prepare_slots(trainer, job, kind, n, clients, err);
         }

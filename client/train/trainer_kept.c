@@ -32,6 +32,18 @@ void mfl_trainer_kept_drop(struct mfl_trainer *trainer, struct trainer_job *job)
         job->kept = NULL;
 }
 
+void mfl_trainer_kept_yield(struct mfl_trainer *trainer, struct trainer_job *job)
+{
+        if (job->kept)
+                mfl_log_job(MFL_LOG_INFO, job->id,
+                        "%s: client %llu will begin anew: its %u steps of a lost team take memory that the "
+                        "next "
+                        "networks need",
+                        job->id, (unsigned long long)job->kept->client,
+                        mfl_team_state_step(job->kept->state));
+        mfl_trainer_kept_drop(trainer, job);
+}
+
 /* The rank that has come farthest; they differ by one step at most. */
 static const struct mfl_team *farthest(const struct trainer_team *team)
 {

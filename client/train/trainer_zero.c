@@ -56,15 +56,21 @@ static uint64_t mesh_bytes(uint32_t n_ranks)
         return MFL_MAX(mfl_mesh_shm_bytes(0), mfl_mesh_tcp_bytes(n_ranks));
 }
 
+uint64_t mfl_trainer_team_net_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *options, uint32_t n)
+{
+        struct mfl_net_options sibling = *options;
+        if (!job->apart)
+                sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
+        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling);
+}
+
 /* The stage of a team of several daemons is the largest that any of them needs, and might take a little more than the own one. */
 uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, uint32_t zero)
 {
-        struct mfl_net_options sibling = *options;
-        uint64_t most = 0;
+        uint64_t most = 0, own_memory = trainer->info.own_memory;
         bool agreed = job->spec->parallel.zero != MFL_ZERO_AUTO || !job->apart;
-        if (!job->apart)
-                sibling.sibling = (struct mfl_net *)job->slots; /* only whether there is one counts */
         for (uint32_t stage = zero; stage <= (agreed ? zero : MFL_ZERO_MAX); stage++) {
                 uint32_t own =
                         job->apart ? stage : MFL_MAX(stage, 1u); /* of threads: see kernels/team/team.h */
@@ -73,8 +79,11 @@ uint64_t mfl_trainer_team_bytes(const struct mfl_trainer *trainer, const struct 
         }
         most += job->apart ? mesh_bytes(job->apart_ranks) : 0;
         most = n * most;
+        if (own_memory &&
+                !job->apart) /* networks on a device have params of the host's, and one network's are all's */
+                most += trainer->ops->grad->elements(job->graph, options) * sizeof(float);
         /* When the training is over, the leader keeps its params alone, and what it has of the rest is gone. */
-        return (n - 1) * trainer->ops->net_bytes(job->graph, &sibling) +
+        return (own_memory ? 0 : mfl_trainer_team_net_bytes(trainer, job, options, n)) +
                MFL_MAX(most, mfl_trainer_update_bytes(job));
 }
 

@@ -492,9 +492,6 @@ int mfl_job_check_parallel(const struct mfl_yaml_doc *doc, struct mfl_job *job, 
                 return mfl_yaml_fail(doc, mfl_job_find_key(training, "fuse"), err,
                         "parallel trains one client at a time on each of its workers; leave fuse out, or "
                         "write 1");
-        if (!strcmp(job->training.backend, "cuda"))
-                return mfl_yaml_fail(doc, mfl_job_find_key(training, "backend"), err,
-                        "the cuda backend does not do parallel yet; leave parallel out, or write cpu");
         return 0;
 }
 

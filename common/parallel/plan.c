@@ -81,14 +81,16 @@ static double step_seconds(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t traffic, uint64_t sums)
 {
         uint32_t each = grains_each(f->grains, members);
-        double apply = f->apply_s / (zero && members > 1 ? members : 1), compute = each * f->grain_s;
         if (f->grain_s <= 0)
                 return 0;
         if (members == 1)
-                return compute + apply;
+                return each * f->grain_s + f->apply_s;
+        double grain = f->beside_s > 0 ? f->beside_s : f->grain_s, compute = each * grain;
+        double apply = (f->apply_beside_s > 0 ? f->apply_beside_s : f->apply_s) / (zero ? members : 1);
+        double spare = f->cores ? MFL_MIN(1.0, MFL_MAX((double)f->cores / members - 1, 0)) : 1;
         double operations = 2.0 + f->n_buckets * ((zero < 2 ? 1 : each) + (zero == 1 || zero == 2));
-        double behind = f->overlap ? MFL_MIN((double)sums / f->bytes_per_s,
-                                             BACKWARD * f->grain_s * (zero < 2 ? 1 : each))
+        double behind = f->overlap ? spare * MFL_MIN((double)sums / f->bytes_per_s,
+                                                     BACKWARD * grain * (zero < 2 ? 1 : each))
                                    : 0;
         return compute + apply + (double)traffic / f->bytes_per_s - behind + operations * f->wait_s;
 }

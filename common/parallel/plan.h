@@ -3,7 +3,8 @@
  * people who ask beforehand (`mfl plan`). Stages and columns are those of kernels/team/team.h.
  *
  * Times are a model: each member has a core of its own, computes the same number of grains at the measured pace, takes its part of
- * the optimizer's step, and then waits for what of the traffic was not behind backward, two thirds of a grain. */
+ * the optimizer's step, and then waits for what of the traffic was not behind backward, two thirds of a grain. Sums are added by
+ * processors, so traffic is behind backward only as far as there are more cores than members. */
 #ifndef MFL_COMMON_PARALLEL_PLAN_H
 #define MFL_COMMON_PARALLEL_PLAN_H
 
@@ -39,16 +40,19 @@ uint32_t mfl_parallel_keeps(uint32_t widest, uint32_t n_ranks);
 /* Of a job on daemons of one node, with one worker each. Seconds: 0 where nothing was measured. */
 struct mfl_parallel_facts {
         struct mfl_parallel_shape shape;
-        uint64_t moving;    /* params that move: those at the start, and the update */
-        uint64_t network;   /* bytes of a worker's network beside these params */
-        uint64_t link;      /* bytes of a member's traffic */
-        uint64_t memory;    /* a daemon's budget in bytes; 0: no limit */
-        uint32_t grains;    /* of a step */
-        bool overlap;       /* traffic behind backward */
-        double grain_s;     /* of a grain's gradient */
-        double apply_s;     /* of the optimizer's step of all params by one member */
-        double bytes_per_s; /* that a member takes from others */
-        double wait_s;      /* of an operation without data */
+        uint64_t moving;       /* params that move: those at the start, and the update */
+        uint64_t network;      /* bytes of a worker's network beside these params */
+        uint64_t link;         /* bytes of a member's traffic */
+        uint64_t memory;       /* a daemon's budget in bytes; 0: no limit */
+        uint32_t grains;       /* of a step */
+        bool overlap;          /* traffic behind backward */
+        uint32_t cores;        /* of the node, for members with one thread each; 0: enough */
+        double grain_s;        /* of a grain's gradient by one worker alone */
+        double beside_s;       /* the same, while another worker computes; 0: as alone */
+        double apply_s;        /* of the optimizer's step of all params by one member */
+        double apply_beside_s; /* the same, while another member takes another part; 0: as alone */
+        double bytes_per_s;    /* that a member takes from others */
+        double wait_s;         /* of an operation without data */
         uint32_t n_buckets;
 };
 

@@ -81,12 +81,21 @@ struct placement {
         uint32_t n_lent;
 };
 
-static const struct placement placements[] = {{2, false, 0, false, 1}, {2, true, 1, true, 1},
-        {2, false, 2, true, 1}, {2, true, 2, false, 0}, {3, false, 1, true, 0}, {3, false, 2, false, 1},
-        {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1}, {8, false, 1, true, 1},
-        {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1},
-        {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1}, {3, false, 3, true, 1, 2},
-        {4, false, 3, false, 0, 2}, {8, false, 3, true, 1, 3}};
+static bool has_own_memory(const struct conf_backend *b)
+{
+        struct mfl_device_info info;
+        b->ops->device_info(b->device, &info);
+        return info.own_memory;
+}
+
+/* The first ones also on devices with their own memory: what a team does with sums, shards and losses is the host's. */
+#define ON_DEVICES 4u
+static const struct placement placements[] = {{2, true, 1, true, 1}, {2, false, 2, true, 1},
+        {3, false, 3, true, 1, 2}, {3, false, 1, true, 0}, {2, false, 0, false, 1}, {2, true, 2, false, 0},
+        {3, false, 2, false, 1}, {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1},
+        {8, false, 1, true, 1}, {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1},
+        {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1}, {4, false, 3, false, 0, 2},
+        {8, false, 3, true, 1, 3}};
 
 static void place(struct team_run *run, const struct placement *p, bool floats)
 {
@@ -98,11 +107,33 @@ static void place(struct team_run *run, const struct placement *p, bool floats)
                 .bucket_bytes = p->bucket_bytes};
 }
 
+/* With samples that come to the device when a grain needs them. */
+static void compare_streamed(struct team_run *run, const float *expected)
+{
+        const struct mfl_device_data *resident = run->data;
+        struct mfl_device_data *data;
+        struct mfl_error err;
+        mfl_conf_must(
+                run->b->ops->data_new(run->b->device, &run->t->set, &run->t->set.train, false, &data, &err),
+                &err);
+        run->data = data;
+        run->options.streamed = true;
+        place(run, &placements[0], false);
+        train_by(run, placements[0].n);
+        mfl_conf_report(!memcmp(expected, run->params, (size_t)run->t->graph->n * sizeof *expected),
+                "%s: team %s: samples that stream give the same bits", run->b->label, run->kase->name);
+        run->options.streamed = false;
+        run->data = resident;
+        run->b->ops->data_free(data);
+}
+
 static void compare(struct team_run *run)
 {
         size_t n = (size_t)run->t->graph->n;
         bool plain = run->b->precision == MFL_PRECISION_FP32 && !run->kase->deep;
         double bound = plain ? 1e-4 : run->kase->deep && run->b->precision == MFL_PRECISION_FP32 ? 0.1 : 2;
+        bool own_memory = has_own_memory(run->b);
+        size_t n_placements = own_memory ? ON_DEVICES : MFL_ARRAY_SIZE(placements);
         MFL_CLEANUP_FREE float *one = mfl_calloc(n, sizeof *one),
                                *accumulated = mfl_calloc(n, sizeof *accumulated);
         mfl_assert(one && accumulated);
@@ -110,7 +141,7 @@ static void compare(struct team_run *run)
         train_by(run, 1);
         struct mfl_score score = run->score;
         memcpy(one, run->params, n * sizeof *one);
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(placements); i++) {
+        for (size_t i = 0; i < n_placements; i++) {
                 const struct placement *p = &placements[i];
                 place(run, p, false);
                 train_by(run, p->n);
@@ -119,8 +150,11 @@ static void compare(struct team_run *run)
                 mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
                         run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
-        mfl_conf_test_lost(run, one, &score);
-        if (mfl_conf_is_smoke(run->kase->name)) {
+        if (own_memory)
+                compare_streamed(run, one);
+        else
+                mfl_conf_test_lost(run, one, &score);
+        if (!own_memory && mfl_conf_is_smoke(run->kase->name)) {
                 mfl_conf_test_lost_shard(run, one, &score);
                 mfl_conf_test_lost_again(run, one, &score);
         }
@@ -143,6 +177,22 @@ static void compare(struct team_run *run)
         mfl_conf_report(distance < bound,
                 "%s: team %s: sums of floats are near one that accumulates: %.1e (bound %.0e)", run->b->label,
                 run->kase->name, distance, bound);
+}
+
+/* Whether the backend has such workers; says why not. */
+static bool has_workers(const struct team_run *run)
+{
+        struct mfl_error err;
+        struct mfl_net *net = NULL;
+        struct mfl_net_options options = run->options;
+        options.worker = true;
+        int rc = run->b->ops->net_new(run->b->device, run->t->graph, &options, &net, &err);
+        run->b->ops->net_free(net);
+        if (rc == MFL_INVALID)
+                mfl_conf_skip(run->kase->name, err.text);
+        else
+                mfl_conf_must(rc, &err);
+        return !rc;
 }
 
 static void test_team(const struct conf_backend *b, const struct conf_train_case *kase)
@@ -169,20 +219,35 @@ static void test_team(const struct conf_backend *b, const struct conf_train_case
         run.params = params;
         for (uint32_t i = 0; i < CONF_STEPS * ROWS; i++)
                 run.index[i] = i * 17 % CONF_SAMPLES;
-        compare(&run);
+        if (has_workers(&run))
+                compare(&run);
         for (int i = 0; i < HOSTS_MAX; i++)
                 free(run.lent[i]);
         b->ops->data_free(data);
         mfl_conf_training_deinit(&t);
 }
 
+/* Besides those of --smoke: with batch norm and augmentation, shared tensors, all optimizer's terms, frozen layers. */
+static bool is_quick(const char *name)
+{
+        static const char *const more[] = {"depthwise accumulated", "tied plain", "siamese momentum",
+                "residual momentum prox decay", "lora and frozen"};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(more); i++)
+                if (!strcmp(more[i], name))
+                        return true;
+        return mfl_conf_is_smoke(name);
+}
+
 void mfl_conf_test_teams(const struct conf_backend *backend, const char *filter)
 {
         bool quick = conf_quick || conf_smoke || !strcmp(backend->ops->name, "reference");
-        for (int i = 0; backend->ops->grad && i < mfl_conf_n_train_cases; i++) {
+        bool own_memory = has_own_memory(backend),
+             has_teams = backend->ops->grad && backend->precision != MFL_PRECISION_FP16;
+        for (int i = 0; has_teams && i < mfl_conf_n_train_cases; i++) {
                 const struct conf_train_case *kase = &mfl_conf_train_cases[i];
                 if (strstr(kase->name, filter) && !kase->held && !(quick && kase->deep) &&
                         (!conf_smoke || mfl_conf_is_smoke(kase->name)) &&
+                        (!(conf_quick && own_memory) || is_quick(kase->name)) &&
                         mfl_conf_begin("%s: team %s", backend->label, kase->name))
                         test_team(backend, kase);
         }

@@ -174,6 +174,7 @@ const struct mfl_backend_ops mfl_backend_module = {
         .comm = &mfl_cuda_comm,
         .fuse = mfl_cuda_fuse,
         .step = mfl_cuda_step,
+        .grad = &mfl_cuda_grad_ops,
         .eval = mfl_cuda_eval,
         .time = mfl_cuda_net_time,
         .forward = mfl_cuda_forward,

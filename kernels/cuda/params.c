@@ -95,6 +95,10 @@ static int set_group(struct mfl_net *net, int group, const struct mfl_params_par
         char *low = mfl_cuda_at(net, MFL_CUDA_LOW);
         mfl_assert(group >= 0 && group < net->model.options.groups);
         mfl_assert(!moving || !net->model.options.shared_start || !net->model.options.training);
+        if (net->model.options.worker) {
+                int r = mfl_cuda_enter(net, err);
+                return r ? r : mfl_cuda_grad_set(net, frozen->host, moving ? moving->host : NULL, err);
+        }
         low = low ? low + g * stride * element : NULL;
         first = first ? first + g * stride : NULL;
         int rc = mfl_cuda_enter(net, err);
@@ -172,6 +176,11 @@ static void take_params(void *arg, uint64_t at, uint64_t n, const void *bytes)
 int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err)
 {
         uint64_t n = net->model.flat->n - first;
+        if (net->model.options.worker) { /* of those that move the host has the only copy */
+                uint64_t moving = MFL_MAX(first, net->model.flat->n_frozen);
+                mfl_cuda_grad_get(net, moving, params + (moving - first));
+                n = moving - first;
+        }
         struct mfl_cuda_reorder a = {.n = n,
                 .place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + first,
                 .from = (float *)mfl_cuda_at(net, MFL_CUDA_PARAMS) + net->model.stride * (uint64_t)group,

@@ -85,7 +85,7 @@ static void norm_forward(const struct pass *pass, int i, const mfl_real *x, mfl_
                         pass->running + graph->params[layer->param_mean].offset,
                         pass->running + graph->params[layer->param_var].offset);
         if (pass->dropout && pass->statistics && layer->param_mean >= 0) {
-                mfl_real *kept = pass->statistics + mfl_ref_statistics_at(graph, i);
+                mfl_real *kept = pass->statistics + mfl_grad_host_statistics_at(graph, i);
                 mfl_ref_norm_running(
                         &v, pass->rows, x, 1.0f, kept, kept + graph->params[layer->param_mean].count);
         }

@@ -72,7 +72,7 @@ static void net_free(struct mfl_net *net)
 {
         if (!net)
                 return;
-        free(net->tensors);
+        mfl_grad_host_deinit(&net->host);
         mfl_plan_free(net->plan);
         mfl_maps_free(net->graph, net->maps);
         free(net->arena);
@@ -122,7 +122,7 @@ static int allocate(struct mfl_net *net, struct mfl_error *err)
         net->x = mfl_calloc(net->options.worker ? 1 : input * groups, sizeof(float));
         net->keys = mfl_calloc(groups, sizeof *net->keys);
         if (net->options.training) {
-                rc = mfl_ref_grad_tensors_new(net, err);
+                rc = mfl_grad_host_init(&net->host, graph, err);
                 if (rc)
                         return rc;
                 net->grads = mfl_calloc((size_t)graph->n, sizeof(float));
@@ -279,15 +279,6 @@ static void add_prox(struct mfl_net *net, size_t at, float mu)
         }
 }
 
-void mfl_ref_update(float *p, float *m, float *v, const float *p0, const struct mfl_optimizer *opt,
-        const struct mfl_rate *rate, float g)
-{
-        if (opt->kind == MFL_OPTIMIZER_SGD)
-                mfl_sgd_update(opt, rate->lr, p, m, p0, g);
-        else
-                mfl_adaptive_update(opt, rate, p, m, v, p0, g);
-}
-
 /* Tensors that stay have no gradient. */
 static void hold(struct mfl_net *net, enum mfl_moves moves)
 {
@@ -316,7 +307,8 @@ static void update(
                 bool moves = param->trained && !mfl_param_stays(param, opt->moves);
                 size_t end = (size_t)(param->offset + param->count);
                 for (size_t i = (size_t)param->offset; moves && i < end; i++)
-                        mfl_ref_update(&net->params[at + i], net->momentum ? &net->momentum[at + i] : NULL,
+                        mfl_optimizer_update(&net->params[at + i],
+                                net->momentum ? &net->momentum[at + i] : NULL,
                                 net->second ? &net->second[at + i] : NULL, &net->params_first[at + i], opt,
                                 rate, factor == 1.0f ? net->grads[i] : net->grads[i] * factor);
         }

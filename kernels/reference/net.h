@@ -3,6 +3,7 @@
 #ifndef MFL_KERNELS_REFERENCE_NET_H
 #define MFL_KERNELS_REFERENCE_NET_H
 
+#include "kernels/grad_host.h"
 #include "kernels/plan.h"
 #include "kernels/reference/real.h"
 
@@ -14,21 +15,20 @@ struct mfl_net {
         char *arena;
         /* G * n; momentum: SGD's, or Adam's first moment. A worker's network has params and grads alone. */
         mfl_real *params, *params_first, *momentum;
-        mfl_real *second;                /* G * n: Adam's and Adagrad's sum of squares. Both are
+        mfl_real *second;          /* G * n: Adam's and Adagrad's sum of squares. Both are
                                                     NULL where options.moments does not have them */
-        mfl_real *correction;            /* G * n: added to gradients; NULL without options.corrects */
-        int64_t *sum;                    /* n */
-        mfl_real *grads;                 /* n: of the step */
-        mfl_real *part;                  /* n: of one batch of a step that accumulates */
-        mfl_real *extra;                 /* n: gradients of one use of shared tensors */
-        mfl_real *turned;                /* n: a transposed copy of a dense layer's weight. Both are
+        mfl_real *correction;      /* G * n: added to gradients; NULL without options.corrects */
+        int64_t *sum;              /* n */
+        mfl_real *grads;           /* n: of the step */
+        mfl_real *part;            /* n: of one batch of a step that accumulates */
+        mfl_real *extra;           /* n: gradients of one use of shared tensors */
+        mfl_real *turned;          /* n: a transposed copy of a dense layer's weight. Both are
                                                     NULL where no tensor is shared */
-        mfl_real *x;                     /* G * batch * input: what forward was given */
-        struct mfl_rng_key *keys;        /* G: what forward was given */
-        bool dropout;                    /* forward was given keys */
-        uint64_t gather_ns;              /* spent on batches so far */
-        struct mfl_grad_tensor *tensors; /* training: those that are trained */
-        int n_tensors;
+        mfl_real *x;               /* G * batch * input: what forward was given */
+        struct mfl_rng_key *keys;  /* G: what forward was given */
+        bool dropout;              /* forward was given keys */
+        uint64_t gather_ns;        /* spent on batches so far */
+        struct mfl_grad_host host; /* training; without params */
 };
 
 /* One group's pass through the arena. */
@@ -61,13 +61,8 @@ void mfl_ref_gather(const struct pass *pass, const struct mfl_device_data *data,
         const struct mfl_rng_key *key, const uint32_t *index);
 /* Whether the network can train on the data. */
 int mfl_ref_check_step(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
-/* The optimizer's step of one element; NULL: what the optimizer does not use. */
-void mfl_ref_update(mfl_real *p, mfl_real *m, mfl_real *v, const mfl_real *p0,
-        const struct mfl_optimizer *opt, const struct mfl_rate *rate, mfl_real g);
 
 /* net_grad.c */
 extern const struct mfl_grad_ops mfl_ref_grad_ops;
-int mfl_ref_grad_tensors_new(struct mfl_net *net, struct mfl_error *err);
-uint64_t mfl_ref_statistics_at(const struct mfl_graph *graph, int i);
 
 #endif

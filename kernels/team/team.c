@@ -18,6 +18,7 @@ struct call {
         const uint32_t *index;
         struct mfl_loss_share share;
         struct mfl_score own; /* of the rank's rows that the others have not heard of */
+        bool moved;           /* no grain has been taken since params may have changed */
 };
 
 enum { EDGES_SQUARES, EDGES_STATISTICS };
@@ -248,7 +249,8 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .step = call->step,
                         .dropout = call->steps->dropout,
                         .augment = call->steps->augment,
-                        .share = &call->share};
+                        .share = &call->share,
+                        .moved = call->moved};
                 struct mfl_grad_sink sink = {.place = mfl_team_traffic_place,
                         .first = k == first && team->zero < 2,
                         .floats = team->options.floats,
@@ -260,6 +262,7 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .ready = sends && k == end - 1 ? mfl_team_traffic_ready : NULL,
                         .user = team->traffic};
                 rc = team->ops->grain(team->net, call->data, &grain, &sink, score, call->err);
+                call->moved = false;
         }
         return rc;
 }
@@ -579,6 +582,7 @@ int mfl_team_step(struct mfl_team *team, const struct mfl_dataset *dataset, cons
                         rc = take_snapshot(&call);
                 if (rc)
                         break;
+                call.moved = true;
                 call.share = mfl_loss_share_of(dataset, split, &team->loss, call.index, call.rows);
                 rc = take_step(&call, steps->lr_scale ? steps->lr_scale[t] : 1.0f);
                 steps->n_samples += call.rows;

@@ -3,6 +3,7 @@
 #include "server/core/core_wait.h"
 
 #include "server/round/round_deal.h"
+#include "server/round/round_team.h"
 #include "server/work/core_data.h"
 
 #define TOLD_MS 3000 /* a job that waits longer between its phases tells what for */
@@ -28,6 +29,44 @@ static const struct core_daemon *busy_for(
         return first;
 }
 
+/* Why the usable daemons are no team of parallel.members.min workers. */
+static void tell_team(
+        const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
+{
+        const struct core_daemon *first = NULL, *other = NULL;
+        uint32_t n_workers = 0, least = job->spec->parallel.members_min;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                n_workers += mfl_round_team_width(daemon, job);
+                if (!first || strcmp(daemon->info.name, first->info.name) < 0)
+                        first = daemon;
+        }
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (mfl_core_daemon_usable(daemon, job) &&
+                        strcmp(daemon->info.numerics, first->info.numerics) &&
+                        (!other || strcmp(daemon->info.name, other->info.name) < 0))
+                        other = daemon;
+        }
+        size_t n = (size_t)mfl_snprintf(ret_text, MFL_REASON_BYTES,
+                "waits for daemons that reach each other and have %u workers together (parallel.members.min)",
+                least);
+        if (n_workers < least)
+                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n, "; all have %u", n_workers);
+        else if (other)
+                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n,
+                        "; these compute with other last bits: %.20s (%.36s) and %.20s (%.36s)",
+                        first->info.name, first->info.numerics, other->info.name, other->info.numerics);
+        else if (job->spec->parallel.within == MFL_WITHIN_ANY)
+                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n,
+                        "; those of other nodes need peer_listen in client.yaml");
+        else
+                mfl_snprintf(
+                        ret_text + n, MFL_REASON_BYTES - n, "; no node has them (within: any joins nodes)");
+}
+
 static void tell_turn(
         const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
 {
@@ -37,10 +76,7 @@ static void tell_turn(
         if (!n_usable)
                 mfl_core_data_lack(core, job, ret_text);
         else if (!busy && job->phase != PHASE_EVAL && job->spec->parallel.members_min > 1)
-                mfl_snprintf(ret_text, MFL_REASON_BYTES,
-                        "waits for daemons that reach each other and have %u workers together "
-                        "(parallel.members.min)",
-                        job->spec->parallel.members_min);
+                tell_team(core, job, ret_text);
         else if (!busy)
                 mfl_snprintf(ret_text, MFL_REASON_BYTES,
                         "waits for its turn: the free daemons are kept for a job that has waited longer");

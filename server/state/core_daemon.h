@@ -34,6 +34,8 @@ struct core_relation {
         uint32_t wide_round; /* before this round it joins no such team */
         /* In such teams since it was last accused: others have connected to it; it has connected to others. */
         bool wide_reached, wide_reaches;
+        uint64_t
+                wide_over; /* key of the daemon that it could not connect to, when it was blamed for that; 0: it was not */
         struct core_speed train, eval;
         /* The newest result from an earlier boot that it announced: round, number of clients, task. */
         uint32_t held_round, held_items;

@@ -5,6 +5,7 @@
 #include "server/work/core_data.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
+#include "server/work/core_team.h"
 
 /* Its clients go to other daemons; those of `local` jobs become `local_to`. */
 static void take_tasks(struct mfl_core *core, struct core_daemon *daemon, enum item_state local_to)
@@ -90,6 +91,7 @@ static void replace_instance(
         take_tasks(core, daemon, ITEM_OPEN);
         mfl_core_cuts_changed(core, daemon);
         daemon->n_relations = 0;
+        mfl_core_team_restarted(core, daemon);
         daemon->leaving = false;
         daemon->note[0] = '\0';
         daemon->connected_ms = core->now_ms;

@@ -255,7 +255,8 @@ void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const cha
 
 /* The accused may be stopped: the next team would wait for it again. One that can connect to nobody joins no team over several nodes for
  * some rounds, from the first time on. */
-static void accuse(struct mfl_core *core, const struct core_task *task, uint32_t loss, const char *reason)
+static void accuse(
+        struct mfl_core *core, const struct core_task *task, uint64_t over, uint32_t loss, const char *reason)
 {
         struct core_daemon *daemon = task->daemon;
         struct core_relation *relation = mfl_core_relation(core, daemon, task->job);
@@ -268,15 +269,30 @@ static void accuse(struct mfl_core *core, const struct core_task *task, uint32_t
                 relation->wide_fails = MFL_MIN(fails, WIDE_FAILS_MAX);
                 relation->wide_round = task->job->round + (1u << relation->wide_fails) - 2;
                 relation->wide_reached = relation->wide_reaches = false;
+                relation->wide_over = over;
         }
         mfl_snprintf(
                 daemon->note, sizeof daemon->note, "%s: its team lost it: %.150s", task->job->id, reason);
+}
+
+/* What was said of the old process is forgotten with its relations. If it restarted, that is why others could not connect to it. */
+void mfl_core_team_restarted(struct mfl_core *core, const struct core_daemon *daemon)
+{
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                struct core_daemon *other = core->daemons[i];
+                for (uint32_t k = 0; k < other->n_relations; k++)
+                        if (other->relations[k].wide_over == daemon->key) {
+                                other->relations[k].wide_over = other->relations[k].rest_stamp = 0;
+                                other->relations[k].wide_fails = other->relations[k].wide_round = 0;
+                        }
+        }
 }
 
 /* Who is to blame for a broken team. */
 struct verdict {
         const struct core_task *task; /* NULL: nobody */
         uint32_t loss;
+        uint64_t over; /* key of the daemon that it could not connect to */
         bool known; /* of two members: others have connected to the one that the blamed one can't connect to */
 };
 
@@ -286,7 +302,7 @@ static struct verdict judge_two(const struct core_task *by, const struct core_ta
 {
         struct core_relation *a = mfl_core_relation_find(by->daemon, by->job);
         const struct core_relation *b = mfl_core_relation_find(accused->daemon, by->job);
-        struct verdict verdict = {accused, MFL_TEAM_UNREACHED, false};
+        struct verdict verdict = {.task = accused, .loss = MFL_TEAM_UNREACHED};
         if (by->team->n_members != 2 || !a || !b)
                 return verdict;
         /* Either has changed where the one reached others and the other was reached: what is known of both is out of date. */
@@ -295,7 +311,7 @@ static struct verdict judge_two(const struct core_task *by, const struct core_ta
                 return verdict;
         }
         if (b->wide_reached || b->wide_fails > a->wide_fails)
-                verdict = (struct verdict){by, MFL_TEAM_ISOLATED, b->wide_reached};
+                verdict = (struct verdict){by, MFL_TEAM_ISOLATED, accused->daemon->key, b->wide_reached};
         return verdict;
 }
 
@@ -303,14 +319,15 @@ static struct verdict find_verdict(const struct core_task *by, const struct mfl_
 {
         uint32_t accused = msg->failed.accused, loss = msg->failed.loss;
         if (!accused || accused > by->team->n_members)
-                return (struct verdict){NULL, loss, false};
+                return (struct verdict){.loss = loss};
         const struct core_task *task = by->team->member[accused - 1].task;
         /* Of two members only the second one connects, and neither has others to try. */
         bool lies = by->team->n_members == 2 &&
                     (loss == MFL_TEAM_ISOLATED || (loss == MFL_TEAM_UNREACHED && !by->member));
         if (lies || (task == by && loss != MFL_TEAM_ISOLATED))
-                return (struct verdict){NULL, loss, false};
-        return loss == MFL_TEAM_UNREACHED ? judge_two(by, task) : (struct verdict){task, loss, false};
+                return (struct verdict){.loss = loss};
+        return loss == MFL_TEAM_UNREACHED ? judge_two(by, task)
+                                          : (struct verdict){.task = task, .loss = loss};
 }
 
 static void explain(const struct core_task *by, const struct verdict *verdict, const struct mfl_msg *msg,
@@ -339,7 +356,7 @@ void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const s
         explain(task, &verdict, msg, reason);
         mfl_strcpy(job->last_failure, sizeof job->last_failure, reason);
         if (verdict.task)
-                accuse(core, verdict.task, verdict.loss, reason);
+                accuse(core, verdict.task, verdict.over, verdict.loss, reason);
         job->team_totals.broken++;
         job->team_totals.late += verdict.task && verdict.loss == MFL_TEAM_LATE;
         job->team_totals.unreached += verdict.task && verdict.loss >= MFL_TEAM_UNREACHED;

@@ -63,6 +63,8 @@ uint32_t mfl_core_team_pays(const struct core_job *job);
 void mfl_core_team_done(struct mfl_core *core, struct core_task *task);
 /* The task, of any member, is about to be taken back: its team ends. Nothing if it has none. */
 void mfl_core_team_lose(struct mfl_core *core, struct core_task *task, const char *reason);
+/* The daemon has come back as another process, so others were not to blame for not reaching it. */
+void mfl_core_team_restarted(struct mfl_core *core, const struct core_daemon *daemon);
 /* TaskFailed with `broken`, from the task's daemon. */
 void mfl_core_team_broken(struct mfl_core *core, struct core_task *task, const struct mfl_msg *msg);
 /* Nothing is wanted of the job's teams any longer. */

@@ -292,6 +292,29 @@ def test_the_emulated_device_trains(cluster, env):
     assert done.returncode == 78 and 'but CUDA opened ' + EMULATED_UUID in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize('zero', [1, 3])
+def test_emulated_devices_train_one_client(cluster, env, zero):
+    """Daemons with GPUs are a team: its model is that of one of them."""
+    if not os.path.exists(os.path.join(EMULATED, 'libmfl_cuda_emulated.so')):
+        pytest.skip('there is no emulated CUDA module in this build')
+    env.update(MFL_MODULE_DIR=EMULATED, XDG_CACHE_HOME=env['MFL_GPU_LOCK_DIR'], FAKE_NVML=EMULATED_UUID + '|Emulated|7|1|2|30|9000;' + GPUS)
+    job = {'rounds': 2, 'training': {'batch': 8, 'optimizer': 'adam', 'lr': 0.01, 'clip_norm': 1.0}, 'selection': {'clients': 1},
+           'parallel': {'grain': 2, 'members': 2, 'zero': zero}}
+    found = []
+    for names in (['a'], ['a', 'b']):
+        c = cluster(daemons=0)
+        c.share()
+        for name in names:
+            c.start_daemon(name, env=env, backend='cuda', more=['--gpu', '0', '--share-gpu'])
+        c.wait_daemons(len(names))
+        done, digests = c.run_job(60, **job)
+        found.append(digests)
+        assert c.mfl('logs', done).stdout.count('daemon a leads a team with b') == 2 * (len(names) - 1)
+        for name in names:
+            assert c.daemons[name].stop() == 0, c.daemons[name].log()
+    assert found[0] == found[1]
+
+
 def test_a_job_that_is_over_frees_the_card(cluster, cuda):
     """Done or stopped: the daemon lets go of what it kept for the job, after the task that ran; another job goes on."""
     c = cluster(daemons=0)

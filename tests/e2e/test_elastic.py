@@ -123,7 +123,7 @@ def test_too_few_wait_for_others(cluster, expected):
     at_work(c, job)
     time.sleep(0.5)
     c.daemons['d3'].kill()
-    wait_until(lambda: 'have 3 workers together (parallel.members.min)' in c.mfl('show', job).stdout, 60, 'why it waits')
+    wait_until(lambda: 'have 3 workers together (parallel.members.min); all have 2' in c.mfl('show', job).stdout, 60, 'why it waits')
     assert not teams(c, job)['at_work']
     start(c, 'd4', 1)
     found = ends_with(c, job, expected)

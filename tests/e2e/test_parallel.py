@@ -118,6 +118,10 @@ def test_who_joins_no_team(cluster, few):
         job, digests = c.run_job(**dict(FEW, parallel={'grain': 4, 'members': 64, 'within': within}))
         assert logs(c, job).count('daemon d1 leads a team with d5\n') == teams
     assert few  # rounds of this job may be trained by d4, which rounds otherwise
+    job = c.submit(**dict(FEW, parallel={'grain': 4, 'members': {'min': 3, 'max': 4}}))
+    why = r'have 3 workers together .*; these compute with other last bits: d1 \(mfl-\d+ reference .*\) and d4 \(mfl-\d+ cpu '
+    wait_until(lambda: re.search(why, c.mfl('show', job).stdout), 30, 'why it waits')
+    c.stop_job(job)
 
 
 @pytest.mark.parametrize('victim', ['d1', 'd2', 'd3'])

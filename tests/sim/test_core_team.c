@@ -153,7 +153,7 @@ static const char *led_by(const struct bed *bed, uint32_t conn, char text[128])
         if (!t->team.team)
                 return strcpy(text, bed->info[conn].name);
         for (uint32_t m = 0; m < t->team.n_members; m++) {
-                uint32_t d = (uint32_t)t->team.members[m] - 10;
+                uint32_t d = (uint32_t)(t->team.members[m] - 10) % 100;
                 size_t n = strlen(text);
                 snprintf(text + n, 128 - n, "%s%s:%u", m ? "+" : "", bed->info[d].name, t->team.widths[m]);
                 assert_int_equal(bed->task[d].team.team, t->team.team);
@@ -643,6 +643,26 @@ static void of_two_others_decide_who_is_at_fault(void **state)
         mfl_core_free(bed.core);
 }
 
+/* d2 is blamed for not reaching d1, which comes back as another process: that was why. */
+static void a_restart_clears_who_could_not_connect(void **state)
+{
+        struct bed bed;
+        setup_three(&bed, 2);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
+        end_round(&bed, 2, fast_line);
+        say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
+        ASSERT_LEADS(&bed, 1, "d1:1+d3:1"); /* d2 would rest in the next round, too */
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        bed.busy[1] = false;
+        bed.info[1].instance += 100;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &bed.info[1]});
+        tick(&bed);
+        end_round(&bed, 1, fast_line);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        mfl_core_free(bed.core);
+}
+
 /* Teams of two; d2 has connected to d1 before, and then can't connect to anybody any more. */
 static void who_reached_others_once_may_be_at_fault_later(void **state)
 {
@@ -778,6 +798,7 @@ int main(void)
                 cmocka_unit_test(who_reaches_nobody_is_left_alone),
                 cmocka_unit_test(of_two_others_decide_who_is_at_fault),
                 cmocka_unit_test(who_reached_others_once_may_be_at_fault_later),
+                cmocka_unit_test(a_restart_clears_who_could_not_connect),
                 cmocka_unit_test(what_a_member_cannot_know_blames_nobody),
                 cmocka_unit_test(who_is_accused_rests),
                 cmocka_unit_test(teams_shrink_to_the_least),

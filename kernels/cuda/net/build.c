@@ -168,13 +168,16 @@ static int load_kernels(struct mfl_net *net, struct mfl_error *err)
 {
         struct mfl_optimizer opt = {0};
         struct mfl_cuda_run pass = mfl_cuda_run_of(net, false, err);
-        struct mfl_cuda_work train = {net, NULL, &opt}, eval = {net, NULL, NULL};
+        struct mfl_cuda_work train = {.net = net, .opt = &opt}, eval = {.net = net};
+        if (net->model.options.worker)
+                train = (struct mfl_cuda_work){.net = net, .grain = true};
         int rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, false), "gather", err);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_launch_gather(&pass, NULL, true), "gather", err);
         if (!rc && net->model.options.training)
                 rc = mfl_cuda_launch_step(&train, err);
-        if (!rc && net->model.options.training) { /* kernels that another optimizer would launch */
+        if (!rc && train.opt &&
+                net->model.options.training) { /* kernels that another optimizer would launch */
                 bool first = mfl_net_has_first(&net->model.options),
                      second = mfl_net_has_second(&net->model.options);
                 struct mfl_optimizer other = {.kind = !second ? MFL_OPTIMIZER_SGD
@@ -216,6 +219,8 @@ static int build(struct mfl_net *net, struct mfl_error *err)
                 rc = allocate(net, err);
         if (!rc)
                 rc = load_kernels(net, err);
+        if (!rc && net->model.options.worker)
+                rc = mfl_cuda_grad_init(net, err);
         net->repeats = repeats_of(&net->model);
         return rc;
 }
@@ -256,6 +261,7 @@ void mfl_cuda_net_free(struct mfl_net *net)
                 mfl_cuda_replay_deinit(&net->train[k]);
                 mfl_cuda_replay_deinit(&net->eval[k]);
         }
+        mfl_cuda_grad_deinit(net);
         mfl_cuda_model_deinit(&net->model);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(events); i++)
                 if (events[i])

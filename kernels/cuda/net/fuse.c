@@ -98,7 +98,7 @@ static int time_steps(const struct mfl_cuda_work *work, uint32_t n, uint64_t *re
 {
         struct mfl_net *net = work->net;
         /* Step 0 of the tables again each time: the counter goes on, but not beyond the tables. */
-        int rc = mfl_cuda_control_send(net, err);
+        int rc = mfl_cuda_control_send(net, 0, err);
         if (!rc)
                 rc = mfl_cuda_sync(net, "time a step", err);
         uint64_t start_ns = mfl_now_ns();
@@ -115,7 +115,7 @@ static int measure_net(struct mfl_net *net, double *ret_ns, struct mfl_error *er
 {
         const struct mfl_optimizer opt = {
                 .lr = 0.0f, .momentum = mfl_net_has_first(&net->model.options) ? 0.9f : 0.0f};
-        const struct mfl_cuda_work work = {net, NULL, &opt};
+        const struct mfl_cuda_work work = {.net = net, .opt = &opt};
         uint32_t steps_max = net->model.steps_max, n;
         uint32_t *count = mfl_cuda_pinned(net, net->model.control.count);
         uint64_t best = UINT64_MAX, ns = 0;

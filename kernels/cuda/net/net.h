@@ -27,6 +27,7 @@
 #include "kernels/cuda/base/pipe.h"
 #include "kernels/cuda/conv/conv_plan.h"
 #include "kernels/cuda/ops/ops.h"
+#include "kernels/grad_host.h"
 #include "kernels/plan.h"
 
 /* Staged params, in the flat order. */
@@ -189,6 +190,8 @@ struct mfl_net {
         const struct mfl_device_data *last_data; /* of the last call of step, for `time`; NULL: none */
         struct mfl_optimizer last_opt;
         bool training; /* forward was given keys, and backward is in that mode */
+        struct mfl_grad_host
+                host; /* of a worker's; its params are the network's, and the device has copies */
 };
 
 /* NULL for a region that this network does not have. */
@@ -289,6 +292,7 @@ struct mfl_cuda_work {
         struct mfl_net *net;
         const struct mfl_device_data *data;
         const struct mfl_optimizer *opt;
+        bool grain; /* opt is NULL, and it is training without the optimizer */
 };
 /* Gathers a batch of rows of `samples`; NULL where no group has rows. */
 cudaError_t mfl_cuda_launch_gather(
@@ -312,19 +316,28 @@ static inline void *mfl_cuda_control_at(const struct mfl_net *net, uint64_t offs
 {
         return (char *)mfl_cuda_at(net, MFL_CUDA_CONTROL) + offset;
 }
-/* Sends the head of the control region to the device: step 0, sums 0; keys as they lie in the pinned copy. */
-int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err);
+/* Sends the head of the control region to the device: the step's number, sums 0; keys as they lie in the pinned copy. */
+int mfl_cuda_control_send(struct mfl_net *net, uint32_t step, struct mfl_error *err);
 /* Sends the tables of batches [first, first + n), as they lie in the pinned copy. */
 int mfl_cuda_tables_send(
         struct mfl_net *net, uint32_t first, uint32_t n, cudaStream_t stream, struct mfl_error *err);
 /* Fetches the sums, and waits for everything. */
 int mfl_cuda_control_receive(struct mfl_net *net, struct mfl_error *err);
-/* Runs n batches whose tables lie in the pinned copy, over data that is not resident: the host gathers rows
- * and renumbers indices in place. */
-int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err);
+/* Runs batches [first, first + n), whose tables lie in the pinned copy, over data that is not resident: the host gathers
+ * rows and renumbers indices in place. */
+int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t first, uint32_t n, struct mfl_error *err);
 /* Waits for the stream. */
 int mfl_cuda_sync(struct mfl_net *net, const char *what, struct mfl_error *err);
 int mfl_cuda_enter(const struct mfl_net *net, struct mfl_error *err);
+
+/* ---- workers of a team: net_grad.c ---- */
+
+extern const struct mfl_grad_ops mfl_cuda_grad_ops;
+int mfl_cuda_grad_init(struct mfl_net *net, struct mfl_error *err);
+void mfl_cuda_grad_deinit(struct mfl_net *net);
+/* As params_set and params_get; moving NULL: they are there. */
+int mfl_cuda_grad_set(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
+void mfl_cuda_grad_get(const struct mfl_net *net, uint64_t first, float *params);
 
 /* ---- the table of functions (kernels/backend.h) ---- */
 
@@ -361,6 +374,11 @@ int mfl_cuda_fuse(struct mfl_device *device, const struct mfl_graph *graph,
         struct mfl_error *err);
 int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err);
+/* Whether the network can train on the data, or evaluate it: MFL_INVALID. */
+int mfl_cuda_check_data_of(
+        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err);
+/* Sends the tables of batches [first, first + n) as they lie in the pinned copy, runs them, and fetches the sums. */
+int mfl_cuda_run_tables(const struct mfl_cuda_work *work, uint32_t first, uint32_t n, struct mfl_error *err);
 int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *data, const uint32_t *index,
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err);
 int mfl_cuda_net_time(struct mfl_net *net, enum mfl_timed what, double *ret_ns, struct mfl_error *err);

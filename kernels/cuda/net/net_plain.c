@@ -58,7 +58,7 @@ int mfl_cuda_forward(struct mfl_net *net, const float *x, const struct mfl_rng_k
         if (dropout)
                 memcpy(mfl_cuda_pinned(net, control->dropout), dropout, groups * sizeof *dropout);
         struct mfl_cuda_run pass = mfl_cuda_plain_pass(net, err);
-        rc = mfl_cuda_control_send(net, err);
+        rc = mfl_cuda_control_send(net, 0, err);
         if (!rc)
                 rc = move_tensor(net, in, mfl_cuda_act_at(net, 0), x, NULL, err);
         if (!rc)

@@ -149,7 +149,7 @@ static struct mfl_cuda_run eval_pass(struct mfl_net *net, struct mfl_error *err)
 int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        bool training = work->opt != NULL;
+        bool training = work->opt || work->grain;
         struct mfl_cuda_run pass = training ? mfl_cuda_run_of(net, true, err) : eval_pass(net, err);
         bool u8 = work->data && work->data->split->dtype == MFL_U8;
         int rc = !work->data ? 0
@@ -160,7 +160,7 @@ int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err
                 rc = launch_loss(&pass, training);
         if (!rc && training)
                 rc = mfl_cuda_run_backward(&pass);
-        if (!rc && training)
+        if (!rc && work->opt)
                 rc = mfl_cuda_launch_update(&pass, work->opt, err);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_next_step(mfl_cuda_control_at(net, net->model.control.step),
@@ -237,14 +237,16 @@ static int launch(
         int rc = 0;
         for (uint32_t i = 0; !rc && i < n; i++)
                 rc = mfl_cuda_check(cudaGraphLaunch(replay->exec, work->net->main.stream),
-                        work->opt ? "launch a step of training" : "launch a step of evaluation", err);
+                        work->opt || work->grain ? "launch a step of training"
+                                                 : "launch a step of evaluation",
+                        err);
         return rc;
 }
 
 int mfl_cuda_replay(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        struct mfl_cuda_replay *pair = work->opt ? net->train : net->eval;
+        struct mfl_cuda_replay *pair = work->opt || work->grain ? net->train : net->eval;
         uint32_t many = net->repeats > 1 ? n / net->repeats : 0, rest = n - many * net->repeats;
         int rc = many ? prepare(work, &pair[1], net->repeats, err) : 0;
         if (!rc && rest)

@@ -219,7 +219,7 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         uint64_t wide = groups * model->stride * sizeof(float), element = 0;
         /* Vectors whose copies of shared params are not used need no room for the last group's. */
         uint64_t own = (groups - 1) * model->stride * sizeof(float) + model->n_own * sizeof(float);
-        bool training = model->options.training;
+        bool training = model->options.training, worker = model->options.worker, steps = training && !worker;
         if (model->type != MFL_CUDA_F32)
                 element = (uint64_t)mfl_cuda_type_bytes(model->type);
         size_control(model);
@@ -229,17 +229,16 @@ void mfl_cuda_model_sizes(struct mfl_cuda_model *model)
         bytes[MFL_CUDA_ARENA] = model->plan->arena_bytes;
         bytes[MFL_CUDA_PARAMS] = wide;
         bytes[MFL_CUDA_LOW] = groups * model->stride * element;
-        bytes[MFL_CUDA_BASE] = model->stride * sizeof(float);
-        bytes[MFL_CUDA_BASE_LOW] = model->stride * element;
-        bytes[MFL_CUDA_FIRST] = training && !model->options.shared_start ? own : 0;
+        bytes[MFL_CUDA_BASE] = worker ? 0 : model->stride * sizeof(float);
+        bytes[MFL_CUDA_BASE_LOW] = worker ? 0 : model->stride * element;
+        bytes[MFL_CUDA_FIRST] = steps && !model->options.shared_start ? own : 0;
         bytes[MFL_CUDA_MOMENTUM] = mfl_net_has_first(&model->options) ? own : 0;
         bytes[MFL_CUDA_SECOND] = mfl_net_has_second(&model->options) ? own : 0;
         bytes[MFL_CUDA_CORRECTION] = training && model->options.corrects ? wide : 0;
         bytes[MFL_CUDA_GRADS] = training ? wide : 0;
         bytes[MFL_CUDA_GRADS_SUM] = training && model->accumulate > 1 ? own : 0;
-        bytes[MFL_CUDA_NORMS] =
-                training ? groups * mfl_cuda_norms_count(model->n_trained) * sizeof(float) : 0;
-        bytes[MFL_CUDA_SUM] = training ? model->n_own * sizeof(int64_t) : 0;
+        bytes[MFL_CUDA_NORMS] = steps ? groups * mfl_cuda_norms_count(model->n_trained) * sizeof(float) : 0;
+        bytes[MFL_CUDA_SUM] = steps ? model->n_own * sizeof(int64_t) : 0;
         if (training && model->options.precision == MFL_PRECISION_FP16)
                 bytes[MFL_CUDA_SCALE] = (groups + 1) * sizeof(struct mfl_cuda_scale);
         bytes[MFL_CUDA_EVAL] = groups > 1 ? model->stride * sizeof(float) : 0;

@@ -8,7 +8,8 @@
 #include "kernels/check.h"
 #include "kernels/cuda/net/net.h"
 
-static int check_data(const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
+int mfl_cuda_check_data_of(
+        const struct mfl_net *net, const struct mfl_device_data *data, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->model.graph;
         const struct mfl_dataset *set = data->dataset;
@@ -77,15 +78,15 @@ static void fill_group(struct mfl_net *net, const struct mfl_device_data *data, 
         ((struct mfl_rng_key *)mfl_cuda_pinned(net, control->augment))[g] = steps->augment;
 }
 
-/* Sends the tables in the pinned copy, runs them, and fetches the sums. */
-static int run_tables(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
+int mfl_cuda_run_tables(const struct mfl_cuda_work *work, uint32_t first, uint32_t n, struct mfl_error *err)
 {
         struct mfl_net *net = work->net;
-        int rc = mfl_cuda_control_send(net, err);
+        int rc = mfl_cuda_control_send(net, first, err);
         if (!rc && work->data->memory)
-                rc = mfl_cuda_tables_send(net, 0, n, net->main.stream, err);
+                rc = mfl_cuda_tables_send(net, first, n, net->main.stream, err);
         if (!rc)
-                rc = work->data->memory ? mfl_cuda_replay(work, n, err) : mfl_cuda_stream_run(work, n, err);
+                rc = work->data->memory ? mfl_cuda_replay(work, n, err)
+                                        : mfl_cuda_stream_run(work, first, n, err);
         return rc ? rc : mfl_cuda_control_receive(net, err);
 }
 
@@ -108,10 +109,10 @@ static void add_sums(const struct mfl_net *net, struct mfl_group_steps *groups, 
 int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struct mfl_group_steps *groups,
         uint32_t n_steps, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
-        struct mfl_cuda_work work = {net, data, opt};
+        const struct mfl_cuda_work work = {.net = net, .data = data, .opt = opt};
         mfl_assert(net->model.options.training && n_steps <= MFL_STEPS_MAX);
         mfl_assert(mfl_moments_hold(net->model.options.moments, opt));
-        int rc = check_data(net, data, err);
+        int rc = mfl_cuda_check_data_of(net, data, err);
         net->last_data = rc ? NULL : data;
         net->last_opt = *opt;
         if (!rc)
@@ -120,7 +121,7 @@ int mfl_cuda_step(struct mfl_net *net, const struct mfl_device_data *data, struc
                 n = MFL_MIN(n_steps - done, net->model.steps_max / net->model.accumulate);
                 for (int g = 0; g < net->model.options.groups; g++)
                         fill_group(net, data, (uint32_t)g, &groups[g], done, n, opt);
-                rc = run_tables(&work, n * net->model.accumulate, err);
+                rc = mfl_cuda_run_tables(&work, 0, n * net->model.accumulate, err);
                 if (!rc)
                         add_sums(net, groups, done, n);
         }
@@ -176,17 +177,17 @@ int mfl_cuda_eval(struct mfl_net *net, int group, const struct mfl_device_data *
         uint32_t n, struct mfl_score *ret_score, struct mfl_error *err)
 {
         const struct mfl_cuda_control *control = &net->model.control;
-        struct mfl_cuda_work work = {net, data, NULL};
+        const struct mfl_cuda_work work = {.net = net, .data = data};
         struct mfl_score score = {.tally = ret_score->tally};
         uint32_t n_tally = mfl_tally_size(net->model.options.tally, (uint32_t)net->model.graph->classes);
         mfl_assert(group >= 0 && group < net->model.options.groups);
-        int rc = check_data(net, data, err);
+        int rc = mfl_cuda_check_data_of(net, data, err);
         if (!rc)
                 rc = mfl_cuda_enter(net, err);
         if (!rc)
                 rc = choose_group(net, group, err);
         while (!rc && n) {
-                rc = run_tables(&work, deal_batches(net, data, &index, &n), err);
+                rc = mfl_cuda_run_tables(&work, 0, deal_batches(net, data, &index, &n), err);
                 const uint64_t *tally = mfl_cuda_pinned(net, control->tally);
                 for (uint32_t i = 0; !rc && score.tally && i < n_tally; i++)
                         score.tally[i] += tally[i];

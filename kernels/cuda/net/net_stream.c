@@ -85,19 +85,19 @@ static int run_chunk(const struct mfl_cuda_work *work, uint32_t chunk, uint32_t 
         return rc;
 }
 
-int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t n, struct mfl_error *err)
+int mfl_cuda_stream_run(const struct mfl_cuda_work *work, uint32_t first, uint32_t n, struct mfl_error *err)
 {
         const struct mfl_cuda_model *model = &work->net->model;
         uint64_t step_rows = (uint64_t)model->options.groups * (uint64_t)model->options.batch;
         uint64_t half_rows = model->stage_rows * (work->data->split->dtype == MFL_U8 ? 4 : 1);
-        uint32_t steps = (uint32_t)(half_rows / step_rows), chunk = 0;
+        uint32_t steps = (uint32_t)(half_rows / step_rows), chunk = 0, end = first + n;
         int rc = 0;
         /* Whole large graphs where they fit. */
         if (steps > work->net->repeats)
                 steps -= steps % work->net->repeats;
-        for (uint32_t first = 0, m; !rc && first < n; first += m, chunk++) {
-                m = MFL_MIN(n - first, steps);
-                rc = run_chunk(work, chunk, first, m, half_rows, err);
+        for (uint32_t at = first, m; !rc && at < end; at += m, chunk++) {
+                m = MFL_MIN(end - at, steps);
+                rc = run_chunk(work, chunk, at, m, half_rows, err);
         }
         return rc;
 }

@@ -12,10 +12,10 @@ int mfl_cuda_sync(struct mfl_net *net, const char *what, struct mfl_error *err)
         return mfl_cuda_check(cudaStreamSynchronize(net->main.stream), what, err);
 }
 
-int mfl_cuda_control_send(struct mfl_net *net, struct mfl_error *err)
+int mfl_cuda_control_send(struct mfl_net *net, uint32_t step, struct mfl_error *err)
 {
         const struct mfl_cuda_control *control = &net->model.control;
-        *(uint32_t *)mfl_cuda_pinned(net, control->step) = 0;
+        *(uint32_t *)mfl_cuda_pinned(net, control->step) = step;
         memset(mfl_cuda_pinned(net, control->loss_sum), 0, (size_t)(control->weight - control->loss_sum));
         return mfl_cuda_check(cudaMemcpyAsync(mfl_cuda_at(net, MFL_CUDA_CONTROL), net->pinned,
                                       (size_t)control->count, cudaMemcpyHostToDevice, net->main.stream),

@@ -95,6 +95,11 @@ static int tie_param(struct mfl_cuda_model *model, int p, int first, struct mfl_
         int rc = fill_table(model, p, first, model->tie_tables + model->n_tie_tables, &same, err);
         if (rc)
                 return rc;
+        if (model->options.worker && is_statistic(model->graph, p))
+                return mfl_fail(err, MFL_INVALID,
+                        "layer %s: parallel is not supported on the cuda backend where layers share a batch "
+                        "norm; use the cpu backend",
+                        model->graph->layers[param->layer].name);
         if (same && !param->trained) {
                 model->at[p] = model->at[first];
                 return 0;

@@ -53,7 +53,7 @@ static int make_copies(struct timed *t, struct mfl_error *err)
 static int launch_step(struct timed *t, struct mfl_error *err)
 {
         struct mfl_net *net = t->net;
-        struct mfl_cuda_work work = {net, net->last_data, &net->last_opt};
+        struct mfl_cuda_work work = {.net = net, .data = net->last_data, .opt = &net->last_opt};
         int rc = mfl_cuda_check(cudaMemsetAsync(mfl_cuda_control_at(net, net->model.control.step), 0,
                                         sizeof(uint32_t), net->main.stream),
                 "back to the first step", err);

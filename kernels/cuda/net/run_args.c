@@ -96,7 +96,10 @@ struct mfl_cuda_run mfl_cuda_run_of(struct mfl_net *net, bool training, struct m
                         .augment = mfl_cuda_control_at(net, control->augment),
                         .steps_max = net->model.steps_max,
                         .batch = (uint32_t)net->model.options.batch,
-                        .accumulate = training ? net->model.accumulate : 1},
+                        /* A worker's batches are grains of one step. */
+                        .accumulate = !training                   ? 1
+                                      : net->model.options.worker ? net->model.steps_max
+                                                                  : net->model.accumulate},
                 .err = err};
         return pass;
 }
@@ -135,8 +138,11 @@ struct mfl_cuda_norm mfl_cuda_norm_of(const struct mfl_cuda_run *pass, int i)
                 .steps = pass->steps};
         /* Statistics are params that forward itself updates, once. */
         if (layer->param_mean >= 0 && !(pass->training && pass->again)) {
-                a.running_mean = (float *)pass->params + model->at[layer->param_mean];
-                a.running_var = (float *)pass->params + model->at[layer->param_var];
+                bool of_grain = pass->training && model->options.worker; /* net_grad.c: they stay */
+                float *to = of_grain ? mfl_cuda_at(net, MFL_CUDA_GRADS) : (float *)pass->params;
+                a.momentum = of_grain ? 1.0f : layer->momentum;
+                a.running_mean = to + model->at[layer->param_mean];
+                a.running_var = to + model->at[layer->param_var];
         }
         if (model->options.training) {
                 uint64_t rows = layer->op == MFL_OP_BATCHNORM

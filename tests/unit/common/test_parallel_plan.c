@@ -140,6 +140,17 @@ static void overlap_hides_traffic(void **state)
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
         assert_float_equal(plain.seconds, 9, 0.01);
         assert_float_equal(overlapped.seconds, 7, 0.01); /* behind two thirds of a grain */
+        facts.cores = 3;                                 /* one for the traffic of two */
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(overlapped.seconds, 8, 0.01);
+        facts.cores = 2;
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(overlapped.seconds, 9, 0.01);
+        facts.beside_s = 4; /* of a grain, where two compute */
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(overlapped.seconds, 10, 0.01);
+        mfl_parallel_estimate(&facts, 1, 0, &plain);
+        assert_float_equal(plain.seconds, 6, 0.01);
 }
 
 /* Of a step of eight grains by four ranks. */
