@@ -18,7 +18,7 @@ struct gate_job {
 
 struct mfl_gate {
         const struct mfl_policy *policy;
-        char daemon[MFL_NAME_BYTES], server[MFL_REASON_BYTES];
+        char daemon[MFL_NAME_BYTES], site[MFL_NAME_BYTES], server[MFL_REASON_BYTES];
         struct mfl_policy_record record;
         struct mfl_ledger *ledger;
         uint64_t clock;
@@ -28,7 +28,7 @@ struct mfl_gate {
         void *user;
 };
 
-int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *server,
+int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *site, const char *server,
         struct mfl_gate **ret_gate, struct mfl_error *err)
 {
         struct mfl_gate *gate = mfl_calloc(1, sizeof(*gate));
@@ -36,6 +36,7 @@ int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const cha
                 return mfl_fail_memory(err, sizeof(*gate), "a site's policy");
         gate->policy = policy;
         mfl_strcpy(gate->daemon, sizeof(gate->daemon), daemon);
+        mfl_strcpy(gate->site, sizeof(gate->site), site ? site : "");
         mfl_strcpy(gate->server, sizeof(gate->server), server);
         const struct mfl_ledger_limit limit = {policy->epsilon_max, policy->delta};
         int r = mfl_policy_record_open(&gate->record, policy->dir, daemon, err);
@@ -247,6 +248,12 @@ static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question 
         return r ? r : mfl_ledger_charge(gate->ledger, row, err);
 }
 
+/* The data set that this daemon would use. */
+static const char *data_for(const struct mfl_gate *gate, const struct mfl_job *spec)
+{
+        return mfl_job_data_for(spec, gate->daemon, gate->site);
+}
+
 /* What the server promises to hide is counted here, before the task begins; what this daemon hides by itself is counted by its trainer,
  * and only asked for here. NULL: the budget has room. */
 static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_question *q,
@@ -259,6 +266,11 @@ static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_que
         struct mfl_error err;
         if (by == MFL_NOISE_BY_NOBODY || (by == MFL_NOISE_BY_SERVER && gate->policy->epsilon_max == 0))
                 return NULL;
+        if (strcmp(data_for(gate, spec), spec->data.name)) {
+                mfl_strcpy(reason, MFL_REASON_BYTES,
+                        "this site counts epsilon for the job's data set, and root.data names another");
+                return "epsilon_max";
+        }
         int r = mfl_ledger_name(&row, spec->data.name)
                         ? 0
                         : mfl_fail(&err, MFL_INVALID,
@@ -279,7 +291,7 @@ static enum mfl_site_word decide(struct mfl_gate *gate, const struct mfl_gate_qu
         const char *rule = "job";
         const struct mfl_answer *answer = mfl_policy_answer_find(&gate->record, job->digest);
         if (job->spec)
-                rule = mfl_policy_job(gate->policy, job->spec, q->owner, reason);
+                rule = mfl_policy_job(gate->policy, job->spec, data_for(gate, job->spec), q->owner, reason);
         else
                 mfl_strcpy(reason, MFL_REASON_BYTES, "this daemon can't read the job file");
         if (!rule && q->trains)

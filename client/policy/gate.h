@@ -25,7 +25,7 @@ struct mfl_gate_question {
 };
 
 /* policy outlives the gate. Errors: as mfl_policy_record_open. */
-int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *server,
+int mfl_gate_open(const struct mfl_policy *policy, const char *daemon, const char *site, const char *server,
         struct mfl_gate **ret_gate, struct mfl_error *err);
 void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
 

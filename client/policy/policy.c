@@ -292,15 +292,15 @@ static const char *check_noise(const struct mfl_policy *policy, const struct mfl
         return *reason ? "epsilon_max" : NULL;
 }
 
-const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *owner,
-        char ret_reason[MFL_REASON_BYTES])
+const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *data,
+        const char *owner, char ret_reason[MFL_REASON_BYTES])
 {
         const char *rule = check_owner(policy, owner, ret_reason);
         if (!rule)
                 rule = check_program(policy, job->training.program, ret_reason);
-        if (!rule && policy->data.n && !mfl_job_owns_data(job) && !contains(&policy->data, job->data.name)) {
+        if (!rule && policy->data.n && !mfl_job_owns_data(job) && !contains(&policy->data, data)) {
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES,
-                        "this site's policy does not give data set %s to jobs", job->data.name);
+                        "this site's policy does not give data set %s to jobs", data);
                 rule = "data";
         }
         if (!rule)

@@ -65,9 +65,9 @@ int mfl_policy_check_data(const struct mfl_policy *policy,
         bool (*has)(const void *user, const char *data_set), const void *user, struct mfl_error *err);
 
 /* Whether the job may be worked for. NULL: yes; otherwise the key that refuses it, with a reason for its submitter.
- * owner: "" if the server has not told. */
-const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *owner,
-        char ret_reason[MFL_REASON_BYTES]);
+ * data: the data set that this daemon would use (mfl_job_data_for). owner: "" if the server has not told. */
+const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job *job, const char *data,
+        const char *owner, char ret_reason[MFL_REASON_BYTES]);
 /* The same for one training of it, with this many clients in the round; 0: the server has not told. */
 const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_job *job,
         uint32_t participants, char ret_reason[MFL_REASON_BYTES]);

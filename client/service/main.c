@@ -470,7 +470,7 @@ static int open_policy(struct client *c, struct mfl_error *err)
         const struct mfl_policy *policy = &c->config.policy;
         if (!policy->set)
                 return 0;
-        int r = mfl_gate_open(policy, c->config.name, c->config.server, &c->gate, err);
+        int r = mfl_gate_open(policy, c->config.name, c->config.site, c->config.server, &c->gate, err);
         if (!r) /* from here on no other daemon of this name uses the directory */
                 r = mfl_control_open(&c->loop, policy->dir, c->config.name, c->gate, &c->control, err);
         if (!r)

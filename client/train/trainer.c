@@ -37,6 +37,8 @@ static int fill_trainer(
         trainer->hidden = options->hidden;
         trainer->privacy = options->privacy;
         trainer->state_dir = options->state_dir;
+        mfl_strcpy(trainer->name, sizeof trainer->name, options->name);
+        mfl_strcpy(trainer->site, sizeof trainer->site, options->site ? options->site : "");
         int r = mfl_partition_site_client(
                 options->site ? options->site : "", options->name, &trainer->local_item, err);
         if (r)

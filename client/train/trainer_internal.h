@@ -202,7 +202,8 @@ struct mfl_trainer {
         struct mfl_device *device;
         struct mfl_device_info info;
         uint32_t workers;
-        uint64_t local_item; /* the client of partition local */
+        char name[MFL_NAME_BYTES], site[MFL_NAME_BYTES]; /* the daemon's; site "": it is one by itself */
+        uint64_t local_item;                             /* the client of partition local */
         uint32_t n_data;
         struct trainer_data *data;
         struct trainer_memory memory, device_memory; /* the second only where the device has its own */

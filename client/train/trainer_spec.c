@@ -38,9 +38,10 @@ static int tell_contract(const struct trainer_job *job, Mfl__Partition *populati
 int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
         const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err)
 {
+        const char *name = mfl_job_data_for(spec, trainer->name, trainer->site);
         for (uint32_t i = 0; i < trainer->n_data; i++) {
                 struct trainer_data *data = &trainer->data[i];
-                if (strcmp(data->dataset->name, spec->data.name))
+                if (strcmp(data->dataset->name, name))
                         continue;
                 /* Populations are cut alike only from the same samples; with `local`, each daemon has its
                  * own. */
@@ -53,8 +54,7 @@ int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spe
                 *ret_data = data;
                 return 0;
         }
-        return mfl_fail(
-                err, MFL_INVALID, "data set %s is not in this daemon's configuration", spec->data.name);
+        return mfl_fail(err, MFL_INVALID, "data set %s is not in this daemon's configuration", name);
 }
 
 int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_train_request *request,

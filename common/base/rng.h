@@ -41,6 +41,9 @@ enum mfl_rng_domain {
         MFL_RNG_UNIT = 55,    /* a: round: rows of unit bucket */
         MFL_RNG_POISON = 56,  /* a: client: which of its samples get a backdoor's patch */
         MFL_RNG_HALF = 64,    /* rounding of updates to bfloat16: as MFL_RNG_GRID */
+        MFL_RNG_REGION = 150, /* a: a site's key: its region */
+        MFL_RNG_SERVER =
+                151, /* a, b: 0: which servers are bad; a: server + 1, b: round: what a bad server sends */
 };
 
 struct mfl_philox {

@@ -4,9 +4,7 @@
 #include "common/job/job_compression.h"
 #include "common/job/job_goes.h"
 #include "common/job/job_model.h"
-#include "common/job/job_time.h"
 #include "common/job/job_training.h"
-#include "common/base/plain.h"
 #include "common/settings/yaml.h"
 
 #include <math.h>
@@ -14,7 +12,7 @@
 static const char *const assignment_names[] = {"random", "deterministic", "first-deterministic", NULL};
 static const char *const option_names[] = {"I", "II", NULL};
 static const char *const client_state_names[] = {"server", "daemon", NULL};
-static const char *const unit_names[] = {"client", "daemon", "bucket", NULL};
+static const char *const unit_names[] = {"client", "daemon", "bucket", "server", NULL};
 static const char *const on_few_names[] = {"fail", "mean", "median", NULL};
 static const char *const weighting_names[] = {"samples", "uniform", NULL};
 static const char *const variant_names[] = {"paper", "flower", NULL};
@@ -250,6 +248,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "secure_sum", CALL_AT(secure, mfl_secure_read), .fields = mfl_secure_fields},
         {.key = "time", AT(ENUM, time), .names = mfl_job_time_names},
         {.key = "trace", .kind = MFL_YAML_CALL, .read = mfl_job_read_trace, .fields = mfl_job_trace_fields},
+        {.key = "edges", FIELDS(mfl_job_edges_fields)},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
         {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {.key = "debug", FIELDS(debug_fields)}, {0}};
@@ -258,8 +257,8 @@ const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, 
         mfl_job_training_fields, mfl_job_schedule_fields, mfl_job_parallel_fields, mfl_job_compression_fields,
         aggregation_fields, mfl_job_root_fields, mfl_job_plugin_fields, mfl_job_personal_fields,
         selection_fields, oort_fields, daemons_fields, mfl_privacy_fields, mfl_secure_fields,
-        mfl_job_trace_fields, mfl_job_simulation_fields, limits_fields, mfl_job_evaluation_fields,
-        checkpoints_fields, debug_fields, NULL};
+        mfl_job_trace_fields, mfl_job_edges_fields, mfl_job_simulation_fields, mfl_job_servers_fields,
+        limits_fields, mfl_job_evaluation_fields, checkpoints_fields, debug_fields, NULL};
 
 #define BIT MFL_JOB_BIT
 
@@ -450,6 +449,7 @@ static int check_rest(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
                 return r;
         r = check_selection(doc, selection, job, err);
         r = r ? r : mfl_job_check_without(doc, job, err);
+        r = r ? r : mfl_job_check_edges(doc, job, err);
         if (!r)
                 r = mfl_job_check_robust(doc, job, err);
         if (!r)
@@ -503,6 +503,7 @@ static void set_defaults(struct mfl_job *job)
         job->aggregation.robust.iterations = 1;
         job->aggregation.robust.noise = 0.001;
         job->aggregation.robust.bucket = 2;
+        job->edges.rounds = 1;
         job->simulation.poison = 0.5;
         job->arithmetic = MFL_ARITHMETIC_VERSION;
         job->selection.daemons_min = 1;
@@ -549,26 +550,6 @@ int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct 
         }
         *ret_job = job;
         return 0;
-}
-
-/* A byte order mark at the start only tells the encoding. */
-int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err)
-{
-        uint32_t code, line = 1, column = 1;
-        const char *from = strncmp(text, "\xef\xbb\xbf", 3) ? text : text + 3;
-        const char *at = mfl_plain_find(from, true, &code);
-        while (at && *at == '\r' && at[1] == '\n')
-                at = mfl_plain_find(at + 1, true, &code);
-        if (!at)
-                return 0;
-        for (const char *c = from; c < at; c++) {
-                column = *c == '\n' ? 1 : column + (((uint8_t)*c & 0xc0) != 0x80);
-                line += *c == '\n';
-        }
-        return mfl_fail(err, MFL_INVALID,
-                "%s:%u: column %u has U+%04X, which is invisible or changes how the text around it looks; "
-                "remove it",
-                file, line, column, code);
 }
 
 void mfl_job_free(struct mfl_job *job)

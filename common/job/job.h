@@ -13,6 +13,7 @@
 #include "common/normalise/spec.h"
 #include "common/base/base.h"
 #include "common/base/fixed.h"
+#include "common/job/edges.h"
 #include "common/job/losses.h"
 #include "common/job/robust.h"
 #include "common/tags/where.h"
@@ -359,6 +360,7 @@ struct mfl_job {
         struct mfl_privacy_spec privacy;
         struct mfl_secure_spec secure;    /* bits 0: the server sees each update */
         struct mfl_simulation simulation; /* bad clients, for tests of robust rules */
+        struct mfl_edges edges;           /* regions, whose clients are averaged among themselves first */
         struct {
                 enum mfl_selection kind;
                 uint32_t separation; /* separated: rounds from one turn of a client to its next */
@@ -461,6 +463,8 @@ bool mfl_job_is_async(const struct mfl_job *job);
 uint32_t mfl_job_concurrency(const struct mfl_job *job);
 uint32_t mfl_job_buffer(const struct mfl_job *job);
 uint32_t mfl_job_versions(const struct mfl_job *job);
+/* How many params the clients of a round may start from: those versions and the newest one, or one for each region; else 1. */
+uint32_t mfl_job_bases(const struct mfl_job *job);
 /* Grains of an optimizer step, the most workers that a client can have; 1 without `parallel`. */
 uint32_t mfl_job_grains(const struct mfl_job *job);
 /* Local steps of a client of n samples; 0 if drop_last leaves it none. */

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "common/base/plain.h"
 #include "common/secure/ring.h"
 
 #define BIT MFL_JOB_BIT
@@ -175,4 +176,24 @@ bool mfl_job_keeps_state(const struct mfl_job *job)
 {
         return STATEFUL & BIT(job->aggregation.strategy) || mfl_job_has_own_models(job) ||
                mfl_job_keeps_history(job) || job->compression.top_k > 0;
+}
+
+/* A byte order mark at the start only tells the encoding. */
+int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err)
+{
+        uint32_t code, line = 1, column = 1;
+        const char *from = strncmp(text, "\xef\xbb\xbf", 3) ? text : text + 3;
+        const char *at = mfl_plain_find(from, true, &code);
+        while (at && *at == '\r' && at[1] == '\n')
+                at = mfl_plain_find(at + 1, true, &code);
+        if (!at)
+                return 0;
+        for (const char *c = from; c < at; c++) {
+                column = *c == '\n' ? 1 : column + (((uint8_t)*c & 0xc0) != 0x80);
+                line += *c == '\n';
+        }
+        return mfl_fail(err, MFL_INVALID,
+                "%s:%u: column %u has U+%04X, which is invisible or changes how the text around it looks; "
+                "remove it",
+                file, line, column, code);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that only some kinds use; and selection.without: clients that are drawn as all others, and then left out, as if they had never had
- * samples. */
+ * samples; and aggregation.plugin. */
 #include "common/job/job_keys.h"
 
 const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
@@ -69,4 +69,27 @@ bool mfl_job_is_without(const struct mfl_job *job, uint64_t client)
         uint32_t key = (uint32_t)client;
         return j->selection.n_without && client == key &&
                bsearch(&key, j->selection.without, j->selection.n_without, sizeof key, compare);
+}
+
+/* ---- aggregation.plugin: whether there is one, and what it takes, only a server knows ---- */
+
+#define AT(member, read_)                                                                                    \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, aggregation.plugin member), .read = read_
+const struct mfl_yaml_field mfl_job_plugin_fields[] = {
+        {.key = "name", AT(.name, mfl_plugin_read_name), .required = true},
+        {.key = "settings", AT(.settings, mfl_plugin_read_numbers)}, {0}};
+
+int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *aggregation = mfl_job_find_key(mfl_yaml_root(doc), "aggregation");
+        const struct mfl_yaml_node *plugin = mfl_job_find_key(aggregation, "plugin");
+        bool wants = job->aggregation.strategy == MFL_STRATEGY_PLUGIN;
+        if (wants && !plugin)
+                return mfl_yaml_fail(doc, aggregation, err,
+                        "strategy: plugin needs plugin: {name: NAME}, one of those that the server has "
+                        "(docs/plugins.md)");
+        if (!wants && plugin)
+                return mfl_yaml_fail(doc, plugin, err, "goes with strategy: plugin, and the strategy is %s",
+                        mfl_strategy_name(job->aggregation.strategy));
+        return 0;
 }

@@ -34,14 +34,35 @@ extern const struct mfl_yaml_field mfl_job_root_fields[];
 int mfl_job_read_without(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 int mfl_job_check_without(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
-/* job_plugin.c. The key goes with strategy: plugin, which needs it. */
+/* The key goes with strategy: plugin, which needs it. */
 extern const struct mfl_yaml_field mfl_job_plugin_fields[];
 int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* Which keys go with which rule, and whether a round has enough rows for it. */
 int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
-extern const struct mfl_yaml_field mfl_job_simulation_fields[];
+extern const struct mfl_yaml_field mfl_job_simulation_fields[], mfl_job_servers_fields[];
 /* Also sets the defaults of what the attack uses. */
 int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
+
+/* job_time.c: the keys `time` and `trace`, and selections that know clients by their samples, losses or durations. */
+extern const char *const mfl_job_time_names[];
+extern const struct mfl_yaml_field mfl_job_trace_fields[];
+
+void mfl_job_time_defaults(struct mfl_job *job);
+/* value: the job. */
+int mfl_job_read_trace(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
+/* After all keys are read, the partition's among them. MFL_INVALID names the key; reads the trace's table. */
+int mfl_job_check_time(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
+
+static inline bool mfl_job_is_virtual(const struct mfl_job *job)
+{
+        return job->time == MFL_TIME_VIRTUAL;
+}
+
+/* job_edges.c: the key `edges`. check: before mfl_job_check_robust. */
+extern const struct mfl_yaml_field mfl_job_edges_fields[];
+int mfl_job_check_servers(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
+int mfl_job_check_edges(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);
 
 /* job_evaluation.c: the key `evaluation`. */
 #define MFL_HELD_ALL 1000000u /* so many samples that each millionth of a split shows */

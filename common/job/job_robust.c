@@ -33,10 +33,19 @@ bool mfl_job_is_robust(const struct mfl_job *job)
         return is_one_of(job, ROBUST);
 }
 
+const char *mfl_job_data_for(const struct mfl_job *job, const char *daemon, const char *site)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        bool is_root = spec->root.data[0] && !strcmp(spec->root.daemon, site && *site ? site : daemon);
+        return is_root ? spec->root.data : job->data.name;
+}
+
 uint32_t mfl_robust_rows_of(const struct mfl_robust_spec *spec, uint32_t m)
 {
         if (m && (spec->root.daemon[0] || spec->root.has_client))
                 m--;
+        if (spec->unit == MFL_ROWS_SERVER)
+                return MFL_MIN(m, spec->servers);
         return spec->unit == MFL_ROWS_BUCKET ? m / spec->bucket + (m % spec->bucket != 0) : m;
 }
 
@@ -100,6 +109,7 @@ int mfl_job_read_update_clip(
 
 const struct mfl_yaml_field mfl_job_root_fields[] = {
         {.key = "daemon", MFL_YAML_AT(STRING, struct mfl_job, aggregation.robust.root.daemon)},
+        {.key = "data", MFL_YAML_AT(STRING, struct mfl_job, aggregation.robust.root.data)},
         {.key = "client",
                 MFL_YAML_AT(U32, struct mfl_job, aggregation.robust.root.client),
                 .min = 0,
@@ -165,6 +175,15 @@ static const struct mfl_job_usage usage[] = {
         {"weighting", ~ROBUST},
 };
 
+/* The fewest rows, before `before`, that a round of so many of the population's clients makes. */
+static uint32_t fewest_rows(const struct mfl_job *job, uint32_t drawn)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        if (spec->unit == MFL_ROWS_SERVER && drawn < job->data.clients) /* all of as few servers as may be */
+                return (drawn + spec->server_clients - 1) / spec->server_clients;
+        return mfl_robust_rows_of(spec, drawn);
+}
+
 /* Whose update is trusted, and that each round has it. */
 static int check_root(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *aggregation,
         const struct mfl_job *job, struct mfl_error *err)
@@ -183,6 +202,9 @@ static int check_root(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                               : "fltrust needs root: {client: NUMBER}, the client of the population whose "
                                 "data "
                                 "are trusted; with partition local it is root: {daemon: NAME}");
+        if (spec->root.data[0] && (!local || mfl_job_owns_data(job)))
+                return mfl_yaml_fail(doc, mfl_job_find_key(node, "data"), err,
+                        "is a data set of the root's daemon, with partition local; remove it");
         if (local)
                 return 0;
         if (spec->root.client >= job->data.clients)
@@ -251,9 +273,14 @@ static int check_keys(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         if (spec->unit != MFL_ROWS_BUCKET && mfl_job_find_key(aggregation, "bucket"))
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "bucket"), err,
                         "is the size of a row with unit: bucket; add that, or remove it");
-        if (spec->unit == MFL_ROWS_BUCKET && mfl_job_keeps_history(job))
+        if (spec->unit >= MFL_ROWS_BUCKET && mfl_job_keeps_history(job))
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "unit"), err,
-                        "a bucket has no history of a client's updates; write unit: client");
+                        "a %s has no history of a client's updates; write unit: client",
+                        spec->unit == MFL_ROWS_SERVER ? "server" : "bucket");
+        if (spec->unit == MFL_ROWS_SERVER && is_one_of(job, BIT(MFL_STRATEGY_FLTRUST)))
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "unit"), err,
+                        "the root is one client, and its update is in that of its server; write unit: "
+                        "client");
         if (spec->unit == MFL_ROWS_DAEMON && job->data.partition != MFL_PARTITION_LOCAL)
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "unit"), err,
                         "daemon needs partition: local, where each daemon is one client; a simulated "
@@ -275,7 +302,7 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, st
         uint32_t most = mfl_robust_rows_of(spec, mfl_job_cohort_size(job, job->data.clients));
         uint32_t drawn =
                 MFL_MAX(mfl_job_cohort_least(job, job->data.clients), 1u); /* nobody: the update is zero */
-        uint32_t fewest = mfl_robust_rows_after(spec, mfl_robust_rows_of(spec, drawn));
+        uint32_t fewest = mfl_robust_rows_after(spec, fewest_rows(job, drawn));
         uint32_t least = mfl_robust_rows_least(job);
         if (mfl_robust_compares(job) && most > MFL_ROBUST_ROWS_MAX)
                 return mfl_yaml_fail(doc, aggregation, err,
@@ -290,9 +317,10 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, st
                         "clients, or say "
                         "with on_few what such a round does",
                         mfl_strategy_name(job->aggregation.strategy), spec->f, least, fewest,
-                        spec->unit == MFL_ROWS_BUCKET ? " after buckets"
-                        : spec->n_before              ? " after `before`"
-                                                      : "");
+                        spec->unit == MFL_ROWS_BUCKET   ? " after buckets"
+                        : spec->unit == MFL_ROWS_SERVER ? ", one for each server"
+                        : spec->n_before                ? " after `before`"
+                                                        : "");
         return 0;
 }
 
@@ -349,7 +377,7 @@ const struct mfl_yaml_field mfl_job_simulation_fields[] = {
                 .min = 0,
                 .max = 1,
                 .min_open = true},
-        {0}};
+        {.key = "servers", .kind = MFL_YAML_FIELDS, .fields = mfl_job_servers_fields}, {0}};
 
 bool mfl_attack_is_on_data(const struct mfl_simulation *s)
 {
@@ -382,6 +410,9 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
         struct mfl_simulation *s = &job->simulation;
         if (!node)
                 return 0;
+        int r = mfl_job_check_servers(doc, job, err);
+        if (r || (s->servers.attack && s->attack == MFL_ATTACK_NONE && node->n_children == 1))
+                return r;
         if (s->attack == MFL_ATTACK_NONE || s->share == 0)
                 return mfl_yaml_fail(
                         doc, node, err, "needs attack, and share, the share of clients that are bad");
@@ -390,7 +421,7 @@ int mfl_job_check_simulation(const struct mfl_yaml_doc *doc, struct mfl_job *job
                         "needs a simulated population: daemons with data of their own (partition local) are "
                         "attacked "
                         "by nobody here");
-        int r = mfl_job_check_usage(doc, node, attack_usage, MFL_ARRAY_SIZE(attack_usage), s->attack,
+        r = mfl_job_check_usage(doc, node, attack_usage, MFL_ARRAY_SIZE(attack_usage), s->attack,
                 attack_names[s->attack], err);
         if (r)
                 return r;
@@ -457,7 +488,7 @@ int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad)
 bool mfl_job_has_rows(const struct mfl_job *job)
 {
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
-        return mfl_job_is_robust(job) || mfl_attack_is_on_updates(&job->simulation) ||
+        return mfl_job_is_robust(job) || job->edges.count || mfl_attack_is_on_updates(&job->simulation) ||
                (spec->has_update_clip && spec->update_clip == 0);
 }
 

@@ -5,7 +5,6 @@
 
 #include "common/job/job_goes.h"
 #include "common/job/job_keys.h"
-#include "common/job/job_time.h"
 
 /* A row of the table, whose halves are in two files. */
 struct mfl_job_rule {

@@ -202,7 +202,56 @@ static bool shows_secure(const struct mfl_job *job)
         return shows(job) && job->secure.bits;
 }
 
+static bool regions(const struct mfl_job *job)
+{
+        return mfl_job_has_regions(job);
+}
+
+static bool regions_packed(const struct mfl_job *job)
+{
+        return job->edges.count;
+}
+
+static bool regions_adaptive(const struct mfl_job *job)
+{
+        return regions(job) && job->aggregation.mu_adaptive;
+}
+
+static bool regions_poisson(const struct mfl_job *job)
+{
+        return regions(job) && job->selection.kind == MFL_SELECT_POISSON;
+}
+
+static bool regions_clipped(const struct mfl_job *job)
+{
+        return regions(job) && job->aggregation.robust.has_update_clip;
+}
+
 const struct mfl_job_rule mfl_job_rules_more[] = {
+        {{"edges", "strategies other than fedavg and its server optimizers, without unit: server",
+                 "takes the mean of each region's clients: write fedavg, fedavgm, fedadagrad, fedadam, "
+                 "fedyogi "
+                 "or fedprox; a robust rule needs unit: server, and compares the regions"},
+                ~AVERAGES, regions, "", "edges"},
+        {{"edges", "mu: adaptive", "adaptive follows one model's loss; write a number"}, ONLY(FEDPROX),
+                regions_adaptive, "aggregation", "mu"},
+        {{"edges", "update_clip", "is not supported with regions yet; remove it"}, ANY, regions_clipped,
+                "aggregation", "update_clip"},
+        {{"edges", "compression",
+                 "is for sums of updates, and regions take each client's by itself; remove it"},
+                ANY, regions_packed, "", "compression"},
+        {{"edges", "privacy", "is not supported with edges yet; remove one of the two"}, ANY, regions_packed,
+                "", "privacy"},
+        {{"edges", "secure_sum", "is not supported with edges yet; remove one of the two"}, ANY,
+                regions_packed, "", "secure_sum"},
+        {{"edges", "personal", "is not supported with edges yet; remove one of the two"}, ANY, regions_packed,
+                "", "personal"},
+        {{"edges", "parallel",
+                 "clients that start from several params can't be trained by several workers together yet; "
+                 "remove `parallel`"},
+                ANY, regions_packed, "", "parallel"},
+        {{"edges", "selection: poisson", "may draw nobody; write uniform"}, ANY, regions_poisson, "selection",
+                "kind"},
         {{"selection.without", "partition: local",
                  "names clients by their numbers, and with partition local they are sites: remove it, and "
                  "end the "

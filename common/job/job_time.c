@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads and checks `time`, `trace`, and selections that know their clients. */
-#include "common/job/job_time.h"
 
 #include <math.h>
 

@@ -5,6 +5,7 @@
 #ifndef MFL_COMMON_JOB_ROBUST_H
 #define MFL_COMMON_JOB_ROBUST_H
 
+#include "common/job/edges.h"
 #include "common/model/graph.h"
 
 /* Rules that compare rows with each other keep a matrix of rows x rows numbers. */
@@ -35,6 +36,7 @@ enum mfl_rows_unit {
         MFL_ROWS_CLIENT,
         MFL_ROWS_DAEMON, /* partition local: a daemon is one client */
         MFL_ROWS_BUCKET, /* exact means of `bucket` clients each, drawn anew in each round */
+        MFL_ROWS_SERVER, /* what each region makes of its clients' updates (common/job/edges.h) */
 };
 
 struct mfl_robust_spec {
@@ -44,8 +46,9 @@ struct mfl_robust_spec {
         double beta;          /* trimmed-mean without f: the share that is cut off at each end, default 0.2 */
         uint32_t neighbours;  /* krum, multi-krum, bulyan: 0: m - f - 2 */
         double clip_radius;   /* centered-clip; 0: the median distance */
-        uint32_t sample, iterations; /* dnc: elements of a draw, default 10,000; draws, default 1 */
-        uint32_t bucket;             /* unit bucket: clients of a row, default 2 */
+        uint32_t sample, iterations;      /* dnc: elements of a draw, default 10,000; draws, default 1 */
+        uint32_t bucket;                  /* unit bucket: clients of a row, default 2 */
+        uint32_t servers, server_clients; /* unit server: how many there are; most clients of one */
         /* Strategies that average: no client's update is longer than update_clip; 0: than the median length of the
          * round's updates, which the server keeps as rows for that. */
         bool has_update_clip;
@@ -53,6 +56,7 @@ struct mfl_robust_spec {
         /* fltrust: whose update is the trusted one. */
         struct {
                 char daemon[MFL_NAME_BYTES]; /* partition local: a site, or a daemon without one; "": none */
+                char data[MFL_NAME_BYTES];   /* its data set; "": the job's */
                 bool has_client;
                 uint32_t client; /* of a simulated population */
         } root;
@@ -66,6 +70,8 @@ struct mfl_job;
 
 /* The strategy works on single rows: the median and all rules of server/robust. */
 bool mfl_job_is_robust(const struct mfl_job *job);
+/* The name of the data set that a daemon uses for the job: the root's own, or the job's. site: "" if it is one by itself. */
+const char *mfl_job_data_for(const struct mfl_job *job, const char *daemon, const char *site);
 /* The rows of m updates: fewer with unit bucket, and without the root's. */
 uint32_t mfl_robust_rows_of(const struct mfl_robust_spec *spec, uint32_t m);
 /* The rows that are left of m rows after `before`. */
@@ -103,6 +109,15 @@ enum mfl_attack {
         MFL_ATTACK_BACKDOOR,
 };
 
+/* What a server that lies sends as the aggregate of its clients (unit server). */
+enum mfl_server_attack {
+        MFL_SERVER_HONEST,
+        MFL_SERVER_SIGN_FLIP, /* -scale * own (1) */
+        MFL_SERVER_NOISE,     /* own + N(0, scale^2) per element (0.1) */
+        MFL_SERVER_RANDOM,    /* N(0, scale^2) per element (0.1) */
+        MFL_SERVER_DELAYED,   /* its own of the round before; zeros at first */
+};
+
 /* Which labels a label flip gives, of C classes. */
 enum mfl_flip {
         MFL_FLIP_REVERSE, /* C - 1 - y */
@@ -120,6 +135,13 @@ struct mfl_simulation {
         uint32_t pair[2];
         uint32_t target; /* backdoor: default 0 */
         double poison;   /* backdoor: the share of a bad client's samples that get the patch, default 0.5 */
+        struct {
+                enum mfl_server_attack attack;
+                double share; /* of the servers */
+                double scale;
+                bool has_scale;
+                uint32_t from;
+        } servers;
 };
 
 #define MFL_SIMULATION_REFUSED                                                                               \
@@ -128,12 +150,21 @@ struct mfl_simulation {
 /* The server has to have the updates as rows. */
 bool mfl_attack_is_on_updates(const struct mfl_simulation *simulation);
 bool mfl_attack_is_on_data(const struct mfl_simulation *simulation);
+/* Whether anybody is bad. */
+static inline bool mfl_simulation_is_on(const struct mfl_simulation *simulation)
+{
+        return simulation->attack || simulation->servers.attack;
+}
 /* What a bad client's label y of n classes becomes. */
 int32_t mfl_attack_label(const struct mfl_simulation *simulation, int32_t y, int32_t n);
 const char *mfl_attack_name(enum mfl_attack attack);
+const char *mfl_server_attack_name(enum mfl_server_attack attack);
 /* How many clients are bad. */
 uint32_t mfl_simulation_bad(const struct mfl_job *job);
 /* ret_bad[k]: client k is bad; data.clients of them, on the heap. -ENOMEM. */
 int mfl_simulation_draw(const struct mfl_job *job, bool **ret_bad);
+/* The bad servers: the first share * count of a shuffle with the stream (seed, MFL_RNG_SERVER). ret_bad: MFL_REGIONS_MAX of them;
+ * returns how many are. */
+uint32_t mfl_simulation_servers(const struct mfl_job *job, bool ret_bad[MFL_REGIONS_MAX]);
 
 #endif

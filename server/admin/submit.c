@@ -153,7 +153,7 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
         if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_cohort(spec, &err))))
                 mfl_job_free(spec);
-        if (!r && spec->simulation.attack && !mfl_admin_of(session)->jobs->allow_simulation) {
+        if (!r && mfl_simulation_is_on(&spec->simulation) && !mfl_admin_of(session)->jobs->allow_simulation) {
                 r = mfl_fail(&err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
                 mfl_job_free(spec);
         } else if (!r && spec->secure.bits && !mfl_admin_of(session)->jobs->tls) {

@@ -50,7 +50,9 @@ static void add_row(const struct mfl_server_job *job, const struct mfl_rows_repo
         char *text, size_t room)
 {
         struct line line = {text, room};
-        if (report->told[i].members.n)
+        if (report->told[i].members.is_server)
+                add(&line, "server %u", report->told[i].members.server);
+        else if (report->told[i].members.n)
                 add_members(job, &report->told[i].members, &line);
         else
                 add_client(job, report->told[i].item, &line);
@@ -63,6 +65,26 @@ static void add_row(const struct mfl_server_job *job, const struct mfl_rows_repo
                 add(&line, " distance %.3g", distance);
 }
 
+/* "edge round 1 of 2; region 0: 5 clients 1a2b3c4d; ...": with the first bytes of the params that its clients start from next. */
+static void add_regions(
+        const struct mfl_server_job *job, const struct mfl_rows_report *report, struct line *line)
+{
+        uint32_t rounds = job->spec->edges.rounds, at = (report->round - 1) % rounds + 1;
+        bool meets = at == rounds;
+        add(line, "edge round %u of %u%s", at, rounds, meets ? ", the regions meet" : "");
+        for (uint32_t e = 0; e < report->n_regions; e++) {
+                char digest[9], part[64];
+                mfl_hex(report->region_digest[e], sizeof report->region_digest[e], digest);
+                snprintf(part, sizeof part, "; region %u: %u client%s%s%s", e, report->region_clients[e],
+                        report->region_clients[e] == 1 ? "" : "s", meets ? "" : " ", meets ? "" : digest);
+                if (strlen(part) + sizeof "; ..." > line->room) {
+                        add(line, "; ...");
+                        return;
+                }
+                add(line, "%s", part);
+        }
+}
+
 void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_report *report)
 {
         static const char *const instead[] = {"nothing", "their mean", "their median"};
@@ -73,8 +95,13 @@ void mfl_job_choice_describe(struct mfl_server_job *job, const struct mfl_rows_r
                 add(&line, "attack %s: %u bad", mfl_attack_name(job->spec->simulation.attack), report->n_bad);
         if (report->n_dropped)
                 add(&line, ", %u not finite", report->n_dropped);
-        if (report->n_bad && report->n_rows)
+        if (report->n_bad_servers)
+                add(&line, "%sservers: %s: %u bad", report->n_bad ? "; " : "",
+                        mfl_server_attack_name(job->spec->simulation.servers.attack), report->n_bad_servers);
+        if ((report->n_bad || report->n_bad_servers) && (report->n_rows || report->n_regions))
                 add(&line, "; ");
+        if (report->n_regions)
+                add_regions(job, report, &line);
         if (report->few)
                 add(&line,
                         report->few < mfl_robust_rows_least(job->spec)

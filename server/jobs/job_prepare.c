@@ -48,7 +48,7 @@ static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
 static int check_population(struct mfl_server_job *job, uint32_t population, const struct mfl_data_info *data,
         struct mfl_error *err)
 {
-        if (job->spec->simulation.attack && !job->jobs->allow_simulation)
+        if (mfl_simulation_is_on(&job->spec->simulation) && !job->jobs->allow_simulation)
                 return mfl_fail(err, MFL_INVALID, "simulation: %s", MFL_SIMULATION_REFUSED);
         if (job->spec->secure.bits && !job->jobs->tls)
                 return mfl_fail(err, MFL_INVALID, "secure_sum: " MFL_SECURE_NEEDS_TLS);
@@ -279,7 +279,7 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.answers = (uint32_t)job->graph->classes;
         memcpy(op->event.job_ready.digest, params->digest, MFL_DIGEST_BYTES);
         op->event.job_ready.memory = mfl_runtime_memory(job->runtime);
-        op->event.job_ready.versions = mfl_runtime_digests(job->runtime);
+        op->event.bases = mfl_runtime_digests(job->runtime);
         op->event.job_ready.virtual_us = op->prepare.virtual_us;
         op->event.job_ready.select_seed = op->prepare.private.select_seed;
         op->event.job_ready.last_round = op->prepare.private.last_round;

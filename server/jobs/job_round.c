@@ -36,8 +36,11 @@ static void run_apply(struct mfl_work *work)
 static void done_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        if (!op->status)
+        if (!op->status) {
                 mfl_job_choice_describe(op->job, &op->report);
+                if (mfl_job_has_regions(op->job->spec))
+                        op->event.bases = mfl_runtime_digests(op->job->runtime);
+        }
         /* A download still holds the block and ends soon: try again. */
         if (op->status == MFL_BUSY && !work->cancelled && !mfl_loop_is_stopping(op->job->jobs->loop)) {
                 if (mfl_job_operation_again(op, &op->job->jobs->loop->compute))

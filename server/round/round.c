@@ -48,24 +48,25 @@ static bool prepare_outcome(struct mfl_core *core, struct core_job *job, const s
         return true;
 }
 
-/* What is under way, and the versions that it has started from. */
-static int recall_calendar(struct core_job *job, const struct mfl_core_event *event)
+/* What is under way, and the params that clients start from. */
+static int recall_bases(struct core_job *job, const struct mfl_core_event *event)
 {
         const int64_t *words = event->job_ready.memory;
-        uint32_t n_rows = mfl_calendar_rows(job->spec), n_versions = mfl_job_versions(job->spec) + 1;
-        if (!n_rows)
+        uint32_t n_rows = mfl_calendar_rows(job->spec), n = mfl_job_bases(job->spec);
+        if (!n_rows && !mfl_job_has_regions(job->spec))
                 return 0;
-        job->calendar = mfl_calendar_new(job->spec);
-        job->calendar_next = mfl_calendar_new(job->spec);
-        job->versions = mfl_calloc(n_versions, sizeof *job->versions);
-        job->weights = mfl_calloc(n_versions, sizeof *job->weights);
-        if (!job->calendar || !job->calendar_next || !job->versions || !job->weights)
+        job->bases = mfl_calloc(n, sizeof *job->bases);
+        if (n_rows) {
+                job->calendar = mfl_calendar_new(job->spec);
+                job->calendar_next = mfl_calendar_new(job->spec);
+                job->weights = mfl_calloc(n, sizeof *job->weights);
+        }
+        if (!job->bases || (n_rows && (!job->calendar || !job->calendar_next || !job->weights)))
                 return -ENOMEM;
-        if (words)
+        if (n_rows && words)
                 memcpy(job->calendar, words, n_rows * sizeof *job->calendar);
-        if (event->job_ready.versions)
-                memcpy(job->versions, event->job_ready.versions, n_versions * sizeof *job->versions);
-        memcpy(job->versions[job->committed % n_versions], event->job_ready.digest, MFL_DIGEST_BYTES);
+        job->round = job->committed;
+        mfl_round_note_bases(job, event);
         return 0;
 }
 
@@ -115,7 +116,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
                                                                           : job->spec->seed;
         job->last_round = event->job_ready.last_round;
         job->skip_round = event->job_ready.opened ? job->committed + 1 : 0;
-        if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_calendar(job, event)) {
+        if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_bases(job, event)) {
                 core->error = -ENOMEM;
                 return;
         }

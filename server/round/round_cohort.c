@@ -189,7 +189,18 @@ static uint32_t leave_out(const struct mfl_job *spec, uint32_t *client, uint32_t
         return left;
 }
 
-int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
+/* Each client starts from its region's params. */
+static int set_regions(struct core_job *job)
+{
+        if (!mfl_job_has_regions(job->spec))
+                return 0;
+        job->base = mfl_calloc(MFL_MAX(job->n_items, 1u), sizeof *job->base);
+        for (uint32_t i = 0; job->base && i < job->n_items; i++)
+                job->base[i] = mfl_job_region(job->spec, job->items[i].item);
+        return job->base ? 0 : -ENOMEM;
+}
+
+static int set_items_train(struct core_job *job, struct mfl_error *err)
 {
         if (job->skip_round == job->round)
                 return set_items(job, 0);
@@ -218,7 +229,7 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         cohort.n = left;
         r = set_items(job, cohort.n);
         job->base = cohort.base;
-        if (!r && job->base)
+        if (!r && job->calendar)
                 measure_staleness(job, &cohort);
         for (uint32_t i = 0; !r && i < cohort.n; i++)
                 job->items[i].item = cohort.client[i];
@@ -232,6 +243,12 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         job->record.virtual_start_us = cohort.start_us;
         job->record.virtual_end_us = cohort.end_us;
         return r;
+}
+
+int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
+{
+        int r = set_items_train(job, err);
+        return r ? r : set_regions(job);
 }
 
 uint32_t mfl_round_quorum(const struct core_job *job)

@@ -92,13 +92,14 @@ static uint32_t keep_idle(const struct mfl_core *core, struct core_daemon **v, u
         return n_idle ? n_idle : n;
 }
 
-/* Those that start from one version follow each other, the oldest version first. */
+/* Those that start from one version follow each other, the oldest version first; so do those of one region. */
 static uint32_t list_open(const struct core_job *job, uint32_t *v)
 {
-        uint32_t n = 0;
-        for (uint32_t staleness = job->base ? job->staleness + 1 : 0; staleness-- > 0;)
+        uint32_t n = 0, n_bases = job->calendar ? job->staleness + 1 : mfl_job_bases(job->spec);
+        for (uint32_t b = job->base ? n_bases : 0; b-- > 0;)
                 for (uint32_t i = 0; i < job->n_items; i++)
-                        if (job->items[i].state == ITEM_OPEN && mfl_core_item_staleness(job, i) == staleness)
+                        if (job->items[i].state == ITEM_OPEN &&
+                                (job->calendar ? mfl_core_item_staleness(job, i) : job->base[i]) == b)
                                 v[n++] = i;
         if (job->base)
                 return n;

@@ -62,6 +62,17 @@ void mfl_round_next(struct mfl_core *core, struct core_job *job)
         core->sched_dirty = true;
 }
 
+void mfl_round_note_bases(struct core_job *job, const struct mfl_core_event *event)
+{
+        uint32_t n = mfl_job_bases(job->spec);
+        if (!job->bases)
+                return;
+        if (event->bases)
+                memcpy(job->bases, event->bases, n * sizeof *job->bases);
+        if (job->calendar)
+                memcpy(job->bases[job->round % n], job->digest, MFL_DIGEST_BYTES);
+}
+
 void mfl_round_apply(struct mfl_core *core, struct core_job *job)
 {
         mfl_core_job_move(job, PHASE_APPLY);
@@ -208,7 +219,7 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->memory);
         free(job->calendar);
         free(job->calendar_next);
-        free(job->versions);
+        free(job->bases);
         free(job->weights);
         free(job);
 }

@@ -21,6 +21,8 @@ void mfl_round_running(struct mfl_core *core, struct core_job *job);
 
 /* Counts an answer of the worker. False: the job is over, and the answer means nothing. */
 bool mfl_round_answered(struct core_job *job);
+/* JOB_READY, APPLIED: what clients start from, with job->round and job->digest of the newest params. */
+void mfl_round_note_bases(struct core_job *job, const struct mfl_core_event *event);
 /* Orders to apply the counted round; no other round may be being stored. */
 void mfl_round_apply(struct mfl_core *core, struct core_job *job);
 /* Goes on to the round after the newest params. */

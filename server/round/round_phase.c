@@ -363,9 +363,7 @@ void mfl_round_applied(struct mfl_core *core, struct core_job *job, const struct
                 mfl_measure_set(&job->record.measures, MFL_MEASURE_CLIP, job->method[0]);
         memcpy(job->digest, event->digest, MFL_DIGEST_BYTES);
         memcpy(job->record.digest, event->digest, MFL_DIGEST_BYTES);
-        if (job->versions)
-                memcpy(job->versions[job->round % (mfl_job_versions(job->spec) + 1)], event->digest,
-                        MFL_DIGEST_BYTES);
+        mfl_round_note_bases(job, event);
         memcpy(job->method, event->method, sizeof job->method);
         mfl_round_store_begin(core, job);
         core->sched_dirty = true;

@@ -38,7 +38,10 @@ static uint64_t fixed_bytes(const struct mfl_job *spec, uint64_t n)
         uint64_t sums = mfl_job_has_rows(spec) ? mfl_rows_bytes(spec) : n * sizeof(int64_t);
         if (mfl_job_keeps_state(spec))
                 sums += mfl_states_bytes(spec, n);
+        sums += mfl_servers_bytes(spec, n);
         sums += mfl_feed_bytes(spec, n) + mfl_told_bytes(spec, n) + mfl_down_bytes(spec, n);
+        if (mfl_job_has_regions(spec))
+                return sums + mfl_regions_bytes(spec, n);
         return sums + (uint64_t)ops->n_state * n * sizeof(float);
 }
 
@@ -91,6 +94,8 @@ static int alloc_memory(
         uint32_t cohort = MFL_MAX(options->cohort, 1u);
         int r = mfl_pool_new(rt->budget, block_bytes(rt->spec, rt->n), rt->n * sizeof(float), 1 + rt->n_slots,
                 &rt->pool, err);
+        if (!r)
+                r = mfl_regions_open(rt, err);
         if (r)
                 return r;
         rt->slots = mfl_calloc(rt->n_slots, sizeof *rt->slots);
@@ -98,7 +103,7 @@ static int alloc_memory(
         if (rt->spec->compression.bits)
                 rt->largest = mfl_calloc(mfl_grid_tensors(rt->graph), sizeof *rt->largest);
         bool failed = !rt->slots || !rt->d || (rt->spec->compression.bits && !rt->largest);
-        for (int i = 0; i < rt->strategy->n_state && !failed; i++) {
+        for (int i = 0; i < mfl_runtime_n_state(rt) && !failed; i++) {
                 rt->state[i] = alloc_touched(rt->n * sizeof(float));
                 failed = !rt->state[i];
         }
@@ -165,6 +170,10 @@ static int make_params(struct mfl_runtime *rt, const struct mfl_runtime_options 
         mfl_assert(block);
         int r = mfl_runtime_fill(rt, options, frozen, block->memory, err);
         if (!r)
+                r = mfl_regions_load(rt, options->checkpoint_path, options->round, err);
+        if (!r && options->checkpoint_path)
+                r = mfl_servers_load(rt, options->checkpoint_path, err);
+        if (!r)
                 r = digest_frozen(rt, err);
         struct mfl_params *params = r ? NULL : mfl_params_new(block, rt->n);
         if (!params) {
@@ -214,6 +223,8 @@ int mfl_runtime_open(
                         &rt->changes, err);
         if (!r)
                 r = mfl_runtime_open_versions(rt, options, err);
+        if (!r)
+                r = mfl_regions_note(rt, err);
         if (r) {
                 mfl_runtime_close(rt);
                 return r;
@@ -240,6 +251,7 @@ void mfl_runtime_close(struct mfl_runtime *rt)
                 mfl_budget_release(rt->budget, rt->budget_bytes);
         mfl_spill_free(rt->spill);
         mfl_rows_close(rt);
+        mfl_regions_close(rt->regions);
         mfl_states_close(rt->states);
         mfl_changes_close(rt->changes);
         for (int i = 0; i < MFL_STRATEGY_STATES_MAX; i++)
@@ -302,16 +314,8 @@ static void reduce_range(struct mfl_runtime *rt, uint64_t begin, size_t count, u
                 mfl_rows_reduce(rt, begin, count);
                 return;
         }
-        /* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow.
-         */
-        double divisor = private ? mfl_central_divisor(rt->spec) : (double)weight;
-        for (uint64_t at = begin; at < begin + count;) {
-                struct mfl_fixed_part part =
-                        mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, begin + count);
-                double factor = ldexp(1.0, -part.fixed.scale_bits);
-                for (; at < part.end; at++)
-                        rt->d[at - begin] = (double)rt->sums[at] / divisor * factor;
-        }
+        mfl_runtime_mean(
+                rt, rt->sums + begin, begin, count, private ? mfl_central_divisor(rt->spec) : (double)weight);
 }
 
 /* The steps of the next round's grid. A round of nobody leaves them as they were. */
@@ -354,6 +358,8 @@ static int apply_ranges(struct mfl_runtime *rt, const struct mfl_round_totals *t
         struct mfl_strategy_round round = {.number = rt->round,
                 .step = rt->method->step && totals->weight ? rt->method->step(rt->spec, totals) : 1};
         struct mfl_sha256 sha = {0};
+        if (rt->regions)
+                return mfl_regions_apply(rt, &round, out, params, err);
         int r = mfl_sha256_copy(&rt->hashed, &sha, err);
         for (uint32_t t = 0; rt->largest && t < mfl_grid_tensors(rt->graph); t++)
                 rt->largest[t] = 0;
@@ -403,7 +409,7 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
                 mfl_block_release(block);
                 return mfl_fail_memory(err, sizeof *params, "parameters");
         }
-        int r = rt->spill && weight ? mfl_rows_decide(rt, err) : 0;
+        int r = rt->spill && weight && !rt->regions ? mfl_rows_decide(rt, err) : 0;
         struct mfl_round_totals noisy = *totals;
         if (!r && rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL)
                 r = mfl_runtime_add_noise(rt, &noisy, err);
@@ -432,6 +438,9 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
         mfl_runtime_note_version(rt, params->digest);
+        r = mfl_regions_applied(rt, err);
+        if (r)
+                return r;
         bool private = rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL; /* a round of nobody is one, too */
         if (rt->method->advance && (weight || private))
                 rt->method->advance(rt->spec, &noisy, rt->numbers);
@@ -442,6 +451,12 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt)
 {
         return &rt->report;
+}
+
+const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES]
+{
+        return rt->regions ? mfl_regions_digests(rt->regions)
+                           : (const uint8_t(*)[MFL_DIGEST_BYTES])rt->digests;
 }
 
 const double *mfl_runtime_method(const struct mfl_runtime *rt)
@@ -459,7 +474,7 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 .frozen = rt->frozen ? rt->frozen->v : NULL,
                 .params = rt->pool->current->v,
                 .digest = rt->pool->current->digest,
-                .n_state = rt->strategy->n_state,
+                .n_state = mfl_runtime_n_state(rt),
                 .grid = rt->pool->current->grid,
                 .n_grid = rt->pool->current->n_grid,
         };
@@ -468,7 +483,7 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 checkpoint.number_name[i] = rt->method->state_name[i];
                 checkpoint.number[i] = rt->numbers[i];
         }
-        for (int i = 0; i < rt->strategy->n_state; i++) {
+        for (int i = 0; i < mfl_runtime_n_state(rt); i++) {
                 checkpoint.state_name[i] = rt->strategy->state_name[i];
                 checkpoint.state[i] = rt->state[i];
         }
@@ -476,5 +491,7 @@ void mfl_runtime_checkpoint(struct mfl_runtime *rt, struct mfl_checkpoint *ret_c
                 checkpoint.state_name[checkpoint.n_state] = MFL_RUNTIME_REST;
                 checkpoint.state[checkpoint.n_state++] = rt->rest;
         }
+        mfl_regions_store(rt, &checkpoint);
+        mfl_servers_store(rt, &checkpoint);
         *ret_checkpoint = checkpoint;
 }

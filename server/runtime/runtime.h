@@ -227,8 +227,8 @@ void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secr
 /* Worker. A secure sum: takes the masks off the sums and the opening's figures. MFL_INVALID: the sum is not one of valid updates; the
  * sums are then worth nothing. */
 int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err);
-/* The digests of an asynchronous job's versions, number v at v % (mfl_job_versions + 1); NULL: it is none. Borrowed: valid on
- * the loop thread until the next APPLY or close. */
+/* The digests of what clients start from, or have started from: an asynchronous job's versions, number v at v % mfl_job_bases, or
+ * those of regions; NULL: of the newest params alone. Borrowed: valid on the loop thread until the next APPLY or close. */
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];
 
 /* What is remembered of clients, rows of 4, as the checkpoint told that the job resumed from; NULL: nothing. Valid until the
@@ -249,7 +249,9 @@ struct mfl_states *mfl_runtime_states(struct mfl_runtime *rt);
 #define MFL_ROWS_TOLD 16
 #define MFL_MEMBERS_TOLD 8
 struct mfl_rows_members {
-        uint32_t n; /* all of a bucket; 0: the row is one client's update */
+        uint32_t n; /* all of a bucket or server; 0: the row is one client's update */
+        bool is_server;
+        uint32_t server;
         uint64_t v[MFL_MEMBERS_TOLD];
 };
 struct mfl_rows_report {
@@ -262,6 +264,11 @@ struct mfl_rows_report {
                 double share, score, distance; /* NAN: not known */
                 struct mfl_rows_members members;
         } told[MFL_ROWS_TOLD];
+        uint32_t n_bad_servers;
+        uint32_t n_regions; /* 0: there are none */
+        uint32_t round;     /* of those regions */
+        uint32_t region_clients[MFL_REGIONS_MAX];
+        uint8_t region_digest[MFL_REGIONS_MAX][4]; /* the first bytes of what its clients start from next */
 };
 /* Worker. Borrowed. */
 const struct mfl_rows_report *mfl_runtime_report(const struct mfl_runtime *rt);

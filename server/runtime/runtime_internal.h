@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "common/base/digest.h"
+#include "common/model/safetensors.h"
 #include "server/runtime/runtime.h"
 #include "server/robust/robust.h"
 #include "server/runtime/changes.h"
@@ -106,7 +107,7 @@ struct mfl_runtime {
         float *fed; /* compression.up.top_k: a client's change and what it had not sent before (runtime_feed.c); NULL: not here */
         float *rest; /* compression.down: what rounding has taken away from the params; NULL: they are not rounded */
         double *down_largest; /* on a grid: the largest change of each tensor's elements in a round */
-        /* Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
+        /* Of regions, one each, between their meetings. Asynchronous jobs: the versions before the newest one, number v at v % n_older, guarded by the pool's mutex, and
          * the digests of all of them, number v at v % (n_older + 1). */
         struct mfl_params **older;
         uint32_t n_older;
@@ -120,8 +121,10 @@ struct mfl_runtime {
         uint32_t *pick,
                 n_pick; /* of the round being applied: rows of the spill that the rule is asked about */
         uint32_t root;  /* the row of fltrust's root; the number of rows: it has none */
-        uint64_t root_item[2];         /* the client that it may be */
-        struct mfl_rows_buckets *unit; /* unit bucket; NULL: rows are updates (runtime_unit.c) */
+        uint64_t root_item[2];       /* the client that it may be */
+        struct mfl_regions *regions; /* NULL: all clients start from the same params (runtime_regions.c) */
+        struct mfl_bad_servers *servers; /* NULL: none lies */
+        struct mfl_rows_buckets *unit;   /* unit bucket or server; NULL: rows are updates (runtime_unit.c) */
         struct mfl_spill
                 *history;   /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
         uint32_t n_threads; /* of the pass over the rows */
@@ -149,11 +152,11 @@ void mfl_rows_close(struct mfl_runtime *rt);
 /* runtime_attack.c */
 int mfl_rows_attack(struct mfl_runtime *rt, struct mfl_error *err);
 
-/* runtime_unit.c. merge: the picked rows become means of buckets, which are picked then; nothing without unit bucket. tell:
+/* runtime_unit.c. merge: the picked rows become those of buckets or servers, which are picked then; nothing with other units. tell:
  * the clients of a picked row. */
 int mfl_unit_new(uint32_t cohort, struct mfl_rows_buckets **ret_unit);
 void mfl_unit_free(struct mfl_rows_buckets *unit);
-void mfl_unit_merge(struct mfl_runtime *rt);
+int mfl_unit_merge(struct mfl_runtime *rt, struct mfl_error *err);
 void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members);
 
 /* runtime_history.c. make: rt->history has a row for each row of the spill. replay: the row's update is kept, and the row
@@ -161,9 +164,23 @@ void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_m
 int mfl_history_make(struct mfl_runtime *rt, struct mfl_error *err);
 int mfl_history_replay(struct mfl_runtime *rt, uint32_t row, struct mfl_error *err);
 
+/* runtime_unit.c: servers that lie about the rows of unit server, which are picked. All of no effect unless some do. */
+uint64_t mfl_servers_bytes(const struct mfl_job *spec, uint64_t n);
+int mfl_servers_open(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_servers_close(struct mfl_bad_servers *servers);
+int mfl_servers_load(struct mfl_runtime *rt, const char *path, struct mfl_error *err);
+void mfl_servers_store(const struct mfl_runtime *rt, struct mfl_checkpoint *checkpoint);
+void mfl_servers_lie(struct mfl_runtime *rt);
+
 /* The aggregate of one range into rt->d. */
 void mfl_rows_reduce(struct mfl_runtime *rt, uint64_t begin, size_t count);
 void mfl_rows_end(struct mfl_runtime *rt);
+
+/* The strategy's vectors in rt->state; regions have their own. */
+static inline int mfl_runtime_n_state(const struct mfl_runtime *rt)
+{
+        return rt->regions ? 0 : rt->strategy->n_state;
+}
 
 /* The pool's mutex guards the slots. */
 static inline void mfl_slots_lock(const struct mfl_runtime *rt)
@@ -216,6 +233,24 @@ void mfl_down_made(struct mfl_runtime *rt, uint64_t begin, size_t count, const f
 void mfl_down_round(struct mfl_runtime *rt, uint64_t begin, size_t count, const float *in, float *out,
         const struct mfl_params *params);
 
+/* runtime_regions.c, all of no effect without regions. bytes: of what they keep. load: after `round`, or the states before the first
+ * one, path NULL. note: what clients start from, once the newest params are published. apply: a round, into `out` and the digest of
+ * params; applied: once those are published. */
+uint64_t mfl_regions_bytes(const struct mfl_job *spec, uint64_t n);
+int mfl_regions_open(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_regions_close(struct mfl_regions *regions);
+int mfl_regions_load(struct mfl_runtime *rt, const char *path, uint32_t round, struct mfl_error *err);
+void mfl_regions_store(const struct mfl_runtime *rt, struct mfl_checkpoint *checkpoint);
+int mfl_regions_note(struct mfl_runtime *rt, struct mfl_error *err);
+int mfl_regions_apply(struct mfl_runtime *rt, const struct mfl_strategy_round *round, float *out,
+        struct mfl_params *params, struct mfl_error *err);
+int mfl_regions_applied(struct mfl_runtime *rt, struct mfl_error *err);
+const uint8_t (*mfl_regions_digests(const struct mfl_regions *regions))[MFL_DIGEST_BYTES];
+
+/* runtime_told.c. The mean of a range's sums into rt->d. */
+void mfl_runtime_mean(
+        struct mfl_runtime *rt, const int64_t *sums, uint64_t begin, size_t count, double divisor);
+
 #define MFL_RUNTIME_REST "rest" /* its name in checkpoints */
 
 /* runtime_load.c. frozen: graph->n_frozen floats; NULL: none. fill: also the state. version, first: of one version, or before the
@@ -226,6 +261,11 @@ int mfl_runtime_load_version(struct mfl_runtime *rt, const char *path, const cha
         float *moving, struct mfl_error *err);
 int mfl_runtime_load_first(struct mfl_runtime *rt, const struct mfl_runtime_options *options, float *frozen,
         float *moving, struct mfl_error *err);
+/* A vector of the checkpoint, n floats; a number of its metadata. */
+int mfl_runtime_load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, const char *vector,
+        float *to, const char *path, struct mfl_error *err);
+int mfl_runtime_load_number(const struct mfl_st_file *file, const char *name, const char *path,
+        double *ret_number, struct mfl_error *err);
 int mfl_runtime_load_grid(
         struct mfl_runtime *rt, const char *path, struct mfl_params *params, struct mfl_error *err);
 /* Of all params, where v are those that move. */

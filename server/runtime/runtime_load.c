@@ -68,8 +68,8 @@ static int load_initial(
         return r;
 }
 
-static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, const char *vector, float *to,
-        const char *path, struct mfl_error *err)
+int mfl_runtime_load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, const char *vector,
+        float *to, const char *path, struct mfl_error *err)
 {
         for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++) {
                 const struct mfl_param *param = &rt->graph->params[t];
@@ -85,20 +85,26 @@ static int load_state(struct mfl_runtime *rt, const struct mfl_st_file *file, co
         return 0;
 }
 
+int mfl_runtime_load_number(const struct mfl_st_file *file, const char *name, const char *path,
+        double *ret_number, struct mfl_error *err)
+{
+        char key[64], *end;
+        snprintf(key, sizeof key, MFL_CHECKPOINT_NUMBER "%s", name);
+        const char *text = mfl_st_meta_get(file, key);
+        *ret_number = text ? strtod(text, &end) : NAN;
+        return !text || *end || !isfinite(*ret_number)
+                       ? mfl_fail(err, MFL_INVALID, "%s: metadata %s is missing or no number", path, key)
+                       : 0;
+}
+
 /* The numbers that the method keeps are metadata. */
 static int load_numbers(
         struct mfl_runtime *rt, const struct mfl_st_file *file, const char *path, struct mfl_error *err)
 {
-        for (int i = 0; i < rt->method->n_state; i++) {
-                char key[64], *end;
-                snprintf(key, sizeof key, MFL_CHECKPOINT_NUMBER "%s", rt->method->state_name[i]);
-                const char *text = mfl_st_meta_get(file, key);
-                rt->numbers[i] = text ? strtod(text, &end) : NAN;
-                if (!text || *end || !isfinite(rt->numbers[i]))
-                        return mfl_fail(
-                                err, MFL_INVALID, "%s: metadata %s is missing or no number", path, key);
-        }
-        return 0;
+        int r = 0;
+        for (int i = 0; i < rt->method->n_state && !r; i++)
+                r = mfl_runtime_load_number(file, rt->method->state_name[i], path, &rt->numbers[i], err);
+        return r;
 }
 
 /* Of the checkpoint that the params came from; a job without one, or at its start, has none. */
@@ -153,11 +159,12 @@ static int load_checkpoint(struct mfl_runtime *rt, const struct mfl_runtime_opti
                 r = mfl_st_open(options->frozen_path, &rest, err);
         if (!r)
                 r = mfl_st_to_parts(file, rest, rt->graph, frozen, moving, err);
-        for (int i = 0; i < rt->strategy->n_state && !r; i++)
-                r = load_state(
+        for (int i = 0; i < mfl_runtime_n_state(rt) && !r; i++)
+                r = mfl_runtime_load_state(
                         rt, file, rt->strategy->state_name[i], rt->state[i], options->checkpoint_path, err);
         if (!r && rt->rest)
-                r = load_state(rt, file, MFL_RUNTIME_REST, rt->rest, options->checkpoint_path, err);
+                r = mfl_runtime_load_state(
+                        rt, file, MFL_RUNTIME_REST, rt->rest, options->checkpoint_path, err);
         if (!r)
                 r = load_numbers(rt, file, options->checkpoint_path, err);
         if (!r && options->n_memory)
@@ -171,7 +178,7 @@ static void initial_state(struct mfl_runtime *rt)
 {
         if (rt->method->initial)
                 rt->method->initial(rt->spec, rt->graph->classes, rt->numbers);
-        for (int i = 0; i < rt->strategy->n_state; i++) {
+        for (int i = 0; i < mfl_runtime_n_state(rt); i++) {
                 float v = rt->strategy->state_initial(rt->spec, i);
                 for (uint64_t e = 0; e < rt->n; e++)
                         rt->state[i][e] = v;

@@ -279,7 +279,7 @@ void mfl_pool_publish(struct mfl_pool *pool, struct mfl_params *params)
         mfl_params_unref(old);
 }
 
-/* Under the mutex: an asynchronous job's older version. */
+/* Under the mutex: an asynchronous job's older version, or a region's. */
 static struct mfl_params *find_version(const struct mfl_runtime *rt, const uint8_t *digest)
 {
         for (uint32_t i = 0; i < rt->n_older; i++)

@@ -90,7 +90,10 @@ static int decide(struct mfl_runtime *rt, struct mfl_error *err)
 {
         const struct mfl_robust_rule *rule = mfl_robust_get(rt->spec->aggregation.strategy);
         pick_rows(rt, rule);
-        mfl_unit_merge(rt);
+        int r = mfl_unit_merge(rt, err);
+        if (r)
+                return r;
+        mfl_servers_lie(rt);
         bool guess = rule && (rule->wants_guess || rt->root < mfl_spill_rows(rt->spill)),
              compares = mfl_robust_compares(rt->spec);
         uint32_t n = rt->n_pick;
@@ -98,7 +101,7 @@ static int decide(struct mfl_runtime *rt, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID, "%s compares all updates: a round has at most %u, not %u",
                         rt->strategy->name, MFL_ROBUST_ROWS_MAX, n);
         double *facts = facts_for(rt, rule, err), *weight = rule ? NULL : mfl_calloc(n, sizeof *weight);
-        int r = compares && !facts ? MFL_INVALID : 0;
+        r = compares && !facts ? MFL_INVALID : 0;
         if (!r && !rule && !weight)
                 r = mfl_fail_memory(err, n * sizeof *weight, "the rows of a round");
         for (uint32_t i = 0; i < n && weight; i++)
@@ -178,12 +181,14 @@ int mfl_rows_open(struct mfl_runtime *rt, const char *dir, uint32_t cohort, stru
         const struct mfl_robust_rule *rule = mfl_robust_get(rt->spec->aggregation.strategy);
         int r = 0;
         rt->pick = mfl_calloc(cohort, sizeof *rt->pick);
-        if (!rt->pick || (spec->unit == MFL_ROWS_BUCKET && mfl_unit_new(cohort, &rt->unit)))
+        if (!rt->pick || (spec->unit >= MFL_ROWS_BUCKET && mfl_unit_new(cohort, &rt->unit)))
                 r = mfl_fail_memory(err, cohort * sizeof *rt->pick, "the rows of a round");
         if (!r && spec->root.daemon[0]) /* a site, or a daemon that has none */
                 r = mfl_partition_site_client(spec->root.daemon, "", &rt->root_item[0], err);
         if (!r && spec->root.daemon[0])
                 r = mfl_partition_site_client("", spec->root.daemon, &rt->root_item[1], err);
+        if (!r)
+                r = mfl_servers_open(rt, err);
         if (!r && rule && rule->wants_history)
                 r = mfl_spill_new(dir, rt->job, cohort, rt->n, &rt->history, err);
         return r;
@@ -193,5 +198,6 @@ void mfl_rows_close(struct mfl_runtime *rt)
 {
         free(rt->pick);
         mfl_unit_free(rt->unit);
+        mfl_servers_close(rt->servers);
         mfl_spill_free(rt->history);
 }

@@ -65,3 +65,16 @@ const double *mfl_told_mean(struct mfl_runtime *rt, uint64_t begin, size_t count
                 rt->told_mean[e] = weight ? (double)rt->told[begin + e] / (double)weight * factor : 0;
         return rt->told ? rt->told_mean : NULL;
 }
+
+/* mfl_fixed_mean, with the factor 2^-s made once: it is exact, and no result comes near to underflow. */
+void mfl_runtime_mean(
+        struct mfl_runtime *rt, const int64_t *sums, uint64_t begin, size_t count, double divisor)
+{
+        for (uint64_t at = begin; at < begin + count;) {
+                struct mfl_fixed_part part =
+                        mfl_fixed_part_at(&rt->fixed, &rt->graph->statistics, at, begin + count);
+                double factor = ldexp(1.0, -part.fixed.scale_bits);
+                for (; at < part.end; at++)
+                        rt->d[at - begin] = (double)sums[at - begin] / divisor * factor;
+        }
+}

@@ -158,7 +158,7 @@ void mfl_runtime_close_versions(struct mfl_runtime *rt)
 /* A download that still holds the oldest one ends soon; until then there is one file more. */
 int mfl_runtime_keep_version(struct mfl_runtime *rt, struct mfl_error *err)
 {
-        if (!rt->n_older)
+        if (!rt->n_older || rt->regions)
                 return 0;
         uint32_t version = rt->round - 1;
         struct mfl_params **place = place_of(rt, version), *params;
@@ -191,11 +191,6 @@ void mfl_runtime_note_version(struct mfl_runtime *rt, const uint8_t *digest)
 {
         if (rt->digests)
                 note_digest(rt, rt->round, digest);
-}
-
-const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES]
-{
-        return (const uint8_t(*)[MFL_DIGEST_BYTES])rt->digests;
 }
 
 static const float *base_of(const struct mfl_runtime *rt, uint32_t staleness)

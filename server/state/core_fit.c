@@ -40,7 +40,7 @@ const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, 
         const char *program = job->spec->training.program;
         if (*program && !find_offer(daemon, mfl_job_program_offer(program, offer)))
                 return NULL;
-        return find_offer(daemon, job->spec->data.name);
+        return find_offer(daemon, mfl_job_data_for(job->spec, daemon->info.name, daemon->info.site));
 }
 
 static bool has_last_cell(const struct core_job *job)
@@ -70,6 +70,8 @@ static const char *changed_by(const struct mfl_job *spec)
 {
         if (spec->compression.up || spec->compression.down_half)
                 return "compression";
+        if (spec->edges.count)
+                return "edges";
         return spec->data.normalise.kind != MFL_NORMALISE_SITE ? "data.normalise" : NULL;
 }
 
@@ -97,7 +99,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
         if (has_last_cell(job))
                 return (struct core_demand){MFL_PROTOCOL_LAST_CELL, "lstm layers with last_cell", ""};
         const struct mfl_robust_spec *robust = &job->spec->aggregation.robust;
-        if (job->spec->simulation.attack)
+        if (mfl_simulation_is_on(&job->spec->simulation))
                 return (struct core_demand){MFL_PROTOCOL_ROBUST, "simulation", ""};
         if (robust->has_update_clip ||
                 (mfl_job_is_robust(job->spec) && (job->spec->aggregation.strategy != MFL_STRATEGY_MEDIAN ||

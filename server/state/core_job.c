@@ -81,10 +81,10 @@ void mfl_core_items_clear(struct core_job *job)
 
 const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i)
 {
-        return job->base ? job->versions[job->base[i] % (mfl_job_versions(job->spec) + 1)] : job->digest;
+        return job->base ? job->bases[job->base[i] % mfl_job_bases(job->spec)] : job->digest;
 }
 
 uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i)
 {
-        return job->base ? job->round - 1 - job->base[i] : 0;
+        return job->calendar && job->base ? job->round - 1 - job->base[i] : 0;
 }

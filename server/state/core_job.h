@@ -146,12 +146,13 @@ struct core_job {
         struct mfl_seen_client *seen;   /* of the round that is counted and not yet applied */
         uint32_t n_seen;
         union mfl_memory_row *memory; /* of all clients, with the newest params; NULL: the job needs none */
-        /* Asynchronous jobs; else NULL. What is under way with the newest params, and when the round at hand is applied; the
-         * digests of versions, v at v % (mfl_job_versions + 1); the version that each item of a training starts from. */
+        /* Asynchronous jobs; else NULL. What is under way with the newest params, and when the round at hand is applied. */
         union mfl_calendar_row *calendar, *calendar_next;
-        uint8_t (*versions)[MFL_DIGEST_BYTES];
+        /* Jobs whose clients start from several params; else NULL. The digests of these, b at b % mfl_job_bases; and for each item of a
+         * training its b: the version, or the region. */
+        uint8_t (*bases)[MFL_DIGEST_BYTES];
         uint32_t *base, staleness; /* staleness: the largest */
-        uint64_t *weights;         /* of the updates that count, by staleness */
+        uint64_t *weights;         /* asynchronous: of the updates that count, by staleness */
         uint64_t virtual_us;       /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
@@ -208,6 +209,7 @@ void mfl_core_item_set(struct core_job *job, uint32_t i, enum item_state state, 
 void mfl_core_items_clear(struct core_job *job);
 /* Of the params that the item's work starts from; and how many versions have been made since. */
 const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i);
+/* Asynchronous jobs; else 0. */
 uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i);
 
 #endif

@@ -110,9 +110,6 @@ struct mfl_core_event {
                         uint64_t virtual_us; /* when that round ended in virtual time */
                         const int64_t *
                                 memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
-                        /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
-                         * v % (mfl_job_versions + 1); NULL: it is none; borrowed. */
-                        const uint8_t (*versions)[MFL_DIGEST_BYTES];
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */
@@ -130,8 +127,11 @@ struct mfl_core_event {
         };
         double method
                 [MFL_METHOD_STATES_MAX]; /* JOB_READY, APPLIED: what the strategy keeps from round to round */
-        double epsilon;                  /* APPLIED, privacy: what the job has spent */
-        bool spent;                      /* APPLIED, not ok: another release would pass the budget */
+        /* JOB_READY; APPLIED, regions: digests of the params that clients start from, or have started from, mfl_job_bases of them: an
+         * asynchronous job's version v at v % mfl_job_bases, or those of each region. NULL: the newest ones alone; borrowed. */
+        const uint8_t (*bases)[MFL_DIGEST_BYTES];
+        double epsilon; /* APPLIED, privacy: what the job has spent */
+        bool spent;     /* APPLIED, not ok: another release would pass the budget */
         bool ok;
         enum mfl_refusal refusal; /* REFUSED */
         bool after_round;         /* JOB_STOP */

@@ -3,10 +3,12 @@
 #ifndef MFL_SERVER_STORE_CHECKPOINT_H
 #define MFL_SERVER_STORE_CHECKPOINT_H
 
+#include "common/job/edges.h"
 #include "common/model/graph.h"
 
-#define MFL_CHECKPOINT_STATES_MAX 4
-#define MFL_CHECKPOINT_NUMBERS_MAX 4
+/* The strategy's and the rest; or each region's params and states (common/job/edges.h), or what bad servers sent. */
+#define MFL_CHECKPOINT_STATES_MAX (4 + 3 * MFL_REGIONS_MAX)
+#define MFL_CHECKPOINT_NUMBERS_MAX (4 + MFL_REGIONS_MAX)
 #define MFL_CHECKPOINT_GRID "grid" /* key of the metadata with the grid's exponents, separated by blanks */
 #define MFL_CHECKPOINT_MEMORY "selection/clients"
 #define MFL_CHECKPOINT_NUMBER "strategy_" /* and the number's name: the key of its metadata */

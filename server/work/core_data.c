@@ -68,8 +68,8 @@ bool mfl_core_data_decide(struct mfl_core *core, struct core_job *job)
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
                 const struct mfl_data_info *data = daemon->conn ? mfl_core_daemon_data(daemon, job) : NULL;
-                if (!data || !mfl_core_daemon_takes_work(daemon))
-                        continue;
+                if (!data || !mfl_core_daemon_takes_work(daemon) || strcmp(data->name, job->spec->data.name))
+                        continue; /* a root's own data set is not the job's */
                 if (!job->data.name[0]) {
                         job->data = *data;
                         mfl_strcpy(job->data_from, sizeof job->data_from, daemon->info.name);

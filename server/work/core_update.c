@@ -185,7 +185,7 @@ static void count_metrics(struct core_update *update)
         struct core_daemon *daemon = update->task->daemon;
         const struct mfl_announce *a = &update->announce;
         job->weight_counted += a->weight;
-        if (job->base)
+        if (job->weights)
                 job->weights[mfl_core_item_staleness(job, update->task->index[a->item_first])] += a->weight;
         job->record.samples += a->samples;
         job->train_loss += a->loss_sum;

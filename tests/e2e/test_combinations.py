@@ -47,6 +47,13 @@ JOBS = {
                                                  'aggregation': {'strategy': 'rfa', 'unit': 'bucket', 'f': 1, 'on_few': 'mean'}},
     'foolsgold, drawn clients, a backdoor': {'selection': {'clients': 5}, 'aggregation': {'strategy': 'foolsgold'},
                                              'simulation': {'attack': 'backdoor', 'share': 0.2, 'scale': 2}},
+    'regions, batch norm, virtual time, adam server': {**VIRTUAL, 'model': LAYERS, 'edges': {'count': 3, 'rounds': 3}, 'selection': {'clients': 6},
+                                                       'aggregation': {'strategy': 'fedadam'}, 'evaluation': {'on': 'clients', 'split': 0.2}},
+    'servers that lie, flipped labels, nnm': {'edges': {'count': 5, 'within': 'median'},
+                                              'simulation': {'attack': 'label-flip', 'share': 0.2, 'servers': {'attack': 'random', 'share': 0.2}},
+                                              'aggregation': {'strategy': 'multi-krum', 'f': 1, 'unit': 'server', 'before': 'nnm'}},
+    'fedbuff, a backdoor': {**VIRTUAL, 'model': LAYERS, 'selection': {'clients': 6}, 'aggregation': {'strategy': 'fedbuff', 'buffer': 3},
+                            'simulation': {'attack': 'backdoor', 'share': 0.2, 'from': 2}},
     'fltrust, batch norm, nnm': {'model': LAYERS, 'simulation': {'attack': 'fang-trimmed', 'share': 0.2},
                                  'aggregation': {'strategy': 'fltrust', 'root': {'client': 2}, 'f': 1, 'before': 'nnm'}},
 }

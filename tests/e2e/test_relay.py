@@ -21,6 +21,7 @@ JOBS = {
     'scaffold': {'data': POPULATION, 'aggregation': {'strategy': 'scaffold'}},
     'packed': {'data': POPULATION, 'compression': {'up': {'bits': 8}}},
     'halves': {'data': POPULATION, 'compression': {'up': 'bf16', 'down': 'bf16'}},
+    'regions': {'data': POPULATION, 'edges': {'count': 3, 'rounds': 2}},
     'losses': {'data': POPULATION, 'selection': {'kind': 'power-of-choice', 'clients': 5, 'candidates': 8}},
 }
 LOCAL = {'data': {'partition': 'local', 'clients': None}, 'selection': {'daemons': {'min': 4}}}

@@ -200,7 +200,7 @@ static void keys(void **state)
                 struct mfl_policy policy = policy_of(cases[i].policy);
                 struct mfl_job *job = job_of(cases[i].text, cases[i].more);
                 char reason[MFL_REASON_BYTES] = "";
-                const char *rule = mfl_policy_job(&policy, job, cases[i].owner, reason);
+                const char *rule = mfl_policy_job(&policy, job, job->data.name, cases[i].owner, reason);
                 mfl_job_free(job);
                 if (!rule != !cases[i].rule || (rule && strcmp(rule, cases[i].rule)) ||
                         !strstr(reason, cases[i].words))
@@ -240,7 +240,7 @@ static void on_decided(void *user, const char *job, enum mfl_site_word word, con
 static void open_gate(struct place *place)
 {
         struct mfl_error err;
-        if (mfl_gate_open(&place->policy, "site", "server:1", &place->gate, &err))
+        if (mfl_gate_open(&place->policy, "site", "", "server:1", &place->gate, &err))
                 fail_msg("%s", err.text);
         mfl_gate_listen(place->gate, on_decided, place);
 }
@@ -480,7 +480,8 @@ static void a_ledger_is_a_file(void **state)
         assert_int_equal(fclose(f), 0);
         charge(&other, 40, 6, "/ledger:5: not a release");
         mfl_gate_close(place.gate);
-        assert_int_equal(mfl_gate_open(&place.policy, "site", "server:1", &place.gate, &err), MFL_INVALID);
+        assert_int_equal(
+                mfl_gate_open(&place.policy, "site", "", "server:1", &place.gate, &err), MFL_INVALID);
         assert_int_equal(truncate(path, 3), 0);
         charge(&other, 40, 6, "has become shorter");
         close_place(&other);

@@ -83,11 +83,64 @@ static void values_arrive(void **state)
         mfl_job_free(job);
 }
 
+/* By number, never by connection; sites are drawn. */
+static void regions_are_cut_by_number(void **state)
+{
+        struct mfl_job *job;
+        struct mfl_error err;
+        assert_int_equal(parse(NULL, "edges: {count: 4, rounds: 2}", &job, &err), 0);
+        static const uint32_t want[10] = {0, 0, 0, 1, 1, 2, 2, 2, 3, 3};
+        for (uint32_t k = 0; k < 10; k++)
+                assert_int_equal(mfl_job_region(job, k), want[k]);
+        assert_true(mfl_job_has_regions(job) && mfl_job_needs_single_updates(job) && mfl_job_bases(job) == 4);
+        assert_true(!mfl_job_regions_meet(job, 1) && mfl_job_regions_meet(job, 2));
+        mfl_job_free(job);
+        assert_int_equal(parse(NULL,
+                                 "edges: {count: 5}\naggregation: {strategy: krum, f: 1, unit: server}\n"
+                                 "simulation: {servers: {attack: noise, share: 0.4}}",
+                                 &job, &err),
+                0);
+        bool bad[MFL_REGIONS_MAX];
+        assert_true(!mfl_job_has_regions(job) && mfl_job_bases(job) == 1);
+        assert_int_equal(mfl_robust_rows_of(&job->aggregation.robust, 10), 5);
+        assert_int_equal(mfl_simulation_servers(job, bad), 2);
+        assert_true(mfl_simulation_is_on(&job->simulation) && job->simulation.servers.scale == 0.1);
+        mfl_job_free(job);
+        assert_int_equal(
+                parse("{name: d, partition: local}",
+                        "aggregation: {strategy: fltrust, root: {daemon: lab, data: trusted}}", &job, &err),
+                0);
+        assert_string_equal(mfl_job_data_for(job, "lab", ""), "trusted");
+        assert_string_equal(mfl_job_data_for(job, "x", "lab"), "trusted");
+        assert_string_equal(mfl_job_data_for(job, "lab", "x"), "d");
+        mfl_job_free(job);
+}
+
 static void mistakes_are_refused_by_name(void **state)
 {
         static const struct {
                 const char *data, *rest, *want;
         } cases[] = {
+                {NULL, "edges: {count: 11}", "11 regions, but the population has 10 clients"},
+                {NULL, "edges: {count: 2, within: median}", "within: goes with unit: server"},
+                {NULL, "edges: {rounds: 2}", "count"},
+                {NULL, "edges: {count: 2}\naggregation: {strategy: median}",
+                        "a robust rule needs unit: server"},
+                {NULL, "edges: {count: 2}\ncompression: {down: bf16}",
+                        "regions take each client's by itself"},
+                {NULL, "aggregation: {strategy: median, unit: server}", "server needs edges: {count: 10}"},
+                {NULL, "edges: {count: 4}\naggregation: {strategy: krum, f: 1, unit: server}",
+                        "krum with f: 1 needs 5 rows, and a round may have 4, one for each server"},
+                {NULL, "edges: {count: 4, rounds: 2}\naggregation: {strategy: median, unit: server}",
+                        "meet in each round"},
+                {NULL, "edges: {count: 4}\nsimulation: {servers: {attack: noise, share: 0.4}}",
+                        "are bad where a strategy compares servers"},
+                {NULL,
+                        "edges: {count: 4}\naggregation: {strategy: median, unit: server}\n"
+                        "simulation: {servers: {attack: delayed, share: 0.4, scale: 2}}",
+                        "scale"},
+                {NULL, "aggregation: {strategy: fltrust, root: {client: 1, data: x}}",
+                        "is a data set of the root's daemon"},
                 {NULL, "aggregation: {strategy: krum}", "krum needs f, the number of bad updates"},
                 {NULL, "aggregation: {strategy: krum, f: 4}",
                         "j.yaml:6: aggregation.f: krum with f: 4 needs 11 rows, and a round may have 10; "
@@ -185,6 +238,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(values_arrive),
+                cmocka_unit_test(regions_are_cut_by_number),
                 cmocka_unit_test(mistakes_are_refused_by_name),
         };
         return cmocka_run_group_tests_name("job_robust", tests, NULL, NULL);
