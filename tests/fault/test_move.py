@@ -132,7 +132,7 @@ def test_given_up(tmp_path, reference):
 
 def test_a_server_that_may_not_run_it_gives_it_back(tmp_path):
     """b allows no simulated attacks: the job stays, and nothing is lost."""
-    attacked = dict(JOB, simulation={'attack': 'sign-flip', 'clients': 1}, rounds=6)
+    attacked = dict(JOB, simulation={'attack': 'sign-flip', 'scale': 10, 'share': 0.25})
     with Pair(tmp_path, config=({'allow_simulation': 'true'}, None)) as p:
         job = p.begin(**attacked)
         done = p.move(job)
