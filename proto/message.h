@@ -42,8 +42,10 @@
 #define MFL_COMMUNICATOR_ID_BYTES 128
 #define MFL_PEER_BYTES 128 /* "host:port" of a daemon that others reach */
 #define MFL_PEER_NONCE_BYTES 16
-#define MFL_BELOW_MAX 64    /* relays that a relay says are below it */
-#define MFL_RELAY_BYTES 256 /* the names of the relays on the way to a daemon */
+#define MFL_MOVE_FILES_MAX 4096       /* of a job that moves */
+#define MFL_MOVE_DATA_MAX (512 << 10) /* bytes of a piece of a file in a message */
+#define MFL_BELOW_MAX 64              /* relays that a relay says are below it */
+#define MFL_RELAY_BYTES 256           /* the names of the relays on the way to a daemon */
 #define MFL_TEAM_KEY_BYTES 32
 /* What has happened to a team's member: as enum mfl_mesh_loss (kernels/mesh/mesh.h). */
 #define MFL_TEAM_GONE 0u

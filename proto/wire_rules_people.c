@@ -73,6 +73,38 @@ static int check_event(const void *message, struct mfl_error *err)
         return 0;
 }
 
+#define MOVE_BYTES 0, (int64_t)1 << 50
+
+/* A file's name, which becomes one of a directory. */
+static bool is_file(const char *name)
+{
+        return *name != '.' && mfl_wire_name_is_plain(name);
+}
+
+static int check_move_file(const void *message, struct mfl_error *err)
+{
+        const Mfl__MoveFile *m = message;
+        return is_file(m->name) ? 0 : INVALID("MoveFile.name: not a file's name");
+}
+
+static int check_move(const void *message, struct mfl_error *err)
+{
+        const Mfl__Move *m = message;
+        const bool there = m->step >= MFL__MOVE_STEP__MOVE_OFFER;
+        const bool with_file = m->step == MFL__MOVE_STEP__MOVE_READ || m->step == MFL__MOVE_STEP__MOVE_WRITE;
+        if (there ? *m->job != 0 : !*m->job)
+                return INVALID("Move.job: only for the server that has the job");
+        if (there && (strlen(m->token) != 32 || m->token[strspn(m->token, "0123456789abcdef")]))
+                return INVALID("Move.token: expected 32 hexadecimal digits");
+        if (with_file && !is_file(m->file))
+                return INVALID("Move.file: not a file's name");
+        if (m->step == MFL__MOVE_STEP__MOVE_HOLD && !*m->to)
+                return INVALID("Move.to: missing");
+        if (m->step == MFL__MOVE_STEP__MOVE_GONE && !*m->there)
+                return INVALID("Move.there: missing");
+        return 0;
+}
+
 static const struct mfl_wire_message messages[] = {
         MESSAGE(submit, NULL, {"text", 1, JOB_TEXT_MAX, VERBATIM}, {"file", 0, 4096, LINE},
                 {"token", NAME_OR_EMPTY, KEY}, {"initial_count", PARAMS_OFFSET}),
@@ -167,6 +199,17 @@ static const struct mfl_wire_message messages[] = {
                 {"address", 0, 127, LINE}, {"action", NAME_OR_EMPTY, LINE}, {"object", NAME_OR_EMPTY, LINE},
                 {"result", NAME_OR_EMPTY, LINE}, {"text", REASON}),
         MESSAGE(audit_list, NULL, {"entries", 0, 1000}),
+        MESSAGE(move, check_move, {"step", ENUM}, {"job", JOB_OR_EMPTY}, {"to", 0, 255}, {"token", 0, 32},
+                {"files", 0, MFL_MOVE_FILES_MAX}, {"file", NAME_OR_EMPTY}, {"offset", MOVE_BYTES},
+                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}, {"there", JOB_OR_EMPTY}),
+        MESSAGE(move_file, check_move_file, {"name", NAME}, {"bytes", MOVE_BYTES}, {"sha256", DIGEST}),
+        MESSAGE(moved, NULL, {"token", 0, 32}, {"job", JOB_OR_EMPTY}, {"files", 0, MFL_MOVE_FILES_MAX},
+                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}, {"to", 0, 255}),
+        MESSAGE(put_file, NULL, {"sha256", DIGEST}, {"bytes", MOVE_BYTES}, {"offset", MOVE_BYTES},
+                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}),
+        MESSAGE(get_file, NULL, {"sha256", DIGEST}, {"offset", MOVE_BYTES}),
+        MESSAGE(file_piece, NULL, {"bytes", MOVE_BYTES}, {"offset", MOVE_BYTES}, {"durable", BOOL},
+                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}),
         MESSAGE(issue_login, NULL, {"seconds", 0, 86400}, {"end", BOOL}),
         MESSAGE(login, NULL, {"url", 1, 511, LINE}, {"code", 1, 127, LINE}, {"code_seconds", ANY},
                 {"seconds", ANY}),

@@ -69,6 +69,7 @@ PURPOSE = {
     "server/core": "core: one step from an event to actions",
     "server/store": "the state directory: SQLite and checkpoints",
     "server/replica": "the state directory of a server that follows its cluster's leader",
+    "server/move": "a job that moves to another server: what each of the two must not forget",
     "server/cluster": "several servers on etcd: who leads, the log, models by digest",
     "server/runtime": "a job's memory and sums",
     "server/config": "the server's configuration",

@@ -55,12 +55,13 @@ struct mfl_cli_options {
         int n_set;
         const char *state, *name, *since, *before; /* which jobs */
         const char *at, *as, *accuracy, *worse;    /* sites, models */
+        const char *to;                            /* move: the other server */
         int64_t bins, deadline, sites;
         int64_t days, crl_days, top; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
-                version, after_round, done, probabilities, logits, with_input, deltas;
+                version, after_round, done, probabilities, logits, with_input, deltas, back;
 };
 
 struct mfl_cli {

@@ -151,6 +151,22 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl clone j-000001 --watch\n"},
+        {"move", "JOB", "take a job to another server, where it goes on", 1, 1, "to back",
+                "The job stops, its models, rounds, clients' states, releases and log go to the other\n"
+                "server, and it goes on there with the next round. Its digest is that of a job that never\n"
+                "moved. The round under way is trained again. Daemons that have no other job here, and\n"
+                "the other server in their list ('server' in client.yaml), follow.\n"
+                "\n"
+                "The command carries the files, with the same certificate for both servers: OU=operator\n"
+                "for one's own job, OU=admin for another's, which keeps its owner then. If it is killed, or "
+                "a\n"
+                "server is, the job is in one place and waits: run the same command again, or give up\n"
+                "with --back. A server never takes a job twice. The stopped job stays here with its\n"
+                "models until 'mfl delete'.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl move last --to b.example.org:7433\n"
+                "  mfl move j-000003 --to b.example.org:7433 --back\n"},
         {"forget", "JOB CLIENT", "train a job again as if a client had never been there", 2, 2,
                 "token watch timeout",
                 "Exact unlearning. The job must have ended. A new job with the client among\n"

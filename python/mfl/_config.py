@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from typing import NamedTuple, Optional, Union
+from typing import List, NamedTuple, Optional, Sequence, Union
 
 from .errors import ConfigError
 
@@ -44,9 +44,10 @@ def parse_address(text: str) -> Address:
     return Address(host or "127.0.0.1", int(port), text)
 
 
-def find_address(server: Optional[str]) -> Address:
-    """The argument, $MFL_SERVER, or 127.0.0.1:7433."""
-    return parse_address(server or os.environ.get("MFL_SERVER") or "127.0.0.1:%d" % PORT)
+def find_addresses(server: Union[str, Sequence[str], None]) -> List[Address]:
+    """The argument, $MFL_SERVER, or 127.0.0.1:7433: one address; or all servers of a cluster, as a list or separated by commas."""
+    given = server or os.environ.get("MFL_SERVER") or "127.0.0.1:%d" % PORT
+    return [parse_address(one.strip()) for one in (given.split(",") if isinstance(given, str) else given)]
 
 
 def _default_file(name: str) -> Optional[str]:

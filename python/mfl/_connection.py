@@ -187,7 +187,7 @@ class Connection:
             elif frame.kind == "bye":
                 refused = not self._welcomed and not frame.body.retry
                 raise (ConnectionRefused if refused else ConnectionLost)(
-                    "server %s: the server said: %s" % (self.address.text, frame.body.reason))
+                    "server %s: the server said: %s" % (self.address.text, frame.body.reason), frame.body.leader)
             elif frame.kind != "pong":
                 return frame
 

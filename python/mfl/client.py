@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
 from . import _protocol
-from ._config import Path, find_address, find_tls
+from ._config import Path, find_addresses, find_tls
 from ._connection import Connection, Frame
 from ._jobfile import JobLike, read_job
 from .errors import (Conflict, ConfigError, ConnectionLost, ConnectionRefused, JobFailed, JobStopped, NotFound, ProtocolError,
@@ -28,7 +28,7 @@ _DENY, _ALLOW = 1, 2
 _T = TypeVar("_T")
 
 
-def connect(server: Optional[str] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None, key: Optional[Path] = None,
+def connect(server: Union[str, Sequence[str], None] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None, key: Optional[Path] = None,
             plain: bool = False, timeout: float = 10.0, patience: float = 60.0) -> Client:
     """A Client of the server "host:port", after a greeting with it.
 
@@ -71,10 +71,12 @@ class _Patience:
 class Client:
     """See connect(). Jobs are named by an id ("j-000001"), by a name that only one job has, by "last", or by a Job."""
 
-    def __init__(self, server: Optional[str] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None, key: Optional[Path] = None,
+    def __init__(self, server: Union[str, Sequence[str], None] = None, *, ca: Optional[Path] = None, cert: Optional[Path] = None,
+                 key: Optional[Path] = None,
                  plain: bool = False, timeout: float = 10.0, patience: float = 60.0):
         """Connects to nothing yet."""
-        self.address = find_address(server)
+        self.addresses = find_addresses(server)
+        self.address = self.addresses[0]  # the one that answered last
         self.timeout, self.patience = timeout, patience
         self.software = ""  # of the server
         self._tls = find_tls(ca, cert, key, plain)
@@ -85,7 +87,16 @@ class Client:
     # -- connections --
 
     def _open(self) -> Connection:
-        return Connection(self.address, self._tls, self.timeout)
+        """Of a cluster: the server that leads, which one that does not lead names."""
+        left = list(self.addresses)
+        while True:
+            left.remove(self.address)
+            try:
+                return Connection(self.address, self._tls, self.timeout)
+            except ConnectionLost as e:
+                if not left or isinstance(e, ConnectionRefused):
+                    raise
+                self.address = next((a for a in left if a.text == e.leader), left[0])
 
     def _safely(self, work: Callable[[Connection], _T]) -> _T:
         """Does what may be done twice, on as many connections as it needs."""

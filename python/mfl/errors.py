@@ -17,7 +17,12 @@ class ConfigError(MflError, ValueError):
 
 
 class ConnectionLost(MflError, ConnectionError):
-    """There is no server, TLS failed, the connection ended, or the server was silent for too long. Trying again may help."""
+    """There is no server, TLS failed, the connection ended, or the server was silent for too long. Trying again may help.
+    leader: the address that a server of a cluster names, because it does not lead itself; or ""."""
+
+    def __init__(self, text: str = "", leader: str = ""):
+        super().__init__(text)
+        self.leader = leader
 
 
 class ConnectionRefused(ConnectionLost):

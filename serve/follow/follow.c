@@ -261,6 +261,7 @@ static int take_params(struct mfl_follow *f, const Mfl__Envelope *e, bool stored
 /* The server answers as it should: the next failure is news. */
 static void note_good(struct mfl_follow *f)
 {
+        mfl_servers_reached(&f->servers);
         f->said[0] = '\0';
         f->pause_ms = PAUSE_FIRST_MS;
 }
@@ -272,6 +273,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *e, void *pay
         char text[600];
         switch (e->body_case) {
         case MFL__ENVELOPE__BODY_BYE:
+                mfl_strcpy(f->leader, sizeof f->leader, e->bye->leader);
                 snprintf(text, sizeof text, "the server said: %s", e->bye->reason);
                 say(f, text);
                 return 0;
@@ -340,9 +342,14 @@ static void on_pulse(uv_timer_t *timer)
         send_to(f, &e);
 }
 
+/* The other servers of a list are asked at once. */
 static void try_later(struct mfl_follow *f)
 {
-        uv_timer_start(&f->timer, on_again, f->pause_ms, 0);
+        const bool again = f->servers.n && mfl_servers_next(&f->servers, f->leader);
+        f->leader[0] = '\0';
+        uv_timer_start(&f->timer, on_again, again ? 0 : f->pause_ms, 0);
+        if (again)
+                return;
         f->pause_ms = MFL_MIN(f->pause_ms * 2, PAUSE_MAX_MS);
 }
 
@@ -395,7 +402,9 @@ static int add_tls(struct mfl_follow *f, struct mfl_error *err)
 static void connect_now(struct mfl_follow *f)
 {
         struct mfl_error err = {{0}};
-        int r = mfl_stream_init(&f->stream, f->loop, &ops, f, &err);
+        int r = f->servers.n ? 0 : mfl_servers_init(&f->servers, f->config.server, &err);
+        if (!r)
+                r = mfl_stream_init(&f->stream, f->loop, &ops, f, &err);
         if (r) {
                 say(f, err.text);
                 try_later(f);
@@ -404,7 +413,7 @@ static void connect_now(struct mfl_follow *f)
         f->open = true;
         r = add_tls(f, &err);
         if (!r)
-                r = mfl_stream_connect(&f->stream, f->config.server, &err);
+                r = mfl_stream_connect(&f->stream, mfl_servers_current(&f->servers), &err);
         if (r)
                 lose(f, err.text);
 }

@@ -12,12 +12,14 @@
 #define MFL_SERVE_FOLLOW_FOLLOW_H
 
 #include "common/base/worker.h"
+#include "proto/servers.h"
 #include "proto/stream.h"
 
 struct mfl_follow_config {
-        const char *name;         /* of the model, for the log */
-        const char *server, *job; /* "host:port"; the job's id */
-        bool best;                /* the best round in place of the newest */
+        const char *name; /* of the model, for the log */
+        const char *server,
+                *job; /* "host:port", or all servers of a cluster (proto/servers.h); the job's id */
+        bool best;    /* the best round in place of the newest */
         struct mfl_tls_files tls; /* ca NULL or "": plain */
         const char *path;         /* of the file that is written; its folder is made */
 };
@@ -43,7 +45,9 @@ struct mfl_follow {
         float *params;
         uint64_t n_params, have;
         struct mfl_followed *writing;
-        char said[256]; /* why the last attempt ended: told once */
+        struct mfl_servers servers;
+        char leader[304]; /* whom a server that does not lead has named */
+        char said[256];   /* why the last attempt ended: told once */
 };
 
 /* config's texts must stay. on_new: the file has another model. The worker must outlive it. */

@@ -104,8 +104,9 @@ static const struct mfl_setting rows[] = {
                 .help = "how often the files are looked at"},
 
         {.section = "Jobs to follow",
-                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT", .note = "none", .example = "agg.example.org:7433",
-                .help = "the mfl-server whose jobs are followed; needs cache_dir. While it is away, the last round is served"},
+                .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT", .note = "none", .example = "agg.example.org:7433", .words = true,
+                .help = "the mfl-server whose jobs are followed, or all servers of a cluster, [a:7433, b:7433, c:7433]; needs cache_dir. While it "
+                        "is away, the last round is served"},
         {.field = {KEY("server_ca", STRING, server_ca)}, .option = "server-ca", .argument = "FILE|DIR", .note = "none: plain TCP", .example = "/etc/mfl/ca.pem",
                 .reload = MFL_RELOAD_USE, .help = "the CA of that server's certificate; with it, TLS is spoken"},
         {.field = {KEY("server_cert", STRING, server_cert)}, .option = "server-cert", .argument = "FILE", .note = "none", .example = "/etc/mfl/viewer.pem",
@@ -221,6 +222,10 @@ const struct mfl_settings mfl_serve_settings = {
 
 static int check(const struct mfl_serve_config *c, struct mfl_error *err)
 {
+        struct mfl_servers servers;
+        int r = *c->server ? mfl_servers_init(&servers, c->server, err) : 0;
+        if (r)
+                return r;
         if (!c->models.n)
                 return mfl_fail(err, MFL_INVALID,
                         "no model: give --model NAME=FILE, or models: [{name: NAME, file: FILE}]");

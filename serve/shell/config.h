@@ -3,6 +3,7 @@
 #ifndef MFL_SERVE_SHELL_CONFIG_H
 #define MFL_SERVE_SHELL_CONFIG_H
 
+#include "proto/servers.h"
 #include "common/settings/settings.h"
 
 #define MFL_SERVE_MODELS_MAX 64
@@ -28,7 +29,7 @@ struct mfl_serve_config {
         char api_keys[1024];
         struct mfl_serve_models models;
         char cache_dir[1024];
-        char server[256], server_ca[1024], server_cert[1024], server_key[1024];
+        char server[MFL_SERVERS_BYTES], server_ca[1024], server_cert[1024], server_key[1024];
         uint64_t poll_ms;
         uint32_t batch, queue, rows_max, threads;
         uint64_t deadline_ms, delay_ms;

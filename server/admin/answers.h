@@ -22,10 +22,17 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Initial *
         void **ret_dst, struct mfl_error *err);
 int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes, struct mfl_error *err);
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
+/* Starts op->new_job, which is in the store with op->row. A negative result has ended the process; MFL_INVALID: its file. */
+int mfl_submit_start(struct mfl_request *op, const char *what, struct mfl_error *err);
+/* Whether this server runs a job with that spec, of its settings: simulation, secure_sum, plug-ins. MFL_INVALID. */
+int mfl_submit_allows(
+        const struct mfl_admin *admin, struct mfl_job *spec, const char *file, struct mfl_error *err);
 /* op->new_job is in the store: it starts, and the asker is told of it. */
 void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session);
 /* forget.c: exact unlearning. A job that has not ended is refused. */
 void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
+/* move.c: each step of a job's move, on either side. */
+void mfl_operator_move(struct mfl_session *session, uint64_t request, const Mfl__Move *move);
 /* The params that were coming will not come. Fine without any. */
 void mfl_submission_free(struct mfl_session *session);
 /* daemons.c, drain.c */

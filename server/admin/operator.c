@@ -43,6 +43,9 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
                 else
                         mfl_operator_clone(session, e->request, e->clone_job);
                 return true;
+        case MFL__ENVELOPE__BODY_MOVE:
+                mfl_operator_move(session, e->request, e->move);
+                return true;
         case MFL__ENVELOPE__BODY_PULL:
                 mfl_operator_pull(session, e->request, e->pull);
                 return true;

@@ -32,6 +32,8 @@ static const char *action_of(const Mfl__Envelope *e)
                 return "delete";
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 return e->clone_job->forget ? "forget" : "clone";
+        case MFL__ENVELOPE__BODY_MOVE:
+                return "move";
         case MFL__ENVELOPE__BODY_DRAIN:
                 return e->drain->undo ? "undrain" : "drain";
         case MFL__ENVELOPE__BODY_ACCESS:
@@ -60,6 +62,8 @@ static const char *object_of(const Mfl__Envelope *e)
                 return e->delete_job->job;
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 return e->clone_job->job;
+        case MFL__ENVELOPE__BODY_MOVE:
+                return e->move->job;
         case MFL__ENVELOPE__BODY_DRAIN:
                 return e->drain->daemon;
         case MFL__ENVELOPE__BODY_ACCESS:

@@ -57,21 +57,33 @@ static void run_submit(struct mfl_work *work)
         op->status = mfl_store_job_get(op->admin->store, op->new_job, &op->row, &op->err);
 }
 
+int mfl_submit_start(struct mfl_request *op, const char *what, struct mfl_error *err)
+{
+        struct mfl_server_job *job;
+        int r = mfl_server_job_new(op->admin->jobs, &op->row, &job, err);
+        if (!r)
+                r = mfl_server_job_start(job, err);
+        if (r < 0)
+                mfl_loop_fatal(op->admin->loop, r, err);
+        else if (!r)
+                mfl_log_job(MFL_LOG_INFO, op->new_job, "%s (%s): %s", op->new_job, job->spec->name, what);
+        return r;
+}
+
+int mfl_submit_allows(
+        const struct mfl_admin *admin, struct mfl_job *spec, const char *file, struct mfl_error *err)
+{
+        if (mfl_simulation_is_on(&spec->simulation) && !admin->jobs->allow_simulation)
+                return mfl_fail(err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
+        if (spec->secure.bits && !admin->jobs->tls)
+                return mfl_fail(err, MFL_INVALID, "%s: secure_sum: " MFL_SECURE_NEEDS_TLS, file);
+        return mfl_plugins_resolve(admin->jobs->plugins, spec, err);
+}
+
 void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session)
 {
         struct mfl_error err;
-        struct mfl_server_job *job;
-        int r = 0;
-        if (op->status != MFL_EXISTS) {
-                r = mfl_server_job_new(op->admin->jobs, &op->row, &job, &err);
-                if (!r)
-                        r = mfl_server_job_start(job, &err);
-                if (r < 0)
-                        mfl_loop_fatal(op->admin->loop, r, &err);
-                else if (!r)
-                        mfl_log_job(MFL_LOG_INFO, op->new_job, "%s (%s): submitted", op->new_job,
-                                job->spec->name);
-        }
+        int r = op->status == MFL_EXISTS ? 0 : mfl_submit_start(op, "submitted", &err);
         if (!session || r < 0)
                 return;
         if (r) {
@@ -153,14 +165,7 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
         if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_cohort(spec, &err))))
                 mfl_job_free(spec);
-        if (!r && mfl_simulation_is_on(&spec->simulation) && !mfl_admin_of(session)->jobs->allow_simulation) {
-                r = mfl_fail(&err, MFL_INVALID, "%s: simulation: %s", file, MFL_SIMULATION_REFUSED);
-                mfl_job_free(spec);
-        } else if (!r && spec->secure.bits && !mfl_admin_of(session)->jobs->tls) {
-                r = mfl_fail(&err, MFL_INVALID, "%s: secure_sum: " MFL_SECURE_NEEDS_TLS, file);
-                mfl_job_free(spec);
-        }
-        if (!r && (r = mfl_plugins_resolve(mfl_admin_of(session)->jobs->plugins, spec, &err)))
+        if (!r && (r = mfl_submit_allows(mfl_admin_of(session), spec, file, &err)))
                 mfl_job_free(spec);
         if (r > 0)
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);

@@ -12,9 +12,9 @@
 #include "common/base/fs.h"
 
 #define PIECE_BYTES ((size_t)4 << 20)
-#define PATH_BYTES 1400
+#define PATH_BYTES MFL_BLOBS_PATH_BYTES
 
-static void path_of(const struct mfl_blobs *blobs, const uint8_t sha256[32], char path[PATH_BYTES])
+void mfl_blobs_path(const struct mfl_blobs *blobs, const uint8_t sha256[32], char path[PATH_BYTES])
 {
         char hex[MFL_SHA256_HEX_BYTES];
         mfl_hex(sha256, 32, hex);
@@ -74,6 +74,41 @@ static int copy_file(struct mfl_blobs *blobs, const char *from_path, const char 
         return r;
 }
 
+/* Files that nobody writes to again (server/store/store.h). */
+static bool is_constant(const char *path)
+{
+        const char *name = strrchr(path, '/');
+        return name && (!strncmp(name, "/round-", 7) || !strcmp(name, "/initial.f32") ||
+                               !strcmp(name, "/frozen.safetensors"));
+}
+
+/* A second name for the file; else MFL_BUSY: it must be copied. One of the two paths is the blob's. */
+static int link_file(const struct mfl_blobs *blobs, const char *from, const char *to)
+{
+        char own[PATH_BYTES + 80];
+        if (!blobs->links || (!is_constant(from) && !is_constant(to)))
+                return MFL_BUSY;
+        snprintf(own, sizeof own, "%s.link", to);
+        unlink(own);
+        if (link(from, own))
+                return MFL_BUSY;
+        if (!rename(own, to))
+                return 0;
+        unlink(own);
+        return MFL_BUSY;
+}
+
+/* The directory of a file. */
+static int sync_parent(const char *path, struct mfl_error *err)
+{
+        char dir[PATH_BYTES + 80];
+        mfl_strcpy(dir, sizeof dir, path);
+        char *slash = strrchr(dir, '/');
+        if (slash)
+                *slash = 0;
+        return mfl_fs_sync_dir(dir, err);
+}
+
 bool mfl_blobs_is(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes)
 {
         struct mfl_error err;
@@ -89,9 +124,11 @@ int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha25
 {
         char to[PATH_BYTES], own[PATH_BYTES + 80];
         struct stat st;
-        path_of(blobs, sha256, to);
+        mfl_blobs_path(blobs, sha256, to);
         if (!stat(to, &st) && (uint64_t)st.st_size == bytes && !utimensat(AT_FDCWD, to, NULL, 0))
                 return 0;
+        if (!link_file(blobs, path, to))
+                return mfl_fs_sync_dir(blobs->dir, err);
         snprintf(own, sizeof own, "%s.%s", to, blobs->name); /* two servers may put the same blob */
         int r = copy_file(blobs, path, own, sha256, bytes, err);
         if (!r && rename(own, to))
@@ -103,7 +140,9 @@ int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t by
         struct mfl_error *err)
 {
         char from[PATH_BYTES];
-        path_of(blobs, sha256, from);
+        mfl_blobs_path(blobs, sha256, from);
+        if (blobs->links && mfl_blobs_is(blobs, from, sha256, bytes) && !link_file(blobs, from, path))
+                return sync_parent(path, err);
         return copy_file(blobs, from, path, sha256, bytes, err);
 }
 

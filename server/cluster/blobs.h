@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files by their SHA-256, in a directory that all servers share (NFS and the like): DIR/HEX. A file is there only whole: written
- * beside, synced, renamed. Any thread.
+/* Files by their SHA-256, in a directory that all servers share (NFS and the like), or in one of each server (copies.h): DIR/HEX. A file is
+ * there only whole: written beside, synced, renamed. Any thread.
  *
  * Errors: MFL_NOT_FOUND; MFL_INVALID: the content is not that SHA-256. Otherwise -errno, with a text. */
 #ifndef MFL_SERVER_CLUSTER_BLOBS_H
@@ -11,11 +11,15 @@
 struct mfl_blobs {
         char dir[1024];
         char name[64]; /* this server's, for names of temporary files */
+        bool links; /* the directory is on the state directory's file system: files that never change are linked, not copied */
         /* While a large file is copied, every few MiB: keeps a lease, say. False stops the copy with -ECANCELED. NULL: nobody. */
         bool (*beat)(void *user);
         void *user;
 };
 
+#define MFL_BLOBS_PATH_BYTES 1400
+void mfl_blobs_path(
+        const struct mfl_blobs *blobs, const uint8_t sha256[32], char ret_path[MFL_BLOBS_PATH_BYTES]);
 /* Durable when this returns 0. A blob that is there is only marked as used. */
 int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);

@@ -149,7 +149,20 @@ static void serve(struct mfl_cluster *cluster)
                 (unsigned long long)mfl_replica_seq(cluster->replica));
         mfl_replica_close(cluster->replica);
         cluster->replica = NULL;
+        cluster->sweep_ms = mfl_now_ms() + SWEEP_EVERY_MS;
         tell(cluster, MFL_CLUSTER_LEADS, cluster->lead.term);
+}
+
+/* A shared directory is swept by those that follow. */
+static void sweep_own(struct mfl_cluster *cluster)
+{
+        struct mfl_error err;
+        if (!cluster->place.copies || cluster->lead.state != MFL_LEAD_LEADS ||
+                mfl_now_ms() < cluster->sweep_ms)
+                return;
+        cluster->sweep_ms = mfl_now_ms() + SWEEP_EVERY_MS;
+        if (mfl_cluster_sweep_own(cluster->etcd, &cluster->place, &err))
+                mfl_log(MFL_LOG_WARN, "cluster: %s", err.text);
 }
 
 /* Sleeps until the core wants to be woken, or something is told. */
@@ -181,6 +194,7 @@ static struct mfl_lead_event carry_out(struct mfl_cluster *cluster, enum mfl_lea
         struct mfl_error err;
         switch (action) {
         case MFL_LEAD_ACT_NONE:
+                sweep_own(cluster);
                 return wait_event(cluster);
         case MFL_LEAD_ACT_READ:
                 return do_read(cluster);
@@ -238,11 +252,19 @@ int mfl_cluster_place_init(
                 !mfl_strcpy(place->blobs.dir, sizeof place->blobs.dir, options->blobs) ||
                 !mfl_strcpy(place->blobs.name, sizeof place->blobs.name, options->name))
                 return mfl_fail(err, MFL_INVALID, "cluster: a name or a path is too long");
+        place->blobs.links = *options->servers != 0;
         snprintf(place->leader, sizeof place->leader, "%s/leader", place->prefix);
         snprintf(place->leader_end, sizeof place->leader_end, "%s/leader!",
                 place->prefix); /* any byte ends the range */
         snprintf(place->log_end, sizeof place->log_end, "%s/log0", place->prefix); /* '0' follows '/' */
         return mfl_fs_mkdirs(place->blobs.dir, 0700, err);
+}
+
+int mfl_cluster_copies(
+        struct mfl_cluster_place *place, const struct mfl_cluster_options *options, struct mfl_error *err)
+{
+        const struct mfl_copies_options copies = {options->name, options->servers, options->tls};
+        return *options->servers ? mfl_copies_open(&copies, &place->copies, err) : 0;
 }
 
 int mfl_cluster_etcd_new(
@@ -284,6 +306,8 @@ int mfl_cluster_open(
         cluster->place.blobs.beat = beat;
         cluster->place.blobs.user = cluster;
         if (!r)
+                r = mfl_cluster_copies(&cluster->place, options, err);
+        if (!r)
                 r = mfl_cluster_etcd_new(options, &cluster->etcd, err);
         if (!r)
                 r = mfl_cluster_etcd_new(options, &cluster->commit_etcd, err);
@@ -313,6 +337,7 @@ void mfl_cluster_close(struct mfl_cluster *cluster)
                 pthread_mutex_destroy(&cluster->commit_lock);
                 pthread_cond_destroy(&cluster->woken);
         }
+        mfl_copies_close(cluster->place.copies);
         mfl_replica_close(cluster->replica);
         mfl_etcd_free(cluster->etcd);
         mfl_etcd_free(cluster->commit_etcd);

@@ -4,7 +4,8 @@
  *     etcd: PREFIX/leader      the leader's name, address and lease; goes with the lease        (lead_core.h)
  *           PREFIX/log/NUMBER  what each transaction of the store has changed, or a reference to the whole database
  *                                                                                             (commit_core.h, entry.h)
- *     blobs: DIR/SHA256        models and databases: too large for etcd, durable before the entry that needs them  (blobs.h)
+ *     blobs: DIR/SHA256        models and databases: too large for etcd, durable before the entry that needs them: in a directory that all
+ *                              servers share, or on the disks of most of them                          (blobs.h, copies.h)
  *     each server: a state directory like that of a server without a cluster, which is always a prefix of the log
  *                                                                                             (server/replica/replica.h)
  *
@@ -14,7 +15,7 @@
  *      serve with the term. MFL_CLUSTER_LEAVES: close all of it, and call mfl_cluster_closed; the thread follows again.
  *   3. The store's transactions go through mfl_cluster_store(): done, or "try again".
  *
- * A round is committed when its entry is in etcd, and its files are in DIR. Two leaders can't commit the same entry (one transaction
+ * A round is committed when its entry is in etcd, and its files are in DIR, or on most servers' disks. Two leaders can't commit the same entry (one transaction
  * of etcd compares the term and that the entry is new), a leader that was stopped and wakes commits nothing, and daemons refuse
  * messages of a lower term than one that they have seen. If etcd is away, the leader's lease ends: it stops serving, daemons keep
  * what they have trained, and somebody leads again when etcd is back.
@@ -23,14 +24,17 @@
 #ifndef MFL_SERVER_CLUSTER_CLUSTER_H
 #define MFL_SERVER_CLUSTER_CLUSTER_H
 
+#include "proto/tls/tls.h"
 #include "server/replica/replica.h"
 
 struct mfl_cluster_options {
-        const char *etcd;    /* addresses, separated by commas */
-        const char *prefix;  /* of all keys in etcd */
-        const char *name;    /* of this server */
-        const char *address; /* that peers reach it at */
-        const char *blobs;   /* DIR */
+        const char *etcd;         /* addresses, separated by commas */
+        const char *prefix;       /* of all keys in etcd */
+        const char *name;         /* of this server */
+        const char *address;      /* that peers reach it at */
+        const char *blobs;        /* DIR */
+        const char *servers;      /* "": DIR is shared; else all servers, and DIR is this one's (copies.h) */
+        struct mfl_tls_files tls; /* between servers */
         const char *state_dir;
         const char *tls_ca, *tls_cert, *tls_key; /* for etcd; "" */
         uint64_t lease_ms;

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The leader's commits: files to the shared directory, then the entry to etcd. On the store's threads; see commit_core.h.
+/* The leader's commits: files to the shared directory or to most servers, then the entry to etcd. On the store's threads; see commit_core.h.
  * Fault points: "before-cluster-blob", "after-cluster-blob", "before-cluster-txn", "after-cluster-txn". */
 #include "server/cluster/cluster_internal.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "common/base/fs.h"
+#include "common/base/log.h"
 #include "server/cluster/commit_core.h"
 #include "server/cluster/entry.h"
+
+#define WAIT_FOR_OTHERS_MS 60000u
+#define RETRY_MS 300u
 
 static int pass(const char *point, const char *path, struct mfl_error *err)
 {
@@ -15,13 +20,19 @@ static int pass(const char *point, const char *path, struct mfl_error *err)
         return r ? mfl_fail(err, MFL_STORE_AGAIN, "%s: %s", point, strerror(-r)) : 0;
 }
 
-static int put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+static int put(struct mfl_cluster_place *place, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err)
 {
+        struct mfl_blobs blobs = place->blobs;
+        char blob[MFL_BLOBS_PATH_BYTES];
         int r = pass("before-cluster-blob", path, err);
         if (r)
                 return r;
-        r = mfl_blobs_put(blobs, path, sha256, bytes, err);
+        blobs.beat = NULL;
+        r = mfl_blobs_put(&blobs, path, sha256, bytes, err);
+        mfl_blobs_path(&blobs, sha256, blob);
+        if (!r && place->copies)
+                r = mfl_copies_put(place->copies, blob, sha256, bytes, err);
         if (r)
                 return r == -ENOMEM ? r : r == -ENOSPC || r == -EDQUOT ? MFL_STORE_FULL : MFL_STORE_AGAIN;
         return pass("after-cluster-blob", path, err);
@@ -31,9 +42,7 @@ int mfl_cluster_blob(
         void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
 {
         struct mfl_cluster *cluster = user;
-        struct mfl_blobs blobs = cluster->place.blobs;
-        blobs.beat = NULL;
-        return put(&blobs, path, sha256, bytes, err);
+        return put(&cluster->place, path, sha256, bytes, err);
 }
 
 /* ---- the entry ---- */
@@ -63,12 +72,21 @@ static int make_entry(struct writing *w)
         return mfl_entry_write(&entry, &w->bytes, &w->n, w->err);
 }
 
+/* A server that begins to lead writes a whole database first: servers that start one after the other wait for each other here. */
 static struct mfl_commit_event do_blob(struct writing *w)
 {
         const struct mfl_store_change *change = w->entry->change;
-        struct mfl_blobs blobs = w->entry->place->blobs;
-        blobs.beat = NULL;
-        int r = put(&blobs, change->whole, change->whole_sha256, change->whole_bytes, w->err);
+        const uint64_t end_ms = mfl_now_ms() + WAIT_FOR_OTHERS_MS;
+        int r;
+        bool said = false;
+        while ((r = put(w->entry->place, change->whole, change->whole_sha256, change->whole_bytes, w->err)) ==
+                        MFL_STORE_AGAIN &&
+                w->entry->place->copies && mfl_now_ms() < end_ms) {
+                if (!said)
+                        mfl_log(MFL_LOG_WARN, "cluster: waiting for other servers: %s", w->err->text);
+                said = true;
+                usleep(1000 * RETRY_MS);
+        }
         w->fatal = MFL_MIN(r, 0);
         return (struct mfl_commit_event){.kind = MFL_COMMIT_EV_BLOB, .ok = !r};
 }

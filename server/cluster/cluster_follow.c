@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Following the log: entries into the database, files beside it.
  *   - read the next entries of etcd; each is one transaction here;
- *   - then every file that rows name: there with the right SHA-256, or copied from the shared directory;
+ *   - then every file that rows name: there with the right SHA-256, or copied from the shared directory, or from a server that has it;
  *   - then what no row names goes.
  * Fails, for now, when etcd or the directory can't be reached or the disk is full; and for good when the database is not what the
  * entry was made for, or the log is of a later release. */
@@ -40,6 +40,21 @@ int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *pl
         return 0;
 }
 
+/* What is damaged here goes, and comes again. */
+int mfl_cluster_get(struct mfl_cluster_place *place, const uint8_t sha256[32], uint64_t bytes,
+        const char *path, struct mfl_error *err)
+{
+        struct mfl_blobs *blobs = &place->blobs;
+        char blob[MFL_BLOBS_PATH_BYTES];
+        int r = 0;
+        mfl_blobs_path(blobs, sha256, blob);
+        if (place->copies && !mfl_blobs_is(blobs, blob, sha256, bytes)) {
+                unlink(blob);
+                r = mfl_copies_get(place->copies, sha256, blob, blobs->beat, blobs->user, err);
+        }
+        return r ? r : mfl_blobs_get(blobs, sha256, bytes, path, err);
+}
+
 /* ---- entries ---- */
 
 static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry *entry,
@@ -49,7 +64,7 @@ static int take_whole(struct mfl_cluster_reader *reader, const struct mfl_entry 
         change->whole = path;
         change->whole_bytes = entry->blob_bytes;
         memcpy(change->whole_sha256, entry->sha256, sizeof change->whole_sha256);
-        return mfl_blobs_get(&reader->place->blobs, entry->sha256, entry->blob_bytes, path, err);
+        return mfl_cluster_get(reader->place, entry->sha256, entry->blob_bytes, path, err);
 }
 
 static uint64_t number_of(const struct mfl_etcd_value *value)
@@ -157,7 +172,7 @@ static int on_file(
         int r = 0;
         if (!(knows(reader->files, &file) && !access(path, R_OK)) &&
                 !mfl_blobs_is(&reader->place->blobs, path, sha256, bytes))
-                r = mfl_blobs_get(&reader->place->blobs, sha256, bytes, path, err);
+                r = mfl_cluster_get(reader->place, sha256, bytes, path, err);
         return r ? r : note(&b->seen, &file, err);
 }
 
@@ -197,23 +212,47 @@ static bool keeps(void *user, const char *name)
 }
 
 /* What the leader gives for the next entries is younger than SWEEP_AGE_S; the log's first entry is the newest whole database. */
-int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err)
+static int sweep(struct mfl_etcd *etcd, struct mfl_cluster_place *place,
+        const struct mfl_cluster_files *files, struct mfl_error *err)
 {
-        struct keeping keeping = {.files = reader->files};
+        struct keeping keeping = {.files = files};
         struct mfl_etcd_values values = {0};
         struct mfl_entry entry;
         char first[MFL_ETCD_KEY_BYTES];
-        mfl_cluster_log_key(reader->place, 0, first);
-        int r = mfl_etcd_range(reader->etcd, first, reader->place->log_end, 1, &values, err);
+        mfl_cluster_log_key(place, 0, first);
+        int r = mfl_etcd_range(etcd, first, place->log_end, 1, &values, err);
         bool known = !r && values.n && !mfl_entry_read(values.v[0].bytes, values.v[0].n, &entry, err) &&
                      entry.kind == MFL_ENTRY_WHOLE;
         if (known)
                 memcpy(keeping.whole, entry.sha256, sizeof keeping.whole);
         mfl_etcd_values_deinit(&values);
-        uint32_t n = known ? mfl_blobs_sweep(&reader->place->blobs, SWEEP_AGE_S, keeps, &keeping) : 0;
+        uint32_t n = known ? mfl_blobs_sweep(&place->blobs, SWEEP_AGE_S, keeps, &keeping) : 0;
         if (n)
                 mfl_log(MFL_LOG_INFO, "cluster: removed %u files that no row names any longer from %s", n,
-                        reader->place->blobs.dir);
+                        place->blobs.dir);
+        return r;
+}
+
+int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err)
+{
+        return sweep(reader->etcd, reader->place, reader->files, err);
+}
+
+static int on_name(
+        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+{
+        struct mfl_cluster_file file = {.path = hash_path(path)};
+        memcpy(file.sha256, sha256, sizeof file.sha256);
+        return note(user, &file, err);
+}
+
+int mfl_cluster_sweep_own(struct mfl_etcd *etcd, struct mfl_cluster_place *place, struct mfl_error *err)
+{
+        struct mfl_cluster_files files = {0};
+        int r = mfl_replica_look(place->state_dir, on_name, &files, err);
+        if (!r)
+                r = sweep(etcd, place, &files, err);
+        free(files.v);
         return r;
 }
 

@@ -7,6 +7,7 @@
 
 #include "server/cluster/blobs.h"
 #include "server/cluster/cluster.h"
+#include "server/cluster/copies.h"
 #include "server/cluster/etcd.h"
 #include "server/cluster/lead_core.h"
 
@@ -18,6 +19,8 @@ struct mfl_cluster_place {
                 log_end[MFL_ETCD_KEY_BYTES];
         char state_dir[1024];
         struct mfl_blobs blobs;
+        struct mfl_copies
+                *copies; /* NULL: the directory is shared, or this is --join-cluster, which is alone */
 };
 
 /* A file that is known to be as its row says. */
@@ -60,6 +63,12 @@ int mfl_cluster_place_init(
         struct mfl_cluster_place *place, const struct mfl_cluster_options *options, struct mfl_error *err);
 int mfl_cluster_etcd_new(
         const struct mfl_cluster_options *options, struct mfl_etcd **ret_etcd, struct mfl_error *err);
+/* Opens place->copies if the options have servers. */
+int mfl_cluster_copies(
+        struct mfl_cluster_place *place, const struct mfl_cluster_options *options, struct mfl_error *err);
+/* The file at path, as mfl_blobs_get, from wherever it is. */
+int mfl_cluster_get(struct mfl_cluster_place *place, const uint8_t sha256[32], uint64_t bytes,
+        const char *path, struct mfl_error *err);
 /* The leader's key as it is now; view's leader is set, and *ret_term (0: nobody leads). */
 int mfl_cluster_leader(struct mfl_etcd *etcd, const struct mfl_cluster_place *place,
         struct mfl_cluster_view *view, uint64_t *ret_term, struct mfl_error *err);
@@ -77,6 +86,8 @@ struct mfl_cluster_reader {
 int mfl_cluster_read(struct mfl_cluster_reader *reader, bool *ret_behind, struct mfl_error *err);
 /* After mfl_cluster_read with nothing behind: removes what neither the database nor the log names from the shared directory. */
 int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err);
+/* The same for a leader's own directory, whose store is open. */
+int mfl_cluster_sweep_own(struct mfl_etcd *etcd, struct mfl_cluster_place *place, struct mfl_error *err);
 
 /* cluster_commit.c */
 int mfl_cluster_blob(

@@ -66,6 +66,7 @@ static int end(struct tool *tool, int r)
         struct mfl_error ignored;
         if (tool->lease)
                 mfl_etcd_revoke(tool->etcd, tool->lease, &ignored);
+        mfl_copies_close(tool->place.copies);
         mfl_replica_close(tool->replica);
         mfl_etcd_free(tool->etcd);
         free(tool->files.v);
@@ -150,6 +151,8 @@ int mfl_cluster_leave(const struct mfl_cluster_options *options, struct mfl_erro
         struct tool tool;
         bool behind = true, ended = false;
         int r = begin(&tool, options, err);
+        if (!r)
+                r = mfl_cluster_copies(&tool.place, options, err);
         if (!r)
                 r = mfl_replica_open(options->state_dir, &tool.replica, err);
         while (!r && behind) {

@@ -25,6 +25,12 @@ static int read_etcd(
         return mfl_yaml_read_words(doc, node, value, sizeof((struct mfl_server_cluster *)0)->etcd, err);
 }
 
+static int read_servers(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        return mfl_yaml_read_words(doc, node, value, sizeof((struct mfl_server_cluster *)0)->servers, err);
+}
+
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_server_cluster, member_)
 static const struct mfl_yaml_field cluster_fields[] = {
         {.key = "etcd",
@@ -33,7 +39,11 @@ static const struct mfl_yaml_field cluster_fields[] = {
                 .read = read_etcd,
                 .required = true},
         {.key = "name", AT(STRING, name)}, {.key = "address", AT(STRING, address)},
-        {.key = "blobs", AT(STRING, blobs), .required = true}, {.key = "prefix", AT(STRING, prefix)},
+        {.key = "servers",
+                .kind = MFL_YAML_CALL,
+                .offset = offsetof(struct mfl_server_cluster, servers),
+                .read = read_servers},
+        {.key = "blobs", AT(STRING, blobs)}, {.key = "prefix", AT(STRING, prefix)},
         {.key = "lease", AT(DURATION, lease_ms), .min = 2000, .max = 60000},
         {.key = "tls_ca", AT(STRING, tls_ca)}, {.key = "tls_cert", AT(STRING, tls_cert)},
         {.key = "tls_key", AT(STRING, tls_key)}, {0}};
@@ -55,7 +65,11 @@ static int read_cluster(
         if (!is_name(cluster->prefix))
                 return mfl_yaml_fail(
                         doc, mfl_yaml_find(node, "prefix"), err, "expected 1 to 39 of A-Z a-z 0-9 . _ -");
-        if (*cluster->blobs != '/')
+        if (!*cluster->blobs == !*cluster->servers)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected one of 'blobs: DIR', a directory that all servers share, and 'servers: "
+                        "[NAME=HOST:PORT, ...]', on whose disks models are copied");
+        if (*cluster->blobs && *cluster->blobs != '/')
                 return mfl_yaml_fail(doc, mfl_yaml_find(node, "blobs"), err,
                         "expected an absolute path, of a directory that all servers share");
         return 0;
@@ -102,8 +116,8 @@ static const struct mfl_setting rows[] = {
 
         {.section = "Relay",
                 .field = {KEY("upstream", STRING, upstream)}, .option = "upstream", .argument = "HOST:PORT",
-                .note = "none: this is a server", .example = "fl.example.org:7433",
-                .help = "be a relay of the server, or relay, at this address: daemons that connect here work for it. Params come "
+                .note = "none: this is a server", .example = "fl.example.org:7433", .words = true,
+                .help = "be a relay of the server, or relay, at this address, or of a cluster, [a:7433, b:7433, c:7433]: daemons that connect here work for it. Params come "
                         "here once for all of them, and their updates are added here. A relay keeps no state. With TLS it "
                         "needs a certificate with OU=relay (mfl pki issue relay NAME --host HOST)"},
         {.field = {KEY("name", STRING, name)}, .option = "name", .argument = "NAME",
@@ -117,15 +131,15 @@ static const struct mfl_setting rows[] = {
                 .example = "\n"
                         "  etcd: [https://etcd-1:2379, https://etcd-2:2379, https://etcd-3:2379]\n"
                         "  name: s1\n"
-                        "  address: s1.example.org:7433\n"
-                        "  blobs: /srv/mfl/blobs",
+                        "  servers: [s1=s1.example.org:7433, s2=s2.example.org:7433, s3=s3.example.org:7433]",
                 .help = "several servers run one installation: one of them leads and serves, and another one takes over when it dies "
                         "(docs/admin.md, Several servers). Daemons and mfl get the list of all of them\n"
                         "  etcd      required; the addresses of etcd 3.4 or later, at least 3 of them where it matters\n"
                         "  name      required; another one for each server: 1 to 63 of A-Z a-z 0-9 . _ -\n"
-                        "  address   HOST:PORT that peers reach this server at, as in their lists. Default: listen\n"
-                        "  blobs     required; a directory that all servers share, such as an NFS mount: models are written there "
-                        "before the round that made them is committed\n"
+                        "  servers   NAME=HOST:PORT of all servers, this one too: a model is on most servers' disks before the round that made "
+                        "it is committed. With TLS each server's certificate has its name and OU=relay (mfl pki issue relay NAME --host HOST)\n"
+                        "  blobs     instead of servers: a directory that all servers share, such as an NFS mount, for the models\n"
+                        "  address   HOST:PORT that peers reach this server at, as in their lists. Default: as in servers; else listen\n"
                         "  prefix    of the keys in etcd; another one for each installation. Default: mfl\n"
                         "  lease     how long a leader that is silent still leads; 2s to 60s. Default: 3s\n"
                         "  tls_ca, tls_cert, tls_key   PEM files for https. Default: the system's CAs, and no certificate"},
@@ -268,6 +282,27 @@ bool mfl_server_config_tls(const struct mfl_server_config *config)
         return *config->tls_cert;
 }
 
+/* The list has this server's own address, and its copies lie beside its state. */
+static int check_servers(struct mfl_server_config *config, struct mfl_error *err)
+{
+        struct mfl_server_cluster *cluster = &config->cluster;
+        const size_t n = strlen(cluster->name);
+        const char *own = NULL;
+        for (const char *one = cluster->servers; one; one = strchr(one, ',') ? strchr(one, ',') + 1 : NULL) {
+                one += strspn(one, " ");
+                own = !strncmp(one, cluster->name, n) && one[n] == '=' ? one + n + 1 : own;
+        }
+        if (!own)
+                return mfl_fail(err, MFL_INVALID,
+                        "cluster: servers: '%s' has no %s=HOST:PORT: the list names all servers, this one "
+                        "too",
+                        cluster->servers, cluster->name);
+        if (!*cluster->address)
+                mfl_snprintf(cluster->address, sizeof cluster->address, "%.*s", (int)strcspn(own, ", "), own);
+        mfl_snprintf(cluster->blobs, sizeof cluster->blobs, "%.1000s/blobs", config->state_dir);
+        return 0;
+}
+
 /* The wildcard is no address that a peer could be sent to. */
 static int check_cluster(struct mfl_server_config *config, struct mfl_error *err)
 {
@@ -294,6 +329,11 @@ static int check_cluster(struct mfl_server_config *config, struct mfl_error *err
                         "--repair is not for a server of a cluster: remove its state directory, and the "
                         "server brings it from the "
                         "cluster again");
+        if (*cluster->servers) {
+                int r = check_servers(config, err);
+                if (r)
+                        return r;
+        }
         if (*cluster->address)
                 return 0;
         const char *listen = config->listen;

@@ -11,6 +11,7 @@ struct mfl_server_cluster {
         bool on;
         char etcd[1024]; /* addresses, separated by commas */
         char name[64], address[256], blobs[1024], prefix[40];
+        char servers[2048]; /* NAME=HOST:PORT, separated by commas; "": blobs is shared */
         char tls_ca[1024], tls_cert[1024], tls_key[1024]; /* for etcd */
         uint64_t lease_ms;
 };
@@ -33,8 +34,8 @@ struct mfl_server_config {
         uint32_t log_level;                   /* index into error, warn, info, debug */
         bool insecure_listen;                 /* plain TCP on an address other than loopback */
         char http[256];                       /* metrics and dashboard: "127.0.0.1:7434"; "off": nowhere */
-        char upstream[256];                   /* of a relay; "": this is a server */
-        char name[64];                        /* of a relay; "": from its certificate, or the host */
+        char upstream[1024]; /* of a relay: a server, or all of a cluster; "": this is a server */
+        char name[64];       /* of a relay; "": from its certificate, or the host */
         struct mfl_server_cluster cluster;
         bool insecure_http; /* also on an address other than loopback */
         char http_url[256]; /* what people type for it: of a proxy before it; "": its address */

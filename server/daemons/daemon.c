@@ -49,9 +49,25 @@ static void on_denied(struct mfl_session *session, const Mfl__Envelope *envelope
                 tell_refused(daemons, envelope, MFL_REFUSAL_VERSION);
 }
 
+/* A relay's daemons stay with their relay. */
+static bool follows_job(struct mfl_session *session)
+{
+        const char *to = session->carrier ? NULL : mfl_jobs_moved_to(daemons_of(session)->jobs);
+        char text[400];
+        if (!to)
+                return false;
+        mfl_snprintf(text, sizeof text, "the jobs of this server have moved to %s", to);
+        session->stream.leader = to;
+        mfl_session_refuse(session, text);
+        session->stream.leader = NULL;
+        return true;
+}
+
 static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
 {
         struct mfl_daemons *daemons = daemons_of(session);
+        if (follows_job(session))
+                return false;
         bool ok = mfl_gate_admit(daemons->gate, session, envelope->hello);
         if (!ok)
                 tell_refused(daemons, envelope, MFL_REFUSAL_RULE);

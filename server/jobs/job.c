@@ -108,9 +108,18 @@ int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err)
                         .data_from = job->data_from,
                         .stop_after = job->stop_after}};
         mfl_strcpy(event.job, sizeof event.job, job->id);
+        job->jobs->moved_to[0] = '\0';
         mfl_server_job_move(job, MFL_STAGE_ADDED);
         mfl_loop_feed(job->jobs->loop, &event);
         return 0;
+}
+
+const char *mfl_jobs_moved_to(const struct mfl_jobs *jobs)
+{
+        for (const struct mfl_server_job *job = jobs->first; job; job = job->next)
+                if (!mfl_server_job_has_ended(job))
+                        return NULL;
+        return *jobs->moved_to ? jobs->moved_to : NULL;
 }
 
 void mfl_server_job_free(struct mfl_server_job *job)

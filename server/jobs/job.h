@@ -64,7 +64,10 @@ struct mfl_jobs {
         const struct mfl_privacy_limits *limits; /* of data sets (server/jobs/spent.h); NULL: none */
         const struct mfl_jobs_ops *ops;
         void *user;
-        struct mfl_server_job *first;        /* the oldest */
+        struct mfl_server_job *first; /* the oldest */
+        /* Where the last job has moved that left after the newest one came (server/move/move.h): with nothing left to do, daemons are
+         * sent there; "": nowhere. */
+        char moved_to[256];
         uint64_t ended[MFL_JOB_STOPPED + 1]; /* since the start, by state */
 };
 
@@ -127,6 +130,8 @@ int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
         struct mfl_server_job **ret_job, struct mfl_error *err);
 /* Hands an unfinished job to the core. Blocking. */
 int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err);
+/* Where daemons are to go, because no job is left here, and one has moved; NULL: they stay. */
+const char *mfl_jobs_moved_to(const struct mfl_jobs *jobs);
 /* A few times a second. */
 void mfl_server_job_measure_beat(struct mfl_server_job *job);
 /* What the sites have said; stats valid if answered > 0. told: a line about those that have refused or failed; "": none. */

@@ -3,6 +3,7 @@
 #ifndef MFL_SERVER_RELAY_RELAY_SHELL_H
 #define MFL_SERVER_RELAY_RELAY_SHELL_H
 
+#include "proto/servers.h"
 #include "server/carrier/carrier.h"
 #include "server/relay/relay.h"
 #include "server/relay/relay_core.h"
@@ -26,6 +27,8 @@ struct relay_up {
         char last_reason[MFL_REASON_BYTES]; /* logged: one line, not one per attempt */
         char bye[MFL_REASON_BYTES];         /* what the server said */
         bool final;                         /* it said that coming back is useless */
+        struct mfl_servers servers;         /* one; or those of a cluster */
+        char leader[304];                   /* whom one that does not lead has named */
 };
 
 /* Numbers of a slot or a sum, shared by all who still use them. */

@@ -67,12 +67,13 @@ static int take_welcome(struct mfl_relay *relay, const Mfl__Welcome *welcome, st
         up->state = UP_WELCOME;
         up->n_failures = 0;
         up->last_reason[0] = '\0';
+        mfl_servers_reached(&up->servers);
         up->heartbeat_ms = welcome->heartbeat_ms;
         up->dead_ms = welcome->dead_ms;
         up->stream.envelope_max = MFL_ENVELOPE_MAX + MFL_VIA_BYTES;
         up->stream.payload_max = MFL_PAYLOAD_MAX;
         up->stream.queue_max = SIZE_MAX / 2; /* what waits is what the server has granted */
-        mfl_log(MFL_LOG_INFO, "relay %s is connected to %s", relay->name, relay->config->upstream);
+        mfl_log(MFL_LOG_INFO, "relay %s is connected to %s", relay->name, mfl_servers_current(&up->servers));
         return 0;
 }
 
@@ -85,6 +86,7 @@ static int take_own(
                 return take_welcome(relay, envelope->welcome, err);
         case MFL__ENVELOPE__BODY_BYE:
                 mfl_strcpy(up->bye, sizeof up->bye, envelope->bye->reason);
+                mfl_strcpy(up->leader, sizeof up->leader, envelope->bye->leader);
                 up->final = !envelope->bye->retry;
                 return 0;
         case MFL__ENVELOPE__BODY_PING:
@@ -128,6 +130,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         size_t payload_bytes, struct mfl_error *err)
 {
         struct mfl_relay *relay = relay_of(stream);
+        int r = mfl_servers_hear(&relay->up.servers, envelope->term, err);
+        if (r)
+                return r;
         if (!envelope->via)
                 return take_own(relay, envelope, payload_bytes, err);
         struct relay_daemon *daemon = target(relay, envelope);
@@ -165,8 +170,10 @@ static void on_retry(uv_timer_t *timer)
 static void retry_later(struct mfl_relay *relay)
 {
         struct relay_up *up = &relay->up;
-        uint64_t ms = RETRY_MIN_MS << MFL_MIN(up->n_failures, 5u);
-        up->n_failures++;
+        const bool other = mfl_servers_next(&up->servers, up->leader); /* of a list: asked at once */
+        uint64_t ms = other ? 0 : RETRY_MIN_MS << MFL_MIN(up->n_failures, 5u);
+        up->leader[0] = '\0';
+        up->n_failures += !other;
         uv_timer_start(&up->retry, on_retry, MFL_MIN(ms, (uint64_t)RETRY_MAX_MS), 0);
 }
 
@@ -226,7 +233,7 @@ static void connect_up(struct mfl_relay *relay)
         up->state = UP_CONNECTING;
         r = begin_tls(relay, &err);
         if (!r)
-                r = mfl_stream_connect(&up->stream, relay->config->upstream, &err);
+                r = mfl_stream_connect(&up->stream, mfl_servers_current(&up->servers), &err);
         if (r < 0)
                 mfl_loop_fatal(relay->loop, r, &err);
         if (!r)
@@ -250,9 +257,13 @@ void relay_up_beat(struct mfl_relay *relay)
 int relay_up_open(struct mfl_relay *relay, struct mfl_error *err)
 {
         char host[256], port[32];
-        int r = mfl_address_parse(relay->config->upstream, host, sizeof host, port, sizeof port, err);
-        if (!r && !*host)
-                r = mfl_fail(err, MFL_INVALID, "upstream: %s has no host", relay->config->upstream);
+        struct mfl_servers *servers = &relay->up.servers;
+        int r = mfl_servers_init(servers, relay->config->upstream, err);
+        for (uint32_t i = 0; i < servers->n && !r; i++) {
+                r = mfl_address_parse(servers->at[i], host, sizeof host, port, sizeof port, err);
+                if (!r && !*host)
+                        r = mfl_fail(err, MFL_INVALID, "upstream: %s has no host", servers->at[i]);
+        }
         if (r)
                 return r;
         uv_timer_init(&relay->loop->uv, &relay->up.retry);

@@ -210,6 +210,19 @@ int mfl_replica_files(
                 "");
 }
 
+int mfl_replica_look(const char *state_dir, mfl_replica_on_file *on_file, void *user, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        struct mfl_store store = {.dir = (char *)(uintptr_t)state_dir};
+        struct mfl_replica replica = {.store = &store, .seq = 1};
+        snprintf(path, sizeof path, "%.3900s/mfl.db", state_dir);
+        int r = mfl_db_open_reading(path, &store.db, err);
+        if (!r)
+                r = mfl_replica_files(&replica, on_file, user, err);
+        mfl_db_close(store.db);
+        return r;
+}
+
 struct named {
         bool is;
 };

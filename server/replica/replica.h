@@ -24,6 +24,8 @@ typedef int mfl_replica_on_file(
 /* Calls it for every file that should be there, and makes the jobs' directories. Stops at a result other than 0. */
 int mfl_replica_files(
         struct mfl_replica *replica, mfl_replica_on_file *on_file, void *user, struct mfl_error *err);
+/* The same for a directory that a server has open. */
+int mfl_replica_look(const char *state_dir, mfl_replica_on_file *on_file, void *user, struct mfl_error *err);
 /* Removes files of checkpoints that no row names any longer, and directories of deleted jobs. */
 void mfl_replica_prune(struct mfl_replica *replica);
 

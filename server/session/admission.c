@@ -274,13 +274,15 @@ static int check_relay(
 {
         if (!(id->roles & MFL_TLS_ROLE_RELAY))
                 return mfl_fail(err, MFL_INVALID,
-                        "the certificate of '%s' is not a relay's: it says %s, and OU=relay is needed: issue "
+                        "the certificate of '%s' is not a relay's, nor one for the servers of a cluster: it "
+                        "says %s, and OU=relay is needed: issue "
                         "one with "
                         "'mfl pki issue relay %s --host HOST'",
                         id->name, roles, id->name);
         if (strcmp(hello->name, id->name) != 0)
                 return mfl_fail(err, MFL_INVALID,
-                        "a relay named '%s' showed the certificate of '%s': set name to the certificate's",
+                        "a relay or server named '%s' showed the certificate of '%s': set name to the "
+                        "certificate's",
                         hello->name, id->name);
         return 0;
 }
@@ -303,7 +305,7 @@ int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, st
         if (!*id->name)
                 return mfl_fail(err, MFL_INVALID,
                         "the certificate (serial %s) has no CN that can be used as a name", id->serial);
-        if (hello->role == MFL__ROLE__ROLE_RELAY)
+        if (hello->role == MFL__ROLE__ROLE_RELAY || hello->role == MFL__ROLE__ROLE_SERVER)
                 return check_relay(id, roles, hello, err);
         if (hello->role == MFL__ROLE__ROLE_DAEMON) {
                 if (!(id->roles & MFL_TLS_ROLE_DAEMON))

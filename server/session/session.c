@@ -226,7 +226,10 @@ static int greet(struct mfl_session *session, const Mfl__Envelope *envelope, str
         const struct mfl_session_ops *ops = session->all->role[hello->role].ops;
         if (!ops)
                 return mfl_fail(err, MFL_INVALID,
-                        "this is a relay: it takes daemons and other relays; ask the server above it");
+                        hello->role == MFL__ROLE__ROLE_SERVER
+                                ? "this server has no cluster.servers: it takes no files from other servers"
+                                : "this is a relay: it takes daemons and other relays; ask the server above "
+                                  "it");
         if (choose_version(session, hello, err)) {
                 send_away(session, envelope, err);
                 return 0;

@@ -100,7 +100,7 @@ struct mfl_sessions {
         struct {
                 const struct mfl_session_ops *ops;
                 void *owner;
-        } role[4]; /* by Mfl__Role; [0] stays empty */
+        } role[5]; /* by Mfl__Role; [0] stays empty */
         struct mfl_session *first, *buckets[MFL_SESSION_BUCKETS];
         uint32_t n, conn_last;
         uint64_t term;        /* of every message (Envelope.term); 0: no cluster */

@@ -14,7 +14,9 @@
 #include "common/base/log.h"
 #include "server/daemons/partition_take.h"
 #include "server/session/admission.h"
+#include "server/move/move.h"
 #include "server/shell/listen.h"
+#include "server/shell/peers.h"
 #include "server/shell/service.h"
 #include "server/shell/standby.h"
 #include "server/shell/tap.h"
@@ -267,12 +269,16 @@ static int open_job(struct mfl_server *server, const char *id, struct mfl_error 
 static int open_jobs(struct mfl_server *server, struct mfl_error *err)
 {
         struct mfl_store_jobs rows;
-        int r = mfl_store_job_list(server->store, false, &rows, err);
+        int r = mfl_store_move_settle(server->store, err);
+        if (!r)
+                r = mfl_store_job_list(server->store, false, &rows, err);
         if (r)
                 return r;
         for (uint32_t i = 0; i < rows.n && !r; i++)
                 r = open_job(server, rows.v[i].id, err);
         mfl_store_jobs_deinit(&rows);
+        if (!r)
+                r = mfl_store_move_last(server->store, server->jobs.moved_to, err);
         return r ? r : mfl_admin_open_registry(&server->admin, err);
 }
 
@@ -419,6 +425,7 @@ static void connect_rooms(struct mfl_server *server)
                 .user = server};
         mfl_daemons_open(&server->daemons);
         mfl_carriers_open(&server->carriers);
+        mfl_peers_open(server);
         mfl_admin_open(&server->admin);
 }
 

@@ -5,6 +5,7 @@
 #include "server/shell/standby.h"
 
 #include "common/base/log.h"
+#include "server/shell/peers.h"
 
 static void on_role(uv_async_t *async)
 {
@@ -103,6 +104,7 @@ void mfl_standby_open(struct mfl_server *server)
                 MFL__ROLE__ROLE_DAEMON, MFL__ROLE__ROLE_OPERATOR, MFL__ROLE__ROLE_RELAY};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(roles); i++)
                 mfl_sessions_register(&server->sessions, roles[i], &ops, server);
+        mfl_peers_open(server);
 }
 
 struct mfl_cluster_options mfl_standby_options(const struct mfl_server_config *config)
@@ -113,6 +115,8 @@ struct mfl_cluster_options mfl_standby_options(const struct mfl_server_config *c
                 .name = cluster->name,
                 .address = cluster->address,
                 .blobs = cluster->blobs,
+                .servers = cluster->servers,
+                .tls = {config->tls_ca, config->tls_cert, config->tls_key, config->tls_crl},
                 .state_dir = config->state_dir,
                 .tls_ca = cluster->tls_ca,
                 .tls_cert = cluster->tls_cert,

@@ -156,6 +156,10 @@ static const char *const schema_steps[] = {
         /* In a cluster: clients.f32 as it was when the newest round was committed. */
         "CREATE TABLE state_files (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " sha256 BLOB NOT NULL, bytes INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
+        /* Jobs on their way to another server, or from one (server/move/move.h). */
+        "CREATE TABLE moves (token TEXT PRIMARY KEY, job TEXT NOT NULL, outward INTEGER NOT NULL, peer TEXT "
+        "NOT NULL,"
+        " there TEXT NOT NULL, time_ms INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

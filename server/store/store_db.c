@@ -309,6 +309,70 @@ int mfl_db_query(struct mfl_db *db, mfl_db_on_row *on_row, void *user, struct mf
         return r;
 }
 
+int mfl_db_columns(struct mfl_db_row *row)
+{
+        return sqlite3_column_count(row->stmt);
+}
+
+const char *mfl_db_column(struct mfl_db_row *row, int column)
+{
+        return sqlite3_column_name(row->stmt, column);
+}
+
+struct mfl_db_value mfl_db_value(struct mfl_db_row *row, int column)
+{
+        struct mfl_db_value value = {.kind = MFL_DB_NULL};
+        switch (sqlite3_column_type(row->stmt, column)) {
+        case SQLITE_INTEGER:
+                value.kind = MFL_DB_INT;
+                value.integer = sqlite3_column_int64(row->stmt, column);
+                break;
+        case SQLITE_FLOAT:
+                value.kind = MFL_DB_REAL;
+                value.real = sqlite3_column_double(row->stmt, column);
+                break;
+        case SQLITE_TEXT:
+        case SQLITE_BLOB:
+                value.kind =
+                        sqlite3_column_type(row->stmt, column) == SQLITE_TEXT ? MFL_DB_TEXT : MFL_DB_BLOB;
+                value.bytes = sqlite3_column_blob(row->stmt, column);
+                value.n = (size_t)sqlite3_column_bytes(row->stmt, column);
+                break;
+        }
+        return value;
+}
+
+static int bind_value(sqlite3_stmt *stmt, int i, const struct mfl_db_value *v)
+{
+        const char *bytes = v->bytes ? v->bytes : "";
+        switch (v->kind) {
+        case MFL_DB_INT:
+                return sqlite3_bind_int64(stmt, i, v->integer);
+        case MFL_DB_REAL:
+                return sqlite3_bind_double(stmt, i, v->real);
+        case MFL_DB_TEXT:
+                return sqlite3_bind_text64(stmt, i, bytes, v->n, SQLITE_TRANSIENT, SQLITE_UTF8);
+        case MFL_DB_BLOB:
+                return sqlite3_bind_blob64(stmt, i, bytes, v->n, SQLITE_TRANSIENT);
+        default:
+                return sqlite3_bind_null(stmt, i);
+        }
+}
+
+int mfl_db_run_values(
+        struct mfl_db *db, const char *sql, const struct mfl_db_value *v, int n, struct mfl_error *err)
+{
+        sqlite3_stmt *stmt = NULL;
+        int rc = sqlite3_prepare_v2(db->sqlite, sql, -1, &stmt, NULL);
+        for (int i = 0; i < n && !rc; i++)
+                rc = bind_value(stmt, i + 1, &v[i]);
+        if (!rc)
+                rc = sqlite3_step(stmt);
+        int r = rc && rc != SQLITE_DONE && rc != SQLITE_ROW ? fail(db, rc, sql, err) : 0;
+        sqlite3_finalize(stmt);
+        return r;
+}
+
 int64_t mfl_db_last_id(const struct mfl_db *db)
 {
         return sqlite3_last_insert_rowid(db->sqlite);

@@ -47,6 +47,28 @@ const char *mfl_db_text(struct mfl_db_row *row, int column);
 size_t mfl_db_bytes(struct mfl_db_row *row, int column); /* of a blob */
 void mfl_db_blob(struct mfl_db_row *row, int column, void *ret_blob, size_t bytes);
 
+/* A row whose columns are not known beforehand. bytes of a text or a blob are valid during the callback. */
+struct mfl_db_value {
+        enum mfl_db_kind {
+                MFL_DB_NULL,
+                MFL_DB_INT,
+                MFL_DB_REAL,
+                MFL_DB_TEXT,
+                MFL_DB_BLOB,
+                MFL_DB_KINDS_
+        } kind;
+        int64_t integer;
+        double real;
+        const void *bytes;
+        size_t n;
+};
+int mfl_db_columns(struct mfl_db_row *row);
+const char *mfl_db_column(struct mfl_db_row *row, int column); /* its name */
+struct mfl_db_value mfl_db_value(struct mfl_db_row *row, int column);
+/* One statement, with ?1, ?2, ... from v. */
+int mfl_db_run_values(
+        struct mfl_db *db, const char *sql, const struct mfl_db_value *v, int n, struct mfl_error *err);
+
 /* Commit passes the fault points "before-db-commit" and "after-db-commit". A commit that fails has rolled back,
  * unless the failure was injected after it. */
 int mfl_db_begin(struct mfl_db *db, struct mfl_error *err);

@@ -443,6 +443,22 @@ static int check_unregistered(struct mfl_store *store, const char *id, struct mf
                 id);
 }
 
+static int on_moving(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        const char *id = user, *to = mfl_db_text(row, 0);
+        return mfl_fail(err, MFL_BUSY,
+                "job %s is on its way to %s: finish that first (mfl move %s --to %s, or the same with "
+                "--back)",
+                id, to, id, to);
+}
+
+/* MFL_BUSY while the job moves to another server (server/move/move.h). */
+static int check_stays(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_moving, (void *)(uintptr_t)id, err,
+                "SELECT peer FROM moves WHERE job = ?1 AND outward = 1 AND there = ''", "t", id);
+}
+
 static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
 {
         struct mfl_store_job job;
@@ -454,6 +470,8 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
         r = check_unregistered(store, id, err);
+        if (!r)
+                r = check_stays(store, id, err);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)

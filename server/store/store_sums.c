@@ -38,6 +38,7 @@ static const struct table {
         {"model_aliases", "n", "n = NEW.n", true},
         {"inquiries", "n", "n = NEW.n", false},
         {"state_files", "job", "job = NEW.job", false},
+        {"moves", "token", "token = NEW.token", true},
         {"audit", "n", "n = NEW.n", false},
         {"lines", "seq", "seq = NEW.seq", false},
 };

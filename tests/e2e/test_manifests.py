@@ -23,7 +23,7 @@ yaml = mfl_needs.module('yaml')
 
 DEPLOY = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy'))
 KUBERNETES, CONTAINER = os.path.join(DEPLOY, 'kubernetes'), os.path.join(DEPLOY, 'container')
-OVERLAYS, COMPONENTS = ('cpu', 'gpu'), ('monitoring', 'drain')
+OVERLAYS, COMPONENTS = ('cpu', 'gpu'), ('servers', 'monitoring', 'drain')
 # Made by an administrator with `mfl pki` and kubectl: the README tells how.
 SECRETS = {'mfl-server-tls', 'mfl-client-tls', 'mfl-drain-tls'}
 NODES = ('node7', 'node8.example.org')
@@ -58,6 +58,9 @@ class Kustomization:
                 key, _, name = entry.rpartition('=')
                 with open(self.file(name), encoding='utf-8') as f:
                     data[key or os.path.basename(name)] = f.read()
+            if generator.get('behavior') == 'replace':
+                assert ('ConfigMap', generator['name']) in self.resources
+                del self.resources['ConfigMap', generator['name']]
             self.add([{'kind': 'ConfigMap', 'metadata': {'name': generator['name']}, 'data': data}])
         for patch in self.doc.get('patches', []):
             targets = [ident(d) for d in load(self.file(patch['path']))] if 'path' in patch else \
@@ -232,6 +235,29 @@ def test_the_programs_take_what_the_manifests_give_them(tmp_path):
         assert 'Connection refused' in h.mfl(*argv[1:], '127.0.0.1:9', status=3).stderr
 
 
+def test_three_servers(tmp_path):
+    """What kustomize makes of the component is what mfl-server takes, up to the certificates; etcd and servers know each other's names."""
+    folder, _ = with_components(tmp_path)
+    docs = {ident(d): d for d in build(folder)[0]}
+    server, etcd = docs['StatefulSet', 'mfl-server'], docs['StatefulSet', 'mfl-etcd']
+    assert server['spec']['replicas'] == etcd['spec']['replicas'] == 3
+    container = pod(server)['containers'][0]
+    assert all('exec' not in container[p] and container[p]['tcpSocket'] for p in ('startupProbe', 'livenessProbe', 'readinessProbe'))
+    text = next(d for (kind, name), d in docs.items() if kind == 'ConfigMap' and name.startswith('mfl-server'))['data']['server.yaml']
+    config = yaml.safe_load(text)
+    names = ['mfl-server-%d' % i for i in range(3)]
+    assert [one.partition('=')[0] for one in config['cluster']['servers']] == names
+    assert all(one.partition('=')[2] == '%s.%s.mfl.svc:7433' % (one.partition('=')[0], server['spec']['serviceName'])
+               for one in config['cluster']['servers'])
+    assert config['cluster']['etcd'] == ['http://mfl-etcd-%d.%s:2379' % (i, etcd['spec']['serviceName']) for i in range(3)]
+    (tmp_path / 'server.yaml').write_text(text.replace('/etc/mfl-tls', '/nonexistent').replace('/var/lib/mfl', str(tmp_path)))
+    argv = [a.replace('/etc/mfl/', str(tmp_path) + '/').replace('/etc/mfl-tls', '/nonexistent') for a in container['args'] if 'http' not in a]
+    for name, words in ((names[1], '/nonexistent'), ('mfl-server-3', 'has no mfl-server-3=HOST:PORT')):
+        done = subprocess.run([h.program('mfl-server'), *(a.replace('$(POD_NAME)', name) for a in argv)], capture_output=True, text=True,
+                              timeout=20, check=False)
+        assert done.returncode == 78 and words in done.stderr, done.stderr
+
+
 # ---- kustomize and the schemas ----
 
 def build(folder):
@@ -249,7 +275,7 @@ def build(folder):
 
 
 def container_of(docs, kind):
-    return [pod(d)['containers'][0] for d in docs if d['kind'] == kind][0]
+    return [pod(d)['containers'][0] for d in docs if d['kind'] == kind and d['metadata']['name'] != 'mfl-etcd'][0]
 
 
 def test_kustomize_builds_the_overlays(tmp_path):

@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 
@@ -55,16 +56,19 @@ class Etcd:
 class Servers:
     """Servers s0, s1, ... of one installation, and a daemon that knows all of them."""
 
-    def __init__(self, directory, n=2, daemon=True):
+    def __init__(self, directory, n=2, daemon=True, shared=True, env=None):
         self.dir, self.etcd = str(directory), Etcd(directory)
-        self.blobs = os.path.join(self.dir, 'blobs')
+        self.blobs, self.shared = os.path.join(self.dir, 'blobs'), shared
+        env = env or {}
         self.addresses = ['127.0.0.1:%d' % free_port() for _ in range(n)]
         self.servers = [None] * n
         self.daemon = None
         for i in range(n):
-            self.start(i)
-            if not i:
-                self.leader()
+            self.start(i, env.get(i))
+            if not i:  # it shall lead; alone, it can't commit anything on most servers' disks
+                h.wait_until(lambda: 'leads, term' in self.log('s0'), 20, 's0 to lead')
+        if n:
+            self.leader()
         if daemon:
             self.start_daemon()
 
@@ -81,10 +85,12 @@ class Servers:
 
     def config(self, i):
         path = os.path.join(self.dir, 's%d.yaml' % i)
+        files = 'blobs: ' + self.blobs if self.shared else 'servers: [%s]' % ', '.join(
+            's%d=%s' % server for server in enumerate(self.addresses))
         with open(path, 'w', encoding='utf-8') as f:
             f.write('listen: %s\nstate_dir: %s\nheartbeat: 500ms\ndead_after: 5s\nreconnect_grace: 2s\nmemory_max: 512MiB\n'
-                    'cluster: {etcd: [%s], name: s%d, blobs: %s, lease: 2s}\n'
-                    % (self.addresses[i], self.state_dir(i), self.etcd.client, i, self.blobs))
+                    'cluster: {etcd: [%s], name: s%d, %s, lease: 2s}\n'
+                    % (self.addresses[i], self.state_dir(i), self.etcd.client, i, files))
         return path
 
     def start(self, i, env=None):
@@ -94,6 +100,13 @@ class Servers:
     def start_daemon(self, more=()):
         self.daemon = h.Process([h.program('mfl-client'), '--server', ','.join(self.addresses), '--name', 'd1', '--workers', '1', '--backend',
                                  'reference', '--data', h.TINY, '--exit-with-stdin', *more], os.path.join(self.dir, 'd1.log'))
+
+    def models(self, i, job):
+        """The files of a job's checkpoints that a server has."""
+        try:
+            return {f for f in os.listdir(os.path.join(self.state_dir(i), 'jobs', job)) if f.startswith('round-') and not f.endswith('.tmp')}
+        except FileNotFoundError:
+            return set()
 
     def log(self, name):
         with open(os.path.join(self.dir, name + '.log'), encoding='utf-8') as f:
@@ -261,3 +274,85 @@ def test_join_and_leave(tmp_path, reference):
         c.start_daemon()
         c.wait_job(job, 60)
         assert c.digests(job) == reference
+
+
+# ---- without a shared directory: models on most servers' disks ----
+
+def test_models_lie_on_most_disks(tmp_path, reference):
+    """One server dies after the other, disk and all, and what it had is on the others."""
+    with Servers(tmp_path, 3, shared=False) as s:
+        job = s.submit(**dict(JOB))
+        s.wait_round(job, 2)
+        s.servers[0].kill()
+        shutil.rmtree(s.state_dir(0))
+        s.wait_round(job, 5)
+        s.start(0)  # an empty disk: it brings everything
+        h.wait_until(lambda: s.models(0, job), 12, 'the files of s0')
+        other = s.leader()
+        s.servers[other].kill()
+        assert s.digests(job) == reference
+        s.start(other)
+        h.wait_until(lambda: s.models(0, job) == s.models(1, job) == s.models(2, job) != set(), 30, 'that all have the same files')
+
+
+def test_full_slow_and_damaged_disks(tmp_path, reference):
+    """s1's disk is full for a while, then s2 stands still, then s1's files are garbage: the others go on, it is said, and it is mended."""
+    with Servers(tmp_path, 3, shared=False, env={1: {'MFL_FAULT': 'before-peer-write:2:enospc'}}) as s:
+        job = s.submit(**dict(JOB, rounds=30))
+        s.wait_round(job, 3)
+        h.wait_until(lambda: 'was not taken: ' in s.log('s1') and 'No space left' in s.log('s1'), 20, 's1 to say why')
+        h.wait_until(lambda: 'server s1 does not have a file yet, and is left to catch up' in s.log('s0'), 20, 's0 to say so')
+        os.kill(s.servers[2].pid, signal.SIGSTOP)
+        at = s.wait_round(job, 4)['round']
+        s.wait_round(job, at + 2)  # two of three are enough
+        os.kill(s.servers[2].pid, signal.SIGCONT)
+        h.wait_until(lambda: s.models(2, job) == s.models(0, job), 20, 's2 to catch up')
+        s.servers[1].kill()
+        for where, _, files in os.walk(s.state_dir(1)):
+            for name in files:
+                if name.startswith('round-') or len(name) == 64:
+                    with open(os.path.join(where, name), 'r+b') as f:
+                        f.write(b'garbage!')
+        s.start(1)
+        s.servers[0].kill()
+        digests = s.digests(job)
+        assert len(digests) == 30 and digests[:len(reference)] == reference
+        h.wait_until(lambda: s.models(1, job) == s.models(2, job) != set(), 30, 'that both have the same files')
+
+
+def test_too_few_disks(tmp_path, reference):
+    """A leader that is alone with etcd commits nothing, says why, and goes on when another server is back."""
+    with Servers(tmp_path, 3, shared=False) as s:
+        job = s.submit(**JOB)
+        s.wait_round(job, 2)
+        for i in (1, 2):
+            s.servers[i].kill()
+        h.wait_until(lambda: '1 of 3 servers have the file, and 2 are needed' in s.log('s0'), 30, 'the reason')
+        at = s.info(job)['round']
+        s.start(1)
+        s.wait_round(job, at + 1)
+        assert s.digests(job) == reference
+
+
+# ---- others that know the list ----
+
+def test_python_and_a_relay_follow_the_leader(tmp_path, reference):
+    """The package and a relay have the list of the servers; the leader dies under both."""
+    sys.path.insert(0, os.path.join(h.BUILD, 'python'))
+    mfl = pytest.importorskip('mfl')
+    with Servers(tmp_path, daemon=False) as s:
+        address = '127.0.0.1:%d' % free_port()
+        relay = h.Process([h.program('mfl-server'), '--upstream', ','.join(s.addresses), '--name', 'site', '--listen', address, '--exit-with-stdin'],
+                          os.path.join(s.dir, 'relay.log'))
+        try:
+            s.daemon = h.Process([h.program('mfl-client'), '--server', address, '--name', 'd1', '--workers', '1', '--backend', 'reference', '--data',
+                                  h.TINY, '--exit-with-stdin'], os.path.join(s.dir, 'd1.log'))
+            client = mfl.Client(list(reversed(s.addresses)), plain=True)
+            job = client.submit(h.job_text(**JOB))
+            s.wait_round(job.job, 2)
+            s.servers[s.leader()].kill()
+            assert client.wait(job, timeout=120).state == 'done'
+            assert s.digests(job.job) == reference
+            assert [d.relay for d in client.daemons()] == ['site']
+        finally:
+            relay.kill()

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files on the disks of most servers of the cluster, for installations without a shared directory: each server has a directory of its own
+ * (blobs.h), and the leader sends every file that an entry is going to name to the others, before the entry is written.
+ *
+ *     put: own disk, then a thread per other server --PutFile--> their disks;   0 as soon as most servers have it
+ *     get: own disk, or from the first server that has it
+ *
+ * A server that is away, slow or full holds nobody up while most are well: it is reported (log, once per reason), and brings what it
+ * lacks when it follows the log. A new leader needs a majority alive (etcd asks for no less), so one of them has the file. */
+#ifndef MFL_SERVER_CLUSTER_COPIES_H
+#define MFL_SERVER_CLUSTER_COPIES_H
+
+#include "server/cluster/blobs.h"
+#include "server/cluster/peer.h"
+
+#define MFL_COPIES_SERVERS_MAX 16
+
+struct mfl_copies;
+struct mfl_copies_options {
+        const char *own;          /* this server's name */
+        const char *servers;      /* "s1=a:7433,s2=b:7433,s3=c:7433": all of them, this one too */
+        struct mfl_tls_files tls; /* "" or NULL: plain; borrowed */
+};
+/* Whether the list is one, and has that name; ret_address (256 bytes) is its address. */
+int mfl_copies_check(const char *servers, const char *name, char ret_address[256], struct mfl_error *err);
+int mfl_copies_open(
+        const struct mfl_copies_options *options, struct mfl_copies **ret_copies, struct mfl_error *err);
+void mfl_copies_close(struct mfl_copies *copies); /* NULL is fine */
+/* The file is on this server's disk, at path, where it stays for an hour. Any thread. MFL_BUSY: most servers do not have it; the text says
+ * who lacks it and why. */
+int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err);
+/* Writes it to path. One thread at a time. MFL_NOT_FOUND: no server that answers has it. */
+int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], const char *path,
+        bool (*beat)(void *user), void *user, struct mfl_error *err);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files for other servers of the cluster, and from them. See peers.h.
+ *   - PutFile: how much is there; a piece at the end of it; the last one: checked, on the disk, and under its name;
+ *   - GetFile: a piece of a file.
+ * Fails when the disk is full or broken: the asker is told, and the log says so once. Fault point: "before-peer-write". */
+#include "server/shell/peers.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/fs.h"
+#include "common/base/log.h"
+#include "proto/version.h"
+#include "server/cluster/blobs.h"
+
+#define PATH_BYTES MFL_BLOBS_PATH_BYTES
+
+/* What a session has. */
+struct peer {
+        char name[64];
+};
+
+struct op {
+        struct mfl_work work;
+        struct mfl_server *server;
+        uint32_t conn;
+        uint64_t request;
+        bool puts;
+        char from[64];
+        uint8_t sha256[32];
+        uint64_t bytes, offset; /* result, too */
+        bool durable;
+        size_t n;
+        uint8_t *data;
+        int status;
+        struct mfl_error err;
+};
+
+/* ---- on the disk worker ---- */
+
+static void paths(
+        const struct op *op, struct mfl_blobs *ret_blobs, char path[PATH_BYTES], char part[PATH_BYTES + 80])
+{
+        *ret_blobs = (struct mfl_blobs){.links = true};
+        mfl_strcpy(ret_blobs->dir, sizeof ret_blobs->dir, op->server->config.cluster.blobs);
+        mfl_blobs_path(ret_blobs, op->sha256, path);
+        snprintf(part, PATH_BYTES + 80, "%s.%s.part", path, op->from);
+}
+
+static int write_piece(struct op *op, int fd, const char *part, struct mfl_error *err)
+{
+        struct stat st;
+        int fault = mfl_fs_fault("before-peer-write", part);
+        if (fault) {
+                errno = -fault;
+                return mfl_fail_errno(err, "write %s", part);
+        }
+        if (fstat(fd, &st))
+                return mfl_fail_errno(err, "stat %s", part);
+        uint64_t have = (uint64_t)st.st_size;
+        if (have > op->bytes) { /* of another file */
+                if (ftruncate(fd, 0))
+                        return mfl_fail_errno(err, "truncate %s", part);
+                have = 0;
+        }
+        for (size_t at = 0; have == op->offset && at < op->n;) {
+                ssize_t k = pwrite(fd, op->data + at, op->n - at, (off_t)(op->offset + at));
+                if (k < 0 && errno != EINTR)
+                        return mfl_fail_errno(err, "write %s", part);
+                at += k > 0 ? (size_t)k : 0;
+                if (at == op->n)
+                        have += op->n;
+        }
+        op->offset = have;
+        return 0;
+}
+
+static int finish(struct op *op, struct mfl_blobs *blobs, int fd, const char *part, const char *path)
+{
+        if (fsync(fd))
+                return mfl_fail_errno(&op->err, "fsync %s", part);
+        if (!mfl_blobs_is(blobs, part, op->sha256, op->bytes)) {
+                unlink(part);
+                op->offset = 0;
+                return mfl_fail(&op->err, MFL_INVALID, "what has come of %s is not that SHA-256", path);
+        }
+        if (rename(part, path))
+                return mfl_fail_errno(&op->err, "rename %s to %s", part, path);
+        op->durable = true;
+        return mfl_fs_sync_dir(blobs->dir, &op->err);
+}
+
+static int put(struct op *op)
+{
+        struct mfl_blobs blobs;
+        struct stat st;
+        char path[PATH_BYTES], part[PATH_BYTES + 80];
+        paths(op, &blobs, path, part);
+        if (!stat(path, &st) && (uint64_t)st.st_size == op->bytes && !utimensat(AT_FDCWD, path, NULL, 0)) {
+                op->offset = op->bytes;
+                op->durable = true;
+                return 0;
+        }
+        int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+                return mfl_fail_errno(&op->err, "open %s", part);
+        int r = write_piece(op, fd, part, &op->err);
+        if (!r && op->offset == op->bytes)
+                r = finish(op, &blobs, fd, part, path);
+        close(fd);
+        return r;
+}
+
+static int get(struct op *op)
+{
+        struct mfl_blobs blobs;
+        struct stat st;
+        char path[PATH_BYTES], part[PATH_BYTES + 80];
+        paths(op, &blobs, path, part);
+        op->data = mfl_malloc(MFL_MOVE_DATA_MAX);
+        if (!op->data)
+                return mfl_fail_memory(&op->err, MFL_MOVE_DATA_MAX, "a piece of a file");
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &st)) {
+                int r = errno == ENOENT ? mfl_fail(&op->err, MFL_NOT_FOUND, "this server has no %s", path)
+                                        : mfl_fail_errno(&op->err, "open %s", path);
+                if (fd >= 0)
+                        close(fd);
+                return r;
+        }
+        ssize_t n = pread(fd, op->data, MFL_MOVE_DATA_MAX, (off_t)op->offset);
+        int r = n < 0 ? mfl_fail_errno(&op->err, "read %s", path) : 0;
+        op->n = n > 0 ? (size_t)n : 0;
+        op->bytes = (uint64_t)st.st_size;
+        close(fd);
+        return r;
+}
+
+static void run_op(struct mfl_work *work)
+{
+        struct op *op = MFL_CONTAINER_OF(work, struct op, work);
+        op->status = op->puts ? put(op) : get(op);
+}
+
+/* ---- on the loop ---- */
+
+static void answer(struct op *op, struct mfl_session *session)
+{
+        Mfl__FilePiece body = MFL__FILE_PIECE__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        if (op->status) {
+                if (op->puts)
+                        mfl_log(MFL_LOG_WARN, "cluster: a file of server %s was not taken: %s", op->from,
+                                op->err.text);
+                mfl_session_fail(session, op->request,
+                        op->status == MFL_NOT_FOUND ? MFL__FAILURE_CODE__FAILURE_NOT_FOUND
+                                                    : MFL__FAILURE_CODE__FAILURE_LIMIT,
+                        "%s", op->err.text);
+                return;
+        }
+        body.bytes = op->bytes;
+        body.offset = op->offset;
+        body.durable = op->durable;
+        if (!op->puts)
+                body.data = (ProtobufCBinaryData){.len = op->n, .data = op->data};
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_FILE_PIECE;
+        envelope.file_piece = &body;
+        mfl_session_send(session, &envelope);
+}
+
+static void free_op(struct op *op)
+{
+        free(op->data);
+        free(op);
+}
+
+static void done_op(struct mfl_work *work)
+{
+        struct op *op = MFL_CONTAINER_OF(work, struct op, work);
+        struct mfl_session *session = mfl_session_find(&op->server->sessions, op->conn);
+        mfl_session_worked(&op->server->sessions, op->conn);
+        if (session && !work->cancelled)
+                answer(op, session);
+        free_op(op);
+}
+
+static struct mfl_server *server_of(const struct mfl_session *session)
+{
+        return MFL_CONTAINER_OF(session->all, struct mfl_server, sessions);
+}
+
+static int start_op(struct mfl_session *session, const Mfl__Envelope *e, struct mfl_error *err)
+{
+        struct op *op = mfl_calloc(1, sizeof *op);
+        if (!op)
+                return mfl_fail_memory(err, sizeof *op, "a piece of a file");
+        op->work.run = run_op;
+        op->work.done = done_op;
+        op->server = server_of(session);
+        op->conn = session->conn;
+        op->request = e->request;
+        op->puts = e->body_case == MFL__ENVELOPE__BODY_PUT_FILE;
+        mfl_strcpy(op->from, sizeof op->from, ((struct peer *)session->peer)->name);
+        if (op->puts) {
+                op->bytes = e->put_file->bytes;
+                op->offset = e->put_file->offset;
+                op->n = e->put_file->data.len;
+                memcpy(op->sha256, e->put_file->sha256.data, sizeof op->sha256);
+                op->data = op->n ? mfl_malloc(op->n) : NULL;
+                if (op->n && !op->data) {
+                        free_op(op);
+                        return mfl_fail_memory(err, e->put_file->data.len, "a piece of a file");
+                }
+                if (op->n)
+                        memcpy(op->data, e->put_file->data.data, op->n);
+        } else {
+                op->offset = e->get_file->offset;
+                memcpy(op->sha256, e->get_file->sha256.data, sizeof op->sha256);
+        }
+        if (mfl_session_submit(session, &op->work))
+                return 0;
+        free_op(op);
+        mfl_session_fail(session, e->request, MFL__FAILURE_CODE__FAILURE_LIMIT, "the server is too busy");
+        return 0;
+}
+
+/* ---- the session ---- */
+
+/* The list has other servers only under their own names. */
+static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
+{
+        const struct mfl_server_cluster *cluster = &server_of(session)->config.cluster;
+        const char *name = envelope->hello->name;
+        const size_t n = strlen(name);
+        bool known = false;
+        for (const char *one = cluster->servers; one && n;
+                one = strchr(one, ',') ? strchr(one, ',') + 1 : NULL) {
+                one += strspn(one, " ");
+                known = known || (!strncmp(one, name, n) && one[n] == '=');
+        }
+        if (known && strcmp(name, cluster->name) != 0)
+                return true;
+        mfl_session_refuse(session, "that server is not among the others of this one's cluster.servers");
+        return false;
+}
+
+static int on_greeted(struct mfl_session *session, const Mfl__Envelope *hello, struct mfl_error *err)
+{
+        const struct mfl_server_config *config = session->all->config;
+        Mfl__Welcome body = MFL__WELCOME__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        struct peer *peer = mfl_calloc(1, sizeof *peer);
+        if (!peer)
+                return mfl_fail_memory(err, sizeof *peer, "a server's connection");
+        mfl_strcpy(peer->name, sizeof peer->name, hello->hello->name);
+        session->peer = peer;
+        body.protocol = session->protocol;
+        body.software = "mfl-server " MFL_VERSION;
+        body.heartbeat_ms = (uint32_t)config->heartbeat_ms;
+        body.dead_ms = (uint32_t)config->dead_ms;
+        envelope.body_case = MFL__ENVELOPE__BODY_WELCOME;
+        envelope.welcome = &body;
+        mfl_session_welcomed(session);
+        mfl_session_send(session, &envelope);
+        return 0;
+}
+
+static int on_payload(struct mfl_session *session, const Mfl__Envelope *envelope, size_t payload_bytes,
+        void **ret_dst, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_INVALID, "a payload that nobody asked for");
+}
+
+static int on_frame(
+        struct mfl_session *session, const Mfl__Envelope *e, size_t payload_bytes, struct mfl_error *err)
+{
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_PUT_FILE:
+        case MFL__ENVELOPE__BODY_GET_FILE:
+                return start_op(session, e, err);
+        case MFL__ENVELOPE__BODY_PING:
+        case MFL__ENVELOPE__BODY_PONG:
+                return 0;
+        default:
+                return mfl_fail(err, MFL_INVALID, "a server may not send this message");
+        }
+}
+
+static void on_closed(struct mfl_session *session, const char *reason)
+{
+        free(session->peer);
+        session->peer = NULL;
+}
+
+static const struct mfl_session_ops ops = {.admit = on_admit,
+        .greeted = on_greeted,
+        .payload = on_payload,
+        .frame = on_frame,
+        .closed = on_closed};
+
+void mfl_peers_open(struct mfl_server *server)
+{
+        if (*server->config.cluster.servers)
+                mfl_sessions_register(&server->sessions, MFL__ROLE__ROLE_SERVER, &ops, server);
+}
