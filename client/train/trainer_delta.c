@@ -10,7 +10,6 @@
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/codec/top_k.h"
-#include "client/keep/keep.h"
 
 int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
 {
@@ -204,15 +203,10 @@ static int cut(struct trainer_run *run, uint64_t client, float *delta, float *re
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_graph *graph = run->job->graph;
-        const struct mfl_keep keep = {.dir = run->trainer->state_dir,
-                .job = task->job,
-                .job_text = run->request->job_text,
-                .client = client};
         size_t n = (size_t)graph->n_moving;
         struct mfl_top_k top;
-        struct mfl_error why;
-        bool there = false;
-        int r = task->has_state ? mfl_keep_load(&keep, task->state_digest, n, rest, &there, err) : 0;
+        bool there;
+        int r = mfl_trainer_site_load(run, client, rest, &there, err);
         if (r)
                 return r;
         if (there)
@@ -220,12 +214,7 @@ static int cut(struct trainer_run *run, uint64_t client, float *delta, float *re
         mfl_top_k_find(
                 &graph->statistics, run->job->spec->compression.top_k, task->fixed.delta_max, n, delta, &top);
         mfl_top_k_split(&top, 0, n, delta, rest);
-        r = mfl_keep_save(&keep, n, rest, item->state.digest, &why);
-        if (r < 0)
-                return mfl_fail(err, r, "%s", why.text);
-        item->state.there = true;
-        item->state.anew = task->has_state && !there;
-        return r ? mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err) : 0;
+        return mfl_trainer_site_save(run, client, n, rest, there, item, err);
 }
 
 /* With client_state server, the server does so. */

@@ -26,6 +26,8 @@ void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl
 void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session);
 /* forget.c: exact unlearning. A job that has not ended is refused. */
 void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
+/* replay.c: a job's committed rounds once more. */
+void mfl_operator_replay(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
 /* The params that were coming will not come. Fine without any. */
 void mfl_submission_free(struct mfl_session *session);
 /* daemons.c, drain.c */

@@ -3,6 +3,7 @@
 #ifndef MFL_SERVER_STATE_EVENT_H
 #define MFL_SERVER_STATE_EVENT_H
 
+#include "common/cohort/calendar.h"
 #include "common/measure/tally.h"
 #include "common/method/method.h"
 #include "proto/message.h"
@@ -113,6 +114,9 @@ struct mfl_core_event {
                         /* Asynchronous jobs: digests of the params that clients under way have started from, version v at
                          * v % (mfl_job_versions + 1); NULL: it is none; borrowed. */
                         const uint8_t (*versions)[MFL_DIGEST_BYTES];
+                        /* Asynchronous jobs in real time: what is recorded of versions after `committed`, ascending; borrowed. */
+                        const struct mfl_arrival *arrivals;
+                        uint32_t n_arrivals;
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */

@@ -156,6 +156,10 @@ static const char *const schema_steps[] = {
         /* In a cluster: clients.f32 as it was when the newest round was committed. */
         "CREATE TABLE state_files (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " sha256 BLOB NOT NULL, bytes INTEGER NOT NULL, sum INTEGER, PRIMARY KEY (job)) WITHOUT ROWID;"
+        /* The order in which clients' updates came that made an asynchronous job's version: 12 bytes each. */
+        "CREATE TABLE arrivals (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " version INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, version)) WITHOUT "
+        "ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

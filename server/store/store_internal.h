@@ -122,4 +122,11 @@ int mfl_store_upload_place(struct mfl_store_upload *upload, const char *id, stru
 /* MFL_NOT_FOUND when there is no such job. Under the mutex. */
 int mfl_store_check_job(struct mfl_store *store, const char *id, struct mfl_error *err);
 
+/* store_rounds.c, in a transaction: the new job has the rounds of the old one up to that one, and its checkpoint. */
+int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,
+        const struct mfl_store_round *at, struct mfl_error *err);
+/* store_arrivals.c, in a transaction: the new job repeats the first `rounds` of the old one, and then stops. */
+int mfl_store_replay(
+        struct mfl_store *store, const char *from, const char *to, uint32_t rounds, struct mfl_error *err);
+
 #endif
