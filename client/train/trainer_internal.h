@@ -474,7 +474,7 @@ static inline float *mfl_trainer_scales(const struct trainer_slot *slot, uint32_
 int mfl_trainer_own(
         struct trainer_run *run, uint64_t client, float *ret_own, bool *ret_lost, struct mfl_error *err);
 
-/* trainer_site.c: what stays at a client's site (client_state: daemon). load: *ret_there false: there is nothing, and ret_own may hold
+/* trainer_delta.c: what stays at a client's site (client_state: daemon). load: *ret_there false: there is nothing, and ret_own may hold
  * anything. save: a full disk rejects the client. keep: after its last phase, its own model, or the layers that are not sent. */
 bool mfl_trainer_keeps_own(const struct trainer_run *run);
 int mfl_trainer_site_load(

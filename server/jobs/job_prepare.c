@@ -167,6 +167,13 @@ static int list_arrivals(
         return r;
 }
 
+static int list_past(struct job_operation *op, struct mfl_store_resume *resume,
+        struct mfl_runtime_options *options, struct mfl_runtime_version **ret_v, struct mfl_error *err)
+{
+        int r = list_versions(op->job, resume, options, ret_v, err);
+        return r ? r : list_arrivals(op->job, resume->round, op, err);
+}
+
 static void store_prepared(struct job_operation *op)
 {
         struct mfl_server_job *job = op->job;
@@ -222,9 +229,7 @@ static void run_prepare(struct mfl_work *work)
                         mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
                                 job->id, job->committed);
         if (!op->status)
-                op->status = list_versions(job, &resume, &options, &versions, &op->err);
-        if (!op->status)
-                op->status = list_arrivals(job, resume.round, op, &op->err);
+                op->status = list_past(op, &resume, &options, &versions, &op->err);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status && !(op->status = tell_bad(job, &op->err)))

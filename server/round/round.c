@@ -5,7 +5,7 @@
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
-#include "server/round/round_live.h"
+#include "server/live/live.h"
 #include "server/round/round_phase.h"
 #include "server/round/round_secure.h"
 #include "server/round/round_store.h"
@@ -117,7 +117,7 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
         job->last_round = event->job_ready.last_round;
         job->skip_round = event->job_ready.opened ? job->committed + 1 : 0;
         if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_calendar(job, event) ||
-                mfl_round_live_recall(job, event)) {
+                mfl_live_recall(job, event)) {
                 core->error = -ENOMEM;
                 return;
         }
@@ -181,7 +181,7 @@ static const char *why_over(const struct mfl_core *core, const struct core_job *
 {
         if (!job->count[ITEM_OPEN] && !job->count[ITEM_ASSIGNED])
                 return job->count[ITEM_MISSING] ? "daemons are missing" : "all done";
-        if (mfl_round_live_is_full(job))
+        if (mfl_live_is_full(job))
                 return "its buffer is full";
         if (job->deadline_ms != CORE_NEVER && core->now_ms >= job->deadline_ms)
                 return "deadline";

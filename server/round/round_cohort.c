@@ -8,7 +8,7 @@
 #include "common/cohort/draw.h"
 #include "common/method/method.h"
 #include "common/partition/partition.h"
-#include "server/round/round_live.h"
+#include "server/live/live.h"
 
 static int set_items(struct core_job *job, uint32_t n)
 {
@@ -195,7 +195,7 @@ int mfl_round_items_train(struct core_job *job, struct mfl_error *err)
         if (job->skip_round == job->round)
                 return set_items(job, 0);
         if (mfl_job_is_live(job->spec))
-                return mfl_round_live_items(job, err);
+                return mfl_live_items(job, err);
         if (mfl_core_job_is_local(job))
                 return pick_local(job, job->spec->selection.clients, job->spec->selection.kind);
         struct mfl_cohort cohort;

@@ -3,7 +3,7 @@
 #include "server/round/round_deal.h"
 
 #include "server/round/round_left.h"
-#include "server/round/round_live.h"
+#include "server/live/live.h"
 #include "server/round/round_share.h"
 #include "server/round/round_speed.h"
 #include "server/round/round_team.h"
@@ -271,7 +271,7 @@ static void deal_standing(struct mfl_core *core, struct core_job *job)
 {
         for (uint32_t i = 0; job->phase == PHASE_TRAIN && i < job->n_items; i++) {
                 struct core_daemon *owner =
-                        job->items[i].state == ITEM_OPEN ? mfl_round_live_owner(core, job, i) : NULL;
+                        job->items[i].state == ITEM_OPEN ? mfl_live_owner(core, job, i) : NULL;
                 if (owner)
                         mfl_core_task_give(core, job, owner, &i, 1);
         }
@@ -332,5 +332,5 @@ void mfl_round_deal(struct mfl_core *core, struct core_job *job)
         if (!core->error)
                 send_new(core, job, old);
         if (job->n_standing)
-                mfl_round_live_settle(core, job);
+                mfl_live_settle(core, job);
 }

@@ -2,7 +2,7 @@
 /* A job from its beginning to its end, and what people are told about it. */
 #include "server/round/round_job.h"
 
-#include "server/round/round_live.h"
+#include "server/live/live.h"
 #include "server/round/round_scores.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
@@ -105,7 +105,7 @@ void mfl_round_job_fail(
                 mfl_core_task_cancel(core, task, reason);
                 mfl_core_task_take(core, task, ITEM_OPEN);
         }
-        mfl_round_live_end(core, job, reason);
+        mfl_live_end(core, job, reason);
         while (job->n_leased)
                 mfl_core_unlease(core, job->leased[job->n_leased - 1]);
         mfl_core_job_move(job, PHASE_OVER);
@@ -213,7 +213,7 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->memory);
         free(job->calendar);
         free(job->calendar_next);
-        mfl_round_live_free(job);
+        mfl_live_free(job);
         free(job->versions);
         free(job->weights);
         free(job);

@@ -158,7 +158,7 @@ struct core_job {
         uint8_t (*versions)[MFL_DIGEST_BYTES];
         uint32_t *base, staleness; /* staleness: the largest */
         uint64_t *weights;         /* of the updates that count, by staleness */
-        /* Real time (server/round/round_live.h): what counts in the round at hand, in the order in which it came; what is recorded
+        /* Real time (server/live/live.h): what counts in the round at hand, in the order in which it came; what is recorded
          * of rounds that are not committed, ascending; and what daemons go on with. */
         struct mfl_arrival *arrivals, *recorded;
         uint32_t n_arrivals, n_recorded;

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The record of an asynchronous job in real time: which updates made each version, in the order in which they came. Numbers are
+/* What a job takes over from another one: rounds with a checkpoint, or the record of arrivals; and that record.
+ *
+ * An asynchronous job in real time has a row for each version: which updates made it, in the order in which they came. Numbers are
  * little-endian: 8 bytes of the client, 4 of the version that it started from. */
 #include <string.h>
+#include <unistd.h>
 
+#include "common/base/fs.h"
 #include "common/cohort/calendar.h"
 #include "server/store/store_internal.h"
 
@@ -100,4 +104,46 @@ int mfl_store_replay(
         return r ? r
                  : mfl_db_run(store->db, err, "UPDATE jobs SET stop_after = ?1 WHERE id = ?2", "it",
                            (int64_t)rounds, to);
+}
+
+/* ---- a job that begins where another one was ---- */
+
+static int link_file(struct mfl_store *store, const char *from, const char *to,
+        const struct mfl_store_file *file, struct mfl_error *err)
+{
+        char old_path[MFL_STORE_PATH_BYTES], new_path[MFL_STORE_PATH_BYTES];
+        if (!*file->name)
+                return 0;
+        mfl_store_path(store, from, file->name, old_path);
+        mfl_store_path(store, to, file->name, new_path);
+        unlink(new_path);
+        if (link(old_path, new_path))
+                return mfl_store_code(mfl_fail_errno(err, "link %s to %s", old_path, new_path));
+        return mfl_store_give(store, new_path, file->sha256, file->bytes, err);
+}
+
+int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,
+        const struct mfl_store_round *at, struct mfl_error *err)
+{
+        char folder[MFL_STORE_PATH_BYTES];
+        int r = mfl_db_run(store->db, err,
+                "INSERT INTO rounds (job, " MFL_STORE_ROUND_COLUMNS ") SELECT ?1, " MFL_STORE_ROUND_COLUMNS
+                " FROM rounds WHERE job = ?2 AND round <= ?3 AND superseded = 0",
+                "tti", to, from, (int64_t)at->record.round);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE rounds SET kept = (round = ?2) WHERE job = ?1", "ti",
+                        to, (int64_t)at->record.round);
+        if (!r)
+                r = mfl_db_run(store->db, err,
+                        "UPDATE jobs SET (data_name, data_rank, data_dims, data_classes, data_train, "
+                        "data_test, data_fingerprint, data_meaning, data_from, n_params, n_frozen, "
+                        "arithmetic) = (SELECT data_name, data_rank, data_dims, data_classes, data_train, "
+                        "data_test, data_fingerprint, data_meaning, data_from, n_params, n_frozen, "
+                        "arithmetic FROM jobs WHERE id = ?2) WHERE id = ?1",
+                        "tt", to, from);
+        if (!r)
+                r = link_file(store, from, to, &at->file, err);
+        if (!r)
+                r = link_file(store, from, to, &at->frozen, err);
+        return r ? r : mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", folder), err));
 }

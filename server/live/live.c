@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rounds of asynchronous jobs in real time. */
-#include "server/round/round_live.h"
+#include "server/live/live.h"
 
-int mfl_round_live_recall(struct core_job *job, const struct mfl_core_event *event)
+int mfl_live_recall(struct core_job *job, const struct mfl_core_event *event)
 {
         uint32_t n = event->job_ready.n_arrivals;
         free(job->recorded);
@@ -82,7 +82,7 @@ static int set_items(struct core_job *job, struct mfl_arrival *v, uint32_t n)
         return 0;
 }
 
-int mfl_round_live_items(struct core_job *job, struct mfl_error *err)
+int mfl_live_items(struct core_job *job, struct mfl_error *err)
 {
         uint32_t n, left, n_sites = 0, dropped = 0, n_rows = mfl_calendar_rows(job->spec);
         const struct mfl_arrival *record = record_of(job, &n, &left);
@@ -110,7 +110,7 @@ int mfl_round_live_items(struct core_job *job, struct mfl_error *err)
         return r;
 }
 
-bool mfl_round_live_is_full(const struct core_job *job)
+bool mfl_live_is_full(const struct core_job *job)
 {
         return mfl_job_is_live(job->spec) && job->phase == PHASE_TRAIN &&
                job->count[ITEM_COUNTED] >= job->n_wanted;
@@ -123,7 +123,7 @@ static void leave(struct core_job *job, uint64_t client)
                         job->calendar_next[i] = (union mfl_calendar_row){.word = {0}};
 }
 
-void mfl_round_live_close(struct core_job *job)
+void mfl_live_close(struct core_job *job)
 {
         uint64_t sum = 0;
         if (!mfl_job_is_live(job->spec))
@@ -145,7 +145,7 @@ void mfl_round_live_close(struct core_job *job)
 
 /* ---- work that goes on ---- */
 
-bool mfl_round_live_keep(struct mfl_core *core, struct core_job *job, const struct core_task *task)
+bool mfl_live_keep(struct mfl_core *core, struct core_job *job, const struct core_task *task)
 {
         if (!mfl_job_is_live(job->spec) || task->kind != MFL_TASK_TRAIN || !mfl_core_task_live(task) ||
                 task->n_items != 1 || job->items[task->index[0]].task != task)
@@ -182,7 +182,7 @@ static struct core_daemon *daemon_of(const struct mfl_core *core, const struct c
         return daemon && daemon->conn && daemon->info.instance == s->owner_instance ? daemon : NULL;
 }
 
-struct core_daemon *mfl_round_live_owner(const struct mfl_core *core, const struct core_job *job, uint32_t i)
+struct core_daemon *mfl_live_owner(const struct mfl_core *core, const struct core_job *job, uint32_t i)
 {
         const struct core_standing *s = job->n_standing ? find(job, i) : NULL;
         struct core_daemon *daemon = s ? daemon_of(core, s) : NULL;
@@ -216,7 +216,7 @@ static bool settles(struct mfl_core *core, const struct core_job *job, const str
         return true;
 }
 
-void mfl_round_live_settle(struct mfl_core *core, struct core_job *job)
+void mfl_live_settle(struct mfl_core *core, struct core_job *job)
 {
         uint32_t n = 0;
         for (uint32_t k = 0; job->phase == PHASE_TRAIN && k < job->n_standing; k++) {
@@ -228,14 +228,14 @@ void mfl_round_live_settle(struct mfl_core *core, struct core_job *job)
                 job->n_standing = n;
 }
 
-void mfl_round_live_end(struct mfl_core *core, struct core_job *job, const char *reason)
+void mfl_live_end(struct mfl_core *core, struct core_job *job, const char *reason)
 {
         for (uint32_t k = 0; k < job->n_standing; k++)
                 cancel(core, &job->standing[k], reason);
         job->n_standing = 0;
 }
 
-void mfl_round_live_free(struct core_job *job)
+void mfl_live_free(struct core_job *job)
 {
         free(job->arrivals);
         free(job->recorded);
