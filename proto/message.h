@@ -203,7 +203,8 @@ struct mfl_task {
         struct mfl_fixed fixed;
         uint32_t arithmetic; /* 0: of a server before version 5 */
         bool single_updates;
-        bool sum; /* int64, of a single client, too */
+        bool sum;    /* int64, of a single client, too */
+        bool stands; /* tasks of later rounds don't take its place */
         uint64_t fingerprint;
         uint64_t
                 params_from; /* instance of the daemon that fetches the params for the node; 0: the receiver, for

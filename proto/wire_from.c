@@ -116,6 +116,7 @@ static int task_to_msg(const Mfl__Task *t, struct mfl_msg *m)
                 .arithmetic = t->arithmetic,
                 .single_updates = t->single_updates,
                 .sum = t->sum,
+                .stands = t->stands,
                 .fingerprint = t->fingerprint,
                 .params_from = t->params_from,
         };

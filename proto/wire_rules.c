@@ -377,7 +377,7 @@ static const struct mfl_wire_message messages[] = {
                 {"statistics_max", FLOAT}, {"arithmetic", 0, 1 << 20}, {"team", OPTIONAL}, {"sum", BOOL},
                 {"method", 0, MFL_TASK_METHOD_MAX}, {"participants", ANY},
                 {"state_sha256", 0, MFL_DIGEST_BYTES}, {"grid", 0, MFL_GRID_MAX},
-                {"staleness", 0, MFL_TASK_STALENESS_MAX}),
+                {"staleness", 0, MFL_TASK_STALENESS_MAX}, {"stands", BOOL}),
         MESSAGE(team, check_team, {"team", 1, INT64_MAX}, {"member", 0, MFL_GROUP_MAX - 1},
                 {"members", 2, MFL_GROUP_MAX}, {"widths", 2, MFL_GROUP_MAX}, {"peers", 0, MFL_GROUP_MAX},
                 {"key", 0, MFL_TEAM_KEY_BYTES}),

@@ -158,7 +158,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(stop_after_round, NULL, {"job", JOB}),
         MESSAGE(delete_job, NULL, {"job", JOB}),
         MESSAGE(clone_job, NULL, {"job", JOB}, {"token", NAME_OR_EMPTY, KEY}, {"forget", BOOL},
-                {"client", ANY}),
+                {"client", ANY}, {"replay", BOOL}),
         MESSAGE(list_models, NULL, {"job", JOB}),
         MESSAGE(model_list, NULL, {"models", 0, 65536}),
         MESSAGE(pull, NULL, {"job", JOB}, {"round", -2, UINT32_MAX}, {"tensors", BOOL}, {"change", ANY}),

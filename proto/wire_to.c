@@ -136,6 +136,7 @@ static int pack_task(const struct mfl_task *t, const struct mfl_wire_extra *extr
         task.arithmetic = t->arithmetic;
         task.single_updates = t->single_updates;
         task.sum = t->sum;
+        task.stands = t->stands;
         task.fingerprint = t->fingerprint;
         task.params_from = t->params_from;
         task.params = inside(extra);

@@ -65,6 +65,7 @@ PURPOSE = {
     "server/robust": "robust rules over the single updates of a round, and the attacks to test them with",
     "server/state": "core: daemons, jobs, tasks and their states",
     "server/work": "core: tasks, updates, slots, groups, presence",
+    "server/live": "core: rounds of asynchronous jobs in real time",
     "server/round": "core: rounds of a job, and the scheduler",
     "server/core": "core: one step from an event to actions",
     "server/store": "the state directory: SQLite and checkpoints",

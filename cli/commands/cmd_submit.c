@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands that create jobs: submit and clone. */
+/* Commands that create jobs: submit, clone, forget and replay. */
 #include "cli/base/json.h"
 #include "cli/commands/commands.h"
 #include "cli/job/submit.h"
@@ -54,7 +54,10 @@ int mfl_cmd_submit(struct mfl_cli *cli)
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 
-/* forget: a client that the new job leaves out, which replaces the old one; -1: none. source: the old job's id. */
+#define CLONE_AS_IT_IS (-1)
+#define CLONE_REPLAYED (-2)
+
+/* forget: a client that the new job leaves out, which replaces the old one; or one of the above. source: the old job's id. */
 static int send_clone(struct mfl_cli *cli, int64_t forget, char source[MFL_JOB_ID_BYTES], char *ret_job,
         bool *ret_existed, struct mfl_error *err)
 {
@@ -66,6 +69,7 @@ static int send_clone(struct mfl_cli *cli, int64_t forget, char source[MFL_JOB_I
         clone.token = (char *)(uintptr_t)(cli->options.token ? cli->options.token : "");
         clone.forget = forget >= 0;
         clone.client = forget >= 0 ? (uint32_t)forget : 0;
+        clone.replay = forget == CLONE_REPLAYED;
         request.body_case = MFL__ENVELOPE__BODY_CLONE_JOB;
         request.clone_job = &clone;
         int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
@@ -87,7 +91,7 @@ int mfl_cmd_clone(struct mfl_cli *cli)
         bool existed;
         int r = check_token(cli->options.token, &err);
         if (!r)
-                r = send_clone(cli, -1, source, job, &existed, &err);
+                r = send_clone(cli, CLONE_AS_IT_IS, source, job, &existed, &err);
         if (!r)
                 r = print_submitted(cli, job, cli->argument[0], existed, &err);
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
@@ -110,7 +114,67 @@ int mfl_cmd_forget(struct mfl_cli *cli)
                         json_pack("{ss ss sI}", "job", job, "replaces", source, "client", (json_int_t)client),
                         &err);
         else if (!r)
-                printf("%s begins with round 1, without client %lld; %s and its models are deleted\n", job,
-                        (long long)client, source);
+                printf("%s takes the place of %s, without client %lld; %s and its models are deleted\n", job,
+                        source, (long long)client, source);
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
+}
+
+/* ---- replay ---- */
+
+/* All rounds of the job, when it has ended, or (once) those that it has. */
+static int fetch_rounds(struct mfl_watch *watch, bool once, struct mfl_error *err)
+{
+        watch->all_rounds = true;
+        watch->once = once;
+        int r = mfl_watch_run(watch, err);
+        return r == MFL_CLI_FAILED && watch->state == MFL__JOB_STATE__JOB_STOPPED ? 0 : r;
+}
+
+/* The first round whose model differs, or is missing on one side; 0: none. */
+static uint32_t find_difference(const struct mfl_watch *old, const struct mfl_watch *new)
+{
+        size_t n = MFL_MIN(old->n, new->n);
+        for (size_t i = 0; i < n; i++)
+                if (old->all[i].info.round != new->all[i].info.round ||
+                        memcmp(old->all[i].digest, new->all[i].digest, MFL_DIGEST_BYTES) != 0)
+                        return new->all[i].info.round;
+        return new->n < old->n ? old->all[n].info.round : 0;
+}
+
+static int tell_replay(struct mfl_cli *cli, const struct mfl_watch *old, const struct mfl_watch *new,
+        bool *ret_same, struct mfl_error *err)
+{
+        uint32_t differs = find_difference(old, new);
+        *ret_same = !differs;
+        if (cli->json)
+                return mfl_json_print(stdout,
+                        json_pack("{ss ss sI sb sI}", "job", new->job, "replays", old->job, "rounds",
+                                (json_int_t) new->n, "same", (int)!differs, "differs", (json_int_t)differs),
+                        err);
+        if (differs)
+                printf("%s: round %u of %s has another model\n", new->job, differs, old->job);
+        else
+                printf("%s: all %zu rounds of %s have the same models\n", new->job, new->n, old->job);
+        return mfl_cli_flush(err);
+}
+
+int mfl_cmd_replay(struct mfl_cli *cli)
+{
+        uint64_t timeout_ms = cli->options.timeout >= 0 ? (uint64_t)cli->options.timeout * 1000 : 60000;
+        struct mfl_watch old = {.cli = cli, .address = cli->server, .give_up_ms = timeout_ms}, new = old;
+        struct mfl_error err;
+        bool existed, same = false;
+        int r = check_token(cli->options.token, &err);
+        new.output = cli->options.watch && !cli->json ? MFL_WATCH_LINES : MFL_WATCH_SILENT;
+        if (!r)
+                r = send_clone(cli, CLONE_REPLAYED, old.job, new.job, &existed, &err);
+        if (!r)
+                r = fetch_rounds(&new, false, &err);
+        if (!r)
+                r = fetch_rounds(&old, true, &err);
+        if (!r)
+                r = tell_replay(cli, &old, &new, &same, &err);
+        mfl_watch_deinit(&old);
+        mfl_watch_deinit(&new);
+        return r ? mfl_cli_report(cli, r, &err) : same ? MFL_EXIT_OK : MFL_EXIT_FAILED;
 }

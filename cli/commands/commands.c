@@ -170,13 +170,26 @@ const struct mfl_cli_command mfl_cli_commands[] = {
         {"forget", "JOB CLIENT", "train a job again as if a client had never been there", 2, 2,
                 "token watch timeout",
                 "Exact unlearning. The job must have ended. A new job with the client among\n"
-                "selection.without takes its place and begins with round 1; the old one is deleted\n"
-                "with its models, rounds and clients' states. Its digest is that of a job that never\n"
+                "selection.without takes its place; the old one is deleted with its models, rounds and\n"
+                "clients' states. The new job begins after the newest round before the client's first\n"
+                "turn whose checkpoint is kept (checkpoints.keep), where rounds draw from the whole\n"
+                "population in real time and clients keep nothing, and otherwise with round 1. Its digest is "
+                "that of a job that never\n"
                 "had the client: the client is drawn as before, and then left out. Back-ups, files\n"
                 "that were pulled, and models in mfl-serve are not touched.\n"
                 "\n"
                 "Example:\n"
                 "  mfl forget j-000001 7 --watch\n"},
+        {"replay", "JOB", "make a job's rounds again, and compare the models", 1, 1, "token watch timeout",
+                "A new job makes the committed rounds of JOB again from the same file, and stops after the\n"
+                "last of them; then the digests of all models are compared. JOB stays. Of a job with\n"
+                "fedbuff or fedasync in real time, the new one has the order of arrival that the server has\n"
+                "recorded. The exit status is 0 if every model is the same, and 1 if one is not: then\n"
+                "daemons compute otherwise than before (mfl daemons), or a round had fewer clients than\n"
+                "were drawn, because a deadline passed.\n"
+                "\n"
+                "Example:\n"
+                "  mfl replay j-000001\n"},
         {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
                 "done state name before",
                 "Without JOB, it deletes every job that matches all of the options, of which there must be\n"

@@ -47,6 +47,7 @@ int mfl_cmd_privacy(struct mfl_cli *cli);
 int mfl_cmd_ledger(struct mfl_cli *cli); /* of `privacy` */
 int mfl_cmd_clone(struct mfl_cli *cli);
 int mfl_cmd_forget(struct mfl_cli *cli);
+int mfl_cmd_replay(struct mfl_cli *cli);
 int mfl_cmd_list(struct mfl_cli *cli);
 int mfl_cmd_show(struct mfl_cli *cli);
 int mfl_cmd_models(struct mfl_cli *cli);

@@ -32,7 +32,7 @@ static const struct {
         {"plan", mfl_cmd_plan}, {"sweep", mfl_cmd_sweep}, {"compare", mfl_cmd_compare},
         {"list", mfl_cmd_list}, {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait},
         {"logs", mfl_cmd_logs}, {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"move", mfl_move},
-        {"forget", mfl_cmd_forget}, {"delete", mfl_cmd_delete}, {"models", mfl_cmd_models},
+        {"forget", mfl_cmd_forget}, {"replay", mfl_cmd_replay}, {"delete", mfl_cmd_delete}, {"models", mfl_cmd_models},
         {"pull", mfl_cmd_pull}, {"predict", run_predict}, {"evaluate", mfl_cmd_evaluate},
         {"validate", mfl_cmd_validate}, {"model", run_model}, {"daemons", mfl_cmd_daemons},
         {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe}, {"audit", mfl_cmd_audit},

@@ -316,9 +316,30 @@ int mfl_agent_step(
         return agent->error;
 }
 
+/* What the tasks must be like between two steps. */
+static void check_tasks(const struct mfl_agent *agent)
+{
+        uint32_t n_device = 0, n_params = 0, n_results = 0;
+        for (const struct agent_task *task = agent->tasks; task; task = task->next) {
+                mfl_agent_group_check(agent, task);
+                n_device += task->state == TASK_COMPUTE || task->state == TASK_ABORT;
+                n_params += task->state == TASK_PARAMS || task->state == TASK_READY;
+                n_results += task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN;
+                mfl_assert(task->task.n_items > 0 || task->state == TASK_FAILED);
+                mfl_assert(task->task.n_items <= task->n_given);
+                mfl_assert(task->state == TASK_RESULT || (!task->n_updates && !task->n_eval));
+                for (const struct agent_task *other = task->next; other; other = other->next)
+                        mfl_assert(other->task.task != task->task.task &&
+                                   (other->wire != task->wire || other->state == TASK_ABORT));
+        }
+        mfl_assert(n_device <= 1 && n_params <= 1);
+        mfl_assert(n_results <= agent->options.results_max);
+        mfl_agent_params_check(agent);
+}
+
 void mfl_agent_check(const struct mfl_agent *agent)
 {
         mfl_assert(agent->state <= AGENT_ENDED && agent->n_jobs <= AGENT_JOBS_MAX);
         mfl_assert(agent->state != AGENT_ONLINE || agent->dead_ms > agent->heartbeat_ms);
-        mfl_agent_tasks_check(agent);
+        check_tasks(agent);
 }

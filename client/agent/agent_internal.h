@@ -199,7 +199,6 @@ void mfl_agent_job_over(struct mfl_agent *agent, const char *job);
 void mfl_agent_forget_unnamed(struct mfl_agent *agent);
 /* A task is at work, or a result waits for the server. */
 bool mfl_agent_busy(const struct mfl_agent *agent);
-void mfl_agent_tasks_check(const struct mfl_agent *agent);
 
 /* ---- agent_recall.c ---- */
 void mfl_agent_recall(struct mfl_agent *agent, const struct mfl_msg *msg);

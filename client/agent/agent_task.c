@@ -205,8 +205,8 @@ static bool same_work(const struct agent_task *task, const struct mfl_task *b)
         bool longer = task->wire == b->task && b->n_items > a->n_items && b->n_items <= task->n_given;
         return strcmp(a->job, b->job) == 0 && a->round == b->round && a->kind == b->kind &&
                same_team(task, &b->team) && (a->n_items == b->n_items || longer) &&
-               a->single_updates == b->single_updates && a->n_params == b->n_params &&
-               a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
+               a->single_updates == b->single_updates && a->stands == b->stands &&
+               a->n_params == b->n_params && a->n_frozen == b->n_frozen && a->fingerprint == b->fingerprint &&
                a->fixed.scale_bits == b->fixed.scale_bits && a->fixed.delta_max == b->fixed.delta_max &&
                a->staleness == b->staleness && a->n_method == b->n_method &&
                memcmp(a->method, b->method, sizeof a->method) == 0 &&
@@ -219,7 +219,8 @@ static void drop_outdated(struct mfl_agent *agent, const struct mfl_task *t)
 {
         for (struct agent_task *task = agent->tasks, *next; task; task = next) {
                 next = task->next;
-                bool earlier = strcmp(task->task.job, t->job) == 0 && task->task.round < t->round;
+                bool earlier = strcmp(task->task.job, t->job) == 0 && task->task.round < t->round &&
+                               !task->task.stands;
                 bool orphan = task->wire >> 32 != t->task >> 32 && task->state != TASK_RESULT;
                 if (earlier || orphan)
                         abort_task(agent, task);
@@ -544,6 +545,23 @@ static void seek_params(struct mfl_agent *agent, struct agent_task *task)
                 mfl_agent_task_move(task, TASK_READY);
 }
 
+/* Work that stands may go on for several rounds, and so may its results: the evaluation of one, and other jobs, go before, and it
+ * begins only when its result will have room. */
+static struct agent_task *find_queued(const struct mfl_agent *agent)
+{
+        uint32_t n_results = 0;
+        struct agent_task *stands = NULL;
+        for (struct agent_task *task = agent->tasks; task; task = task->next) {
+                if (task->state == TASK_QUEUED && !task->task.stands)
+                        return task;
+                stands = !stands && task->state == TASK_QUEUED ? task : stands;
+                n_results += task->task.kind == MFL_TASK_TRAIN &&
+                             (task->state == TASK_COMPUTE ||
+                                     (task->state == TASK_RESULT && task->wire >> 32 == agent->boot));
+        }
+        return n_results < agent->options.results_max ? stands : NULL;
+}
+
 /* One task at a time uses the device: the first in the list that is not done. One task at a time seeks its
  * params, and another one may compute meanwhile. */
 void mfl_agent_schedule(struct mfl_agent *agent)
@@ -554,7 +572,7 @@ void mfl_agent_schedule(struct mfl_agent *agent)
         if (computing(agent) || find_state(agent, TASK_PARAMS))
                 return;
         struct agent_task *ready = find_state(agent, TASK_READY);
-        struct agent_task *queued = ready ? NULL : find_state(agent, TASK_QUEUED);
+        struct agent_task *queued = ready ? NULL : find_queued(agent);
         if (queued) {
                 mfl_agent_params_open(agent, queued);
                 mfl_agent_schedule(agent);
@@ -567,24 +585,4 @@ uint64_t mfl_agent_tasks_due_ms(const struct mfl_agent *agent)
 {
         const struct agent_task *seeks = find_state(agent, TASK_PARAMS);
         return seeks ? mfl_agent_params_due_ms(agent, seeks) : AGENT_NEVER;
-}
-
-void mfl_agent_tasks_check(const struct mfl_agent *agent)
-{
-        uint32_t n_device = 0, n_params = 0, n_results = 0;
-        for (const struct agent_task *task = agent->tasks; task; task = task->next) {
-                mfl_agent_group_check(agent, task);
-                n_device += task->state == TASK_COMPUTE || task->state == TASK_ABORT;
-                n_params += task->state == TASK_PARAMS || task->state == TASK_READY;
-                n_results += task->state == TASK_RESULT && task->task.kind == MFL_TASK_TRAIN;
-                mfl_assert(task->task.n_items > 0 || task->state == TASK_FAILED);
-                mfl_assert(task->task.n_items <= task->n_given);
-                mfl_assert(task->state == TASK_RESULT || (!task->n_updates && !task->n_eval));
-                for (const struct agent_task *other = task->next; other; other = other->next)
-                        mfl_assert(other->task.task != task->task.task &&
-                                   (other->wire != task->wire || other->state == TASK_ABORT));
-        }
-        mfl_assert(n_device <= 1 && n_params <= 1);
-        mfl_assert(n_results <= agent->options.results_max);
-        mfl_agent_params_check(agent);
 }

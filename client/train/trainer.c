@@ -150,7 +150,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
         result->n = run->job->graph->n_moving;
-        result->vectors = mfl_method_vectors(run->job->spec);
+        result->vectors = mfl_method_trained(run->job->spec);
         result->packed = run->job->spec->compression.up;
         result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
         result->updates = mfl_calloc(n, sizeof(*result->updates));

@@ -147,8 +147,9 @@ struct mfl_train_request {
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
-        uint32_t vectors; /* of floats, in a client's update: 2 with a model of its own behind the delta */
-        bool packed;      /* compression.up: they travel packed (common/codec/pack.h) */
+        uint32_t
+                vectors; /* of floats, in a buffer: 2 with a model of its own behind the delta, which may stay here */
+        bool packed;                 /* compression.up: they travel packed (common/codec/pack.h) */
         struct mfl_secure_ring ring; /* secure_sum: in which they are masked */
         uint32_t
                 tail; /* secure_sum: elements behind the n of a grouped result, which its owner sets and a group adds, too */

@@ -113,7 +113,8 @@ static int evaluate_unit(struct trainer_run *run, struct trainer_slot *slot, con
 /* The next units are a client's with params of its own. */
 static int start_own(struct trainer_run *run, struct trainer_slot *slot, uint32_t item, struct mfl_error *err)
 {
-        int r = mfl_trainer_own(run, run->request->task->items[item], slot->after, err);
+        bool lost; /* its next training says so */
+        int r = mfl_trainer_own(run, run->request->task->items[item], slot->after, &lost, err);
         return r ? r : run->trainer->ops->params_set(slot->eval, 0, run->request->frozen, slot->after, err);
 }
 

@@ -475,8 +475,20 @@ static inline float *mfl_trainer_scales(const struct trainer_slot *slot, uint32_
         return slot->lr_scale ? slot->lr_scale + (size_t)i_lane * slot->steps_max : NULL;
 }
 
-/* trainer_phase.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. */
-int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err);
+/* trainer_phase.c: a client's own model: the job's params with its own on top, or its own as a whole. n_moving floats. *ret_lost: its site
+ * should have one, and has not. */
+int mfl_trainer_own(
+        struct trainer_run *run, uint64_t client, float *ret_own, bool *ret_lost, struct mfl_error *err);
+
+/* trainer_delta.c: what stays at a client's site (client_state: daemon). load: *ret_there false: there is nothing, and ret_own may hold
+ * anything. save: a full disk rejects the client. keep: after its last phase, its own model, or the layers that are not sent. */
+bool mfl_trainer_keeps_own(const struct trainer_run *run);
+int mfl_trainer_site_load(
+        struct trainer_run *run, uint64_t client, float *ret_own, bool *ret_there, struct mfl_error *err);
+int mfl_trainer_site_save(struct trainer_run *run, uint64_t client, size_t n, const float *own, bool there,
+        struct trainer_item *item, struct mfl_error *err);
+int mfl_trainer_site_keep(struct trainer_run *run, const struct trainer_lane *lane, struct trainer_item *item,
+        struct mfl_error *err);
 
 /* trainer_phase.c. The lane's phase begins: its network's group has the start. stepped: after each call of the backend's step.
  * own: the phase is over, and may leave the client's own model in its update; *ret_finite: it can be kept. */

@@ -19,20 +19,38 @@ static bool has_states(const struct mfl_task *task)
         return task->round > 1 || task->kind != MFL_TASK_TRAIN;
 }
 
-int mfl_trainer_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err)
+/* What the server keeps of the client. */
+static int ask_own(struct trainer_run *run, uint64_t client, float *ret_own, struct mfl_error *err)
 {
         const struct mfl_train_request *request = run->request;
-        uint64_t n = run->job->graph->n_moving;
         uint32_t width = trainer_width(run);
-        if (!has_states(request->task)) {
-                memcpy(ret_own, request->params, n * sizeof *ret_own);
-                return 0;
-        }
         if (!request->correct)
                 return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         int r = request->correct(request->correct_user, client, ret_own, err);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
+        return r;
+}
+
+int mfl_trainer_own(
+        struct trainer_run *run, uint64_t client, float *ret_own, bool *ret_lost, struct mfl_error *err)
+{
+        const struct mfl_train_request *request = run->request;
+        uint64_t n = run->job->graph->n_moving;
+        bool there = has_states(request->task), kept = mfl_trainer_keeps_own(run);
+        int r = 0;
+        *ret_lost = false;
+        if (kept)
+                r = mfl_trainer_site_load(run, client, ret_own, &there, err);
+        else if (there)
+                r = ask_own(run, client, ret_own, err);
+        if (r)
+                return r;
+        *ret_lost = kept && request->task->has_state && !there;
+        if (!there) {
+                memcpy(ret_own, request->params, n * sizeof *ret_own);
+                return 0;
+        }
         bool adds = mfl_method_get(run->job->spec)->starts;
         double mix = run->phases[0].mix;
         if (!r && mix != 0 && request->task->kind != MFL_TASK_TRAIN)
@@ -62,6 +80,7 @@ static int start_of(struct trainer_run *run, struct trainer_slot *slot, uint32_t
         const struct mfl_phase *phase = trainer_phase(run, lane);
         bool starts = mfl_method_get(run->job->spec)->starts;
         float *place;
+        bool lost = false;
         int r = 0;
         *ret_start = trainer_keeps_start(run) ? NULL : run->request->params;
         if (phase->from == MFL_FROM_LAST) {
@@ -69,8 +88,9 @@ static int start_of(struct trainer_run *run, struct trainer_slot *slot, uint32_t
                 r = run->trainer->ops->params_get(slot->train, (int)i, run->job->graph->n_frozen, place, err);
         } else if (phase->from == MFL_FROM_OWN || starts) {
                 *ret_start = place = starts ? delta_place(run, lane) : own_place(run, lane);
-                r = mfl_trainer_own(run, lane->local.client, place, err);
+                r = mfl_trainer_own(run, lane->local.client, place, &lost, err);
         }
+        run->items[lane->item].state.anew |= lost;
         return r;
 }
 
@@ -109,6 +129,7 @@ int mfl_trainer_phase_begin(
         const struct trainer_lane *lane = &slot->lanes[i];
         const struct mfl_phase *phase = trainer_phase(run, lane);
         const float *start, *received = run->request->params;
+        bool lost = false;
         int r = start_of(run, slot, i, &start, err);
         if (!r && !run->job->apart) /* else all members' ranks do so together */
                 r = run->trainer->ops->params_set(slot->train, (int)i, run->request->frozen, start, err);
@@ -116,8 +137,10 @@ int mfl_trainer_phase_begin(
                 r = correct(run, slot, i, err);
         if (!r && phase->gradient)
                 mfl_trainer_gradient_begin(run, lane);
-        if (!r && phase->mix != 0)
-                r = mfl_trainer_own(run, lane->local.client, own_place(run, lane), err);
+        /* With `inner` it is not needed, but whether its site has it is told. */
+        if (!r && (phase->mix != 0 || (phase->inner && mfl_trainer_keeps_own(run))))
+                r = mfl_trainer_own(run, lane->local.client, own_place(run, lane), &lost, err);
+        run->items[lane->item].state.anew |= lost;
         if (!r && phase->inner)
                 memcpy(delta_place(run, lane), received, run->job->graph->n_moving * sizeof *received);
         else if (!r && phase->pull != 0)

@@ -233,6 +233,8 @@ static int next_phase(
                                 trainer_phase(run, lane)->pull != 0 ? " or aggregation.lambda" : ""),
                         err);
         *ret_over = r || item->rejected || lane->local.phase + 1 == run->n_phases;
+        if (!r && !item->rejected && *ret_over)
+                r = mfl_trainer_site_keep(run, lane, item, err);
         if (*ret_over)
                 return r;
         mfl_trainer_local_phase(&lane->local, run->job->spec, run->phases, lane->local.phase + 1);
@@ -411,7 +413,7 @@ static int announce(
         struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
 {
         struct mfl_announce *update = &run->result->updates[u];
-        uint64_t element = run->sum ? sizeof(int64_t) : run->result->vectors * sizeof(float);
+        uint64_t element = run->sum ? sizeof(int64_t) : mfl_method_vectors(run->job->spec) * sizeof(float);
         update->update = u;
         update->item_first = first;
         update->item_count = count;

@@ -85,25 +85,6 @@ static void list_busy(struct calendar *c)
         qsort(c->busy, c->n_busy, sizeof *c->busy, compare_clients);
 }
 
-bool mfl_calendar_valid(const struct mfl_job *job, const union mfl_calendar_row *rows, uint32_t newest)
-{
-        struct calendar c = {.place = (union mfl_calendar_row *)(uintptr_t)(rows + 1),
-                .n_places = mfl_job_concurrency(job)};
-        c.busy = mfl_malloc(c.n_places * sizeof *c.busy);
-        if (!c.busy)
-                return false;
-        bool valid = true;
-        for (uint32_t i = 0; i < c.n_places; i++)
-                valid &= rows[i + 1].client <= job->data.clients &&
-                         (!rows[i + 1].client || rows[i + 1].base <= newest);
-        if (valid)
-                list_busy(&c);
-        for (uint32_t i = 1; valid && i < c.n_busy; i++)
-                valid &= c.busy[i - 1] != c.busy[i];
-        free(c.busy);
-        return valid;
-}
-
 /* ---- arrivals ---- */
 
 static bool is_before(const union mfl_calendar_row *a, const union mfl_calendar_row *b)

@@ -460,6 +460,8 @@ double mfl_job_rate(const struct mfl_job *job);
 /* Asynchronous jobs (common/cohort/calendar.h): whether it is one; how many clients train at once; how many updates make
  * a version; and how many versions before the newest one must stay to be had. */
 bool mfl_job_is_async(const struct mfl_job *job);
+/* Asynchronous in real time: the order in which updates come is recorded, not computed. */
+bool mfl_job_is_live(const struct mfl_job *job);
 uint32_t mfl_job_concurrency(const struct mfl_job *job);
 uint32_t mfl_job_buffer(const struct mfl_job *job);
 uint32_t mfl_job_versions(const struct mfl_job *job);

@@ -48,10 +48,16 @@ bool mfl_job_is_async(const struct mfl_job *job)
         return (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC)) & BIT(job->aggregation.strategy);
 }
 
+bool mfl_job_is_live(const struct mfl_job *job)
+{
+        return mfl_job_is_async(job) && job->time == MFL_TIME_REAL;
+}
+
 uint32_t mfl_job_concurrency(const struct mfl_job *job)
 {
         uint32_t n = job->selection.clients ? job->selection.clients : MFL_CONCURRENCY;
-        return MFL_MIN(n, job->data.clients);
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        return local ? n : MFL_MIN(n, job->data.clients);
 }
 
 uint32_t mfl_job_buffer(const struct mfl_job *job)

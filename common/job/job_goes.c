@@ -120,6 +120,11 @@ static bool compresses(const struct mfl_job *job)
         return job->compression.up;
 }
 
+static bool real_compresses(const struct mfl_job *job)
+{
+        return real(job) && compresses(job);
+}
+
 static bool not_uniform(const struct mfl_job *job)
 {
         return job->selection.kind != MFL_SELECT_UNIFORM;
@@ -133,11 +138,6 @@ static bool compresses_rows(const struct mfl_job *job)
 static bool personal_compresses(const struct mfl_job *job)
 {
         return is_personal(job) && compresses(job);
-}
-
-static bool personal_by_daemons(const struct mfl_job *job)
-{
-        return is_personal(job) && kept_by_daemons(job);
 }
 
 static bool personal_attacks(const struct mfl_job *job)
@@ -260,11 +260,10 @@ static const struct mfl_job_rule rules[] = {
                  "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
                  "adam"},
                 ONLY(FEDDYN), decays_apart, "training", "optimizer"},
-        {{"strategy: fedbuff or fedasync", "time: real",
-                 "clients that don't wait for each other are supported in virtual time alone: add time: "
-                 "virtual "
-                 "and trace"},
-                ASYNC, real, "aggregation", "strategy"},
+        {{"strategy: fedbuff or fedasync, time: real", "compression.up",
+                 "is for sums of updates, and in real time the server takes those of clients that don't wait "
+                 "for each other one by one; remove it, or write time: virtual and trace"},
+                ASYNC, real_compresses, "compression", "up"},
         {{"strategy: fedbuff or fedasync", "selection other than uniform",
                  "is for rounds; clients that don't wait for each other start one by one: write uniform"},
                 ASYNC, not_uniform, "selection", "kind"},
@@ -285,7 +284,8 @@ static const struct mfl_job_rule rules[] = {
                  "`parallel`"},
                 STATEFUL, always, "", "parallel"},
         {{"strategy: scaffold or feddyn", "client_state: daemon",
-                 "daemon is not supported yet; write server"},
+                 "these need the exact mean of all clients' states, which the server keeps for it; write "
+                 "server"},
                 STATEFUL, kept_by_daemons, "", "client_state"},
         {{"none of scaffold, feddyn, ditto, pfedme, apfl, foolsgold, personal, top_k", "client_state",
                  "is only used where clients keep a state: with scaffold, feddyn, ditto, pfedme, apfl, "
@@ -299,9 +299,6 @@ static const struct mfl_job_rule rules[] = {
                  "clients with a model of their own can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 MODELS, always, "", "parallel"},
-        {{"strategy: ditto, pfedme or apfl", "client_state: daemon",
-                 "daemon is not supported yet; write server"},
-                MODELS, kept_by_daemons, "", "client_state"},
         {{"strategy: ditto, pfedme or apfl", "compression",
                  "is for sums of updates, and the server takes those of clients with a model of their own "
                  "one "
@@ -384,8 +381,6 @@ static const struct mfl_job_rule rules[] = {
         {{"selection: assign: modulo", "members.min above 1",
                  "with selection.assign: modulo each client has its daemon, and no team; leave min out"},
                 ANY, least_by_modulo, "parallel", "members"},
-        {{"personal", "client_state: daemon", "daemon is not supported yet; write server"}, ANY,
-                personal_by_daemons, "", "client_state"},
         {{"personal", "compression",
                  "is for sums of updates, and the server takes those of clients with personal layers one by "
                  "one; remove compression"},

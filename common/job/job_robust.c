@@ -495,5 +495,5 @@ bool mfl_job_has_rows(const struct mfl_job *job)
 bool mfl_job_needs_single_updates(const struct mfl_job *job)
 {
         return mfl_job_has_rows(job) || mfl_job_keeps_state(job) || mfl_job_tells_gradients(job) ||
-               job->debug.deltas;
+               mfl_job_is_live(job) || job->debug.deltas;
 }

@@ -157,9 +157,9 @@ static bool cuts_adaptive(const struct mfl_job *job)
         return mfl_job_cuts(job) && job->aggregation.mu_adaptive;
 }
 
-static bool cuts_for_all(const struct mfl_job *job)
+static bool kept_for_all(const struct mfl_job *job)
 {
-        return mfl_job_cuts(job) && !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
+        return !is_local(job) && job->client_state == MFL_CLIENT_STATE_DAEMON;
 }
 
 static bool without(const struct mfl_job *job)
@@ -301,11 +301,11 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "clients that keep a state can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 ANY, mfl_job_cuts, "", "parallel"},
-        {{"compression: top_k", "client_state: daemon without partition: local",
+        {{"client_state: daemon", "partitions other than local",
                  "daemon needs sites that keep their own client: with a population clients move from daemon "
                  "to "
                  "daemon; write server"},
-                ANY, cuts_for_all, "", "client_state"},
+                ANY, kept_for_all, "", "client_state"},
         {{"program", "model: layers, preset or onnx",
                  "trains a model that only it knows: write model: {initial: FILE.safetensors}, whose tensors "
                  "are its params"},

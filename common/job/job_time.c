@@ -129,7 +129,14 @@ static int check_async(const struct mfl_yaml_doc *doc, const struct mfl_job *job
                 return mfl_yaml_fail(doc, mfl_job_find_key(mfl_job_find_key(root, "selection"), "clients"),
                         err, "%s: %u clients train at once; the limit is %u", name, job->selection.clients,
                         MFL_CONCURRENCY_MAX);
-        if (mfl_job_buffer(job) <= job->data.clients)
+        if (mfl_job_is_live(job) && mfl_job_buffer(job) > mfl_job_concurrency(job) &&
+                job->data.partition != MFL_PARTITION_LOCAL)
+                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "buffer"), err,
+                        "%u updates, but only %u clients train at once (selection.clients), and in real time "
+                        "the next "
+                        "ones start when the buffer is full: lower it",
+                        mfl_job_buffer(job), mfl_job_concurrency(job));
+        if (mfl_job_buffer(job) <= job->data.clients || job->data.partition == MFL_PARTITION_LOCAL)
                 return 0;
         const struct mfl_yaml_node *buffer = mfl_job_find_key(aggregation, "buffer");
         return mfl_yaml_fail(doc, buffer ? buffer : mfl_job_find_key(aggregation, "strategy"), err,

@@ -104,6 +104,8 @@ struct mfl_method_ops {
         /* The new params are (1 - share) of the newest ones, and for the rest the client's: those that it started from plus its
          * delta. The round has one client. NULL: d is the mean delta. */
         double (*share)(const struct mfl_job *job, const struct mfl_round_totals *totals);
+        /* The server's own factor of a client's delta, at most 1, which it folds in before the only rounding. Updates come as float32. NULL: 1. */
+        double (*discount)(const struct mfl_job *job, uint32_t staleness);
         /* The numbers that the next round starts with. NULL if n_state is 0. */
         void (*advance)(const struct mfl_job *job, const struct mfl_round_totals *totals, double *state);
 
@@ -146,11 +148,18 @@ static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
         return ops->remember || ops->models || ops->tells || ops->feeds;
 }
 
-/* Vectors of an update that one client makes alone, as floats. */
-static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
+/* Vectors that one client's training makes, as floats; and those of its update: a model of its own may stay at its site. */
+static inline uint32_t mfl_method_trained(const struct mfl_job *job)
 {
         const struct mfl_method_ops *ops = mfl_method_get(job);
         return 1 + (ops->models || ops->tells);
+}
+
+static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
+{
+        const struct mfl_method_ops *ops = mfl_method_get(job);
+        bool stays = ops->models && job->client_state == MFL_CLIENT_STATE_DAEMON;
+        return stays ? 1 : mfl_method_trained(job);
 }
 
 /* The phases, how many; the steps of one, and of all together, for a client of n samples. */
@@ -191,8 +200,8 @@ double mfl_method_clip(const struct mfl_fixed *fixed, const struct mfl_fixed_par
 
 extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_method_adaptive_prox,
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
-        mfl_method_fedbuff, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme, mfl_method_central,
-        mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite, mfl_method_mime,
-        mfl_method_apfl, mfl_method_top_k;
+        mfl_method_fedbuff, mfl_method_fedbuff_live, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme,
+        mfl_method_central, mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite,
+        mfl_method_mime, mfl_method_apfl, mfl_method_top_k;
 
 #endif

@@ -14,8 +14,8 @@
  *                  x <- (1 - alpha s(s_k)) x + alpha s(s_k) y_k
  *
  * Running statistics of norms become the clients' weighted mean (FedAsync: are mixed like all params), as stale sums of changes
- * would swing. FedBuff's factor is the client's real weight and is folded into its delta before the only rounding; FedAsync's is the
- * server's, which has x_k.
+ * would swing. FedBuff's factor is the client's real weight and is folded into its delta before the only rounding: by its daemon, or, in
+ * real time, where nobody knows it before the update has come, by the server. FedAsync's is the server's, which has x_k.
  */
 #include "common/exact/exact.h"
 #include "common/method/method.h"
@@ -39,6 +39,10 @@ static double share(const struct mfl_job *job, const struct mfl_round_totals *to
 const struct mfl_method_ops mfl_method_fedbuff = {
         .weighs = true,
         .weigh = weigh,
+};
+
+const struct mfl_method_ops mfl_method_fedbuff_live = {
+        .discount = discount,
 };
 
 const struct mfl_method_ops mfl_method_fedasync = {

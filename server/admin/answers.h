@@ -33,6 +33,8 @@ void mfl_submit_answer(struct mfl_request *op, struct mfl_session *session);
 void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
 /* move.c: each step of a job's move, on either side. */
 void mfl_operator_move(struct mfl_session *session, uint64_t request, const Mfl__Move *move);
+/* replay.c: a job's committed rounds once more. */
+void mfl_operator_replay(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone);
 /* The params that were coming will not come. Fine without any. */
 void mfl_submission_free(struct mfl_session *session);
 /* daemons.c, drain.c */

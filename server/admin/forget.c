@@ -2,13 +2,19 @@
 /* Exact unlearning: a job runs again as if one of its clients had never been there. The rounds before the client's first turn have the
  * same models again.
  *
- * Happy path: the job's file with one more tombstone -> a new job -> the old one and its models go -> the new one starts with round 1.
+ * Happy path: the job's file with one more tombstone -> a new job, which has the rounds before the client's first turn, up to the newest one
+ * whose checkpoint is kept -> the old one and its models go -> the new one goes on after that round, or starts with round 1.
+ *
+ * The client's first turn is found by drawing the committed rounds again. That needs nothing but the job's file where every round draws
+ * from the whole population (selection uniform, separated or poisson, in real time) and clients keep no state and evaluate nothing; other jobs start with round 1.
  *
  * A crash between the two leaves both jobs, and the old one can be deleted, or the request repeated. A file whose list can't be changed in
  * place is refused, with what to write. */
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "common/cohort/cohort.h"
+#include "common/method/method.h"
 #include "common/settings/yaml_edit.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
@@ -51,6 +57,74 @@ static int text_of(const char *id, const char *text, uint32_t client, char **ret
         return r;
 }
 
+/* ---- where to begin ---- */
+
+static bool draws_alone(const struct mfl_job *spec)
+{
+        return spec->data.partition != MFL_PARTITION_LOCAL && spec->time == MFL_TIME_REAL &&
+               spec->selection.kind <= MFL_SELECT_POISSON && !mfl_job_is_async(spec) &&
+               !mfl_job_keeps_state(spec) && !mfl_memory_is_needed(spec) &&
+               !mfl_method_get(spec)->turn_rounds && spec->evaluation.on != MFL_EVALUATE_CLIENTS;
+}
+
+static int has_turn(const struct mfl_job *spec, const struct mfl_round_record *record, uint32_t client,
+        bool *ret_has, struct mfl_error *err)
+{
+        struct mfl_cohort cohort;
+        const struct mfl_cohort_ask ask = {.job = spec,
+                .population = spec->data.clients,
+                .round = record->round,
+                .attempt = record->attempt};
+        int r = mfl_cohort_draw(&ask, &cohort, err);
+        if (r)
+                return r;
+        for (uint32_t i = 0; i < cohort.n; i++)
+                *ret_has |= cohort.client[i] == client;
+        free(cohort.client);
+        return 0;
+}
+
+/* The newest round before the client's first turn whose checkpoint is whole; *ret_found false: there is none. */
+static int find_round(struct mfl_store *store, const char *id, const struct mfl_job *spec, uint32_t client,
+        struct mfl_store_round *ret_round, bool *ret_found, struct mfl_error *err)
+{
+        bool has = false;
+        uint32_t after = 0, n = 1;
+        int r = 0;
+        while (!r && n && !has && draws_alone(spec)) {
+                struct mfl_store_rounds page = {0};
+                r = mfl_store_round_page(store, id, after, 256, &page, err);
+                n = r ? 0 : page.n;
+                for (uint32_t i = 0; !r && i < n && !has; i++) {
+                        const struct mfl_store_round *round = &page.v[i];
+                        r = has_turn(spec, &round->record, client, &has, err);
+                        after = round->record.round;
+                        if (r || has || !round->kept || mfl_store_round_verify(store, id, round, err))
+                                continue;
+                        *ret_round = *round;
+                        *ret_found = true;
+                }
+                mfl_store_rounds_deinit(&page);
+        }
+        return r;
+}
+
+static int begin_anew(struct mfl_request *op, const struct mfl_store_job *row, struct mfl_error *err)
+{
+        struct mfl_job *spec;
+        struct mfl_store_round at;
+        bool found = false;
+        const char *owner = *row->owner ? row->owner : op->audit.who; /* it stays its owner's, whoever asks */
+        int r = mfl_job_parse(row->text, strlen(row->text), op->job, &spec, err);
+        if (r)
+                return r;
+        r = find_round(op->admin->store, op->job, spec, (uint32_t)op->which, &at, &found, err);
+        mfl_job_free(spec);
+        return r ? r
+                 : mfl_store_job_rewind(op->admin->store, op->job, op->text, found ? &at : NULL, op->token,
+                           owner, op->new_job, err);
+}
+
 static void run_forget(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
@@ -59,9 +133,8 @@ static void run_forget(struct mfl_work *work)
         op->status = mfl_store_job_get(store, op->job, &row, &op->err);
         if (!op->status)
                 op->status = text_of(op->job, row.text, (uint32_t)op->which, &op->text, &op->err);
-        if (!op->status) /* it stays its owner's, whoever asks */
-                op->status = mfl_store_job_clone(store, op->job, op->text, op->token,
-                        *row.owner ? row.owner : op->audit.who, op->new_job, &op->err);
+        if (!op->status)
+                op->status = begin_anew(op, &row, &op->err);
         mfl_store_job_deinit(&row);
         if (op->status == MFL_EXISTS) /* the same request, repeated before the old job was deleted */
                 op->status = 0;

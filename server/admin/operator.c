@@ -40,6 +40,8 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 if (e->clone_job->forget)
                         mfl_operator_forget(session, e->request, e->clone_job);
+                else if (e->clone_job->replay)
+                        mfl_operator_replay(session, e->request, e->clone_job);
                 else
                         mfl_operator_clone(session, e->request, e->clone_job);
                 return true;

@@ -31,7 +31,7 @@ static const char *action_of(const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 return "delete";
         case MFL__ENVELOPE__BODY_CLONE_JOB:
-                return e->clone_job->forget ? "forget" : "clone";
+                return e->clone_job->forget ? "forget" : e->clone_job->replay ? "replay" : "clone";
         case MFL__ENVELOPE__BODY_MOVE:
                 return "move";
         case MFL__ENVELOPE__BODY_DRAIN:

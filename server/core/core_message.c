@@ -74,6 +74,8 @@ static void on_progress(struct mfl_core *core, struct core_daemon *daemon, const
         if (!task) {
                 /* Nobody wants the task: cancel it to free the device. A task of an earlier boot may still
                  * be wanted: the agent compares it with the tasks that it gets next. */
+                if (mfl_core_stands(core, msg->progress.task))
+                        return;
                 if (msg->progress.task >> 32 != core->options.boot) {
                         daemon->resumes = true;
                         return;

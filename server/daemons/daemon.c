@@ -302,8 +302,8 @@ static struct mfl_params *params_for(struct mfl_daemons *daemons, struct mfl_ses
         if (task->kind == MFL_TASK_TRAIN) {
                 ret_extra->grid = params->grid;
                 ret_extra->n_grid = params->n_grid;
-                ret_extra->state_digest = mfl_params_site_state(params, task->items[0]);
         }
+        ret_extra->state_digest = mfl_params_site_state(params, task->items[0]);
         if (inside) {
                 memcpy(peer->inline_digest, task->params_digest, MFL_DIGEST_BYTES);
                 mfl_server_job_cost_bytes(job, session->conn, 0, bytes);

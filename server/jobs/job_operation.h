@@ -44,10 +44,16 @@ struct job_operation {
                         uint32_t population;
                         uint64_t virtual_us;
                         struct job_private private;
-                        bool opened; /* a secure sum */
+                        bool opened;                  /* a secure sum */
+                        struct mfl_arrival *arrivals; /* recorded of versions that are not committed */
+                        uint32_t n_arrivals;
                 } prepare;
-                uint32_t slot;                   /* add, ahead */
-                struct mfl_round_totals totals;  /* apply */
+                uint32_t slot; /* add, ahead */
+                struct {
+                        struct mfl_round_totals totals; /* apply */
+                        const struct mfl_arrival *arrivals;
+                        uint32_t n_arrivals;
+                };
                 const struct mfl_leader *leader; /* note, unmask */
                 struct {
                         const int64_t *memory;

@@ -153,6 +153,27 @@ static int list_versions(const struct mfl_server_job *job, struct mfl_store_resu
         return 0;
 }
 
+/* What is recorded of an asynchronous job's versions in real time, after the newest one. */
+static int list_arrivals(
+        const struct mfl_server_job *job, uint32_t newest, struct job_operation *op, struct mfl_error *err)
+{
+        int r = mfl_job_is_live(job->spec) ? mfl_store_arrivals_get(job->jobs->store, job->id, newest,
+                                                     &op->prepare.arrivals, &op->prepare.n_arrivals, err)
+                                           : 0;
+        for (uint32_t i = 0; !r && i < op->prepare.n_arrivals; i++)
+                if (!mfl_calendar_arrival_valid(job->spec, &op->prepare.arrivals[i]))
+                        r = mfl_fail(err, MFL_INVALID, "%s: what is recorded of version %u is impossible",
+                                job->id, op->prepare.arrivals[i].version);
+        return r;
+}
+
+static int list_past(struct job_operation *op, struct mfl_store_resume *resume,
+        struct mfl_runtime_options *options, struct mfl_runtime_version **ret_v, struct mfl_error *err)
+{
+        int r = list_versions(op->job, resume, options, ret_v, err);
+        return r ? r : list_arrivals(op->job, resume->round, op, err);
+}
+
 static void store_prepared(struct job_operation *op)
 {
         struct mfl_server_job *job = op->job;
@@ -208,7 +229,7 @@ static void run_prepare(struct mfl_work *work)
                         mfl_fail(&op->err, -EIO, "%s: the checkpoint of round %u was damaged since the start",
                                 job->id, job->committed);
         if (!op->status)
-                op->status = list_versions(job, &resume, &options, &versions, &op->err);
+                op->status = list_past(op, &resume, &options, &versions, &op->err);
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status && !(op->status = tell_bad(job, &op->err)))
@@ -243,6 +264,7 @@ static void done_prepare(struct mfl_work *work)
         if (op->status || work->cancelled) {
                 mfl_runtime_close(op->prepare.runtime);
                 mfl_graph_free(op->prepare.graph);
+                free(op->prepare.arrivals);
                 op->event.kind = MFL_EV_JOB_PREPARE_FAILED;
                 op->event.later = op->status == MFL_STORE_FULL || op->status == MFL_STORE_AGAIN;
                 mfl_job_operation_end(op);
@@ -284,9 +306,13 @@ static void done_prepare(struct mfl_work *work)
         op->event.job_ready.select_seed = op->prepare.private.select_seed;
         op->event.job_ready.last_round = op->prepare.private.last_round;
         op->event.job_ready.opened = op->prepare.opened;
+        op->event.job_ready.arrivals = op->prepare.arrivals;
+        op->event.job_ready.n_arrivals = op->prepare.n_arrivals;
         memcpy(op->event.method, mfl_runtime_method(job->runtime), sizeof op->event.method);
         mfl_params_unref(params);
+        struct mfl_arrival *arrivals = op->prepare.arrivals;
         mfl_job_operation_end(op);
+        free(arrivals);
 }
 
 void mfl_server_job_prepare(struct mfl_server_job *job, const struct mfl_core_action *action)

@@ -26,7 +26,11 @@ void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
 static void run_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        op->status = mfl_job_private_release(op->job, op->round, &op->totals, &op->event, &op->err);
+        op->status = op->n_arrivals ? mfl_store_arrivals_put(op->job->jobs->store, op->job->id, op->round,
+                                              op->arrivals, op->n_arrivals, &op->err)
+                                    : 0;
+        if (!op->status)
+                op->status = mfl_job_private_release(op->job, op->round, &op->totals, &op->event, &op->err);
         if (!op->status)
                 op->status = mfl_runtime_apply(
                         op->job->runtime, &op->totals, op->event.digest, op->event.method, &op->err);
@@ -56,6 +60,8 @@ void mfl_server_job_apply(struct mfl_server_job *job, const struct mfl_core_acti
         if (!op)
                 return;
         op->totals = action->totals;
+        op->arrivals = action->arrivals;
+        op->n_arrivals = action->n_arrivals;
         op->round = action->round;
         mfl_job_operation_start(op, &job->jobs->loop->compute);
 }

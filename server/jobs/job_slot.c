@@ -33,6 +33,7 @@ void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_acti
                 .weight = action->slot.weight,
                 .item = action->slot.item,
                 .steps = action->slot.steps,
+                .staleness = action->slot.staleness,
                 .state = action->slot.state,
                 .encoding = action->slot.encoding};
         mfl_assert(action->slot.slot < mfl_runtime_slots(job->runtime) && action->slot.grant);

@@ -25,6 +25,7 @@ static const struct table {
         {"client_states", "job", " "},
         {"job_partitions", "job", " "},
         {"job_contracts", "job", " "},
+        {"arrivals", "job", " "},
         {"lines", "job", " seq "},
 };
 

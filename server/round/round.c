@@ -5,6 +5,7 @@
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
+#include "server/live/live.h"
 #include "server/round/round_phase.h"
 #include "server/round/round_secure.h"
 #include "server/round/round_store.h"
@@ -116,7 +117,8 @@ void mfl_round_job_ready(struct mfl_core *core, struct core_job *job, const stru
                                                                           : job->spec->seed;
         job->last_round = event->job_ready.last_round;
         job->skip_round = event->job_ready.opened ? job->committed + 1 : 0;
-        if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_bases(job, event)) {
+        if (!job->slots || recall_clients(job, event->job_ready.memory) || recall_bases(job, event) ||
+                mfl_live_recall(job, event)) {
                 core->error = -ENOMEM;
                 return;
         }
@@ -180,6 +182,8 @@ static const char *why_over(const struct mfl_core *core, const struct core_job *
 {
         if (!job->count[ITEM_OPEN] && !job->count[ITEM_ASSIGNED])
                 return job->count[ITEM_MISSING] ? "daemons are missing" : "all done";
+        if (mfl_live_is_full(job))
+                return "its buffer is full";
         if (job->deadline_ms != CORE_NEVER && core->now_ms >= job->deadline_ms)
                 return "deadline";
         return impossible(core, job) ? "no daemon can do the rest" : NULL;

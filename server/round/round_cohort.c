@@ -8,6 +8,7 @@
 #include "common/cohort/draw.h"
 #include "common/method/method.h"
 #include "common/partition/partition.h"
+#include "server/live/live.h"
 
 static int set_items(struct core_job *job, uint32_t n)
 {
@@ -204,6 +205,8 @@ static int set_items_train(struct core_job *job, struct mfl_error *err)
 {
         if (job->skip_round == job->round)
                 return set_items(job, 0);
+        if (mfl_job_is_live(job->spec))
+                return mfl_live_items(job, err);
         if (mfl_core_job_is_local(job))
                 return pick_local(job, job->spec->selection.clients, job->spec->selection.kind);
         struct mfl_cohort cohort;

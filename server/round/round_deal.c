@@ -3,6 +3,7 @@
 #include "server/round/round_deal.h"
 
 #include "server/round/round_left.h"
+#include "server/live/live.h"
 #include "server/round/round_share.h"
 #include "server/round/round_speed.h"
 #include "server/round/round_team.h"
@@ -34,6 +35,8 @@ uint32_t mfl_round_size(const struct core_job *job)
         /* Superfluous daemons are given back at once: nobody knows yet how many shards there are, or who joins whom. */
         if (job->phase == PHASE_EVAL_WAIT || ranks > 1)
                 return UINT32_MAX;
+        if (mfl_job_is_live(job->spec))
+                return mfl_job_concurrency(job->spec);
         return mfl_job_cohort_size(job->spec, job->spec->data.clients);
 }
 
@@ -126,7 +129,7 @@ static void give(struct mfl_core *core, struct core_job *job, struct core_daemon
         uint32_t most = items_of_task(job);
         for (uint32_t i = 0, taken; i < n; i += taken) {
                 taken = job->base ? 1 : MFL_MIN(n - i, most);
-                while (job->base && taken < MFL_MIN(n - i, most) &&
+                while (job->base && !mfl_job_is_live(job->spec) && taken < MFL_MIN(n - i, most) &&
                         job->base[v[i + taken]] == job->base[v[i]])
                         taken++;
                 mfl_core_task_give(core, job, daemon, v + i, taken);
@@ -264,8 +267,21 @@ static void deal_local(struct mfl_core *core, struct core_job *job)
         }
 }
 
+/* What a daemon works on already stays its own. */
+static void deal_standing(struct mfl_core *core, struct core_job *job)
+{
+        for (uint32_t i = 0; job->phase == PHASE_TRAIN && i < job->n_items; i++) {
+                struct core_daemon *owner =
+                        job->items[i].state == ITEM_OPEN ? mfl_live_owner(core, job, i) : NULL;
+                if (owner)
+                        mfl_core_task_give(core, job, owner, &i, 1);
+        }
+}
+
 static void deal(struct mfl_core *core, struct core_job *job)
 {
+        if (job->n_standing)
+                deal_standing(core, job);
         if (job->spec->data.partition == MFL_PARTITION_LOCAL) {
                 deal_local(core, job);
                 return;
@@ -316,4 +332,6 @@ void mfl_round_deal(struct mfl_core *core, struct core_job *job)
                         task->unmeasured = true; /* small pieces look slow, and a better measurement exists */
         if (!core->error)
                 send_new(core, job, old);
+        if (job->n_standing)
+                mfl_live_settle(core, job);
 }

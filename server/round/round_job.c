@@ -2,6 +2,7 @@
 /* A job from its beginning to its end, and what people are told about it. */
 #include "server/round/round_job.h"
 
+#include "server/live/live.h"
 #include "server/round/round_scores.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
@@ -94,7 +95,10 @@ void mfl_round_apply(struct mfl_core *core, struct core_job *job)
                 job->calendar = next;
         }
         job->virtual_us = job->record.virtual_end_us;
-        mfl_core_act(core, MFL_ACT_APPLY, job)->totals = totals;
+        struct mfl_core_action *action = mfl_core_act(core, MFL_ACT_APPLY, job);
+        action->totals = totals;
+        action->arrivals = job->arrivals;
+        action->n_arrivals = job->n_arrivals;
         mfl_core_trace(core, job, "round %u: the updates of weight %llu are applied", job->round,
                 (unsigned long long)job->weight_counted);
 }
@@ -112,6 +116,7 @@ void mfl_round_job_fail(
                 mfl_core_task_cancel(core, task, reason);
                 mfl_core_task_take(core, task, ITEM_OPEN);
         }
+        mfl_live_end(core, job, reason);
         while (job->n_leased)
                 mfl_core_unlease(core, job->leased[job->n_leased - 1]);
         mfl_core_job_move(job, PHASE_OVER);
@@ -219,6 +224,7 @@ void mfl_round_free(struct mfl_core *core, struct core_job *job)
         free(job->memory);
         free(job->calendar);
         free(job->calendar_next);
+        mfl_live_free(job);
         free(job->bases);
         free(job->weights);
         free(job);

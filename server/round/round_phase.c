@@ -4,6 +4,7 @@
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
+#include "server/live/live.h"
 #include "server/round/round_scores.h"
 #include "server/round/round_secure.h"
 #include "server/round/round_store.h"
@@ -139,7 +140,8 @@ static void drop_work(struct mfl_core *core, struct core_job *job, const char *r
         while (job->tasks) {
                 struct core_task *task = job->tasks;
                 job->tasks = task->job_next;
-                mfl_core_task_cancel(core, task, reason);
+                if (!mfl_live_keep(core, job, task))
+                        mfl_core_task_cancel(core, task, reason);
                 for (uint32_t i = 0; i < task->n_items; i++)
                         if (task->updates[i] && task->updates[i]->state < UPDATE_ADDING)
                                 mfl_core_update_drop(core, task->updates[i]);
@@ -245,6 +247,7 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
                 core->error = -ENOMEM;
                 return;
         }
+        mfl_live_close(job);
         drop_work(core, job, "the round is over");
         if (job->spoilt && (secure == ROUND_SECURE_NONE || secure == ROUND_SECURE_RETRY)) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);

@@ -4,6 +4,7 @@
 
 #include "common/base/states.h"
 #include "server/round/round_job.h"
+#include "server/live/live.h"
 
 #define RETRY_MS 5000
 
@@ -100,6 +101,7 @@ void mfl_round_committed(struct mfl_core *core, struct core_job *job, bool ok, c
         *store = (struct core_store){.retry_ms = CORE_NEVER};
         mfl_core_trace(core, job, "round %u is committed", job->committed);
         if (job->committed == job->spec->rounds) {
+                mfl_live_end(core, job, "the job is done");
                 mfl_core_job_move(job, PHASE_OVER);
                 mfl_round_reason(core, job, MFL_JOB_DONE, "%s", "");
                 return;

@@ -161,6 +161,7 @@ struct mfl_upload {
         uint64_t task, weight;
         uint64_t item;               /* for single updates */
         uint64_t steps;              /* of the client's local training, where the method counts them */
+        uint32_t staleness;          /* of its update */
         struct mfl_site_state state; /* client_state daemon: what the client's site keeps */
         enum mfl_encoding encoding;
 };

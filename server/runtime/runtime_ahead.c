@@ -18,8 +18,8 @@ bool mfl_slot_ahead(struct mfl_runtime *rt, uint32_t slot)
         struct mfl_slot *s = &rt->slots[slot];
         bool due = false;
         mfl_slots_lock(rt);
-        if (rt->sums && !rt->fed && s->block && !s->n_writing && s->n_extents && !s->extents[0].begin &&
-                !s->wrong) {
+        if (rt->sums && !rt->fed && !rt->method->discount && s->block && !s->n_writing && s->n_extents &&
+                !s->extents[0].begin && !s->wrong) {
                 uint64_t unit = STRIP_ELEMENTS * mfl_element_bytes(s->upload.encoding);
                 /* A client's own model, behind the delta, is not added. */
                 uint64_t whole = rt->n * mfl_element_bytes(s->upload.encoding);

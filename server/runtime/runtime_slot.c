@@ -214,6 +214,14 @@ static int add_fed(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_
                            (size_t)rt->n, rt->sums, err);
 }
 
+/* With the server's own factor, which is known only now: nothing of it was added ahead. */
+static int add_discounted(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
+{
+        double real = (double)s->upload.weight * rt->method->discount(rt->spec, s->upload.staleness);
+        return mfl_fixed_parts_add_real(&rt->fixed, &rt->graph->statistics, 0, s->upload.weight, real,
+                s->block->memory, (size_t)rt->n, rt->sums, err);
+}
+
 static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
 {
         const void *memory = s->block->memory;
@@ -223,6 +231,8 @@ static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl
         }
         bool fits = s->upload.weight <= rt->fixed.weight_max - rt->weight_added;
         int r = rt->told ? mfl_told_check(rt, memory, err) : 0;
+        if (rt->method->discount)
+                return fits ? add_discounted(rt, s, err) : refuse_weight(rt, s, err);
         if (!r && rt->fed)
                 return fits ? add_fed(rt, s, err) : refuse_weight(rt, s, err);
         if (!r && rt->states)

@@ -3,6 +3,7 @@
 #ifndef MFL_SERVER_STATE_ACTION_H
 #define MFL_SERVER_STATE_ACTION_H
 
+#include "common/cohort/calendar.h"
 #include "common/job/job_record.h"
 #include "common/method/method.h"
 #include "proto/message.h"
@@ -72,12 +73,18 @@ struct mfl_core_action {
                         uint64_t task;
                         uint32_t update;
                         uint64_t bytes, weight;
-                        uint64_t item;  /* single updates: the client, which orders the spill file */
-                        uint64_t steps; /* of the client, where the method counts them */
+                        uint64_t item;      /* single updates: the client, which orders the spill file */
+                        uint64_t steps;     /* of the client, where the method counts them */
+                        uint32_t staleness; /* of its update */
                         struct mfl_site_state state; /* client_state daemon */
                         enum mfl_encoding encoding;
                 } slot;
-                struct mfl_round_totals totals; /* APPLY */
+                struct {
+                        struct mfl_round_totals totals; /* APPLY */
+                        /* Real time: what counts, which is recorded before it is applied; it stays as it is until APPLIED. */
+                        const struct mfl_arrival *arrivals;
+                        uint32_t n_arrivals;
+                };
                 const struct mfl_leader
                         *leader; /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
                 struct {

@@ -84,6 +84,20 @@ const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i)
         return job->base ? job->bases[job->base[i] % mfl_job_bases(job->spec)] : job->digest;
 }
 
+uint32_t mfl_core_item_round(const struct core_job *job, uint32_t i)
+{
+        return job->base && mfl_job_is_live(job->spec) ? job->base[i] + 1 : job->round;
+}
+
+bool mfl_core_stands(const struct mfl_core *core, uint64_t task)
+{
+        for (const struct core_job *job = core->jobs; job; job = job->next)
+                for (uint32_t i = 0; i < job->n_standing; i++)
+                        if (job->standing[i].task == task)
+                                return true;
+        return false;
+}
+
 uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i)
 {
         return job->calendar && job->base ? job->round - 1 - job->base[i] : 0;

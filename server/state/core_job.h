@@ -47,6 +47,12 @@ struct core_item {
         struct core_task *task; /* ASSIGNED */
 };
 
+/* Work of a round that is over which a daemon goes on with, because it is to count in a later one (real time). */
+struct core_standing {
+        uint64_t item, task, owner_key, owner_instance;
+        uint32_t base;
+};
+
 /* Legal changes are in core_job.c. */
 enum core_phase {
         PHASE_DATA,       /* waits for a daemon with the data set */
@@ -153,7 +159,13 @@ struct core_job {
         uint8_t (*bases)[MFL_DIGEST_BYTES];
         uint32_t *base, staleness; /* staleness: the largest */
         uint64_t *weights;         /* asynchronous: of the updates that count, by staleness */
-        uint64_t virtual_us;       /* virtual time: when the newest round that is applied ended */
+        /* Real time (server/live/live.h): what counts in the round at hand, in the order in which it came; what is recorded
+         * of rounds that are not committed, ascending; and what daemons go on with. */
+        struct mfl_arrival *arrivals, *recorded;
+        uint32_t n_arrivals, n_recorded;
+        struct core_standing *standing;
+        uint32_t n_standing, standing_capacity;
+        uint64_t virtual_us; /* virtual time: when the newest round that is applied ended */
         uint32_t n_items, count[ITEM_STATES_];
         struct core_task *tasks;
         struct core_group *groups;
@@ -211,5 +223,10 @@ void mfl_core_items_clear(struct core_job *job);
 const uint8_t *mfl_core_item_params(const struct core_job *job, uint32_t i);
 /* Asynchronous jobs; else 0. */
 uint32_t mfl_core_item_staleness(const struct core_job *job, uint32_t i);
+/* What daemons know as the round of the item's training. In real time, a client that is under way does not know the round it will
+ * count in: it is the one after its params'. */
+uint32_t mfl_core_item_round(const struct core_job *job, uint32_t i);
+/* Whether the task is work that a daemon goes on with between rounds. */
+bool mfl_core_stands(const struct mfl_core *core, uint64_t task);
 
 #endif

@@ -3,6 +3,7 @@
 #ifndef MFL_SERVER_STATE_EVENT_H
 #define MFL_SERVER_STATE_EVENT_H
 
+#include "common/cohort/calendar.h"
 #include "common/measure/tally.h"
 #include "common/method/method.h"
 #include "proto/message.h"
@@ -110,6 +111,9 @@ struct mfl_core_event {
                         uint64_t virtual_us; /* when that round ended in virtual time */
                         const int64_t *
                                 memory; /* common/cohort/memory.h or calendar.h, as CHECKPOINT stored it; NULL: none yet; borrowed */
+                        /* Asynchronous jobs in real time: what is recorded of versions after `committed`, ascending; borrowed. */
+                        const struct mfl_arrival *arrivals;
+                        uint32_t n_arrivals;
                 } job_ready;
                 struct mfl_daemon_info *daemon;   /* DAEMON_UP, REFUSED; borrowed */
                 const struct mfl_msg *msg;        /* MESSAGE; borrowed */

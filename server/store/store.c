@@ -160,6 +160,10 @@ static const char *const schema_steps[] = {
         "CREATE TABLE moves (token TEXT PRIMARY KEY, job TEXT NOT NULL, outward INTEGER NOT NULL, peer TEXT "
         "NOT NULL,"
         " there TEXT NOT NULL, time_ms INTEGER NOT NULL, sum INTEGER) WITHOUT ROWID;"
+        /* The order in which clients' updates came that made an asynchronous job's version: 12 bytes each. */
+        "CREATE TABLE arrivals (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
+        " version INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, version)) WITHOUT "
+        "ROWID;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

@@ -124,6 +124,14 @@ int mfl_store_token_used(
 /* Adds a job with the same initial params and text, or with another text; NULL: the same. */
 int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *text, const char *token,
         const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* Adds a clone with another text that has the rounds up to `at`, whose files are there, and goes on after it. NULL: from the start. */
+struct mfl_store_round;
+int mfl_store_job_rewind(struct mfl_store *store, const char *id, const char *text,
+        const struct mfl_store_round *at, const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES],
+        struct mfl_error *err);
+/* Adds a clone that makes the first `rounds` rounds again, with the clients that are recorded of them, and then stops. */
+int mfl_store_job_replay(struct mfl_store *store, const char *id, uint32_t rounds, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* The first DONE, FAILED or STOPPED sets finished_ms. These states also remove a checkpoint that was not committed. */
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
         const char *reason, struct mfl_error *err);
@@ -368,6 +376,16 @@ int mfl_store_partition_put(struct mfl_store *store, const char *id, const char 
 int mfl_store_partition_list(struct mfl_store *store, const char *id,
         struct mfl_store_partitions *ret_partitions, struct mfl_error *err);
 void mfl_store_partitions_deinit(struct mfl_store_partitions *partitions);
+
+/* ---- arrivals ---- */
+/* The order in which the updates of a version came, of an asynchronous job in real time (common/cohort/calendar.h); they are written before
+ * the version is made, and never changed. */
+struct mfl_arrival;
+int mfl_store_arrivals_put(struct mfl_store *store, const char *id, uint32_t version,
+        const struct mfl_arrival *v, uint32_t n, struct mfl_error *err);
+/* Of versions above `after`, ascending. *ret_v: the caller frees it; NULL if there are none. */
+int mfl_store_arrivals_get(struct mfl_store *store, const char *id, uint32_t after,
+        struct mfl_arrival **ret_v, uint32_t *ret_n, struct mfl_error *err);
 
 /* ---- contracts ---- */
 /* What the input of a job's model is (common/contract/contract.h), as text that the store does not interpret. MFL_NOT_FOUND:

@@ -122,4 +122,20 @@ int mfl_store_upload_place(struct mfl_store_upload *upload, const char *id, stru
 /* MFL_NOT_FOUND when there is no such job. Under the mutex. */
 int mfl_store_check_job(struct mfl_store *store, const char *id, struct mfl_error *err);
 
+#define MFL_STORE_ROUND_COLUMNS                                                                              \
+        "round, attempt, evaluated, loss, accuracy, train_loss, train_accuracy, eval_samples, samples, "     \
+        "weight, "                                                                                           \
+        "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
+        "committed_ms, file, "                                                                               \
+        "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
+        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
+        "states_lost, choice, measures"
+
+/* store_arrivals.c, in a transaction: the new job has the rounds of the old one up to that one, and its checkpoint. */
+int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,
+        const struct mfl_store_round *at, struct mfl_error *err);
+/* store_arrivals.c, in a transaction: the new job repeats the first `rounds` of the old one, and then stops. */
+int mfl_store_replay(
+        struct mfl_store *store, const char *from, const char *to, uint32_t rounds, struct mfl_error *err);
+
 #endif

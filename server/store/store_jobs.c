@@ -141,6 +141,7 @@ struct request {
         const char *name, *text;
         const char *clone_of;          /* NULL: submitted */
         const char *new_text;          /* of a clone, if its text is another; else NULL */
+        uint32_t replayed;             /* of a clone: rounds that it makes again; 0: it is none of those */
         const uint8_t *initial_sha256; /* NULL: none, or not known */
         bool has_initial;
         uint8_t asked[MFL_SHA256_BYTES]; /* identifies the request */
@@ -154,7 +155,10 @@ static const char *operator_of(const struct request *q)
 
 static int digest_request(struct request *q, struct mfl_error *err)
 {
-        const char *kind = q->clone_of ? "clone" : "submit", *what = q->clone_of ? q->clone_of : q->text;
+        const char *kind = q->replayed   ? "replay"
+                           : q->clone_of ? "clone"
+                                         : "submit",
+                   *what = q->clone_of ? q->clone_of : q->text;
         struct mfl_sha256 sha = {0};
         int r = mfl_sha256_init(&sha, err);
         if (!r)
@@ -315,19 +319,28 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
         return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
 }
 
-static int clone_job(struct mfl_store *store, const char *from, const char *text, const char *token,
-        const char *owner, char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+/* What a new job takes over from an old one. */
+struct clone {
+        const char *from, *text;               /* text NULL: the same */
+        uint32_t replayed;                     /* rounds that it makes again; 0: none of those */
+        const struct mfl_store_round *rewound; /* it goes on after that one; NULL: from the start */
+};
+
+static int clone_job(struct mfl_store *store, const struct clone *clone, const char *token, const char *owner,
+        char ret_id[MFL_JOB_ID_BYTES], char id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
         struct mfl_store_job job = {{0}};
+        const char *from = clone->from;
         int r = mfl_store_sums_check_job(store->db, from, err);
         if (!r)
                 r = get_job(store, from, &job, err);
         struct request q = {.token = token,
                 .owner = owner,
                 .name = job.name,
-                .text = text ? text : job.text,
+                .text = clone->text ? clone->text : job.text,
                 .clone_of = from,
-                .new_text = text,
+                .new_text = clone->text,
+                .replayed = clone->replayed,
                 .has_initial = job.has_initial,
                 .initial_sha256 = job.initial_known ? job.initial_sha256 : NULL};
         if (!r)
@@ -340,21 +353,46 @@ static int clone_job(struct mfl_store *store, const char *from, const char *text
                 r = link_initial(store, from, id, err);
         if (!r && job.has_initial && job.initial_known)
                 r = give_initial(store, id, job.initial_sha256, err);
+        if (!r && clone->replayed)
+                r = mfl_store_replay(store, from, id, clone->replayed, err);
+        if (!r && clone->rewound)
+                r = mfl_store_rewind(store, from, id, clone->rewound, err);
         mfl_store_job_deinit(&job);
+        return r;
+}
+
+static int add_clone(struct mfl_store *store, const struct clone *clone, const char *token, const char *owner,
+        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        char id[MFL_JOB_ID_BYTES];
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_end(store, clone_job(store, clone, token, owner, ret_id, id, err), err);
+        if (!r)
+                memcpy(ret_id, id, sizeof id);
         return r;
 }
 
 int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *text, const char *token,
         const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        char id[MFL_JOB_ID_BYTES];
-        int r = mfl_store_begin(store, err);
-        if (r)
-                return r;
-        r = mfl_store_end(store, clone_job(store, from, text, token, owner, ret_id, id, err), err);
-        if (!r)
-                memcpy(ret_id, id, sizeof id);
-        return r;
+        return add_clone(store, &(struct clone){.from = from, .text = text}, token, owner, ret_id, err);
+}
+
+int mfl_store_job_replay(struct mfl_store *store, const char *from, uint32_t rounds, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        mfl_assert(rounds);
+        return add_clone(store, &(struct clone){.from = from, .replayed = rounds}, token, owner, ret_id, err);
+}
+
+int mfl_store_job_rewind(struct mfl_store *store, const char *from, const char *text,
+        const struct mfl_store_round *at, const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES],
+        struct mfl_error *err)
+{
+        return add_clone(
+                store, &(struct clone){.from = from, .text = text, .rewound = at}, token, owner, ret_id, err);
 }
 
 /* Removes what a round that was never committed has left of a job that is over now. */

@@ -5,14 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#define ROUND_COLUMNS                                                                                        \
-        "round, attempt, evaluated, loss, accuracy, train_loss, train_accuracy, eval_samples, samples, "     \
-        "weight, "                                                                                           \
-        "clients, clients_rejected, daemons, started_ms, ended_ms, digest, bytes_up, bytes_down, "           \
-        "committed_ms, file, "                                                                               \
-        "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
-        "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
-        "states_lost, choice, measures"
 /* Best first. NULL (not a number) counts as the worst. */
 #define BEST_ORDER "ORDER BY accuracy DESC NULLS LAST, loss ASC NULLS LAST, round DESC LIMIT 1"
 
@@ -100,7 +92,7 @@ static int insert_round(
         uint8_t measures[sizeof(struct measures_head) + sizeof rec->measures.v];
         size_t measures_bytes = write_measures(&rec->measures, measures);
         return mfl_db_run(store->db, err,
-                "INSERT OR REPLACE INTO rounds (job, " ROUND_COLUMNS
+                "INSERT OR REPLACE INTO rounds (job, " MFL_STORE_ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
                 "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
                 "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35, ?36)",
@@ -169,7 +161,8 @@ int mfl_store_round_list(struct mfl_store *store, const char *id, uint32_t after
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
 {
         return list_rounds(store,
-                "SELECT * FROM (SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND round > ?2 AND "
+                "SELECT * FROM (SELECT " MFL_STORE_ROUND_COLUMNS
+                " FROM rounds WHERE job = ?1 AND round > ?2 AND "
                 "superseded = 0 ORDER BY round DESC LIMIT ?3) ORDER BY round",
                 id, after, limit, ret_rounds, err);
 }
@@ -178,7 +171,8 @@ int mfl_store_round_page(struct mfl_store *store, const char *id, uint32_t after
         struct mfl_store_rounds *ret_rounds, struct mfl_error *err)
 {
         return list_rounds(store,
-                "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND round > ?2 AND superseded = 0 "
+                "SELECT " MFL_STORE_ROUND_COLUMNS
+                " FROM rounds WHERE job = ?1 AND round > ?2 AND superseded = 0 "
                 "ORDER BY round LIMIT ?3",
                 id, after, limit, ret_rounds, err);
 }
@@ -189,7 +183,7 @@ static int list_kept(
 {
         struct rounds_reader reader = {{0}};
         int r = mfl_db_query(store->db, on_round, &reader, err,
-                "SELECT " ROUND_COLUMNS
+                "SELECT " MFL_STORE_ROUND_COLUMNS
                 " FROM rounds WHERE job = ?1 AND kept = 1 AND superseded = 0 ORDER BY round",
                 "t", id);
         if (r)
@@ -209,17 +203,20 @@ static int on_single(struct mfl_db_row *row, void *user, struct mfl_error *err)
 static int find_round(struct mfl_store *store, const char *id, int64_t which, bool kept_only,
         struct mfl_store_round *round, struct mfl_error *err)
 {
-        const char *sql =
-                "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
-                "AND round = ?3";
+        const char *sql = "SELECT " MFL_STORE_ROUND_COLUMNS
+                          " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
+                          "AND round = ?3";
         if (which == MFL_STORE_NEWEST)
-                sql = "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
+                sql = "SELECT " MFL_STORE_ROUND_COLUMNS
+                      " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
                       "AND ?3 = -1 ORDER BY round DESC LIMIT 1";
         else if (which == MFL_STORE_BEST)
-                sql = "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
+                sql = "SELECT " MFL_STORE_ROUND_COLUMNS
+                      " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
                       "AND ?3 = -2 AND evaluated " BEST_ORDER;
         else if (which == MFL_STORE_EVALUATED)
-                sql = "SELECT " ROUND_COLUMNS " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
+                sql = "SELECT " MFL_STORE_ROUND_COLUMNS
+                      " FROM rounds WHERE job = ?1 AND superseded = 0 AND kept >= ?2 "
                       "AND ?3 = -3 AND evaluated ORDER BY round DESC LIMIT 1";
         return mfl_db_query(store->db, on_single, round, err, sql, "tii", id, (int64_t)kept_only, which);
 }

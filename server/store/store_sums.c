@@ -29,6 +29,7 @@ static const struct table {
         {"round_nodes", "job || ', round ' || round || ', node ' || node",
                 "job = NEW.job AND round = NEW.round AND node = NEW.node", false},
         {"round_scores", "job || ', round ' || round", "job = NEW.job AND round = NEW.round", false},
+        {"arrivals", "job || ', version ' || version", "job = NEW.job AND version = NEW.version", true},
         {"releases", "job || ', round ' || round",
                 "job = NEW.job AND round = NEW.round AND digest = NEW.digest", true},
         {"spent", "data || ', ' || job", "data = NEW.data AND job = NEW.job", true},

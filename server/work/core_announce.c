@@ -14,6 +14,8 @@
 static void answer_unknown(struct mfl_core *core, struct core_daemon *daemon, const struct mfl_announce *a)
 {
         struct core_job *job = mfl_core_job(core, a->job);
+        if (mfl_core_stands(core, a->task)) /* it is asked for again, with a new number, or taken back */
+                return;
         enum mfl_refused code = MFL_REFUSED_UNKNOWN;
         const char *reason = "no such task";
         if (job && job->phase != PHASE_OVER) {
@@ -37,7 +39,8 @@ static void answer_unknown(struct mfl_core *core, struct core_daemon *daemon, co
 static const char *find_fault(const struct core_task *task, const struct mfl_announce *a)
 {
         const struct core_job *job = task->job;
-        if (task->kind != MFL_TASK_TRAIN || a->round != job->round || strcmp(a->job, job->id) != 0)
+        if (task->kind != MFL_TASK_TRAIN || a->round != mfl_core_item_round(job, task->index[0]) ||
+                strcmp(a->job, job->id) != 0)
                 return "it is not for that task";
         if (!a->item_count || a->item_first >= task->n_items ||
                 a->item_count > task->n_items - a->item_first || a->update >= task->n_items)
@@ -91,7 +94,8 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                                                          : "this job wants int64";
         if (!a->weight || a->weight / n_clients >= MFL_WEIGHT_MAX)
                 return "impossible weight";
-        if (a->weight > job->fixed.weight_max - job->weight_claimed)
+        /* In real time more come than are granted a slot, where the sums' limit is checked. */
+        if (!mfl_job_is_live(job->spec) && a->weight > job->fixed.weight_max - job->weight_claimed)
                 return "the round's weights exceed their limit";
         return NULL;
 }

@@ -79,8 +79,9 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
                 items[i] = job->items[trained->index[i]].item;
         struct mfl_task *t = &mfl_core_send(core, task->daemon, MFL_MSG_TASK)->task;
         *t = (struct mfl_task){.task = task->number,
-                .round = job->round,
+                .round = mfl_core_item_round(job, trained->index[0]),
                 .kind = task->kind,
+                .stands = task->kind == MFL_TASK_TRAIN && mfl_job_is_live(job->spec),
                 .n_items = trained->n_items,
                 .items = items,
                 .n_params = job->n_params,
@@ -93,7 +94,7 @@ static void send_task(struct mfl_core *core, const struct core_task *task, bool 
         mfl_strcpy(t->job, sizeof t->job, job->id);
         const uint8_t *digest = mfl_core_item_params(job, trained->index[0]);
         memcpy(t->params_digest, digest, MFL_DIGEST_BYTES);
-        t->staleness = mfl_core_item_staleness(job, trained->index[0]);
+        t->staleness = t->stands ? 0 : mfl_core_item_staleness(job, trained->index[0]);
         memcpy(t->frozen_digest, job->frozen_digest, MFL_DIGEST_BYTES);
         if (grouped && task->group)
                 mfl_core_group_describe(task, &t->group);

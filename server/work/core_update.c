@@ -67,6 +67,7 @@ struct mfl_core_action *mfl_core_update_act(
         }
         for (uint32_t i = 0; i < a->item_count; i++) { /* its first accepted client */
                 action->slot.item = task->job->items[task->index[a->item_first + i]].item;
+                action->slot.staleness = mfl_core_item_staleness(task->job, task->index[a->item_first + i]);
                 if (i >= a->n_rejected || a->rejected[i].item != action->slot.item)
                         break;
         }
@@ -160,6 +161,10 @@ static void finish_items(struct mfl_core *core, struct core_update *update, bool
                 mfl_assert(item->state == ITEM_ASSIGNED && item->task == task);
                 bool rejected = r < a->n_rejected && a->rejected[r].item == item->item;
                 r += rejected;
+                if (job->arrivals && ok && !rejected)
+                        job->arrivals[job->n_arrivals++] = (struct mfl_arrival){.client = item->item,
+                                .version = job->round,
+                                .base = job->base[task->index[i]]};
                 if (job->losses && ok && !rejected)
                         job->losses[task->index[i]] = a->losses[i - a->item_first];
                 mfl_core_item_set(job, task->index[i], ok && !rejected ? ITEM_COUNTED : ITEM_REJECTED, NULL);

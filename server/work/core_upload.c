@@ -87,6 +87,15 @@ static void take_slot(struct mfl_core *core, struct core_update *update, uint32_
                 trace_grant(core, update);
 }
 
+/* In real time, a version takes so many updates and no more: the others wait for the next one. */
+static bool has_place(const struct core_job *job)
+{
+        uint32_t n = job->count[ITEM_COUNTED];
+        for (uint32_t s = 0; s < job->n_slots; s++)
+                n += job->slots[s].update != NULL;
+        return !mfl_job_is_live(job->spec) || n < job->n_wanted;
+}
+
 void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
 {
         give_up_stalled(core, job);
@@ -95,7 +104,7 @@ void mfl_core_slots_grant(struct mfl_core *core, struct core_job *job)
         if (core->now_ms >= job->memory_ms)
                 job->memory_ms = 0;
         for (uint32_t s = 0; s < job->n_slots && job->queue_head && !job->memory_ms; s++)
-                if (!job->slots[s].update)
+                if (!job->slots[s].update && has_place(job))
                         take_slot(core, job->queue_head, s);
         uint64_t next_ms = CORE_NEVER;
         if (job->phase == PHASE_TRAIN)

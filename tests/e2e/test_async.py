@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients that don't wait for each other, in virtual time: FedBuff and FedAsync. tests/lib/cohorts.py has the calendar, independently."""
+"""Clients that don't wait for each other: FedBuff and FedAsync, in virtual time (tests/lib/cohorts.py has the calendar, independently), and
+in real time, where the server's record has the order of arrival."""
+import contextlib
 import itertools
+import sqlite3
+import struct
 
 import numpy as np
 import pytest
@@ -29,15 +33,16 @@ def durations():
     return [cohorts.model_duration(SEED, k, 400 // CLIENTS, MODEL['mu'], MODEL['sigma'], MODEL['speed']) for k in range(CLIENTS)]
 
 
-def recomputed(turns, step):
-    """The params after each version. step(newest, [(base, trained, staleness)]): arrays of the weights, then of the biases."""
+def recomputed(turns, step, shuffled=lambda version, base: version):
+    """The params after each version. step(newest, [(base, trained, staleness)]): arrays of the weights, then of the biases. shuffled: the round
+    whose draws a client's batches are."""
     x, y = synthetic((1, 8, 8), 4, 400, 1, 0)
     parts = [trained for trained, _ in parts_of(SEED, 400, CLIENTS)]
     params = [(uniform_init(SEED, 0, 256, 64).reshape(4, 64), uniform_init(SEED, 1, 4, 64))]
     for r, (_, _, arrived, _) in enumerate(turns, 1):
         updates = []
         for k, base in sorted(arrived.items()):
-            order = Stream(SEED, SHUFFLE, k, r * 65536).shuffled(parts[k])
+            order = Stream(SEED, SHUFFLE, k, shuffled(r, base) * 65536).shuffled(parts[k])
             batches = [order[at:at + 10] for at in range(0, len(order), 10)]
             updates.append((params[base], train_locally(*params[base], x, y, batches, 0.1, lambda: Momentum(0)), r - 1 - base))
         params.append(tuple(step(params[-1][i], [(b[i], t[i], s) for b, t, s in updates]) for i in (0, 1)))
@@ -143,7 +148,9 @@ def test_frozen_layers_and_initial_params(two_daemons):
 
 
 @pytest.mark.parametrize('change, why', [
-    ({'time': None, 'trace': None}, 'aggregation.strategy: clients that don\'t wait for each other are supported in virtual time alone: add time: virtual'),
+    ({'time': None, 'trace': None, 'compression': {'up': 'lossless'}}, 'compression.up: is for sums of updates, and in real time'),
+    ({'time': None, 'trace': None, 'aggregation': {'buffer': 13}}, 'aggregation.buffer: 13 updates, but only 12 clients train at once'),
+    ({'time': None}, 'trace: is only used with time: virtual'),
     ({'selection': {'kind': 'weighted'}}, 'selection.kind: is for rounds'),
     ({'selection': {'over': 1.3}}, 'selection.over: is for rounds'),
     ({'aggregation': {'buffer': 21}}, "aggregation.buffer: fedbuff's buffer of 21 updates of as many clients never fills: the population has 20"),
@@ -161,7 +168,7 @@ def test_frozen_layers_and_initial_params(two_daemons):
     ({'compression': {'up': {'bits': 8}}}, 'compression.up: bits need the mean'),
     ({'personal': {'layers': ['fc1']}}, 'personal: needs a strategy that averages'),
     ({'simulation': {'attack': 'ipm', 'share': 0.2}}, 'simulation: changes rows of updates'),
-    ({'data': {'partition': 'local', 'clients': None}}, 'time: '),
+    ({'data': {'partition': 'local', 'clients': None}}, 'time: virtual time has a trace'),
 ])
 def test_bad_jobs_are_refused(folder, change, why):
     doc = h.job_doc(**FEDBUFF)
@@ -201,3 +208,74 @@ def test_a_buffer_that_never_fills_is_told(two_daemons):
     table = 'client,duration,on\n' + ''.join('%d,5,%s\n' % (k, '0-4' if k > 2 else '') for k in range(CLIENTS))
     job = c.submit(**{**FEDBUFF, 'trace': {'csv': table, 'day': '10s'}})
     assert 'only 3 of the 4 updates of its buffer ever arrive' in c.wait_job(job, 30, state='failed')['reason']
+
+
+# ---- real time ----
+
+REAL = {k: v for k, v in JOB.items() if k not in ('time', 'trace')}
+
+
+def recorded(c, job):
+    """Per version: {client: the version that it started from}."""
+    with contextlib.closing(sqlite3.connect(c.state_dir + '/mfl.db')) as db:
+        rows = db.execute('SELECT body FROM arrivals WHERE job = ? ORDER BY version', (job,)).fetchall()
+    return [dict(struct.unpack('<QI', body[i:i + 12]) for i in range(0, len(body), 12)) for body, in rows]
+
+
+@pytest.mark.parametrize('kind', ['fedbuff', 'fedasync'])
+def test_real_time_is_the_algorithm_of_its_record(cluster, kind):
+    """One daemon is slower than the others, and old updates come."""
+    c = cluster(3)
+    c.wait_daemons(3)
+    settings = {'fedbuff': FEDBUFF, 'fedasync': FEDASYNC}[kind]
+    job, digests = c.run_job(60, rounds=8, **{**REAL, **{k: settings[k] for k in ('aggregation', 'selection')}})
+    turns = [(0, 0, arrived, 0) for arrived in recorded(c, job)]
+    buffer = settings['aggregation'].get('buffer', 1)
+    assert len(turns) == 8 and all(len(t[2]) == buffer for t in turns)
+    assert any(r - base for r, t in enumerate(turns) for base in t[2].values())  # 12 start together, and fewer make a version
+
+    def step(x, updates):
+        if kind == 'fedbuff':
+            return x + sum((t - b) / np.sqrt(1 + s) for b, t, s in updates) / len(updates)
+        (_, trained, s), = updates
+        return x + 0.6 / np.sqrt(1 + s) * (trained - x)
+    expected = recomputed(turns, step, lambda version, base: base + 1)
+    w, b = pulled(c, job).values()
+    assert np.abs(w - expected[-1][0]).max() < 1e-5 and np.abs(b - expected[-1][1]).max() < 1e-5
+    rounds = c.mfl_json('show', job)['rounds']
+    assert [r['staleness_max'] for r in rounds] == [max(r - base for base in t[2].values()) for r, t in enumerate(turns)]
+    again = c.mfl_json('replay', job)
+    assert again['same'] and again['rounds'] == 8 and c.digests(again['job']) == digests and recorded(c, again['job']) == recorded(c, job)
+
+
+def test_sites_in_real_time(cluster):
+    """Each site is a client; one of them is away for a while."""
+    c = cluster(0)
+    for i in range(3):
+        c.start_daemon('d%d' % i, node='n%d' % i, data=(h.TINY.replace('seed=1', 'seed=%d' % (i + 1)),))
+    c.wait_daemons(3)
+    job, digests = c.run_job(60, model='logistic', data={'partition': 'local', 'clients': None}, rounds=8, evaluation={'every': 4},
+                             aggregation={'strategy': 'fedbuff', 'buffer': 2})
+    assert all(len(arrived) == 2 for arrived in recorded(c, job))
+    c.daemons['d1'].kill()
+    c.start_daemon('d1', node='n1', data=(h.TINY.replace('seed=1', 'seed=2'),))
+    c.wait_daemons(3)
+    assert c.mfl_json('replay', job)['same']
+
+
+def test_a_replay_of_rounds(two_daemons):
+    """Of any other job the rounds follow from its file; a job that has stopped is made as far as it came. Another model is told."""
+    c = two_daemons
+    job, digests = c.run_job(60, model='logistic', rounds=3)
+    again = c.mfl_json('replay', job)
+    assert again['same'] and again['replays'] == job and c.digests(again['job']) == digests
+    at = c.begin(model='logistic', data={'clients': 3})
+    c.wait_info(at, lambda i: i['round'] >= 2, 30, 'two rounds')
+    c.stop_job(at)
+    n = len(c.digests(at))
+    again = c.mfl_json('replay', at)
+    assert again['same'] and again['rounds'] == n and c.info(again['job'])['state'] == 'stopped'
+    assert 'have the same models' in c.mfl('replay', job).stdout
+    waits = c.submit(model='logistic', data={'name': 'nowhere'})
+    assert 'no committed round' in h.mfl('replay', waits, server=c.address, status=None).stderr
+    c.stop_job(waits)

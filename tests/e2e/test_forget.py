@@ -40,6 +40,7 @@ def test_the_models_of_a_job_that_never_had_the_client(cluster, name):
         turns = turns_of(c, job)
         client = sorted(turns[4] - turns[1] - turns[2] - turns[3])[0]
         first = 4
+    before = c.mfl_json('show', job)['rounds']
     told = c.mfl_json('forget', job, str(client))
     assert told['replaces'] == job and told['client'] == client
     new = told['job']
@@ -50,6 +51,9 @@ def test_the_models_of_a_job_that_never_had_the_client(cluster, name):
     c.daemons['d1'].kill()
     c.wait_job(new, 60)
     rest = c.digests(new)
+    rounds = c.mfl_json('show', new)['rounds']
+    same = [a['committed_unix_ms'] == b['committed_unix_ms'] for a, b in zip(before, rounds)]
+    assert same == [first > r and name == 'fedavg' for r in range(1, 7)]  # it goes on after the checkpoint before the client's first turn
     if first:
         assert rest[:first - 1] == digests[:first - 1] and rest[first - 1] != digests[first - 1]
         assert all(client not in clients for clients in turns_of(c, new).values())
@@ -61,6 +65,18 @@ def test_the_models_of_a_job_that_never_had_the_client(cluster, name):
     c.wait_job(other, 60)
     with c.operator() as o:
         assert '[%d, 0]' % client in o.request('show_job', {'job': other})['text']
+
+
+def test_no_checkpoint_before_the_first_turn(cluster):
+    """It begins with round 1, as the file alone decides."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    job, digests = c.run_job(**{**JOB, 'checkpoints': {'keep': 0}, 'evaluation': {'every': 0}})
+    client = sorted(turns_of(c, job)[2] - turns_of(c, job)[1])[0]
+    before = c.mfl_json('show', job)['rounds']
+    new = c.mfl_json('forget', job, str(client))['job']
+    c.wait_job(new, 60)
+    assert before[0]['committed_unix_ms'] != c.mfl_json('show', new)['rounds'][0]['committed_unix_ms'] and c.digests(new)[0] == digests[0]
 
 
 def test_rounds_of_nobody_change_nothing(cluster):

@@ -267,7 +267,7 @@ REFUSED = [
     ({'aggregation': {'strategy': 'mime', 'alpha': 1}}, 'aggregation.alpha: is not used by mime'),
     ({'aggregation': {'strategy': 'apfl', 'alpha': 1.5}}, 'aggregation.alpha: is the share'),
     ({'aggregation': {'strategy': 'apfl', 'lambda': 1}}, 'aggregation.lambda: is not used by apfl'),
-    ({**APFL, 'client_state': 'daemon'}, 'client_state: daemon is not supported yet'),
+    ({**APFL, 'client_state': 'daemon'}, 'client_state: daemon needs sites that keep their own client'),
     ({**APFL, 'parallel': {'grain': 5}}, 'parallel: clients with a model of their own'),
     ({**APFL, 'personal': {'layers': ['*.bias']}}, 'personal: needs a strategy that averages'),
 ]

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clients with a model of their own: FedRep, Ditto and pFedMe are their papers, recomputed in numpy and in plain PyTorch; what does not
 depend on them stays FedAvg's to the bit; one model and the same models of clients whoever trains; what is refused."""
+import os
+import shutil
+
 import numpy as np
 import pytest
 
+import mfl_harness as h
 from federated import SHUFFLE, Stream, loss_of, parts_of, pulled, synthetic, uniform_init
 from test_personal import NORMED, SIZES, UNEVEN, states_of
 
@@ -269,7 +273,7 @@ REFUSED = [
     ({**PFEDME, 'selection': {'kind': 'power-of-choice', 'clients': 2, 'candidates': 4}}, 'selection.kind: these choose clients by their losses'),
     ({**DITTO, **FEDREP}, 'personal: needs a strategy that averages'),
     ({**DITTO, 'parallel': {'grain': 5}}, 'parallel: clients with a model of their own'),
-    ({**DITTO, 'client_state': 'daemon'}, 'client_state: daemon is not supported yet; write server'),
+    ({**DITTO, 'client_state': 'daemon'}, 'client_state: daemon needs sites that keep their own client'),
     ({**PFEDME, 'compression': {'up': 'lossless'}}, 'compression.up: is for sums of updates'),
 ]
 
@@ -287,3 +291,47 @@ def test_a_model_that_diverges_is_named(two_daemons):
                              aggregation={'strategy': 'ditto', 'lambda': 1000}, limits={'retries': 0})
     two_daemons.wait_job(job, 30, state='failed')
     assert 'its own model is not finite' in two_daemons.mfl('logs', job).stdout
+
+
+AT_SITES = {**KINDS, 'apfl': {'aggregation': {'strategy': 'apfl'}}, 'fedper': {'personal': {'layers': ['*.bias']}}}
+
+
+@pytest.mark.parametrize('kind', AT_SITES)
+def test_what_stays_at_sites(tmp_path, cluster, kind):
+    """The same models and scores as when the server keeps it; whoever is killed; and a site that has lost it begins anew, which its round says."""
+    c = cluster(0)
+
+    def start(name):
+        data = h.TINY.replace(':80:1', ':80:%s' % name[1])
+        c.start_daemon(name, more=['--state-dir', str(tmp_path / name)], node=name, data=(data,))
+    for name in ('d1', 'd2'):
+        start(name)
+    c.wait_daemons(2)
+    job = {**JOB, **AT_SITES[kind], 'data': {'partition': 'local', 'clients': None}, 'selection': {'daemons': {'min': 2}}}
+    at_sites, digests = c.run_job(60, rounds=4, client_state='daemon', **job)
+    at_server, same = c.run_job(60, rounds=4, client_state='server', **job)
+    assert digests == same and len(set(digests)) == 4
+    pair = [c.mfl_json('show', j)['rounds'] for j in (at_sites, at_server)]
+    assert [r['loss'] for r in pair[0]] == [r['loss'] for r in pair[1]] and [r['states_lost'] for r in pair[0]] == [0] * 4
+    if kind in ('ditto', 'pfedme', 'apfl'):  # their own models don't travel
+        assert c.rounds(at_sites)[3]['bytes_up'] < 0.6 * c.rounds(at_server)[3]['bytes_up']
+    assert os.path.getsize(os.path.join(c.state_dir, 'jobs', at_sites, 'clients.f32')) == 0
+
+    killed = c.begin(client_state='daemon', **job)
+    for r in (2, 4):
+        c.wait_info(killed, lambda i, r=r: i['round'] >= r, 30, 'round %d' % r)
+        c.server.kill()
+        c.start_server()
+        c.daemons['d1'].kill()
+        start('d1')
+    c.finish(killed, client_state='daemon', **job)
+
+    lost = c.begin(client_state='daemon', **job)
+    c.wait_info(lost, lambda i: i['round'] >= 2, 30, 'round 2')
+    c.daemons['d1'].kill()
+    shutil.rmtree(tmp_path / 'd1' / 'states')
+    at = c.info(lost)['round']
+    start('d1')
+    c.wait_info(lost, lambda i: i['round'] >= at + 2, 30, 'two more rounds')
+    c.stop_job(lost)
+    assert sum(r['states_lost'] for r in c.mfl_json('show', lost)['rounds']) == 1

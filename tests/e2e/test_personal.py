@@ -179,7 +179,7 @@ REFUSED = [
     ({'evaluation': {}}, "personal: the server has no client's personal layers"),
     ({'aggregation': {'strategy': 'fedprox', 'mu': 'adaptive'}}, 'aggregation.mu: adaptive is not supported with personal layers'),
     ({'parallel': {'grain': 5}}, 'parallel: clients with personal layers'),
-    ({'client_state': 'daemon'}, 'client_state: daemon is not supported yet; write server'),
+    ({'client_state': 'daemon'}, 'client_state: daemon needs sites that keep their own client'),
     ({'compression': {'up': 'lossless'}}, 'compression.up: is for sums of updates'),
 ] + [({'aggregation': {'strategy': s}}, 'personal: needs a strategy that averages')
      for s in ('scaffold', 'feddyn', 'fednova', 'qfedavg', 'median', 'krum')]

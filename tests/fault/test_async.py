@@ -49,3 +49,43 @@ def test_a_rotten_checkpoint_is_passed_over(cluster):
     c.rot_newest(at)
     c.start_server()
     c.finish(at, **job)
+
+
+REAL = {k: v for k, v in COMMON.items() if k not in ('time', 'trace')}
+
+
+@pytest.mark.parametrize('kind', JOBS)
+def test_real_time_is_replayed(cluster, kind):
+    """Whoever is killed, and when: what the record says gives the same versions."""
+    c = cluster(3)
+    c.wait_daemons(3)
+    at = c.begin(**{**REAL, **JOBS[kind]})
+    c.harass(kind + ' in real time', times=6, pause=0.5)
+    n = c.wait_info(at, lambda i: True, 10, 'an answer')['round']
+    c.wait_info(at, lambda i: i['round'] >= n + 3, 30, 'three more versions')
+    c.stop_job(at)
+    assert c.mfl_json('replay', at)['same']
+
+
+def test_real_time_killed_at_each_step(cluster):
+    """Of recording what came, of making a version of it, and of storing that; a replay that is killed is the same, too."""
+    c = cluster(1)
+    at = c.begin(**{**REAL, **JOBS['fedbuff']})
+    c.wait_info(at, lambda i: i['round'] >= 1, 30, 'a version')
+    for point in ('before-write', 'before-rename', 'after-rename', 'before-db-commit', 'after-db-commit'):
+        for n in (1, 2, 3):
+            c.server.kill()
+            c.start_server({'MFL_FAULT': '%s:%d:exit' % (point, n)}, ready=False)
+            assert c.server.wait(30) == h.FAULT_STATUS, c.server.log()[-1000:]
+            c.start_server()
+    n = c.wait_info(at, lambda i: True, 10, 'an answer')['round']
+    c.wait_info(at, lambda i: i['round'] >= n + 5, 30, 'five more versions')
+    c.stop_job(at)
+    digests = c.digests(at)
+    with c.operator() as o:
+        again = o.request('clone_job', {'job': at, 'replay': True})['job']
+    c.wait_info(again, lambda i: i['round'] >= 2, 30, 'two versions')
+    c.server.kill()
+    c.start_server()
+    c.wait_job(again, 60, state='stopped')
+    assert c.digests(again) == digests

@@ -56,7 +56,7 @@ def drop_sums(db):
     """As it was before there were checksums."""
     db.execute('UPDATE jobs SET token = (SELECT token FROM tokens WHERE job = jobs.id LIMIT 1)')
     for table in ('tokens', 'deleted', 'round_scores', 'releases', 'spent', 'job_contracts', 'inquiries', 'model_names',
-                  'model_versions', 'model_aliases', 'state_files'):
+                  'model_versions', 'model_aliases', 'state_files', 'moves', 'arrivals'):
         db.execute('DROP TABLE ' + table)
     db.execute("DELETE FROM meta WHERE key IN ('commits', 'schema_sum')")
     for table in tables_of(db):

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who takes part in a round: draws against exact probabilities, durations, virtual time, and what is remembered of clients. */
 #include "tests/lib/test.h"
+#include "common/cohort/calendar.h"
 #include "common/cohort/cohort.h"
 #include "common/cohort/draw.h"
 #include "common/cohort/duration.h"
+#include "common/method/method.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -525,6 +527,71 @@ static void what_makes_no_sense_is_refused(void **state)
                 "j.yaml:7: selection.candidates: is not used by uniform; remove it");
 }
 
+/* ---- real time ---- */
+
+#define LIVE "aggregation: {strategy: fedbuff, buffer: 2, staleness_max: 1}\nselection: {clients: 4}\n"
+
+static bool has(const union mfl_calendar_row *rows, uint64_t client, uint32_t base)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 1; i <= 4; i++)
+                n += rows[i].client == client + 1 && rows[i].base == base;
+        return n == 1;
+}
+
+/* Places stay with who trains; who is too stale leaves; the others start from the newest version, each once. */
+static void places_are_filled_in_real_time(void **state)
+{
+        (void)state;
+        struct mfl_job *job = parse(HEAD DATA(9) LIVE);
+        assert_true(mfl_job_is_live(job) && mfl_job_needs_single_updates(job) && mfl_calendar_rows(job) == 5);
+        assert_true(mfl_method_get(job)->discount && !mfl_method_get(job)->weighs);
+        union mfl_calendar_row none[5] = {{.word = {0}}}, rows[5], again[5];
+        struct mfl_cohort_ask ask = {.job = job, .population = 9, .round = 1};
+        uint32_t dropped = 7;
+        assert_int_equal(mfl_calendar_fill(&ask, none, NULL, 0, rows, &dropped), 0);
+        assert_true(!dropped && mfl_calendar_valid(job, rows, 0) && rows[4].client);
+        uint64_t left = rows[2].client - 1, arrived = rows[1].client - 1;
+        rows[1] = rows[3] = (union mfl_calendar_row){.word = {0}};
+        ask.round = 2;
+        assert_int_equal(mfl_calendar_fill(&ask, rows, NULL, 0, again, &dropped), 0);
+        assert_true(!dropped && has(again, left, 0) && again[1].base == 1 && again[3].base == 1);
+        assert_true(mfl_calendar_valid(job, again, 1) && mfl_calendar_oldest(job, again, 1) == 0);
+        ask.round = 3; /* base 0 would be two versions late */
+        assert_int_equal(mfl_calendar_fill(&ask, again, NULL, 0, rows, &dropped), 0);
+        assert_true(dropped == 2 && !has(rows, left, 0) && has(rows, again[1].client - 1, 1));
+
+        const uint64_t sites[] = {3, arrived + 100, UINT64_MAX - 1};
+        assert_int_equal(mfl_calendar_fill(&ask, none, sites, 3, rows, &dropped), 0);
+        assert_true(has(rows, 3, 2) && has(rows, UINT64_MAX - 1, 2) && !rows[4].client);
+        mfl_job_free(job);
+}
+
+static void places_follow_a_record(void **state)
+{
+        static const struct mfl_arrival record[] = {{.client = 5, .version = 2, .base = 0},
+                {.client = 1, .version = 2, .base = 1}, {.client = 5, .version = 3, .base = 2},
+                {.client = 8, .version = 3, .base = 1}};
+        (void)state;
+        struct mfl_job *job = parse(HEAD DATA(9) LIVE);
+        struct mfl_error err = {{0}};
+        union mfl_calendar_row rows[5];
+        const struct mfl_cohort_ask ask = {.job = job, .population = 9, .round = 2};
+        assert_int_equal(mfl_calendar_refill(&ask, record, 4, rows, &err), 0);
+        assert_true(has(rows, 5, 0) && has(rows, 1, 1) && has(rows, 8, 1) && !rows[4].client);
+        const struct mfl_arrival twice[] = {record[0], record[0]};
+        assert_int_equal(mfl_calendar_refill(&ask, twice, 2, rows, &err), MFL_INVALID);
+        struct mfl_arrival one = record[0];
+        assert_true(mfl_calendar_arrival_valid(job, &one));
+        one.client = 9;
+        assert_false(mfl_calendar_arrival_valid(job, &one));
+        one = (struct mfl_arrival){.client = 1, .version = 4, .base = 1};
+        assert_false(mfl_calendar_arrival_valid(job, &one)); /* too stale */
+        one.base = 4;
+        assert_false(mfl_calendar_arrival_valid(job, &one));
+        mfl_job_free(job);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -544,6 +611,8 @@ int main(void)
                 cmocka_unit_test(oort_explores_then_exploits),
                 cmocka_unit_test(oort_weighs_loss_and_duration),
                 cmocka_unit_test(what_makes_no_sense_is_refused),
+                cmocka_unit_test(places_are_filled_in_real_time),
+                cmocka_unit_test(places_follow_a_record),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -250,7 +250,7 @@ static void every_table_has_checksums(void **state)
                          "FROM sqlite_master m WHERE type = 'table' AND name NOT LIKE 'sqlite%'",
                          ""),
                 &err);
-        assert_int_equal(n, 22);
+        assert_int_equal(n, 23);
         mfl_db_close(db);
         state_bed_deinit(&bed);
 }

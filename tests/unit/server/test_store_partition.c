@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions in the store: the newest word on a population and of each site; and rounds page by page.
- */
+/* Partitions in the store: the newest word on a population and of each site; rounds page by page; the order in which updates came. */
 #include "tests/unit/server/fixture.h"
 
 #include <stdio.h>
 
+#include "common/cohort/calendar.h"
 #include "server/store/store.h"
 
 static void ok(int r, const struct mfl_error *err)
@@ -101,11 +101,50 @@ static void rounds_come_page_by_page(void **state)
         fixture_deinit(&f);
 }
 
+/* Of versions after a round; a job that replays others has those of its rounds, and stops after them. */
+static void arrivals_are_kept(void **state)
+{
+        static const struct mfl_arrival made[] = {{.client = 7, .version = 1},
+                {.client = UINT64_MAX, .version = 1}, {.client = 2, .version = 2, .base = 1}};
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct mfl_arrival *v = NULL;
+        struct mfl_store_job row;
+        char a[MFL_JOB_ID_BYTES], b[MFL_JOB_ID_BYTES];
+        uint32_t n = 0;
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        struct mfl_store *store = open_store(f.dir);
+        ok(mfl_store_job_add(store, "a", "name: a", "", "bob", NULL, a, &err), &err);
+        ok(mfl_store_arrivals_get(store, a, 0, &v, &n, &err), &err);
+        assert_true(!v && !n);
+        ok(mfl_store_arrivals_put(store, a, 1, made, 1, &err), &err); /* a version that is begun again */
+        ok(mfl_store_arrivals_put(store, a, 1, made, 2, &err), &err);
+        ok(mfl_store_arrivals_put(store, a, 2, made + 2, 1, &err), &err);
+        ok(mfl_store_job_replay(store, a, 1, "", "ann", b, &err), &err);
+        for (int i = 0; i < 3; i++) {
+                ok(mfl_store_arrivals_get(store, i < 2 ? a : b, i == 1, &v, &n, &err), &err);
+                assert_int_equal(n, i == 0 ? 3 : i == 1 ? 1 : 2);
+                for (uint32_t k = 0; k < n; k++) {
+                        const struct mfl_arrival *want = &made[k + (i == 1 ? 2 : 0)];
+                        assert_true(v[k].client == want->client && v[k].version == want->version &&
+                                    v[k].base == want->base);
+                }
+                free(v);
+        }
+        ok(mfl_store_job_get(store, b, &row, &err), &err);
+        assert_int_equal(row.stop_after, 1);
+        mfl_store_job_deinit(&row);
+        assert_int_equal(mfl_store_arrivals_put(store, "j-999999", 1, made, 1, &err), MFL_NOT_FOUND);
+        mfl_store_close(store);
+        fixture_deinit(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(words_are_kept),
                 cmocka_unit_test(rounds_come_page_by_page),
+                cmocka_unit_test(arrivals_are_kept),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
