@@ -280,6 +280,7 @@ READS.update({torch.Tensor.scatter_: "scatter", torch.Tensor.scatter_add_: "scat
               torch.nn.functional.embedding: "embedding", torch.Tensor.__getitem__: "getitem"})
 MOVES = {"add", "sub", "__add__", "__sub__", "clamp", "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "repeat", "flatten", "transpose",
          "permute", "t", "__getitem__", "contiguous", "clone", "detach"}
+NUMBERS = {"float", "mul", "__mul__", "__rmul__", "div", "__truediv__", "eq", "__eq__"}  # which take a place as a number
 PLACES_MAX, ORDERED_MAX = 256, 1 << 22  # that are compared with each other; comparisons
 
 
@@ -298,7 +299,7 @@ class _Places(torch.overrides.TorchFunctionMode):
         name, plain = ORDERS.get(func), lambda: func(*args, **kwargs)
         out = self.order(name, plain, *args, **kwargs) if name else None
         called, known = getattr(func, "__name__", ""), any(self.knows(a) for a in _flat(args, kwargs))
-        if known and (func in READS or called in MOVES or called in ("long", "int", "to")):
+        if known and (func in READS or called in MOVES or called in NUMBERS or called in ("long", "int", "to")):
             args, kwargs = [self.made(a) for a in args], {k: self.made(a) for k, a in kwargs.items()}
         constant = READS.get(func) in ("gather", "scatter", "scatter_add")
         if out is None and func in READS and (constant or known):
@@ -566,8 +567,10 @@ def _plain_functions():
     """Adaptive pools whose windows differ, as means of slices, bags of tokens, as reductions of their embeddings, and norms over
     neighbouring channels, as sums: no exporter writes them in another way that has a gradient, or without loops and volumes."""
     functional, patches = torch.nn.functional, []
-    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean")):
-        def pool(x, output_size, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
+    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean"), ("adaptive_max_pool1d", "amax"), ("adaptive_max_pool2d", "amax")):
+        def pool(x, output_size, return_indices=False, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
+            if return_indices:
+                return plain(x, output_size, True)
             sizes = (output_size,) * rank if isinstance(output_size, int) else tuple(output_size)
             dims = [(d - rank, int(x.shape[d - rank]), n) for d, n in enumerate(sizes) if n is not None]
             if all(size % n == 0 for _, size, n in dims):

@@ -179,15 +179,15 @@ class Padded(nn.Module):
 
 
 class Partial(nn.Module):
-    """A frozen weight with a bias that is trained."""
+    """A norm with a frozen scale and a shift that is trained."""
 
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(8, 4)
-        self.fc.weight.requires_grad_(False)
+        self.fc, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+        self.norm.weight.requires_grad_(False)
 
     def forward(self, x):
-        return self.fc(x)
+        return self.norm(self.fc(x))
 
 
 class Siamese(nn.Module):
@@ -729,7 +729,7 @@ class Written(nn.Module):
         y = torch.zeros_like(x)
         y[:, 1:3] = x[:, :2] * 2
         y[:, 5] = 0.5
-        y = y * ((x > 0) ^ (x.flip(1) > 0)) + (torch.round(x) == 1) * x.square() + torch.minimum(x, -x)
+        y = y * ((x > 0) ^ (x.flip(1) > 0)) * x.argmax(1, keepdim=True).float() + (torch.round(x) == 1) * x.square() + torch.minimum(x, -x)
         return self.fc(torch.lerp(y, x, 0.3) + torch.cat([torch.diff(x, dim=1), torch.hstack([x[:, :1]])], 1))
 
 
@@ -765,7 +765,7 @@ if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or
     PROVED.update({"codebook": (Codebook, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
-    "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"),
+    "partial": (Partial, VECTOR, "norm.bias is trained, but norm.weight is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
 }

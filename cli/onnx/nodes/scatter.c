@@ -74,12 +74,45 @@ int mfl_onnx_scatter(struct onnx *o)
         return mfl_onnx_output(o, 0, v);
 }
 
+/* Computed values at constant places: a view of them. */
+static int gather_view(struct onnx *o, struct onnx_value *data)
+{
+        struct onnx_value *view, *out, *v, before;
+        struct onnx_tensor *numbers;
+        int r = mfl_onnx_resolve(o, data, &view);
+        if (r || (r = mfl_onnx_fold_new(o, &data->shape, true, &numbers)))
+                return r;
+        for (int64_t i = 0; i < numbers->count; i++)
+                mfl_onnx_fold_put(numbers, i, (double)i);
+        before = *data;
+        data->tensor = numbers; /* which of them is where */
+        r = mfl_onnx_fold_gather_elements(o);
+        *data = before;
+        out = r ? NULL : mfl_onnx_find(o, mfl_onnx_node(o)->output[0]);
+        if (!out)
+                return r;
+        int uses = out->uses;
+        int32_t *map = mfl_onnx_alloc(o, (size_t)out->tensor->count + 1, sizeof *map);
+        if (!map)
+                return onnx_memory(o);
+        for (int64_t i = 0; i < out->tensor->count; i++)
+                map[i] = (int32_t)mfl_onnx_number(out->tensor, i);
+        if ((r = mfl_onnx_view(o, view, &out->shape, map, &v)))
+                return r;
+        *out = *v;
+        out->uses = uses;
+        out->node = o->node;
+        return 0;
+}
+
 /* Equal numbers, whatever the indices: the token types of Hugging Face's models. */
 int mfl_onnx_gather_elements(struct onnx *o)
 {
-        const struct onnx_value *data = mfl_onnx_input(o, 0), *at = mfl_onnx_input(o, 1);
+        struct onnx_value *data = mfl_onnx_input(o, 0), *at = mfl_onnx_input(o, 1);
         struct onnx_tensor *t;
         bool same = true;
+        if (!data->tensor && at && at->tensor && at->tensor->i)
+                return gather_view(o, data);
         for (int64_t i = 1; data->tensor && i < data->tensor->count; i++)
                 same = same && mfl_onnx_number(data->tensor, i) == mfl_onnx_number(data->tensor, 0);
         if (!same || !data->tensor || data->tensor->count < 1 || data->tensor->param || !at)
