@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """LoRA of a GPT-2 of 124 M parameters, two daemons of one host, beside PyTorch with peft in two processes.
 
-    TORCH_PYTHON bench/lora_gpt2.py [--layers 12] [--positions 64] [--rounds 3] [--steps 4] [--rank 8]
+    TORCH_PYTHON bench/lora_gpt2.py [--layers 12] [--width 768] [--vocabulary 50257] [--positions 64] [--rounds 4] [--steps 4] [--rank 8]
 
 Needs an interpreter with torch, transformers and peft. Weights are drawn from a seed, tokens too; nothing is downloaded. Adapters are on
 the attention's projections (c_attn). In each of several turns mfl trains a job, and then both PyTorch processes train as many steps as often, at
@@ -19,22 +19,21 @@ import time
 import benchlib as bench
 
 sys.path.insert(0, str(bench.HERE.parent / "python"))
-VOCABULARY = 50257
 
 
 def model(options):
     import torch
     import transformers
     torch.manual_seed(1)
-    config = transformers.GPT2Config(n_layer=options.layers, n_positions=options.positions, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0,
-                                     use_cache=False)
+    config = transformers.GPT2Config(n_layer=options.layers, n_embd=options.width, vocab_size=options.vocabulary, n_positions=options.positions,
+                                     attn_pdrop=0, embd_pdrop=0, resid_pdrop=0, use_cache=False, bos_token_id=0, eos_token_id=0)
     return transformers.GPT2LMHeadModel(config)
 
 
 def tokens(options, n):
     import torch
     torch.manual_seed(2)
-    return torch.randint(0, VOCABULARY, (n, options.positions + 1))
+    return torch.randint(0, options.vocabulary, (n, options.positions + 1))
 
 
 def torch_child(options):
@@ -50,7 +49,7 @@ def torch_child(options):
         for s in range(steps):
             rows = data[s % options.steps * options.batch:][:options.batch]
             out = net(input_ids=rows[:, :-1]).logits
-            loss = torch.nn.functional.cross_entropy(out.reshape(-1, VOCABULARY), rows[:, 1:].reshape(-1))
+            loss = torch.nn.functional.cross_entropy(out.reshape(-1, options.vocabulary), rows[:, 1:].reshape(-1))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -125,6 +124,8 @@ def turn(server, daemons, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--vocabulary", type=int, default=50257)
     parser.add_argument("--positions", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--turns", type=int, default=2, help="of mfl and PyTorch by turns")
@@ -136,11 +137,11 @@ def main():
     if options.child:
         torch_child(options)
         return
-    argv = [a for key in ("layers", "positions", "steps", "batch", "rank") for a in (f"--{key}", str(getattr(options, key)))]
+    argv = [a for key in ("layers", "width", "vocabulary", "positions", "steps", "batch", "rank") for a in (f"--{key}", str(getattr(options, key)))]
     with bench.Server(config="memory_max: 12GiB\n") as server:
         folder = pathlib.Path(server.folder)
         n = write_inputs(folder, options)
-        data = f"text=npz:{folder}/text.npz,vocabulary={VOCABULARY},classes={VOCABULARY}"
+        data = f"text=npz:{folder}/text.npz,vocabulary={options.vocabulary},classes={options.vocabulary}"
         torch, rounds, theirs, used = Torch(argv), [], [], []
         with bench.Daemons(server.address, 2, "solo", data) as daemons:
             bench.wait_until(lambda: len(server.mfl("daemons")["daemons"]) == len(daemons.pids), 120, "the daemons")

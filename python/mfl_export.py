@@ -280,6 +280,7 @@ READS.update({torch.Tensor.scatter_: "scatter", torch.Tensor.scatter_add_: "scat
               torch.nn.functional.embedding: "embedding", torch.Tensor.__getitem__: "getitem"})
 MOVES = {"add", "sub", "__add__", "__sub__", "clamp", "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "repeat", "flatten", "transpose",
          "permute", "t", "__getitem__", "contiguous", "clone", "detach"}
+NUMBERS = {"float", "mul", "__mul__", "__rmul__", "div", "__truediv__", "eq", "__eq__"}  # which take a place as a number
 PLACES_MAX, ORDERED_MAX = 256, 1 << 22  # that are compared with each other; comparisons
 
 
@@ -298,7 +299,7 @@ class _Places(torch.overrides.TorchFunctionMode):
         name, plain = ORDERS.get(func), lambda: func(*args, **kwargs)
         out = self.order(name, plain, *args, **kwargs) if name else None
         called, known = getattr(func, "__name__", ""), any(self.knows(a) for a in _flat(args, kwargs))
-        if known and (func in READS or called in MOVES or called in ("long", "int", "to")):
+        if known and (func in READS or called in MOVES or called in NUMBERS or called in ("long", "int", "to")):
             args, kwargs = [self.made(a) for a in args], {k: self.made(a) for k, a in kwargs.items()}
         constant = READS.get(func) in ("gather", "scatter", "scatter_add")
         if out is None and func in READS and (constant or known):
@@ -461,6 +462,8 @@ def _export(net, inputs, path, stops, calls):
             try:
                 _export_once(net, inputs, path, {"dynamo": False} if "dynamo" in takes else {})
                 return "torchscript", bool(removed)
+            except ExportError:
+                raise
             except Exception as e:  # noqa: BLE001
                 problem = e
         missing = re.search(r"operator '\w+::(\w+)'", str(problem))
@@ -564,8 +567,10 @@ def _plain_functions():
     """Adaptive pools whose windows differ, as means of slices, bags of tokens, as reductions of their embeddings, and norms over
     neighbouring channels, as sums: no exporter writes them in another way that has a gradient, or without loops and volumes."""
     functional, patches = torch.nn.functional, []
-    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean")):
-        def pool(x, output_size, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
+    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean"), ("adaptive_max_pool1d", "amax"), ("adaptive_max_pool2d", "amax")):
+        def pool(x, output_size, return_indices=False, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
+            if return_indices:
+                return plain(x, output_size, True)
             sizes = (output_size,) * rank if isinstance(output_size, int) else tuple(output_size)
             dims = [(d - rank, int(x.shape[d - rank]), n) for d, n in enumerate(sizes) if n is not None]
             if all(size % n == 0 for _, size, n in dims):
@@ -611,16 +616,71 @@ def _plain_functions():
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
     patches.append(unittest.mock.patch.object(functional, "fold", _fold_by_transpose(functional.fold)))
+    for kind in (_nn.LSTM, _nn.GRU, _nn.RNN):
+        patches.append(unittest.mock.patch.object(kind, "forward", _from_states(kind.forward)))
+    patches.append(unittest.mock.patch.object(torch._VF, "_pack_padded_sequence", _refuse_packed))
     for name in ("mT", "mH", "H"):
         patches.append(unittest.mock.patch.object(torch.Tensor, name, property(lambda x: x.transpose(-2, -1))))
     patches.append(unittest.mock.patch.object(torch, "einsum", _einsum_of_letters(torch.einsum)))
     for name, written in WRITTEN.items():
         for owner in (torch, torch.Tensor):
-            patches.append(unittest.mock.patch.object(owner, name, written(getattr(owner, name))))
+            if hasattr(owner, name):
+                patches.append(unittest.mock.patch.object(owner, name, written(getattr(owner, name))))
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+def _from_states(plain):
+    """An LSTM, GRU or RNN that starts from a learned or a computed state, position by position: mfl's recurrent layers start from zeros."""
+    def forward(net, x, hx=None):
+        states = () if hx is None else tuple(hx) if isinstance(hx, (tuple, list)) else (hx,)
+        if not any(h.requires_grad or bool((h != 0).any()) for h in states) or not isinstance(x, torch.Tensor) or x.dim() != 3:
+            return plain(net, x, hx)
+        y = x if net.batch_first else x.transpose(0, 1)
+        ways, ends = 2 if net.bidirectional else 1, []
+        if int(y.shape[1]) * ways * net.num_layers > STEPS_MAX:
+            raise ExportError(f"{type(net).__name__} starts from a learned or computed state, so each of its {int(y.shape[1])} positions becomes layers of its "
+                              f"own, of which there may be {STEPS_MAX}: call it without an initial state, and add the state's Linear to its input")
+        for k in range(net.num_layers):
+            both = [_walk(net, y, [h[k * ways + d] for h in states], f"_l{k}" + "_reverse" * d) for d in range(ways)]
+            ends += [end for _, end in both]
+            y = torch.cat([out for out, _ in both], -1)
+            if k + 1 < net.num_layers:
+                y = torch.nn.functional.dropout(y, net.dropout, net.training)
+        last = tuple(torch.stack(each) for each in zip(*ends))
+        return y if net.batch_first else y.transpose(0, 1), last if len(last) > 1 else last[0]
+    return forward
+
+
+def _walk(net, x, state, suffix):
+    """One direction of one layer: its outputs in the order of the positions, and its last states."""
+    linear, outs = torch.nn.functional.linear, []
+    w, u = getattr(net, "weight_ih" + suffix), getattr(net, "weight_hh" + suffix)
+    b, v = (getattr(net, "bias_ih" + suffix), getattr(net, "bias_hh" + suffix)) if net.bias else (None, None)
+    given, back = linear(x, w, b), suffix.endswith("reverse")
+    for t in reversed(range(int(x.shape[1]))) if back else range(int(x.shape[1])):
+        state = CELLS[net.mode](given[:, t], linear(state[0], u, v), *state)
+        outs.append(state[0])
+    return torch.stack(outs[::-1] if back else outs, 1), state
+
+
+def _lstm(given, own, h, c):
+    i, f, g, o = (given + own).chunk(4, -1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _gru(given, own, h):
+    (r, z, n), (own_r, own_z, own_n) = given.chunk(3, -1), own.chunk(3, -1)
+    n, z = torch.tanh(n + torch.sigmoid(r + own_r) * own_n), torch.sigmoid(z + own_z)
+    return (n + z * (h - n),)
+
+
+CELLS = {"LSTM": _lstm, "GRU": _gru, "RNN_TANH": lambda given, own, h: (torch.tanh(given + own),),
+         "RNN_RELU": lambda given, own, h: (torch.relu(given + own),)}
+STEPS_MAX = 128  # of positions, layers and directions
 
 
 def _fold_by_transpose(plain):
@@ -709,6 +769,35 @@ def _diagonal(x, offset=0, dim1=0, dim2=1):
     return x.flatten(-2)[..., begin:begin + (n - 1) * (columns + 1) + 1:columns + 1]
 
 
+def _differences(plain):
+    def diff(x, n=1, dim=-1, prepend=None, append=None):
+        x = torch.cat([t for t in (prepend, x, append) if t is not None], dim)
+        for _ in range(n):
+            x = x.narrow(dim, 1, int(x.shape[dim]) - 1) - x.narrow(dim, 0, int(x.shape[dim]) - 1)
+        return x
+    return diff
+
+
+def _kth(ordered, k, dim, keepdim):
+    one = ordered.narrow(dim, k, 1)
+    return one if keepdim else one.squeeze(dim)
+
+
+def _quantile_by_sort(plain):
+    def quantile(x, q, dim=None, keepdim=False, **options):
+        if dim is None or isinstance(q, torch.Tensor) or options.get("interpolation", "linear") != "linear" or options.get("out") is not None:
+            return plain(x, q, dim, keepdim, **options)
+        ordered, at = torch.sort(x, dim)[0], q * (int(x.shape[dim]) - 1)
+        low, high = (_kth(ordered, k, dim, keepdim) for k in (math.floor(at), math.ceil(at)))
+        return low + (high - low) * (at - math.floor(at))
+    return quantile
+
+
+def _refuse_packed(*_):
+    raise ExportError("packed sequences are not supported: pass all positions, and take the state of the last word, "
+                      "y[torch.arange(len(y)), lengths - 1]")
+
+
 def _each_in_turn(step):
     """Of the values along a dimension, each and the result before it."""
     def function(plain):
@@ -729,6 +818,18 @@ WRITTEN = {
     "cosh": lambda plain: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
     "tan": lambda plain: lambda x: torch.sin(x) / torch.cos(x),
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
+    "hstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 1) if tensors[0].dim() > 1 else plain(tensors),
+    "dstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 2) if tensors[0].dim() > 2 else plain(tensors),
+    "take_along_dim": lambda plain: lambda x, indices, dim=None: plain(x, indices, dim) if dim is None else x.gather(dim, indices),
+    "fmax": lambda plain: torch.maximum,
+    "fmin": lambda plain: torch.minimum,
+    "cummax": lambda plain: lambda x, dim: Ordered(_each_in_turn(torch.maximum)(plain)(x, dim), None),
+    "cummin": lambda plain: lambda x, dim: Ordered(_each_in_turn(torch.minimum)(plain)(x, dim), None),
+    "kthvalue": lambda plain: lambda x, k, dim=-1, keepdim=False: Ordered(_kth(torch.sort(x, dim)[0], k - 1, dim, keepdim), None),
+    "quantile": _quantile_by_sort,
+    "lerp": lambda plain: lambda x, end, weight: x + (end - x) * weight,
+    "copysign": lambda plain: lambda x, y: x.abs() * torch.where(y < 0, -1.0, 1.0) if isinstance(y, torch.Tensor) else plain(x, y),
+    "diff": _differences,
     "asinh": lambda plain: lambda x: torch.where(x > 0, torch.log(x.abs() + torch.sqrt(x * x + 1)), -torch.log(x.abs() + torch.sqrt(x * x + 1))),
     "acosh": lambda plain: lambda x: torch.log(x + torch.sqrt(x * x - 1)),
     "atanh": lambda plain: lambda x: (torch.log(1 + x) - torch.log(1 - x)) / 2,

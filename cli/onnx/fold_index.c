@@ -122,7 +122,7 @@ int mfl_onnx_fold_gather_nd(struct onnx *o)
         return mfl_onnx_fold_output(o, t);
 }
 
-/* to[index[i..][0]][index[i..][1]]..[k..] = updates[i..][k..], or all of them *update. */
+/* to[index[i..][0]][index[i..][1]]..[k..] = updates[i..][k..], or all of them *update; the updates may be computed then. */
 static int scatter(struct onnx *o, struct onnx_tensor *to, const float *update)
 {
         const struct onnx_tensor *index = mfl_onnx_input(o, 1)->tensor,
@@ -131,7 +131,7 @@ static int scatter(struct onnx *o, struct onnx_tensor *to, const float *update)
         if (!mfl_onnx_string_is(o, "reduction", "none", "none") || parts < 1 || parts > to->shape.rank)
                 return mfl_onnx_fail(o, "only indices of whole elements are supported, without a reduction");
         int64_t run = stride_of(&to->shape, (int)parts - 1);
-        if (updates->count != index->count / parts * run)
+        if (mfl_onnx_count(&mfl_onnx_input(o, 2)->shape) != index->count / parts * run)
                 return mfl_onnx_fail(o, "the indices and the updates do not fit");
         for (int64_t i = 0; i * parts < index->count; i++) {
                 int64_t at = run_of(o, index, i, (int)parts, &to->shape);

@@ -62,6 +62,13 @@ static enum mfl_curve curve_of_node(const char *op)
         return MFL_CURVE_COUNT_;
 }
 
+#define ENDLESS 1e38 /* no number of a network is larger */
+
+static bool is_pytorchs(const struct unary *hardsigmoid)
+{
+        return fabs(hardsigmoid->alpha - 1 / 6.0) < 1e-7 && hardsigmoid->gamma == 0.5;
+}
+
 static double unary(const struct unary *u, double x)
 {
         const char *op = u->op;
@@ -136,6 +143,9 @@ static int read_unary(struct onnx *o, struct unary *ret_unary)
                 r = read_bound(o, "min", 1, -INFINITY, &u.low);
                 if (!r)
                         r = read_bound(o, "max", 2, INFINITY, &u.high);
+                if (!r && !(u.low < u.high))
+                        r = mfl_onnx_fail(o, "has the bounds %g and %g; expected a lower and a higher one",
+                                u.low, u.high);
         } else if (!strcmp(u.op, "Selu") || !strcmp(u.op, "HardSigmoid")) {
                 bool selu = u.op[0] == 'S';
                 r = read_number(o, "alpha", selu ? 1.67326319217681884765625f : 0.2f, &u.alpha);
@@ -159,30 +169,112 @@ static int read_unary(struct onnx *o, struct unary *ret_unary)
         return r;
 }
 
-/* Samples do not tell where a function jumps. */
-static int name_jump(struct onnx *o, const struct unary *u, struct onnx_value *v)
+/* A HardSigmoid of other numbers than PyTorch's, of an identity: a line between the bounds 0 and 1. */
+static int by_bounds(
+        struct onnx *o, const struct unary *u, const struct onnx_value *of, double *f, struct onnx_value *v)
 {
-        struct mfl_layer l = {.op = MFL_OP_HARDSHRINK, .alpha = (float)u->low};
-        bool shrink = !strcmp(u->op, "Shrink") && u->high == 0;
-        if (!shrink && strcmp(u->op, "ThresholdedRelu"))
-                return 0;
-        if (!shrink)
-                l = (struct mfl_layer){.op = MFL_OP_THRESHOLD, .alpha = (float)u->alpha};
-        struct mfl_layer *f = mfl_onnx_alloc(o, 1, sizeof *f);
-        if (!f)
-                return onnx_memory(o);
-        *f = l;
-        v->function = f;
+        struct onnx_value *line, plain = *of;
+        int r = mfl_onnx_make_affine(o, &plain, u->alpha, u->gamma, &line);
+        if (r)
+                return r;
+        v->layer = line->layer;
+        v->map = line->map;
+        v->parent = line->parent;
+        v->step = line->step;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                f[i] = fmin(fmax(mfl_onnx_sample_at(i), 0), 1);
         return 0;
 }
 
-int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f, struct onnx_value *v)
+/* The layer of a node whose samples do not tell what it is: one that jumps, or has bounds that may lie beyond all
+ * samples. false: they do tell. */
+static bool find_named(const struct unary *u, struct mfl_layer *ret_f)
+{
+        float a = (float)u->low, b = (float)u->high;
+        if (!strcmp(u->op, "Shrink") && u->low > 0 && (u->high == 0 || u->high == u->low))
+                *ret_f = (struct mfl_layer){
+                        .op = u->high == 0 ? MFL_OP_HARDSHRINK : MFL_OP_SOFTSHRINK, .alpha = a};
+        else if (u->curve < MFL_CURVE_COUNT_ && mfl_unaries[u->curve].n_params == 1 && u->alpha > 0 &&
+                 u->alpha <= MFL_GRAPH_ALPHA_MAX)
+                *ret_f = (struct mfl_layer){.op = mfl_unaries[u->curve].op, .alpha = (float)u->alpha};
+        else if (!strcmp(u->op, "ThresholdedRelu"))
+                *ret_f = (struct mfl_layer){.op = MFL_OP_THRESHOLD, .alpha = (float)u->alpha};
+        else if (!strcmp(u->op, "HardSigmoid") && !is_pytorchs(u))
+                *ret_f = (struct mfl_layer){.op = MFL_OP_HARDTANH, .beta = 1};
+        else if (!strcmp(u->op, "Clip") && (u->low != 0 || (u->high != 6 && u->high < ENDLESS)) &&
+                 (u->low > -ENDLESS || u->high < ENDLESS))
+                *ret_f = (struct mfl_layer){.op = MFL_OP_HARDTANH,
+                        .alpha = u->low > -ENDLESS ? a : -1e38f,
+                        .beta = u->high < ENDLESS ? b : 1e38f};
+        else
+                return false;
+        return true;
+}
+
+/* Whether the samples do not show what the node does to their values: they lie on one side of a bound, or where the node
+ * is a line. */
+static bool is_hidden(const struct unary *u, const struct onnx_value *of, const double *f)
+{
+        double low = INFINITY, high = -INFINITY, f_low = 0, f_high = 0;
+        for (int i = 0; i < ONNX_SAMPLES; i++) {
+                double y = mfl_onnx_value_at(of, i);
+                if (isfinite(y) && y < low) {
+                        low = y;
+                        f_low = f[i];
+                }
+                if (isfinite(y) && y > high) {
+                        high = y;
+                        f_high = f[i];
+                }
+        }
+        if (u->curve == MFL_CURVE_NEG)
+                return false;
+        if (!(low < high))
+                return true;
+        if (!strcmp(u->op, "Clip") &&
+                ((u->low > -ENDLESS && low >= u->low) || (u->high < ENDLESS && high <= u->high)))
+                return true;
+        double slope = (f_high - f_low) / (high - low);
+        for (int i = 0; i < ONNX_SAMPLES; i++) {
+                double y = mfl_onnx_value_at(of, i), line = f_low + slope * (y - low);
+                if (isfinite(y) &&
+                        !(fabs(f[i] - line) <= 1e-7 * (fabs(f[i]) + fabs(slope) * (high - low) * 1e-3)))
+                        return false;
+        }
+        return true;
+}
+
+int mfl_onnx_sample_unary(
+        struct onnx *o, const struct onnx_value *of, double *f, struct onnx_value *v, bool *ret_hidden)
 {
         struct unary u;
+        struct mfl_layer named, *own;
         int r = read_unary(o, &u);
-        for (int i = 0; !r && i < ONNX_SAMPLES; i++)
+        if (r)
+                return r;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
                 f[i] = unary(&u, mfl_onnx_value_at(of, i));
-        return r || of->samples ? r : name_jump(o, &u, v);
+        *ret_hidden = of->samples && is_hidden(&u, of, f);
+        if (of->samples || !find_named(&u, &named))
+                return 0;
+        if (!(own = mfl_onnx_alloc(o, 1, sizeof *own)))
+                return onnx_memory(o);
+        *own = named;
+        v->function = own;
+        return strcmp(u.op, "HardSigmoid") ? 0 : by_bounds(o, &u, of, f, v);
+}
+
+int mfl_onnx_fold_unary(struct onnx *o, const struct onnx_value *constant)
+{
+        struct unary u;
+        struct onnx_tensor *t;
+        const struct onnx_tensor *x = constant->tensor;
+        int r = read_unary(o, &u);
+        if (!r)
+                r = mfl_onnx_fold_new(o, &constant->shape, x->f, &t);
+        for (int64_t i = 0; !r && i < t->count; i++)
+                mfl_onnx_fold_put(t, i, unary(&u, mfl_onnx_number(x, i)));
+        return r ? r : mfl_onnx_fold_output(o, t);
 }
 
 /* ---- layers ---- */
@@ -235,18 +327,27 @@ int mfl_onnx_add_constant(
         return 0;
 }
 
+static double largest_of(const struct onnx_value *v)
+{
+        double largest = 0;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                largest = fmax(largest, fabs(mfl_onnx_value_at(v, i)));
+        return largest;
+}
+
 static bool is_affine(const struct onnx_value *v, double *ret_scale, double *ret_offset)
 {
-        int last = ONNX_SAMPLES - 1;
+        int last = ONNX_SAMPLES - 1, middle = ONNX_SAMPLES / 2; /* the sample next to 0 */
         double a = (mfl_onnx_value_at(v, last) - mfl_onnx_value_at(v, 0)) /
                    (mfl_onnx_sample_at(last) - mfl_onnx_sample_at(0)),
-               b = mfl_onnx_value_at(v, 0) - a * mfl_onnx_sample_at(0);
+               b = mfl_onnx_value_at(v, middle) - a * mfl_onnx_sample_at(middle),
+               rounding = 1e-12 * largest_of(v);
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 if (!(fabs(mfl_onnx_value_at(v, i) - (a * mfl_onnx_sample_at(i) + b)) <=
-                            1e-9 * (1 + fabs(mfl_onnx_value_at(v, i)))))
+                            1e-9 * fabs(mfl_onnx_value_at(v, i)) + rounding))
                         return false;
         *ret_scale = a;
-        *ret_offset = fabs(b) <= 1e-9 * (1 + fabs(a)) ? 0 : b;
+        *ret_offset = fabs(b) <= 1e-9 * fabs(a) ? 0 : b;
         return true;
 }
 
@@ -280,11 +381,25 @@ int mfl_onnx_make_affine(
 
 /* Exporters' constants are floats, hence the tolerance; the two forms of GELU differ by 5e-4. A function that is
  * not defined for a sample gives the same there. */
+static bool is_near(double v, double want, double tolerance)
+{
+        return isfinite(want) ? fabs(v - want) <= tolerance : isnan(want) ? isnan(v) : v == want;
+}
+
 static bool is_close(double v, double want)
 {
-        return isfinite(want) ? fabs(v - want) <= 2e-6 * (1 + fabs(want))
-               : isnan(want)  ? isnan(v)
-                              : v == want;
+        return is_near(v, want, 2e-6 * (1 + fabs(want)));
+}
+
+/* The same for number i of those wanted. Where they are small the next ones show how small a difference counts: a bound of 1e-6 is
+ * not one of 0. */
+static bool is_close_at(const struct onnx_value *v, const double *want, int i)
+{
+        double near = fabs(want[i]);
+        for (int k = i - 1; k <= i + 1; k++)
+                if (k >= 0 && k < ONNX_SAMPLES && isfinite(want[k]))
+                        near = fmax(near, fmin(fabs(want[k]), 1));
+        return is_near(mfl_onnx_value_at(v, i), want[i], 2e-6 * near + 1e-13 * fmin(1, largest_of(v)));
 }
 
 /* A bound that no sample reaches is none: beyond all values of a network. */
@@ -312,9 +427,12 @@ static bool fit(const struct onnx_value *v, struct mfl_layer *f, double *ret_sca
         case MFL_OP_SOFTSHRINK:
                 alpha = right - high;
                 break;
-        case MFL_OP_HARDTANH:
+        case MFL_OP_HARDTANH: /* one sample at a bound may be that of a smooth step */
                 f->alpha = bound_of(low, left);
                 f->beta = bound_of(high, right);
+                if ((f->alpha > -1e37f && mfl_onnx_value_at(v, 1) != low) ||
+                        (f->beta < 1e37f && mfl_onnx_value_at(v, last - 1) != high))
+                        return false;
                 *ret_scale = 1;
                 return f->alpha < f->beta;
         case MFL_OP_POW:
@@ -336,12 +454,14 @@ static bool is_function(
         const struct onnx_value *v, enum mfl_curve curve, struct mfl_layer *ret_f, double *ret_scale)
 {
         struct mfl_layer f = {.op = mfl_unaries[curve].op, .approximate = mfl_unaries[curve].approximate};
-        double scale = 1;
+        double scale = 1, want[ONNX_SAMPLES];
         if (mfl_unaries[curve].n_params && !fit(v, &f, &scale))
                 return false;
         for (int i = 0; i < ONNX_SAMPLES; i++)
-                if (!is_close(mfl_onnx_value_at(v, i), scale * mfl_curve_value(curve, mfl_onnx_sample_at(i),
-                                                                       (double)f.alpha, (double)f.beta)))
+                want[i] = scale *
+                          mfl_curve_value(curve, mfl_onnx_sample_at(i), (double)f.alpha, (double)f.beta);
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                if (!is_close_at(v, want, i))
                         return false;
         *ret_f = f;
         *ret_scale = scale;
@@ -383,14 +503,16 @@ static bool is_clamp(const struct onnx_value *v, double *ret_a, double *ret_b)
                         b = y - a * mfl_onnx_sample_at(i);
                 }
         }
-        if (inside < 3 || a == 0)
+        if (inside < 3 || a == 0 || mfl_onnx_value_at(v, 1) != first ||
+                mfl_onnx_value_at(v, ONNX_SAMPLES - 2) != last)
                 return false;
         /* The line reaches an end, as that of relu(x - 1) does: it goes on beyond the samples, and has no bound there. */
-        if (is_close(first, a * mfl_onnx_sample_at(0) + b) ||
-                is_close(last, a * mfl_onnx_sample_at(ONNX_SAMPLES - 1) + b))
+        if (is_near(first, a * mfl_onnx_sample_at(0) + b, 1e-3 * (high - low)) ||
+                is_near(last, a * mfl_onnx_sample_at(ONNX_SAMPLES - 1) + b, 1e-3 * (high - low)))
                 return false;
         for (int i = 0; i < ONNX_SAMPLES; i++)
-                if (!is_close(mfl_onnx_value_at(v, i), fmin(fmax(a * mfl_onnx_sample_at(i) + b, low), high)))
+                if (!is_near(mfl_onnx_value_at(v, i), fmin(fmax(a * mfl_onnx_sample_at(i) + b, low), high),
+                            2e-6 * (high - low)))
                         return false;
         *ret_a = a;
         *ret_b = b;
@@ -407,10 +529,10 @@ int mfl_onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value 
         struct onnx_value *view;
         struct mfl_layer f;
         int r;
-        if (is_affine(v, &scale, &offset))
-                return mfl_onnx_make_affine(o, v, scale, offset, ret_view);
         if (v->function)
                 return mfl_onnx_add_unary(o, v, v->function, ret_view);
+        if (is_affine(v, &scale, &offset))
+                return mfl_onnx_make_affine(o, v, scale, offset, ret_view);
         if (find_function(v, &f, &scale)) {
                 r = mfl_onnx_add_unary(o, v, &f, &view);
                 return r ? r : mfl_onnx_make_affine(o, view, scale, 0, ret_view);
@@ -427,9 +549,10 @@ int mfl_onnx_make_unary(struct onnx *o, struct onnx_value *of, struct onnx_value
 {
         struct onnx_value *v, *made = NULL;
         double *f;
+        bool hidden;
         int r = mfl_onnx_new_function(o, of, &f, &v);
         if (!r)
-                r = mfl_onnx_sample_unary(o, of, f, v);
+                r = mfl_onnx_sample_unary(o, of, f, v, &hidden);
         if (!r)
                 r = mfl_onnx_make_known(o, v, &made);
         if (!r && !made)

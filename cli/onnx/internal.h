@@ -288,6 +288,10 @@ int mfl_onnx_weight_layer(
 int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted);
 /* Whether a node other than a product of matrices computes with w, an initializer that several nodes read. */
 bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w);
+/* Whether a bias stands in more places than the weights beside it, or is trained unlike them. Then it is no part of their layer, which
+ * shares all of its tensors or its weights alone, and is trained as a whole. */
+bool mfl_onnx_bias_is_apart(
+        const struct onnx *o, const struct onnx_tensor *bias, const struct onnx_tensor *weight);
 /* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */
@@ -344,8 +348,12 @@ int mfl_onnx_make_pair(struct onnx *o, struct onnx_value *v, struct onnx_value *
 double mfl_onnx_sample_at(int i);
 double mfl_onnx_value_at(const struct onnx_value *v, int i); /* the function's value there */
 bool mfl_onnx_is_unary(const char *op);
-/* f[i] = the node's function of the value of `of` at sample i; v: the value that will have it. */
-int mfl_onnx_sample_unary(struct onnx *o, const struct onnx_value *of, double *f, struct onnx_value *v);
+/* f[i] = the node's function of the value of `of` at sample i; v: the value that will have it. *ret_hidden: the samples do not
+ * show what the node does, so that it must be a layer behind the resolved `of`. */
+int mfl_onnx_sample_unary(
+        struct onnx *o, const struct onnx_value *of, double *f, struct onnx_value *v, bool *ret_hidden);
+/* The node's function of a constant that nothing trains. */
+int mfl_onnx_fold_unary(struct onnx *o, const struct onnx_value *constant);
 /* A view of the same elements under a function; *ret_f, ONNX_SAMPLES numbers, is filled by the caller. */
 int mfl_onnx_new_function(
         struct onnx *o, const struct onnx_value *of, double **ret_f, struct onnx_value **ret_value);
@@ -463,7 +471,7 @@ int mfl_onnx_move(struct onnx *o);
 /* elementwise.c */
 bool mfl_onnx_is_elementwise(const struct onnx *o);
 int mfl_onnx_elementwise(struct onnx *o);
-/* Conditions that join others. */
+/* Conditions that join others, equality with a number, and a choice that is the same for all samples. */
 int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken);
 
 /* sparse.c: padding, interpolation, and sums over dimensions, as sparse linear maps. */
@@ -526,6 +534,8 @@ int mfl_onnx_recurrent(struct onnx *o);
 int mfl_onnx_operator(struct onnx *o, bool *ret_known);
 /* volume.c: some of them for {batch, channels, depth, height, width} */
 int mfl_onnx_volume_step(struct onnx *o, bool *ret_taken);
+/* frames.c: of several images of each sample */
+int mfl_onnx_frames_step(struct onnx *o, bool *ret_taken);
 
 /* open/input.c: layer 0 and a value for each of the graph's inputs, after the initializers are read */
 int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input);

@@ -182,6 +182,21 @@ static int view_of(struct onnx *o, const struct onnx_value *constant, const stru
         return r;
 }
 
+static int uses_of(const struct onnx *o, const struct onnx_tensor *t)
+{
+        const struct onnx_value *v = t->origin ? mfl_onnx_find(o, t->origin) : NULL;
+        return v ? v->uses : 0;
+}
+
+bool mfl_onnx_bias_is_apart(
+        const struct onnx *o, const struct onnx_tensor *bias, const struct onnx_tensor *weight)
+{
+        if (!bias->param || !weight->param || !bias->origin || !weight->origin)
+                return false;
+        return (uses_of(o, weight) > 0 && uses_of(o, bias) > uses_of(o, weight)) ||
+               (o->described && !mfl_described_alike(o->described, bias->origin, weight->origin));
+}
+
 int mfl_onnx_lifted_part(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view)
 {
         const struct onnx_tensor *t = constant->tensor;

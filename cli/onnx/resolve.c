@@ -101,6 +101,12 @@ static int make_before_move(struct onnx *o, const struct onnx_value *v, struct o
         return r ? r : mfl_onnx_view(o, view, &v->shape, same ? NULL : v->step, ret_view);
 }
 
+/* A layer of one input behind a view without a function. */
+static int add_layer(struct onnx *o, struct onnx_value *of, enum mfl_op op, struct onnx_value **ret_view)
+{
+        return mfl_onnx_add_unary(o, of, &(struct mfl_layer){.op = op}, ret_view);
+}
+
 static bool is_comparison(const char *op)
 {
         return !strncmp(op, "Greater", 7) || !strncmp(op, "Less", 4);
@@ -123,7 +129,7 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         if (mfl_onnx_is_binary(op) && a && b && !a->tensor && !b->tensor)
                 return mfl_onnx_join_views(o, a, b, ret_view);
         struct onnx_value *x = a && !a->tensor ? a : b, *view;
-        if (!x || !x->samples)
+        if (!x || (!x->samples && mfl_onnx_is_unary(op)))
                 return mfl_onnx_fail(o, ONNX_NOT_KNOWN);
         if ((r = mfl_onnx_resolve(o, x, &view)))
                 return r;
@@ -134,6 +140,10 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
                 return mfl_onnx_make_power(o, view, c, 1, ret_view);
         if (number && x == b && op[0] == 'D')
                 return mfl_onnx_make_power(o, view, -1, c, ret_view);
+        if (number && x == b && !strcmp(op, "Pow") && c > 0) /* exp(x log(c)) */
+                return (r = mfl_onnx_make_affine(o, view, log(c), 0, &view))
+                               ? r
+                               : add_layer(o, view, MFL_OP_EXP, ret_view);
         if (!number || !mfl_onnx_is_arithmetic(op) || (op[0] == 'D' && x == b))
                 return mfl_onnx_fail(o, "this combination of elementwise operators is not supported");
         bool minus = op[0] == 'S' && x == b;
@@ -171,9 +181,9 @@ static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value
         if (mfl_onnx_pair(o, v, pair))
                 return mfl_onnx_make_pair(o, v, ret_view);
         int r = cut_out(o, v);
-        if (!r)
+        if (!r && !v->cut)
                 r = mfl_onnx_make_known(o, v, &made);
-        if (!r && !made && v->cut && !(r = mfl_onnx_make_cut(o, v, &made)))
+        else if (!r && !(r = mfl_onnx_make_cut(o, v, &made)))
                 r = mfl_onnx_make_pair(o, made, &made);
         if (!r && !made)
                 r = v->unmoved ? make_unmoved(o, v, &made) : make_step(o, v, &made);
@@ -214,9 +224,8 @@ int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_sha
 int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape)
 {
         if (!x || x->tensor || (x->shape.rank != 4 && x->shape.rank != 3) || x->shape.dim[0] != 1)
-                return mfl_onnx_fail(o,
-                        "needs {batch, channels, height, width} or {batch, channels, positions}; "
-                        "mfl has no volumes");
+                return mfl_onnx_fail(
+                        o, "needs {batch, channels, height, width} or {batch, channels, positions}");
         bool row = x->shape.rank == 3;
         *ret_shape = (struct mfl_shape){
                 3, {x->shape.dim[1], row ? 1 : x->shape.dim[2], x->shape.dim[row ? 2 : 3]}};
@@ -297,7 +306,8 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
                 for (int d = 0; d < sa.rank; d++)
                         sa.dim[d] = MFL_MAX(sa.dim[d], sb.dim[d]);
         }
-        if ((r = mfl_onnx_view_layer(o, va, &sa, &la)) || (r = mfl_onnx_view_layer(o, vb, &sb, &lb)))
+        if ((r = mfl_onnx_view_layer(o, va, &sa, &la)) || (r = mfl_onnx_view_layer(o, vb, &sb, &lb)) ||
+                (la == lb && (r = mfl_onnx_copy_layer(o, lb, &lb))))
                 return r;
         return mfl_onnx_join(o, op, la, lb, &sa, &sb, &out, ret_view);
 }
@@ -336,12 +346,6 @@ int mfl_onnx_join_views(
  *
  * One that is no part of a function of one value becomes a flag, a layer of 0s and 1s: x > c is relu(sign(x - c)). Nothing is
  * trained through it, as in PyTorch. */
-
-/* A layer of one input behind a view without a function. */
-static int add_layer(struct onnx *o, struct onnx_value *of, enum mfl_op op, struct onnx_value **ret_view)
-{
-        return mfl_onnx_add_unary(o, of, &(struct mfl_layer){.op = op}, ret_view);
-}
 
 /* a - b; either may be a constant. */
 static int subtract(struct onnx *o, struct onnx_value *a, struct onnx_value *b, struct onnx_value **ret_view)

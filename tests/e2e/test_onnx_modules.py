@@ -84,6 +84,32 @@ class SteepGate(Between):
         return torch.sigmoid(50 * (x - 0.3)) + F.softplus(100 * x) / 100
 
 
+# ---- bounds and numbers that samples of a function do not show ----
+
+@of((6,))
+class FarBounds(Between):
+    def build(self):
+        pass
+
+    def mid(self, x):
+        y = 1000 * x
+        a = y.clamp(0, 400) + y.clamp(-350, 2000) + F.relu(y - 500) + F.relu(y.clamp(max=450)) + 3 * (2 * y).clamp(0, 700)
+        b = torch.where(y > 330, 2 * y, y) + torch.where(2 * y < -900, -y, y) + (y > 520).float() * y
+        c = F.softshrink(y, 400) + F.hardtanh(0.001 * y + 0.5, 0, 1) * 1000 + torch.minimum(y, torch.tensor(420.0))
+        return (a + b + c + torch.maximum(torch.tensor(-410.0), y) + 2e4 * torch.tanh(y / 2e4) + F.celu(y, 700.0)) / 1000
+
+
+@of((6,))
+class NearBounds(Between):
+    def build(self):
+        pass
+
+    def mid(self, x):
+        y = 1e-6 * x
+        a = 1e6 * y.clamp(min=3e-7) + 1e6 * y.clamp(-4e-7, 4e-7) + torch.sqrt(F.relu(x) + 1e-8)
+        return a + torch.where(x > 0.31, 2 * x, x) + torch.where(x > 0.27, torch.tensor(0.2), x) + 1e8 * (1e-8 * F.silu(x)) + 2 ** x
+
+
 # ---- parameters computed from parameters ----
 
 @of((6,))

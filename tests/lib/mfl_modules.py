@@ -179,15 +179,15 @@ class Padded(nn.Module):
 
 
 class Partial(nn.Module):
-    """A frozen weight with a bias that is trained."""
+    """A norm with a frozen scale and a shift that is trained."""
 
     def __init__(self):
         super().__init__()
-        self.fc = nn.Linear(8, 4)
-        self.fc.weight.requires_grad_(False)
+        self.fc, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
+        self.norm.weight.requires_grad_(False)
 
     def forward(self, x):
-        return self.fc(x)
+        return self.norm(self.fc(x))
 
 
 class Siamese(nn.Module):
@@ -672,6 +672,67 @@ class Reshaped(nn.Module):
         return self.fc(self.a(x) / self.a.weight.norm(dim=1))
 
 
+class Starts(nn.Module):
+    """Recurrent layers that start from learned states, from what another one ends with, and from what a layer computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.h, self.c = nn.Parameter(torch.zeros(4, 1, 6)), nn.Parameter(torch.randn(4, 1, 6))
+        self.a = nn.LSTM(5, 6, num_layers=2, bidirectional=True, batch_first=True)
+        self.b, self.e, self.fc = nn.GRU(12, 12, batch_first=True), nn.RNN(12, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        n = len(x)
+        y, (h, _) = self.a(x, (self.h.expand(-1, n, -1).contiguous(), self.c.repeat(1, n, 1)))
+        y, _ = self.b(y, torch.cat([h[2], h[3]], 1)[None])
+        return self.fc(self.e(y.transpose(0, 1), torch.tanh(y[:, :1, :6]).transpose(0, 1).contiguous())[1][0])
+
+
+class Frames(nn.Module):
+    """Images of each sample: a convolution of each, then the row of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 6, 3, stride=2, padding=(1, 2)), nn.BatchNorm2d(6)
+        self.c = nn.Conv2d(6, 6, 3, padding=2, dilation=2, groups=3, bias=False)
+        self.r, self.fc = nn.GRU(6, 5, batch_first=True), nn.Linear(5, 4)
+
+    def forward(self, x):
+        y = F.max_pool2d(torch.tanh(self.b(self.a(x.flatten(0, 1)))), 2, 1)
+        y = F.adaptive_avg_pool2d(F.avg_pool2d(torch.tanh(self.c(y)), 2), 1)
+        return self.fc(self.r(y.view(*x.shape[:2], 6))[0][:, -1])
+
+
+class Biases(nn.Module):
+    """A bias in two places, and biases that are trained while their weights are not."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.a, self.b, self.fc = nn.Conv2d(3, 8, 3), nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 4)
+        self.conv.weight.requires_grad_(False)
+        self.fc.weight.requires_grad_(False)
+
+    def forward(self, x):
+        y = torch.tanh(self.a(torch.tanh(self.conv(x)).mean((2, 3))))
+        return self.fc(torch.tanh(self.b(y) + self.a.bias) + torch.tanh(F.linear(y, self.b.weight.t(), self.a.bias)))
+
+
+class Written(nn.Module):
+    """Values that are written into others, conditions, differences and a choice that is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = self.a(x)
+        y = torch.zeros_like(x)
+        y[:, 1:3] = x[:, :2] * 2
+        y[:, 5] = 0.5
+        y = y * ((x > 0) ^ (x.flip(1) > 0)) * x.argmax(1, keepdim=True).float() + (torch.round(x) == 1) * x.square() + torch.minimum(x, -x)
+        return self.fc(torch.lerp(y, x, 0.3) + torch.cat([torch.diff(x, dim=1), torch.hstack([x[:, :1]])], 1))
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -697,13 +758,14 @@ PROVED = {
     "rewritten": (Rewritten, VECTOR), "frozen-norm": (frozen_norm, IMAGE), "sums-of-letters": (Letters, VECTOR), "reshaped": (Reshaped, VECTOR),
     "experts": (Experts, VECTOR), "last-word": (LastWord, tokens()),
     "log-softmax": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(1)), VECTOR),
-    "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
+    "frames": (Frames, torch.zeros(1, 3, 3, 9, 11)), "biases": (Biases, IMAGE), "written": (Written, VECTOR),
+    "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
     PROVED.update({"codebook": (Codebook, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
-    "partial": (Partial, VECTOR, "fc.bias is trained, but fc.weight is not"),
+    "partial": (Partial, VECTOR, "norm.bias is trained, but norm.weight is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
 }

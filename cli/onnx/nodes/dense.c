@@ -267,7 +267,8 @@ static int gemm_of(struct onnx *o, struct onnx_value *x)
                           : mfl_onnx_product_with_computed(o, x, w, turned, &v);
         if (r)
                 return r;
-        bool own = w->tensor && b && b->tensor && b->tensor->f && trains(w->tensor) == trains(b->tensor);
+        bool own = w->tensor && b && b->tensor && b->tensor->f && trains(w->tensor) == trains(b->tensor) &&
+                   !mfl_onnx_bias_is_apart(o, b->tensor, w->tensor);
         if (w->tensor)
                 r = mfl_onnx_make_product(o, v, own ? b->tensor : NULL, &v);
         if (!r && b && b->tensor && !own)

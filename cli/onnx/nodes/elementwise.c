@@ -22,15 +22,27 @@ bool mfl_onnx_is_elementwise(const struct onnx *o)
                mfl_onnx_is_binary(mfl_onnx_node(o)->op_type) || mfl_onnx_is_choice(o);
 }
 
+/* A value whose function the samples tell; any other function becomes a layer. */
+static int settle(struct onnx *o, struct onnx_value *x, struct onnx_value **ret_view)
+{
+        int r = mfl_onnx_settle(o, x, ret_view);
+        bool told = r || !((*ret_view)->function || (*ret_view)->cut);
+        return told ? r : mfl_onnx_resolve(o, x, ret_view);
+}
+
 static int of_one(struct onnx *o, struct onnx_value *x)
 {
         struct onnx_value *view, *v;
         double *f;
-        int r = mfl_onnx_settle(o, x, &view);
-        if (!r)
-                r = mfl_onnx_new_function(o, view, &f, &v);
-        if (!r)
-                r = mfl_onnx_sample_unary(o, view, f, v);
+        bool hidden = false;
+        if (x->tensor)
+                return mfl_onnx_fold_unary(o, x);
+        int r = settle(o, x, &view);
+        if (!r && !(r = mfl_onnx_new_function(o, view, &f, &v)))
+                r = mfl_onnx_sample_unary(o, view, f, v, &hidden);
+        if (!r && hidden && !(r = mfl_onnx_resolve(o, x, &view)) &&
+                !(r = mfl_onnx_new_function(o, view, &f, &v)))
+                r = mfl_onnx_sample_unary(o, view, f, v, &hidden);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
@@ -66,9 +78,12 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         char code = mfl_onnx_node(o)->op_type[0];
         struct onnx_value *view, *v;
         double *f;
-        /* Samples of x + 1e-12 are those of x, but its logarithm at 0 is another. */
-        bool tiny = (code == 'A' || (code == 'S' && !scalar_first)) && c != 0 && fabs(c) < 1e-9;
-        int r = tiny ? mfl_onnx_resolve(o, x, &view) : mfl_onnx_settle(o, x, &view);
+        bool compares = code == 'G' || code == 'L';
+        /* Samples of x + 1e-8 are those of x, but its root at 0 is another. */
+        bool tiny = (code == 'A' || (code == 'S' && !scalar_first)) && c != 0 && fabs(c) < 1e-5;
+        int r = tiny ? mfl_onnx_resolve(o, x, &view) : settle(o, x, &view);
+        if (!r && compares && view->samples && !is_absolute(view)) /* samples do not tell where it is c */
+                r = mfl_onnx_resolve(o, x, &view);
         if (!r && tiny &&
                 !(r = mfl_onnx_add_constant(o, view, MFL_OP_ADD, (float)(code == 'A' ? c : -c), &v)))
                 return mfl_onnx_output(o, 0, v);
@@ -80,7 +95,7 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 f[i] = scalar_first ? binary(code, c, mfl_onnx_value_at(view, i))
                                     : binary(code, mfl_onnx_value_at(view, i), c);
-        if (code == 'G' || code == 'L') {
+        if (compares) {
                 struct onnx_cut cut = cut_at(mfl_onnx_node(o)->op_type, c, scalar_first);
                 bool both = is_absolute(view) && isfinite(cut.above) && c > 0;
                 cut.below = both ? -cut.above : cut.below;
@@ -118,13 +133,13 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
 {
         struct onnx_value *va, *vb, *v;
         double *f;
-        int r = mfl_onnx_settle(o, a, &va);
+        const char *op = mfl_onnx_node(o)->op_type;
+        int r = settle(o, a, &va);
         if (!r)
-                r = mfl_onnx_settle(o, b, &vb);
+                r = settle(o, b, &vb);
         if (r)
                 return r;
-        if (!are_of_one(va, vb)) {
-                const char *op = mfl_onnx_node(o)->op_type;
+        if (!are_of_one(va, vb) || op[0] == 'G' || op[0] == 'L') {
                 r = op[0] == 'G' || op[0] == 'L' ? mfl_onnx_make_comparison(o, &v)
                     : !strcmp(op, "Pow")         ? power(o, va, vb, &v)
                                                  : mfl_onnx_join_views(o, va, vb, &v);
@@ -132,7 +147,7 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
         }
         if ((r = mfl_onnx_new_function(o, va, &f, &v)))
                 return r;
-        char code = !strcmp(mfl_onnx_node(o)->op_type, "Pow") ? '^' : mfl_onnx_node(o)->op_type[0];
+        char code = !strcmp(op, "Pow") ? '^' : op[0];
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 f[i] = binary(code, mfl_onnx_value_at(va, i), mfl_onnx_value_at(vb, i));
         return mfl_onnx_output(o, 0, v);
@@ -156,6 +171,32 @@ static int name_jump(struct onnx *o, const struct onnx_cut *cut, double otherwis
         return 0;
 }
 
+static double branch_at(const struct onnx_value *view, double c, int i)
+{
+        return view ? mfl_onnx_value_at(view, i) : c;
+}
+
+/* Whether both functions have the same value wherever the condition changes, as far as samples can tell. It changes somewhere. */
+static bool is_continuous(struct onnx_value *const view[3], const double c[3])
+{
+        const struct onnx_cut *cut = view[0]->cut;
+        bool plain = cut && !(view[1] && view[1]->samples) && !(view[2] && view[2]->samples), changes = false;
+        for (int i = 0; i + 1 < ONNX_SAMPLES; i++) {
+                if ((mfl_onnx_value_at(view[0], i) != 0) == (mfl_onnx_value_at(view[0], i + 1) != 0))
+                        continue;
+                changes = true;
+                double at = plain && mfl_onnx_sample_at(i) < cut->below ? cut->below : plain ? cut->above : 0;
+                for (int k = i; k <= i + 1; k++) {
+                        double a = branch_at(view[1], c[1], k), b = branch_at(view[2], c[2], k);
+                        a = plain && view[1] ? at : a;
+                        b = plain && view[2] ? at : b;
+                        if (!(fabs(a - b) <= (plain ? 1e-6 : 1e-3) * (1 + fabs(a))))
+                                return false;
+                }
+        }
+        return changes;
+}
+
 /* Where: one function where a condition holds, and another elsewhere; all are functions of one value. */
 static int choose(struct onnx *o)
 {
@@ -168,24 +209,27 @@ static int choose(struct onnx *o)
                 if (!in[k])
                         return mfl_onnx_fail(o, "input %zu is missing", k);
                 if (!in[k]->tensor)
-                        r = mfl_onnx_settle(o, in[k], &view[k]);
+                        r = k ? settle(o, in[k], &view[k]) : mfl_onnx_settle(o, in[k], &view[k]);
                 fits = fits && !r && (view[k] ? are_of_one(view[k], view[0]) : mfl_onnx_scalar(in[k], &c[k]));
         }
-        if (!r && !fits)
-                return (r = mfl_onnx_make_choice(o, &v)) ? r : mfl_onnx_output(o, 0, v);
-        if (!r)
-                r = mfl_onnx_new_function(o, view[0], &f, &v);
         if (r)
+                return r;
+        /* Samples do not tell where a function jumps: a layer may. */
+        const struct onnx_cut *cut = fits ? view[0]->cut : NULL;
+        int kept = cut && cut->between ? 2 : 1, other = 3 - kept;
+        bool named = cut && view[kept] && !view[kept]->samples && !view[other];
+        if (!fits || !(is_continuous(view, c) || named))
+                return (r = mfl_onnx_make_choice(o, &v)) ? r : mfl_onnx_output(o, 0, v);
+        if ((r = mfl_onnx_new_function(o, view[0], &f, &v)))
                 return r;
         for (int i = 0; i < ONNX_SAMPLES; i++) {
                 int k = mfl_onnx_value_at(view[0], i) != 0 ? 1 : 2;
                 f[i] = view[k] ? mfl_onnx_value_at(view[k], i) : c[k];
         }
-        /* Samples do not tell where a function jumps. */
-        const struct onnx_cut *cut = view[0]->cut;
-        int kept = cut && cut->between ? 2 : 1, other = 3 - kept;
-        if (cut && view[kept] && !view[kept]->samples && !view[other] && (r = name_jump(o, cut, c[other], v)))
+        if (named && (r = name_jump(o, cut, c[other], v)))
                 return r;
+        if (named && !v->function && !is_continuous(view, c))
+                return (r = mfl_onnx_make_choice(o, &v)) ? r : mfl_onnx_output(o, 0, v);
         return mfl_onnx_output(o, 0, v);
 }
 
@@ -286,8 +330,10 @@ int mfl_onnx_elementwise(struct onnx *o)
                 return two_variables(o, a, b);
         struct onnx_value *x = a->tensor ? b : a, *constant = a->tensor ? a : b;
         bool follows_product = x->pending == ONNX_PRODUCT && !strcmp(mfl_onnx_node(o)->op_type, "Add");
-        bool alike = follows_product && (x->weight->param || x->weight->generated) ==
-                                                (constant->tensor->param || constant->tensor->generated);
+        bool alike = follows_product &&
+                     (x->weight->param || x->weight->generated) ==
+                             (constant->tensor->param || constant->tensor->generated) &&
+                     !mfl_onnx_bias_is_apart(o, constant->tensor, x->weight);
         if (alike && constant->tensor->f && x->uses == 1 &&
                 constant->tensor->count == x->shape.dim[x->shape.rank - 1] &&
                 constant->shape.dim[constant->shape.rank - 1] == constant->tensor->count) {
@@ -304,8 +350,54 @@ int mfl_onnx_elementwise(struct onnx *o)
         return with_tensor(o, x, constant, x == b);
 }
 
+/* x == c of computed values: c is not below x, nor above. */
+static int equal_step(struct onnx *o, bool *ret_taken)
+{
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *view, *v;
+        double *f, c, pair[2];
+        struct onnx_value *x = a && a->tensor ? b : a, *constant = a && a->tensor ? a : b;
+        if (!x || x->tensor || !constant || !mfl_onnx_scalar(constant, &c) || mfl_onnx_pair(o, x, pair))
+                return 0;
+        *ret_taken = true;
+        int r = mfl_onnx_resolve(o, x, &view);
+        if (r || (r = mfl_onnx_new_function(o, view, &f, &v)) ||
+                (r = new_cut(o, (struct onnx_cut){.below = c, .above = c, .between = true}, v)))
+                return r;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                f[i] = mfl_onnx_sample_at(i) == c;
+        return mfl_onnx_output(o, 0, v);
+}
+
+/* A condition that is the same everywhere, as torch.lerp writes it. */
+static int settled_step(struct onnx *o, bool *ret_taken)
+{
+        struct onnx_value *c = mfl_onnx_input(o, 0), *in[2] = {mfl_onnx_input(o, 1), mfl_onnx_input(o, 2)},
+                          *v;
+        struct onnx_shape out, all;
+        if (!c || !c->tensor || !in[0] || !in[1] || !c->tensor->count)
+                return 0;
+        bool on = mfl_onnx_number(c->tensor, 0) != 0;
+        for (int64_t i = 1; i < c->tensor->count; i++)
+                if ((mfl_onnx_number(c->tensor, i) != 0) != on)
+                        return 0;
+        struct onnx_value *chosen = in[on ? 0 : 1];
+        int r = mfl_onnx_broadcast(o, &in[0]->shape, &in[1]->shape, &out);
+        if (r || (r = mfl_onnx_broadcast(o, &out, &c->shape, &all)))
+                return r;
+        if (chosen->tensor || mfl_onnx_count(&all) != mfl_onnx_count(&chosen->shape))
+                return 0;
+        *ret_taken = true;
+        if ((r = mfl_onnx_settle(o, chosen, &v)) || (r = mfl_onnx_view(o, v, &all, NULL, &v)))
+                return r;
+        return mfl_onnx_output(o, 0, v);
+}
+
 int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken)
 {
+        if (!strcmp(mfl_onnx_node(o)->op_type, "Equal"))
+                return equal_step(o, ret_taken);
+        if (!strcmp(mfl_onnx_node(o)->op_type, "Where"))
+                return settled_step(o, ret_taken);
         const char *op = mfl_onnx_node(o)->op_type;
         struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
         bool joins = !strcmp(op, "Or") || !strcmp(op, "And"), turns = !strcmp(op, "Not"),

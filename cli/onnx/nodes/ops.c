@@ -129,7 +129,8 @@ static int conv_weights(struct onnx *o, const struct onnx_tensor **t, double *re
         if (!r && !t[0])
                 r = mfl_onnx_weight_of(o, 1, 2 + spatial(o), &t[0]);
         bool own = !r && b && b->tensor && w->tensor &&
-                   (w->tensor->param || w->tensor->generated) == (b->tensor->param || b->tensor->generated);
+                   (w->tensor->param || w->tensor->generated) == (b->tensor->param || b->tensor->generated) &&
+                   !mfl_onnx_bias_is_apart(o, b->tensor, w->tensor);
         return own ? mfl_onnx_weight_of(o, 2, 1, &t[1]) : r;
 }
 
@@ -486,7 +487,7 @@ static const struct {
         {"PRelu", mfl_onnx_prelu, OF_SAMPLES}, {"Einsum", mfl_onnx_einsum, ANY},
         {"CumSum", mfl_onnx_convert_cumsum, OF_SAMPLES}, {"Pad", mfl_onnx_convert_pad, OF_SAMPLES},
         {"Trilu", mfl_onnx_convert_trilu, OF_SAMPLES}, {"Resize", mfl_onnx_convert_resize, OF_SAMPLES},
-        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, OF_SAMPLES},
+        {"Upsample", mfl_onnx_convert_resize, OF_SAMPLES}, {"ScatterND", mfl_onnx_scatter, GIVEN},
         {"GatherElements", mfl_onnx_gather_elements, GIVEN}};
 
 int mfl_onnx_operator(struct onnx *o, bool *ret_known)

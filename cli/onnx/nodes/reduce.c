@@ -260,12 +260,38 @@ int mfl_onnx_reduce(struct onnx *o)
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
+/* max(x, c), or min(x, c), for a number c that nothing trains: *ret_view NULL: the node is not that. */
+static int bound(struct onnx *o, struct onnx_value **ret_view)
+{
+        static const double none = 1e38; /* as in a Clip without the bound */
+        double c;
+        *ret_view = NULL;
+        for (size_t k = 0; k < 2; k++) {
+                struct onnx_value *x = mfl_onnx_input(o, 1 - k), *constant = mfl_onnx_input(o, k), *view;
+                if (!x || x->tensor || !constant || !mfl_onnx_scalar(constant, &c) ||
+                        constant->tensor->param || constant->shape.rank > x->shape.rank || !(fabs(c) < none))
+                        continue;
+                bool least = mfl_onnx_node(o)->op_type[1] == 'i';
+                struct mfl_layer f = {.op = MFL_OP_HARDTANH,
+                        .alpha = (float)(least ? -none : c),
+                        .beta = (float)(least ? c : none)};
+                if (!least && c == 0)
+                        f = (struct mfl_layer){.op = MFL_OP_RELU};
+                int r = mfl_onnx_resolve(o, x, &view);
+                return r ? r : mfl_onnx_add_unary(o, view, &f, ret_view);
+        }
+        return 0;
+}
+
 /* max(a, b) = a + max(b - a, 0), and min(a, b) = -max(-a, -b). */
 int mfl_onnx_extreme(struct onnx *o)
 {
-        struct onnx_value *in[2], *difference, *above, *v;
+        struct onnx_value *in[2], *difference, *above, *v = NULL;
         double sign = mfl_onnx_node(o)->op_type[1] == 'i' ? -1 : 1;
-        int layer, r = mfl_onnx_node(o)->n_input == 2 ? 0 : mfl_onnx_fail(o, "is supported for two values");
+        int layer, r = mfl_onnx_node(o)->n_input == 2 ? bound(o, &v)
+                                                      : mfl_onnx_fail(o, "is supported for two values");
+        if (r || v)
+                return r ? r : mfl_onnx_output(o, 0, v);
         for (int k = 0; !r && k < 2; k++) {
                 struct onnx_value *x = mfl_onnx_input(o, (size_t)k);
                 if (!x || (x->tensor && !x->tensor->f))

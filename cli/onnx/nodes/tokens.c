@@ -162,13 +162,30 @@ static double apply(const char *op, double x, double y)
 
 static bool is_logical(const char *op)
 {
-        return !strcmp(op, "And") || !strcmp(op, "Or");
+        return !strcmp(op, "And") || !strcmp(op, "Or") || !strcmp(op, "Xor");
+}
+
+/* Two conditions on different elements, one of which holds alone: the square of a difference of 0s and 1s. */
+static int part_conditions(
+        struct onnx *o, struct onnx_value *a, const double pa[2], struct onnx_value *b, const double pb[2])
+{
+        const double ca[2] = {pa[0] != 0, pa[1] != 0}, cb[2] = {-(double)(pb[0] != 0), -(double)(pb[1] != 0)};
+        struct onnx_value *va, *vb, *v;
+        int r = mfl_onnx_new_pair(o, a, ca, &va);
+        if (r || (r = mfl_onnx_new_pair(o, b, cb, &vb)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_ADD, va, vb, &v)) ||
+                (r = mfl_onnx_make_power(o, v, 2, 1, &v)))
+                return r;
+        o->layers[v->layer].flag = true;
+        return give(o, v, 0, 1);
 }
 
 /* Two conditions on different elements: a product of 0s and 1s; of an Or, what neither has. */
 static int join_conditions(
         struct onnx *o, struct onnx_value *a, const double pa[2], struct onnx_value *b, const double pb[2])
 {
+        if (is(o, "Xor"))
+                return part_conditions(o, a, pa, b, pb);
         bool both = is(o, "And");
         const double ca[2] = {(pa[0] != 0) == both, (pa[1] != 0) == both},
                      cb[2] = {(pb[0] != 0) == both, (pb[1] != 0) == both};

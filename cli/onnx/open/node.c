@@ -157,6 +157,8 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return mfl_onnx_move(o);
         if ((r = mfl_onnx_volume_step(o, &taken)) || taken)
                 return r;
+        if ((r = mfl_onnx_frames_step(o, &taken)) || taken)
+                return r;
         if ((r = mfl_onnx_operator(o, &taken)) || taken)
                 return r;
         if ((r = fail_known(o)))
