@@ -120,7 +120,7 @@ static const struct mfl_wire_message messages[] = {
                 {"owner", NAME_OR_EMPTY, LINE}, {"per_token", BOOL}, {"n_frozen", PARAMS_OFFSET},
                 {"evaluated", OPTIONAL}, {"trained", FLOAT}, {"privacy", NAME_OR_EMPTY, LINE},
                 {"epsilon", FLOAT}, {"epsilon_max", FLOAT}, {"delta", FLOAT}, {"clip", FLOAT},
-                {"noise", FLOAT}),
+                {"noise", FLOAT}, {"metrics_withheld", BOOL}),
         MESSAGE(round_info, NULL, {"round", ANY}, {"evaluated", BOOL}, {"accuracy", FLOAT}, {"loss", FLOAT},
                 {"train_loss", FLOAT}, {"train_accuracy", FLOAT}, {"samples", ANY}, {"clients", ANY},
                 {"clients_rejected", ANY}, {"weight", ANY}, {"bytes_up", ANY}, {"bytes_down", ANY},

@@ -113,7 +113,7 @@ ROOMS = {
     "client/program": ["common/*", "proto"],
     "client/keep": ["common/base"],
     "client/train": ["client/data", "client/keep", "client/node", "client/noise", "client/peer", "client/plugin", "client/program", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto"],
-    "client/link": ["client/agent", "client/data", "client/inquiry", "client/node", "client/policy", "client/secure", "client/train", "common/*", "proto", "proto/stats", "proto/tls"],
+    "client/link": ["client/agent", "client/data", "client/inquiry", "client/node", "client/noise", "client/policy", "client/secure", "client/train", "common/*", "proto", "proto/stats", "proto/tls"],
     "client/service": ["client/*", "common/*", "kernels", "proto", "proto/tls"],
     "cli/base": ["common/*", "proto/*"],
     "cli/view": ["cli/base", "common/*", "proto/*"],

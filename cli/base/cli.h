@@ -48,7 +48,7 @@ struct mfl_cli_options {
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file, *site;
         const char *reason, *period, *memory;
-        const char *sigma, *q, *rounds, *delta, *calibrate;
+        const char *sigma, *q, *rounds, *delta, *calibrate, *mechanism, *separation;
         const char *host[MFL_CLI_DATA_MAX], *role[MFL_CLI_DATA_MAX];
         int n_host, n_role;
         const char *set[MFL_CLI_DATA_MAX]; /* changes of a job file, KEY=VALUE */

@@ -50,8 +50,9 @@ static json_t *privacy_json(const struct mfl_job *j, const struct privacy_budget
 {
         if (!j->privacy.kind)
                 return json_null();
-        return json_pack("{ss sI sf sf sf}", "kind", "central", "rounds", (json_int_t)budget->rounds,
-                "epsilon", budget->epsilon, "epsilon_max", j->privacy.epsilon_max, "delta", j->privacy.delta);
+        return json_pack("{ss sI sf sf sf}", "kind", mfl_privacy_kind_name(j->privacy.kind), "rounds",
+                (json_int_t)budget->rounds, "epsilon", budget->epsilon, "epsilon_max", j->privacy.epsilon_max,
+                "delta", j->privacy.delta);
 }
 
 /* "60000 training and 10000 test samples of 1x28x28, 10 classes; 6000 to a client" */

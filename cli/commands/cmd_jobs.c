@@ -245,8 +245,9 @@ static int print_detail(
                 printf("owner      %s\n", j->owner);
         if (*j->privacy)
                 printf("privacy    %s, clip %g, noise %g: epsilon %.4f of %g spent, at delta %g\n"
-                       "           losses, accuracies, measures, counts and logs are not private\n",
-                        j->privacy, j->clip, j->noise, j->epsilon, j->epsilon_max, j->delta);
+                       "           %scounts and logs are not private\n",
+                        j->privacy, j->clip, j->noise, j->epsilon, j->epsilon_max, j->delta,
+                        j->metrics_withheld ? "" : "losses, accuracies, measures, ");
         if (j->finished_ms)
                 printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
         if (j->in_round)

@@ -7,6 +7,8 @@
 #include "cli/base/json.h"
 #include "cli/commands/commands.h"
 #include "common/privacy/accountant.h"
+#include "common/privacy/gaussian.h"
+#include "common/privacy/matrix.h"
 
 #define LIST_MAX 64
 
@@ -35,6 +37,9 @@ struct question {
         struct mfl_dp_rounds v[LIST_MAX];
         size_t n;
         double delta, budget; /* budget: 0: not asked */
+        enum mfl_privacy_mechanism mechanism;
+        uint32_t separation; /* with correlated noise */
+        struct mfl_matrix *matrix;
 };
 
 static int whole(double v, uint64_t *ret_v, struct mfl_error *err)
@@ -46,14 +51,58 @@ static int whole(double v, uint64_t *ret_v, struct mfl_error *err)
         return 0;
 }
 
+/* Correlated noise: all rounds are one, without sampling. */
+static int read_matrix(const struct mfl_cli_options *o, struct question *q, struct mfl_error *err)
+{
+        double list[LIST_MAX];
+        size_t n = 0;
+        for (q->mechanism = MFL_MECHANISM_GAUSSIAN; mfl_privacy_mechanism_names[q->mechanism]; q->mechanism++)
+                if (!strcmp(o->mechanism, mfl_privacy_mechanism_names[q->mechanism]))
+                        break;
+        if (!mfl_privacy_mechanism_names[q->mechanism])
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--mechanism: expected gaussian, bisr or bsr, got '%.100s'", o->mechanism);
+        if (q->mechanism == MFL_MECHANISM_GAUSSIAN)
+                return o->separation ? mfl_fail(err, MFL_CLI_USAGE, "--separation: only with bisr and bsr")
+                                     : 0;
+        if (o->q)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--q: correlated noise counts on turns, not on sampling; give --separation");
+        if (!o->separation)
+                return mfl_fail(err, MFL_CLI_USAGE, "--separation is missing; see 'mfl privacy --help'");
+        int r = read_list("separation", o->separation, list, &n, err);
+        if (!r &&
+                (n != 1 || !(list[0] >= 1 && list[0] <= MFL_MATRIX_ROUNDS_MAX && list[0] == floor(list[0]))))
+                r = mfl_fail(err, MFL_CLI_USAGE, "--separation: expected a whole number from 1 to %u",
+                        MFL_MATRIX_ROUNDS_MAX);
+        if (!r)
+                q->separation = (uint32_t)list[0];
+        return r;
+}
+
+static int make_matrix(struct question *q, struct mfl_error *err)
+{
+        if (!q->separation)
+                return 0;
+        if (q->n > 1 || q->v[0].rounds > MFL_MATRIX_ROUNDS_MAX)
+                return mfl_fail(err, MFL_CLI_USAGE,
+                        "--rounds: correlated noise takes one number, from 1 to %u", MFL_MATRIX_ROUNDS_MAX);
+        q->matrix = mfl_malloc(sizeof *q->matrix);
+        if (!q->matrix)
+                return mfl_fail_memory(err, sizeof *q->matrix, "noise");
+        mfl_matrix_make(q->mechanism, (uint32_t)q->v[0].rounds, q->separation, q->matrix);
+        return 0;
+}
+
 static int read_question(const struct mfl_cli_options *o, struct question *q, struct mfl_error *err)
 {
         struct {
                 const char *name, *text;
                 double list[LIST_MAX];
                 size_t n;
-        } of[] = {{.name = "sigma", .text = o->calibrate ? "1" : o->sigma}, {.name = "q", .text = o->q},
-                {.name = "rounds", .text = o->rounds}, {.name = "delta", .text = o->delta},
+        } of[] = {{.name = "sigma", .text = o->calibrate ? "1" : o->sigma},
+                {.name = "q", .text = q->separation ? "1" : o->q}, {.name = "rounds", .text = o->rounds},
+                {.name = "delta", .text = o->delta},
                 {.name = "calibrate", .text = o->calibrate ? o->calibrate : "0"}};
         if (o->sigma && o->calibrate)
                 return mfl_fail(err, MFL_CLI_USAGE, "--sigma and --calibrate: give the noise, or ask for it");
@@ -91,6 +140,27 @@ static json_t *number(double v)
         return isfinite(v) ? json_real(v) : json_null();
 }
 
+static void print_matrix(const struct question *q, double epsilon)
+{
+        const struct mfl_matrix *m = q->matrix;
+        printf("%" PRIu64
+               " rounds, each client in every %u%s at most, noise %.6g times the sensitivity of them all\n"
+               "  epsilon      %.6g\n  delta        %g\n"
+               "  bands        %u\n  sensitivity  %.6g  (the noise of a round has its factor, too)\n"
+               "  error        %.6g  (of sums over rounds, times the sensitivity: %.6g)\n",
+                q->v[0].rounds, q->separation, q->separation == 1 ? "st" : "th", q->v[0].sigma, epsilon,
+                q->delta, m->bands, m->sensitivity, m->error, m->error * m->sensitivity);
+}
+
+static json_t *matrix_json(const struct question *q, double epsilon)
+{
+        const struct mfl_matrix *m = q->matrix;
+        return json_pack("{so ss so so sI sf sf}", "epsilon", number(epsilon), "mechanism",
+                mfl_privacy_mechanism_names[q->mechanism], "sigma", json_real(q->v[0].sigma), "delta",
+                json_real(q->delta), "bands", (json_int_t)m->bands, "sensitivity", m->sensitivity, "error",
+                m->error);
+}
+
 static void print_answer(const struct question *q, const struct mfl_dp_cost *cost)
 {
         for (size_t i = 0; i < q->n; i++)
@@ -99,6 +169,19 @@ static void print_answer(const struct question *q, const struct mfl_dp_cost *cos
                         q->v[i].rounds, q->v[i].rounds == 1 ? "" : "s", q->v[i].rate, q->v[i].sigma);
         printf("  epsilon      %.6g\n  delta        %g\n  epsilon RDP  %.6g  (an upper bound, as a check)\n",
                 cost->epsilon, q->delta, cost->epsilon_rdp);
+}
+
+static int answer_matrix(struct mfl_cli *cli, struct question *q, struct mfl_error *err)
+{
+        if (!(q->delta > 0 && q->delta < 1) || !(q->v[0].sigma > 0))
+                return mfl_fail(err, MFL_CLI_USAGE, "expected --sigma above 0, and --delta between 0 and 1");
+        if (q->budget > 0)
+                q->v[0].sigma = mfl_dp_gaussian_sigma(q->budget, q->delta);
+        double epsilon = mfl_dp_gaussian_epsilon(q->v[0].sigma, q->delta);
+        if (cli->json)
+                return mfl_json_print(stdout, matrix_json(q, epsilon), err);
+        print_matrix(q, epsilon);
+        return 0;
 }
 
 int mfl_cmd_privacy(struct mfl_cli *cli)
@@ -113,7 +196,19 @@ int mfl_cmd_privacy(struct mfl_cli *cli)
                         mfl_fail(&err, MFL_CLI_USAGE,
                                 "expected 'mfl privacy ledger', or --sigma and the like"),
                         &err);
-        int r = read_question(&cli->options, &q, &err);
+        int r = cli->options.mechanism ? read_matrix(&cli->options, &q, &err)
+                : cli->options.separation
+                        ? mfl_fail(&err, MFL_CLI_USAGE, "--separation: only with --mechanism bisr or bsr")
+                        : 0;
+        if (!r)
+                r = read_question(&cli->options, &q, &err);
+        if (!r)
+                r = make_matrix(&q, &err);
+        if (q.matrix) {
+                r = answer_matrix(cli, &q, &err);
+                free(q.matrix);
+                return mfl_cli_report(cli, r, &err);
+        }
         if (!r && q.budget > 0)
                 r = mfl_dp_sigma(q.budget, q.v[0].rate, q.v[0].rounds, q.delta, &q.v[0].sigma, &err);
         if (!r)

@@ -437,10 +437,13 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pki revoke site-a\n",
                 .words = "init issue renew revoke crl show export", .local = true},
         {"privacy", "[ledger]", "what differential privacy costs, or what a server's jobs have spent", 0, 1,
-                "sigma q rounds delta calibrate",
+                "sigma q rounds delta calibrate mechanism separation",
                 "Prints the epsilon of rounds that each release a sum over clients drawn by chance (each\n"
                 "with probability Q), with Gaussian noise of S times a client's largest contribution.\n"
                 "With --calibrate it finds S. Lists of the same length stand for several kinds of rounds.\n"
+                "With --mechanism bisr or bsr and --separation B all rounds together are one release, in "
+                "which\n"
+                "each client takes part every B-th round at most: S is its noise, and needs no Q.\n"
                 "The answer is an upper bound by privacy loss distributions, whichever of two data sets\n"
                 "has the client that the other lacks. A job's own budget is in 'mfl check' and 'mfl show'.\n"
                 "That needs no server. 'mfl privacy ledger' asks one: what its jobs have released of each "
@@ -452,6 +455,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl privacy --sigma 1 --q 0.1 --rounds 100 --delta 1e-5\n"
                 "  mfl privacy --calibrate 8 --q 0.1 --rounds 100 --delta 1e-5 --json\n"
                 "  mfl privacy --sigma 1,0.8 --q 0.1 --rounds 100,20 --delta 1e-5\n"
+                "  mfl privacy --mechanism bisr --sigma 2 --rounds 200 --separation 20 --delta 1e-5\n"
                 "  mfl privacy ledger\n",
                 .words = "ledger"},
         {"help", "[COMMAND|json|exit|tls|job|completion]",

@@ -57,9 +57,10 @@ struct mfl_link_options {
         struct mfl_share *share;          /* outlives the link; NULL: none */
         struct mfl_activity *activity;    /* told of transfers; outlives the link; NULL: none */
         const struct mfl_link_site *site; /* NULL: it has no data to be asked about */
-        struct mfl_gate *gate;            /* the site's policy; outlives the link; NULL: every job is taken */
-        uint32_t chunk_bytes;             /* 0: 1 MiB; a multiple of 8 */
-        uint32_t chunks_max;              /* in flight; 0: 4 */
+        const struct mfl_site_privacy *privacy; /* as the trainer's; NULL: none */
+        struct mfl_gate *gate; /* the site's policy; outlives the link; NULL: every job is taken */
+        uint32_t chunk_bytes;  /* 0: 1 MiB; a multiple of 8 */
+        uint32_t chunks_max;   /* in flight; 0: 4 */
         void *user;
         /* The agent has decided to end, or the process can't go on: the owner calls mfl_link_close (it may do
          * so here). status: exit status of a program. */

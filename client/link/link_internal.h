@@ -31,9 +31,11 @@ struct link_job {
         char *text;
         char owner[MFL_NAME_BYTES];    /* "": not told */
         struct mfl_secure_spec secure; /* of its file; bits 0: it has no secure sums */
-        Mfl__Partition *population;    /* NULL: not made yet */
-        bool known;                    /* its JobSpec came on this connection */
-        uint32_t population_next;      /* clients before this one were sent on this connection */
+        struct mfl_privacy_spec privacy;
+        char data[MFL_NAME_BYTES];  /* set */
+        Mfl__Partition *population; /* NULL: not made yet */
+        bool known;                 /* its JobSpec came on this connection */
+        uint32_t population_next;   /* clients before this one were sent on this connection */
         struct link_job *next;
 };
 

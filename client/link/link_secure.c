@@ -11,6 +11,7 @@
  * Ways to end: OPENED; a lost connection; a refusal, which the log, the site's audit and the server are told of. */
 #include "client/link/link_secure.h"
 
+#include "client/noise/site.h"
 #include "client/secure/member.h"
 #include "common/base/log.h"
 #include "proto/tls/tls_sign.h"
@@ -31,6 +32,8 @@ struct link_secure {
         /* While the worker masks: */
         struct link_result *result;
         uint64_t *masked;
+        char data[MFL_NAME_BYTES], *text; /* the job's data set and file; a copy */
+        double charge;                    /* for the site's ledger; 0: nothing */
         struct mfl_secure_msg answer;
         struct mfl_work work;
         int status;
@@ -97,6 +100,7 @@ static void free_secure(struct link_secure *secure)
         mfl_tls_signer_free(secure->signer);
         mfl_secure_msg_deinit(&secure->answer);
         free(secure->masked);
+        free(secure->text);
         free(secure);
 }
 
@@ -354,6 +358,27 @@ void mfl_link_secure_announced(struct mfl_link *link, const struct mfl_agent_act
 
 /* ---- masking ---- */
 
+/* This daemon's share of the sum's noise, in jobs of the kind distributed: after the book has the update's digest, before the mask. */
+static int add_share(struct link_secure *secure, struct mfl_error *err)
+{
+        const struct mfl_train_result *result = secure->result->result;
+        const struct mfl_site_privacy *site = secure->link->options.privacy;
+        struct mfl_site_share share = {.data = secure->data,
+                .text = secure->text,
+                .params = secure->result->params,
+                .update = mfl_secure_member_update(secure->member),
+                .round = secure->round,
+                .threads = 1,
+                .sigma = result->noise,
+                .n = result->n,
+                .charge = secure->charge};
+        if (!result->noise)
+                return 0;
+        mfl_assert(site && site->secret); /* the trainer has refused the task without */
+        int r = mfl_secure_member_honest(secure->member, &share.honest, err);
+        return r ? r : mfl_site_add_share(site, &share, (int64_t *)secure->masked, err);
+}
+
 static void run_mask(struct mfl_work *work)
 {
         struct link_secure *secure = MFL_CONTAINER_OF(work, struct link_secure, work);
@@ -364,6 +389,8 @@ static void run_mask(struct mfl_work *work)
         memcpy(secure->masked, combine ? combine->call.combine.sum : result->data[0],
                 result->n * sizeof *secure->masked);
         secure->status = mfl_secure_member_knows(secure->member, secure->masked, result->n, &secure->err);
+        if (!secure->status)
+                secure->status = add_share(secure, &secure->err);
         if (!secure->status)
                 secure->status = mfl_secure_ring_fold(
                         &result->ring, (int64_t *)secure->masked, result->n, &secure->err);
@@ -409,6 +436,15 @@ static int start_mask(struct link_secure *secure, struct mfl_error *err)
         secure->masked = mfl_malloc(result->result->n * sizeof *secure->masked);
         if (!secure->masked)
                 return mfl_fail_memory(err, result->result->n * sizeof *secure->masked, "a masked update");
+        if (made->noise) {
+                const struct link_job *job = job_of(link, secure->job);
+                secure->text = job ? mfl_strdup(job->text) : NULL;
+                if (!secure->text)
+                        return mfl_fail(err, MFL_INVALID, "the job is not known any more");
+                mfl_strcpy(secure->data, sizeof secure->data, job->data);
+                bool counted = link->options.privacy->rule.noise > 0;
+                secure->charge = counted ? 0 : job->privacy.noise / MFL_PRIVACY_LOCAL_DISTANCE;
+        }
         secure->work = (struct mfl_work){.run = run_mask, .done = on_masked};
         secure->answer.step = MFL_SECURE_MASKED;
         secure->answer.has_figures = true;

@@ -50,6 +50,8 @@ static int find_secure(struct link_job *job)
         if (r)
                 return MFL_MIN(r, 0);
         job->secure = spec->secure;
+        job->privacy = spec->privacy;
+        mfl_strcpy(job->data, sizeof job->data, spec->data.name);
         mfl_job_free(spec);
         return 0;
 }

@@ -9,6 +9,9 @@
  * Fails with MFL_INVALID where the site's budget is spent. */
 #include "client/noise/site.h"
 
+#include "common/privacy/noise.h"
+#include "common/secure/shares.h"
+
 struct mfl_local_rule mfl_site_rule(const struct mfl_site_privacy *site, const struct mfl_job *job)
 {
         struct mfl_local_rule of_job = mfl_local_of_job(job);
@@ -70,4 +73,42 @@ int mfl_site_noise(const struct mfl_site_privacy *site, const struct mfl_local_r
         return r ? r
                  : mfl_local_noise(rule, &noise, change->threads, change->task->fixed.delta_max, change->n, q,
                            delta, err);
+}
+
+static int name_share(
+        const struct mfl_site_share *share, uint8_t ret_name[MFL_SHA256_BYTES], struct mfl_error *err)
+{
+        const uint64_t numbers[] = {share->round, share->honest, share->sigma, share->n};
+        struct mfl_sha256 sha = {0};
+        int r = mfl_sha256_init(&sha, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, share->text, strlen(share->text) + 1, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, numbers, sizeof numbers, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, share->params, MFL_SHA256_BYTES, err);
+        if (!r)
+                r = mfl_sha256_update(&sha, share->update, MFL_SHA256_BYTES, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, ret_name, err);
+        mfl_sha256_deinit(&sha);
+        return r;
+}
+
+int mfl_site_add_share(const struct mfl_site_privacy *site, const struct mfl_site_share *share, int64_t *sums,
+        struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        struct mfl_secret name, secret;
+        const struct mfl_noise noise = {.a = mfl_secure_share(share->sigma, share->honest), .b = 1};
+        int r = name_share(share, digest, err);
+        if (!r)
+                r = mfl_secret_derive(site->secret, "share-release", "", 0, digest, &name, err);
+        if (!r)
+                r = mfl_secret_derive(site->secret, "share-noise", "", 0, digest, &secret, err);
+        const struct mfl_site_release release = {
+                .data = share->data, .sigma = share->charge, .name = name.key};
+        if (!r && share->charge > 0)
+                r = site->charge(site->user, &release, err);
+        return r ? r : mfl_noise_add(&noise, &secret, share->n, share->threads, sums, err);
 }

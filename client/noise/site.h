@@ -18,6 +18,7 @@ struct mfl_site_release {
 /* Of a daemon. */
 struct mfl_site_privacy {
         struct mfl_local_rule rule;      /* of the policy; clip 0: none */
+        bool withholds;                  /* no loss, accuracy or other figure of the data leaves */
         const struct mfl_secret *secret; /* NULL: this daemon has no place for a key, and makes no noise */
         /* Writes the release down; after 0 it is durable. MFL_INVALID: the site's budget does not allow it, or it can't be written. Any of
          * the trainer's threads; blocks. */
@@ -41,5 +42,18 @@ struct mfl_local_rule mfl_site_rule(const struct mfl_site_privacy *site, const s
  * memory. Blocks. */
 int mfl_site_noise(const struct mfl_site_privacy *site, const struct mfl_local_rule *rule,
         const struct mfl_site_change *change, int64_t *q, float *delta, struct mfl_error *err);
+
+/* A member's share of the noise of a secure sum (common/secure/shares.h), of the kind distributed. */
+struct mfl_site_share {
+        const char *data, *text; /* data set, job file */
+        const uint8_t *params,
+                *update; /* MFL_SHA256_BYTES: what the round starts from, and the sum before its noise */
+        uint32_t round, honest, threads;
+        uint64_t sigma, n; /* of the whole noise, in units of the sum; elements */
+        double charge; /* the accountant's sigma; 0: this site's own noise is in the sum, which is counted already */
+};
+/* Writes the release down and adds the share. The same sum gets the same noise, whoever asks how often. As mfl_site_noise. */
+int mfl_site_add_share(const struct mfl_site_privacy *site, const struct mfl_site_share *share, int64_t *sums,
+        struct mfl_error *err);
 
 #endif

@@ -231,16 +231,17 @@ static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question 
         struct mfl_sha256 sha = {0};
         row->sigma = job->spec->privacy.noise;
         row->rate = mfl_job_rate(job->spec);
-        row->round = MFL_MAX(q->round, 1u);
+        bool whole = job->spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN; /* all rounds are one release */
+        row->round = whole ? 1 : MFL_MAX(q->round, 1u);
         memcpy(row->job, job->digest, sizeof row->job);
         int r = mfl_sha256_init(&sha, err);
         if (!r)
                 r = mfl_sha256_update(&sha, row->job, sizeof row->job, err);
         if (!r)
                 r = mfl_sha256_update(&sha, &row->round, sizeof row->round, err);
-        if (!r)
+        if (!r && !whole)
                 r = mfl_sha256_update(&sha, q->params_digest, sizeof q->params_digest, err);
-        if (!r)
+        if (!r && !whole)
                 r = mfl_sha256_update(&sha, q->frozen_digest, sizeof q->frozen_digest, err);
         if (!r)
                 r = mfl_sha256_final(&sha, row->name, err);
@@ -262,7 +263,8 @@ static const char *check_budget(struct mfl_gate *gate, const struct mfl_gate_que
         const struct mfl_job *spec = job->spec;
         enum mfl_noise_by by = mfl_policy_noise(gate->policy, spec);
         struct mfl_local_rule rule = mfl_local_stricter(gate->policy->rule, mfl_local_of_job(spec));
-        struct mfl_ledger_row row = {.sigma = rule.noise / MFL_PRIVACY_LOCAL_DISTANCE, .rate = 1};
+        double noise = by == MFL_NOISE_BY_MEMBERS ? spec->privacy.noise : rule.noise;
+        struct mfl_ledger_row row = {.sigma = noise / MFL_PRIVACY_LOCAL_DISTANCE, .rate = 1};
         struct mfl_error err;
         if (by == MFL_NOISE_BY_NOBODY || (by == MFL_NOISE_BY_SERVER && gate->policy->epsilon_max == 0))
                 return NULL;

@@ -114,6 +114,10 @@ static const struct mfl_yaml_field fields[] = {
         {.key = "noise", AT(F64, rule.noise), .min = 0.05, .max = 1000},
         {.key = "epsilon_max", AT(F64, epsilon_max), .min = 0, .max = 1000, .min_open = true},
         {.key = "delta", AT(F64, delta), .min = 1e-12, .max = 0.1},
+        {.key = "metrics",
+                AT(ENUM, metrics),
+                .names = mfl_privacy_metrics_names,
+                .seen = offsetof(struct mfl_policy, has_metrics)},
         {.key = "ask", AT(BOOL, ask)},
         {.key = "dir", AT(STRING, dir), .required = true},
         {0},
@@ -267,7 +271,14 @@ enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct
 {
         if (policy->rule.noise > 0 || job->privacy.kind == MFL_PRIVACY_LOCAL)
                 return MFL_NOISE_BY_SITE;
+        if (job->privacy.kind == MFL_PRIVACY_DISTRIBUTED)
+                return MFL_NOISE_BY_MEMBERS;
         return job->privacy.kind == MFL_PRIVACY_CENTRAL ? MFL_NOISE_BY_SERVER : MFL_NOISE_BY_NOBODY;
+}
+
+bool mfl_policy_withholds(const struct mfl_policy *policy)
+{
+        return policy->has_metrics ? policy->metrics == MFL_METRICS_WITHHELD : policy->rule.noise > 0;
 }
 
 static const char *check_noise(const struct mfl_policy *policy, const struct mfl_job *job, char *reason)

@@ -48,8 +48,10 @@ struct mfl_policy {
         bool no_programs;                                  /* programs: false */
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
-        bool secure_sum;            /* jobs without it are refused */
-        double secure_bad;          /* and those that count on fewer bad daemons */
+        bool secure_sum;                  /* jobs without it are refused */
+        double secure_bad;                /* and those that count on fewer bad daemons */
+        enum mfl_privacy_metrics metrics; /* where has_metrics */
+        bool has_metrics;
         struct mfl_local_rule rule; /* of every update that leaves; clip 0: none */
         double epsilon_max, delta;  /* of each data set, in the site's own ledger; epsilon_max 0: no limit */
         struct mfl_policy_prints peers; /* who may be in a secure sum with this daemon, itself included */
@@ -75,10 +77,14 @@ const char *mfl_policy_round(const struct mfl_policy *policy, const struct mfl_j
 /* Who adds the noise that the site counts. */
 enum mfl_noise_by {
         MFL_NOISE_BY_NOBODY,
-        MFL_NOISE_BY_SITE,   /* by its policy, or by a job of kind local */
-        MFL_NOISE_BY_SERVER, /* kind central: by the server, as it says */
+        MFL_NOISE_BY_SITE,    /* by its policy, or by a job of kind local */
+        MFL_NOISE_BY_SERVER,  /* kind central: by the server, as it says */
+        MFL_NOISE_BY_MEMBERS, /* kind distributed: by this daemon, and others of a secure sum */
 };
 enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct mfl_job *job);
+
+/* Whether losses, accuracies and the like stay here whatever jobs say: by default, where the policy has noise. */
+bool mfl_policy_withholds(const struct mfl_policy *policy);
 
 /* Whether the site answers such an inquiry of this person about a data set. NULL: yes; otherwise as mfl_policy_job. inquiry.c. */
 const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_inquiry kind, const char *who,

@@ -4,6 +4,7 @@
 
 #include "common/base/states.h"
 #include "common/secure/shamir.h"
+#include "common/secure/shares.h"
 
 enum stage { KEYED, SHARED, MASKING, MASKED, SIGNED, OPENED, REFUSED, STAGES };
 
@@ -134,6 +135,12 @@ int mfl_secure_member_keys(
         return 0;
 }
 
+int mfl_secure_member_honest(const struct mfl_secure_member *m, uint32_t *ret_honest, struct mfl_error *err)
+{
+        mfl_assert(m->stage >= SHARED && m->stage < REFUSED);
+        return mfl_secure_honest(&m->spec, m->n, ret_honest, err);
+}
+
 uint32_t mfl_secure_member_count(const struct mfl_secure_member *m)
 {
         return m->stage < MASKED ? m->n : mfl_secure_count(&m->set);
@@ -184,7 +191,8 @@ static int check_parties(const struct mfl_secure_member *m, struct mfl_error *er
                                         m->peer[i].identity.name);
         if (m->n < m->least)
                 return mfl_fail(err, MFL_INVALID, "%u participants, and this site wants %u", m->n, m->least);
-        return 0;
+        uint32_t honest;
+        return m->spec.least > 0 ? mfl_secure_honest(&m->spec, m->n, &honest, err) : 0;
 }
 
 static int find_self(struct mfl_secure_member *m, struct mfl_error *err)
@@ -275,6 +283,7 @@ static int check_set(const struct mfl_secure_member *m, const struct mfl_secure_
         const struct mfl_secure_set *within, struct mfl_error *err)
 {
         uint32_t n = 0, holders = count_holders(m, set);
+        uint32_t least = MFL_MAX(m->least, mfl_secure_survivors(&m->spec, m->n));
         for (uint32_t i = 0; i < MFL_SECURE_MEMBERS_MAX; i++) {
                 if (!mfl_secure_has(set, i))
                         continue;
@@ -285,9 +294,9 @@ static int check_set(const struct mfl_secure_member *m, const struct mfl_secure_
         }
         if (!mfl_secure_has(set, m->self))
                 return mfl_fail(err, MFL_INVALID, "a set without this daemon");
-        if (n < m->least)
-                return mfl_fail(err, MFL_INVALID, "a set of %u participants, and at least %u are wanted", n,
-                        m->least);
+        if (n < least)
+                return mfl_fail(
+                        err, MFL_INVALID, "a set of %u participants, and at least %u are wanted", n, least);
         if (holders < m->graph.t)
                 return mfl_fail(err, MFL_INVALID,
                         "a set with %u holders of this daemon's shares; at least %u are needed", holders,
@@ -342,6 +351,12 @@ int mfl_secure_member_knows(struct mfl_secure_member *m, const uint64_t *v, uint
         int r = mfl_sha256(v, n * sizeof *v, m->update, err);
         m->knows = !r;
         return r;
+}
+
+const uint8_t *mfl_secure_member_update(const struct mfl_secure_member *m)
+{
+        mfl_assert(m->knows);
+        return m->update;
 }
 
 int mfl_secure_member_mask(struct mfl_secure_member *m, uint64_t *v, uint64_t n,

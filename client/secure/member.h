@@ -89,9 +89,14 @@ bool mfl_secure_member_masks(
  * that is masked is the update. As for mask. */
 int mfl_secure_member_knows(
         struct mfl_secure_member *member, const uint64_t *v, uint64_t n, struct mfl_error *err);
+const uint8_t *mfl_secure_member_update(
+        const struct mfl_secure_member *member); /* that digest; MFL_SHA256_BYTES */
 /* Masks the update, once; may run on another thread while nobody else touches the member. */
 int mfl_secure_member_mask(struct mfl_secure_member *member, uint64_t *v, uint64_t n,
         uint64_t figures[MFL_SECURE_FIGURES], struct mfl_error *err);
+/* After PEERS: how many of those who stay have honest noise (common/secure/shares.h). */
+int mfl_secure_member_honest(
+        const struct mfl_secure_member *member, uint32_t *ret_honest, struct mfl_error *err);
 /* For people: the members, or the survivors. */
 uint32_t mfl_secure_member_count(const struct mfl_secure_member *member);
 

@@ -429,6 +429,7 @@ static int open_link(struct client *c, struct mfl_error *err)
                 .share = c->node.share,
                 .activity = &c->activity,
                 .gate = c->gate,
+                .privacy = &c->private.site,
                 .site = &c->site,
                 .tls = tls_files(c),
                 .user = c,

@@ -392,6 +392,8 @@ static const struct mfl_setting rows[] = {
                         "whatever the job says\n"
                         "  epsilon_max, delta   what each data set may tell, over jobs, servers and restarts, by the site's own ledger "
                         "(delta: 1e-5); 'mfl-client budget' shows it\n"
+                        "  metrics   withheld: losses, accuracies and other figures of the data stay here, and evaluations answer for no "
+                        "sample; the default with noise. plain: they leave\n"
                         "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
                         "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
                         "  inquiries {kinds: [stats, validate, predict], min_samples: 10, extremes: false}: what the server may ask about "

@@ -23,7 +23,10 @@ int mfl_client_private_open(
         if (r)
                 return r;
         private->ledger = mfl_gate_ledger(gate);
-        private->site = (struct mfl_site_privacy){
-                .rule = policy->rule, .secret = &private->secret, .charge = charge, .user = private};
+        private->site = (struct mfl_site_privacy){.rule = policy->rule,
+                .withholds = mfl_policy_withholds(policy),
+                .secret = &private->secret,
+                .charge = charge,
+                .user = private};
         return 0;
 }

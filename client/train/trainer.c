@@ -5,6 +5,7 @@
 #include "client/train/trainer_internal.h"
 #include "kernels/mesh/mesh_memory.h"
 #include "common/base/log.h"
+#include "common/method/central_grid.h"
 #include "common/partition/partition.h"
 #include "proto/wire.h"
 
@@ -153,6 +154,8 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         result->vectors = mfl_method_trained(run->job->spec);
         result->packed = run->job->spec->compression.up;
         result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
+        if (run->job->spec->privacy.kind == MFL_PRIVACY_DISTRIBUTED)
+                result->noise = mfl_central_sigma(run->job->spec, &task->fixed, run->job->spec->privacy.clip);
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)

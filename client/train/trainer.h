@@ -151,6 +151,7 @@ struct mfl_train_result {
                 vectors; /* of floats, in a buffer: 2 with a model of its own behind the delta, which may stay here */
         bool packed;                 /* compression.up: they travel packed (common/codec/pack.h) */
         struct mfl_secure_ring ring; /* secure_sum: in which they are masked */
+        uint64_t noise; /* sigma of the noise that members of the sum share, in its units; 0: none */
         uint32_t
                 tail; /* secure_sum: elements behind the n of a grouped result, which its owner sets and a group adds, too */
         uint32_t n_updates;

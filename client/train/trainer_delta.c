@@ -96,6 +96,17 @@ static void make_hidden(struct trainer_run *run, uint64_t client, float *params,
                 (unsigned long long)client);
 }
 
+static bool shares_noise(const struct trainer_run *run)
+{
+        return run->job->spec->privacy.kind == MFL_PRIVACY_DISTRIBUTED;
+}
+
+bool mfl_trainer_withholds(const struct trainer_run *run)
+{
+        const struct mfl_site_privacy *site = run->trainer->privacy;
+        return mfl_privacy_withholds(&run->job->spec->privacy) || (site && site->withholds);
+}
+
 struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run)
 {
         return mfl_site_rule(run->trainer->privacy, run->job->spec);
@@ -105,6 +116,12 @@ int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err)
 {
         const struct mfl_local_rule rule = mfl_trainer_rule(run);
         const struct mfl_site_privacy *site = run->trainer->privacy;
+        if (shares_noise(run) && (!site || !site->secret))
+                return mfl_fail(err, MFL_INVALID,
+                        "the job has privacy: {kind: distributed}, and this daemon's share of the noise "
+                        "needs "
+                        "a "
+                        "key that survives restarts: give it a place for one, policy: {dir: DIR}");
         if (rule.clip == 0)
                 return 0;
         if (rule.noise > 0 && (!site || !site->secret))
@@ -133,6 +150,9 @@ static int keep_rule(struct trainer_run *run, uint64_t client, float *delta, str
         uint64_t n = graph->n_moving, bytes = n * sizeof(int64_t);
         if (rule.clip > 0 && rule.noise == 0)
                 mfl_method_clip(fixed, &graph->statistics, rule.clip, delta, n);
+        if (shares_noise(
+                    run)) /* nobody is left out: what is beyond delta_max is shortened before its weight is found */
+                mfl_method_clip(fixed, &graph->statistics, run->job->spec->privacy.clip, delta, n);
         if (rule.noise == 0)
                 return 0;
         int r = mfl_trainer_memory_reserve(&run->trainer->memory, bytes, "a change before its noise", err);
@@ -370,7 +390,7 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
         double real = 0;
         bool filters = run->trainer->filters != NULL;
         int r = filters ? filter_delta(run, worker, trained, delta, item, err) : 0;
-        if (!r && !item->rejected && mfl_trainer_rule(run).noise > 0)
+        if (!r && !item->rejected && (mfl_trainer_rule(run).noise > 0 || shares_noise(run)))
                 make_hidden(run, trained->client, delta, trained->is_delta || filters);
         else if (!r && !item->rejected)
                 r = check_delta(run, delta, trained->is_delta || filters, item, err);

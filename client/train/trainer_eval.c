@@ -78,6 +78,8 @@ int mfl_trainer_eval_units(struct trainer_run *run, struct mfl_error *err)
         run->result->n_tally = counts * task->n_items;
         for (uint32_t i = 0; i < task->n_items; i++)
                 run->result->eval[i].item = task->items[i];
+        if (mfl_trainer_withholds(run)) /* of 0 samples */
+                return 0;
         return cut_units(run, run->units, &run->n_units, err);
 }
 

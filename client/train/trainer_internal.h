@@ -416,6 +416,8 @@ void mfl_trainer_count(struct trainer_run *run, struct mfl_net *net, uint64_t sa
 
 /* trainer_delta.c: what is done to each client's change; clip 0: nothing. Whether that can be done for the task: MFL_INVALID. */
 struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run);
+/* Whether no figure of the data may leave: by the job, or by the site's policy. */
+bool mfl_trainer_withholds(const struct trainer_run *run);
 int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err);
 
 /* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,

@@ -128,6 +128,8 @@ void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_er
 
 void mfl_trainer_add_loss(struct trainer_run *run, int64_t loss_sum)
 {
+        if (mfl_trainer_withholds(run))
+                return;
         _Atomic int64_t *sum = &run->request->control->loss_sum;
         int64_t was = atomic_load(sum);
         while (!atomic_compare_exchange_weak(sum, &was, mfl_fixed_loss_add(was, loss_sum)))

@@ -414,6 +414,7 @@ static int announce(
 {
         struct mfl_announce *update = &run->result->updates[u];
         uint64_t element = run->sum ? sizeof(int64_t) : mfl_method_vectors(run->job->spec) * sizeof(float);
+        bool withholds = mfl_trainer_withholds(run);
         update->update = u;
         update->item_first = first;
         update->item_count = count;
@@ -423,9 +424,9 @@ static int announce(
                 const struct trainer_item *item = &run->items[i];
                 update->n_rejected += item->rejected != NULL;
                 update->weight += item->weight;
-                update->samples += item->samples;
-                update->correct += item->correct;
-                update->loss_sum = mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
+                update->samples += withholds ? 0 : item->samples;
+                update->correct += withholds ? 0 : item->correct;
+                update->loss_sum = withholds ? 0 : mfl_fixed_loss_add(update->loss_sum, item->loss_sum);
                 update->train_us += item->train_us;
                 update->clamped += item->clamped;
                 update->state = item->rejected ? update->state : item->state;
@@ -441,7 +442,9 @@ static int announce(
         }
         for (uint32_t i = 0; i < update->n_losses; i++) {
                 const struct trainer_item *item = &run->items[first + i];
-                update->losses[i] = (struct mfl_client_loss){item->samples, item->loss_sum, item->square_sum};
+                if (!withholds)
+                        update->losses[i] =
+                                (struct mfl_client_loss){item->samples, item->loss_sum, item->square_sum};
         }
         if (!update->n_rejected)
                 return 0;

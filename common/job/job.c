@@ -344,13 +344,12 @@ static int check_partition(const struct mfl_yaml_doc *doc, const struct mfl_yaml
 static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *data = mfl_job_find_key(mfl_yaml_root(doc), "data");
-        const char *kind = mfl_partition_name(job->data.partition);
         if (!job->data.name[0] && !mfl_job_has_program(job))
                 return mfl_yaml_fail(doc, data, err, "key 'name' is missing");
         if (!job->data.name[0])
                 mfl_job_program_offer(job->training.program, job->data.name);
-        int r = mfl_job_check_usage(
-                doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition, kind, err);
+        int r = mfl_job_check_usage(doc, data, data_usage, MFL_ARRAY_SIZE(data_usage), job->data.partition,
+                mfl_partition_name(job->data.partition), err);
         if (r)
                 return r;
         if (job->data.partition == MFL_PARTITION_LOCAL)
@@ -358,8 +357,8 @@ static int check_data(const struct mfl_yaml_doc *doc, struct mfl_job *job, struc
         if (!job->data.clients && job->data.n_sizes > 1)
                 job->data.clients = job->data.n_sizes;
         if (!job->data.clients)
-                return mfl_yaml_fail(
-                        doc, data, err, "partition %s needs clients, the size of the population", kind);
+                return mfl_yaml_fail(doc, data, err, "partition %s needs clients, the size of the population",
+                        mfl_partition_name(job->data.partition));
         return check_partition(doc, data, job, err);
 }
 
@@ -381,7 +380,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
         if (kind == MFL_STRATEGY_FEDADAGRAD && !mfl_job_find_key(aggregation, "beta1"))
                 job->aggregation.beta1 = 0;
         if (job->privacy.kind) {
-                if (job->privacy.kind == MFL_PRIVACY_CENTRAL && !mfl_job_find_key(aggregation, "weighting"))
+                job->secure.least = job->privacy.kind == MFL_PRIVACY_DISTRIBUTED ? job->limits.quorum : 0;
+                if (mfl_privacy_of_sums(&job->privacy) && !mfl_job_find_key(aggregation, "weighting"))
                         job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
                 if (!mfl_job_find_key(aggregation, "delta_max")) /* what is long is clipped, not left out */
                         job->aggregation.delta_max = 65536;

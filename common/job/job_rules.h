@@ -65,6 +65,11 @@ static inline bool is_central(const struct mfl_job *job)
         return job->privacy.kind == MFL_PRIVACY_CENTRAL;
 }
 
+static inline bool is_distributed(const struct mfl_job *job)
+{
+        return job->privacy.kind == MFL_PRIVACY_DISTRIBUTED;
+}
+
 static inline bool is_private(const struct mfl_job *job)
 {
         return job->privacy.kind;

@@ -3,6 +3,8 @@
 #include "common/job/job_rules.h"
 
 #include "common/job/job_compression.h"
+#include "common/privacy/matrix.h"
+#include "common/secure/shares.h"
 
 static bool has_program(const struct mfl_job *job)
 {
@@ -61,13 +63,79 @@ static bool private_attacked(const struct mfl_job *job)
 
 static bool private_by_samples(const struct mfl_job *job)
 {
-        return is_central(job) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
+        return mfl_privacy_of_sums(&job->privacy) && job->aggregation.weighting == MFL_WEIGHT_SAMPLES;
+}
+
+static bool is_correlated(const struct mfl_job *job)
+{
+        return job->privacy.mechanism != MFL_MECHANISM_GAUSSIAN;
+}
+
+static bool correlated_elsewhere(const struct mfl_job *job)
+{
+        return is_correlated(job) && job->privacy.kind != MFL_PRIVACY_CENTRAL;
+}
+
+static bool correlated_mixed(const struct mfl_job *job)
+{
+        return is_correlated(job) && job->selection.kind != MFL_SELECT_SEPARATED;
+}
+
+static bool correlated_adaptive(const struct mfl_job *job)
+{
+        return is_correlated(job) && job->privacy.adaptive;
+}
+
+static bool correlated_long(const struct mfl_job *job)
+{
+        return is_correlated(job) && job->rounds > MFL_MATRIX_ROUNDS_MAX;
+}
+
+static bool correlated_secure(const struct mfl_job *job)
+{
+        return is_correlated(job) && job->secure.bits;
+}
+
+static bool shared_plainly(const struct mfl_job *job)
+{
+        return is_distributed(job) && !job->secure.bits;
+}
+
+static bool shared_adaptive(const struct mfl_job *job)
+{
+        return is_distributed(job) && job->privacy.adaptive;
+}
+
+static bool shared_divided(const struct mfl_job *job)
+{
+        return is_distributed(job) && job->privacy.clients;
+}
+
+static bool shared_by_nobody(const struct mfl_job *job)
+{
+        return is_distributed(job) && job->limits.quorum <= job->secure.bad;
+}
+
+static bool shared_chosen(const struct mfl_job *job)
+{
+        return is_distributed(job) && job->selection.clients > MFL_SECURE_SHARES_MOST && is_local(job);
+}
+
+static bool secure_private_narrow(const struct mfl_job *job)
+{
+        return job->secure.bits && job->secure.bits < 64 && is_private(job);
+}
+
+static bool evaluates_withheld(const struct mfl_job *job)
+{
+        return is_private(job) && mfl_privacy_withholds(&job->privacy) && job->evaluation.every &&
+               (is_local(job) || job->evaluation.on != MFL_EVALUATE_TEST);
 }
 
 static bool private_chosen(const struct mfl_job *job)
 {
         bool all = job->selection.kind == MFL_SELECT_UNIFORM && !job->selection.clients;
-        return is_central(job) && !all && job->selection.kind != MFL_SELECT_POISSON;
+        return is_central(job) && !all && job->selection.kind != MFL_SELECT_POISSON && !is_correlated(job);
 }
 
 static bool private_local(const struct mfl_job *job)
@@ -400,6 +468,49 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "answers of so "
                  "few clients takes all the noise; write a number, less noise, or a higher rate"},
                 ANY, adapts_to_few, "privacy", "clip"},
+        {{"privacy.mechanism: bisr or bsr", "kinds other than central",
+                 "the server adds correlated noise; write kind: central, or mechanism: gaussian"},
+                ANY, correlated_elsewhere, "privacy", "mechanism"},
+        {{"privacy.mechanism: bisr or bsr", "selection other than separated",
+                 "correlated noise counts on turns that are far apart: write selection: {kind: separated, "
+                 "separation: 10}, or mechanism: gaussian"},
+                ANY, correlated_mixed, "privacy", "mechanism"},
+        {{"privacy.mechanism: bisr or bsr", "clip: adaptive",
+                 "adaptive asks for bits in each round, whose noise is not correlated; write a number"},
+                ANY, correlated_adaptive, "privacy", "mechanism"},
+        {{"privacy.mechanism: bisr or bsr", "more than 10,000 rounds",
+                 "correlated noise is worked out for 10000 rounds at most"},
+                ANY, correlated_long, "privacy", "mechanism"},
+        {{"privacy.mechanism: bisr or bsr", "secure_sum",
+                 "a sum that can't be opened again has no place in correlated noise; write mechanism: "
+                 "gaussian"},
+                ANY, correlated_secure, "privacy", "mechanism"},
+        {{"privacy: distributed", "no secure_sum",
+                 "is noise that daemons share under the masks of a secure sum: write secure_sum: {bits: 64}, "
+                 "or "
+                 "kind: local"},
+                ANY, shared_plainly, "", "privacy"},
+        {{"privacy: distributed", "clip: adaptive",
+                 "adaptive is for kind: central; write a number, such as 1.0"},
+                ANY, shared_adaptive, "privacy", "clip"},
+        {{"privacy: distributed", "privacy.clients",
+                 "is the divisor of kind: central; here sums are divided by the clients in them; remove it"},
+                ANY, shared_divided, "privacy", "clients"},
+        {{"privacy: distributed", "limits.quorum that is not above secure_sum.bad",
+                 "all that may be left may be bad, and nobody's noise is sure: write a larger limits.quorum, "
+                 "or a smaller secure_sum.bad"},
+                ANY, shared_by_nobody, "limits", "quorum"},
+        {{"privacy: distributed", "more than 20 sites in a round",
+                 "participants all share masks with each other, which 20 can; write selection: {clients: "
+                 "20}"},
+                ANY, shared_chosen, "selection", "clients"},
+        {{"privacy", "secure_sum.bits below 64",
+                 "noise has the grid of exact sums, which take 64 bits: write secure_sum: {bits: 64}"},
+                ANY, secure_private_narrow, "secure_sum", "bits"},
+        {{"privacy.metrics: withheld", "evaluation at sites or on clients",
+                 "would tell of their data without noise, and no ledger would count it: write evaluation: "
+                 "{every: 0}, or, if the server may know, privacy: {metrics: plain}"},
+                ANY, evaluates_withheld, "", "privacy"},
         {{"privacy", "delta_max below clip",
                  "a client with a longer element would be left out instead of clipped; write at least "
                  "privacy.clip, or remove it"},
@@ -412,8 +523,6 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
         {{"secure_sum", "fewer than 3 clients in a round",
                  "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
                 ANY, secure_few, "", "secure_sum"},
-        {{"secure_sum", "privacy", "is not supported with secure_sum yet; remove one of the two"}, ANY,
-                is_secure, "", "privacy"},
         {{"secure_sum", "personal",
                  "the server takes updates of clients with personal layers one by one; remove one of the "
                  "two"},

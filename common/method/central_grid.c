@@ -7,6 +7,7 @@
 
 #include "common/exact/exact.h"
 #include "common/method/clip.h"
+#include "common/privacy/matrix.h"
 #include "common/privacy/noise.h"
 
 /* Below, the noise on integers might differ from the accountant's Gaussian by something that matters; here, by e^(-2 pi^2 2^20). */
@@ -49,6 +50,9 @@ double mfl_central_next_clip(const struct mfl_job *job, double clip, uint64_t n,
 static double multiplier(const struct mfl_job *job)
 {
         double z = job->privacy.noise, bits = 2 * mfl_central_bits_sigma(job);
+        if (job->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
+                return z *
+                       mfl_matrix_sensitivity(job->privacy.mechanism, job->rounds, job->selection.separation);
         return job->privacy.adaptive ? 1 / sqrt(1 / (z * z) - 1 / (bits * bits)) : z;
 }
 
@@ -80,13 +84,16 @@ double mfl_central_weight(double clip, int scale_bits, uint64_t n, double norm2)
 double mfl_central_divisor(const struct mfl_job *job)
 {
         uint32_t clients = job->privacy.clients ? job->privacy.clients : job->data.clients;
+        if (job->selection.kind == MFL_SELECT_SEPARATED)
+                return job->selection.clients ? job->selection.clients
+                                              : (double)clients / job->selection.separation;
         return mfl_job_rate(job) * clients;
 }
 
 int mfl_central_check(
         const struct mfl_job *job, const struct mfl_fixed *fixed, uint64_t n, struct mfl_error *err)
 {
-        if (job->privacy.kind != MFL_PRIVACY_CENTRAL)
+        if (!mfl_privacy_of_sums(&job->privacy))
                 return 0;
         double share = rounding_share(fixed->scale_bits, n);
         uint64_t sigma = mfl_central_sigma(job, fixed, clip_least(job));

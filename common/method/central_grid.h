@@ -21,6 +21,11 @@
  * that error and all roundings of w together. Then w = min(1, C' / that). A client that is drawn or not changes the integer sum by q.
  * tests/unit/common/test_central.c adds up q in 128 bits.
  */
+/* NOISE THAT DEPENDS ON ROUNDS BEFORE (`mechanism: bisr` or `bsr`, common/privacy/matrix.h): a client takes part in every b-th round at
+ * most, and all rounds together are one release of noise z. So sigma is z s C 2^s, s being the sensitivity there, and q N the number of
+ * clients of a turn.
+ *
+ * IN SHARES (kind distributed, common/secure/shares.h): the same grid and weights; the server adds nothing. */
 #ifndef MFL_COMMON_METHOD_CENTRAL_GRID_H
 #define MFL_COMMON_METHOD_CENTRAL_GRID_H
 

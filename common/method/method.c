@@ -12,7 +12,7 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
 {
         if (job->personal.layers.n)
                 return &mfl_method_personal;
-        if (job->privacy.kind == MFL_PRIVACY_CENTRAL)
+        if (mfl_privacy_of_sums(&job->privacy))
                 return job->privacy.adaptive ? &mfl_method_central_adaptive : &mfl_method_central;
         if (job->simulation.attack == MFL_ATTACK_STALE)
                 return &mfl_method_stale;
@@ -69,7 +69,7 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         int r = mfl_job_check_ring(spec, weight_max, err);
         if (!r)
                 r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
-        if (!r && spec->privacy.kind == MFL_PRIVACY_CENTRAL)
+        if (!r && mfl_privacy_of_sums(&spec->privacy))
                 fixed.scale_bits = MFL_MIN(fixed.scale_bits, mfl_central_scale_max(spec));
         if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
                 r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);

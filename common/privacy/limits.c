@@ -56,7 +56,9 @@ const struct mfl_privacy_limit *mfl_privacy_limits_find(
 
 struct mfl_dp_rounds mfl_privacy_part(const struct mfl_privacy_spec *spec, double rate, uint64_t releases)
 {
-        if (spec->kind == MFL_PRIVACY_LOCAL)
+        if (spec->mechanism != MFL_MECHANISM_GAUSSIAN) /* all rounds together: common/privacy/matrix.h */
+                return (struct mfl_dp_rounds){spec->noise, 1, releases > 0};
+        if (spec->kind != MFL_PRIVACY_CENTRAL)
                 return (struct mfl_dp_rounds){spec->noise / MFL_PRIVACY_LOCAL_DISTANCE, 1, releases};
         return (struct mfl_dp_rounds){spec->noise, ldexp(ceil(ldexp(rate, 32)), -32), releases};
 }

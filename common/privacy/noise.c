@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "common/base/fixed.h"
+
 #define THREADS_MAX 16u
 #define GEOMETRIC_MAX 127u
 
@@ -107,44 +109,85 @@ int64_t mfl_noise_draw(const struct mfl_noise *noise, struct mfl_secret_stream *
 
 struct task {
         const struct mfl_noise *noise;
-        const struct mfl_secret *secret;
+        const struct mfl_secret *secrets;
+        const double *factors; /* NULL: one secret, whose noise is added as it is */
+        uint32_t n_terms;
         uint64_t n;
         int64_t *sums;
         _Atomic uint64_t next; /* part */
         _Atomic int status;
 };
 
+static void add_part(const struct task *task, struct mfl_secret_stream *streams, uint64_t part)
+{
+        double weighted[MFL_NOISE_PART] = {0};
+        uint64_t from = part * MFL_NOISE_PART, n = MFL_MIN(task->n - from, (uint64_t)MFL_NOISE_PART);
+        int64_t *sums = task->sums + from;
+        for (uint32_t j = 0; j < task->n_terms; j++) {
+                mfl_secret_stream_seek(&streams[j], part);
+                for (uint64_t e = 0; e < n; e++) {
+                        int64_t drawn = mfl_noise_draw(task->noise, &streams[j]);
+                        if (task->factors)
+                                weighted[e] += task->factors[j] * (double)drawn;
+                        else
+                                sums[e] += drawn;
+                }
+        }
+        for (uint64_t e = 0; e < n && task->factors; e++)
+                sums[e] += (int64_t)mfl_fixed_round(weighted[e]);
+}
+
 static void *run(void *user)
 {
         struct task *task = user;
-        struct mfl_secret_stream stream = {0};
-        int r = mfl_secret_stream_open(&stream, task->secret, NULL);
+        struct mfl_secret_stream *streams = mfl_calloc(task->n_terms, sizeof *streams);
+        int r = streams ? 0 : -ENOMEM;
+        for (uint32_t j = 0; j < task->n_terms && !r; j++)
+                r = mfl_secret_stream_open(&streams[j], &task->secrets[j], NULL);
         while (!r) {
-                uint64_t part = atomic_fetch_add(&task->next, 1), from = part * MFL_NOISE_PART;
-                if (from >= task->n)
+                uint64_t part = atomic_fetch_add(&task->next, 1);
+                if (part * MFL_NOISE_PART >= task->n)
                         break;
-                uint64_t end = MFL_MIN(task->n, from + MFL_NOISE_PART);
-                mfl_secret_stream_seek(&stream, part);
-                for (uint64_t e = from; e < end; e++)
-                        task->sums[e] += mfl_noise_draw(task->noise, &stream);
+                add_part(task, streams, part);
         }
         if (r)
                 atomic_store(&task->status, r);
-        mfl_secret_stream_close(&stream);
+        for (uint32_t j = 0; j < task->n_terms && streams; j++)
+                mfl_secret_stream_close(&streams[j]);
+        free(streams);
         return NULL;
+}
+
+static int add(struct task *task, uint32_t threads, struct mfl_error *err)
+{
+        pthread_t started[THREADS_MAX];
+        uint32_t n_started = 0;
+        threads =
+                (uint32_t)MFL_MIN((uint64_t)MFL_MIN(threads, THREADS_MAX), task->n / MFL_NOISE_PART / 8 + 1);
+        while (n_started + 1 < threads && !pthread_create(&started[n_started], NULL, run, task))
+                n_started++;
+        run(task);
+        for (uint32_t i = 0; i < n_started; i++)
+                pthread_join(started[i], NULL);
+        return task->status ? mfl_fail(err, task->status, "noise: OpenSSL has failed") : 0;
 }
 
 int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n,
         uint32_t threads, int64_t *sums, struct mfl_error *err)
 {
-        struct task task = {.noise = noise, .secret = secret, .n = n, .sums = sums};
-        pthread_t started[THREADS_MAX];
-        uint32_t n_started = 0;
-        threads = (uint32_t)MFL_MIN((uint64_t)MFL_MIN(threads, THREADS_MAX), n / MFL_NOISE_PART / 8 + 1);
-        while (n_started + 1 < threads && !pthread_create(&started[n_started], NULL, run, &task))
-                n_started++;
-        run(&task);
-        for (uint32_t i = 0; i < n_started; i++)
-                pthread_join(started[i], NULL);
-        return task.status ? mfl_fail(err, task.status, "noise: OpenSSL has failed") : 0;
+        struct task task = {.noise = noise, .secrets = secret, .n_terms = 1, .n = n, .sums = sums};
+        return add(&task, threads, err);
+}
+
+int mfl_noise_add_weighted(const struct mfl_noise *noise, const struct mfl_secret *secrets,
+        const double *factors, uint32_t n_terms, uint64_t n, uint32_t threads, int64_t *sums,
+        struct mfl_error *err)
+{
+        struct task task = {.noise = noise,
+                .secrets = secrets,
+                .factors = factors,
+                .n_terms = n_terms,
+                .n = n,
+                .sums = sums};
+        return add(&task, threads, err);
 }

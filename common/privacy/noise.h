@@ -27,4 +27,11 @@ int64_t mfl_noise_draw(const struct mfl_noise *noise, struct mfl_secret_stream *
 int mfl_noise_add(const struct mfl_noise *noise, const struct mfl_secret *secret, uint64_t n,
         uint32_t threads, int64_t *sums, struct mfl_error *err);
 
+/* Draws that add up with weights: sums[e] += the nearest integer to sum over j < n_terms of factor[j] times the noise of element e from
+ * secret j (common/privacy/matrix.h). Added up in double, in that order, without libm: the same on every machine. As mfl_noise_add otherwise.
+ */
+int mfl_noise_add_weighted(const struct mfl_noise *noise, const struct mfl_secret *secrets,
+        const double *factors, uint32_t n_terms, uint64_t n, uint32_t threads, int64_t *sums,
+        struct mfl_error *err);
+
 #endif

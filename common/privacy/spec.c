@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of `privacy`, and those that it does not have yet. */
+/* The keys of `privacy`. */
 #include "common/privacy/spec.h"
 
 const char *mfl_privacy_kind_name(enum mfl_privacy_kind kind)
 {
-        static const char *const names[] = {"", "central", "local"};
+        static const char *const names[] = {"", "central", "local", "distributed"};
         return names[kind];
 }
 
@@ -13,16 +13,11 @@ static int read_kind(
 {
         enum mfl_privacy_kind *kind = value;
         const char *text = node->type == MFL_YAML_SCALAR ? node->text : "";
-        for (*kind = MFL_PRIVACY_CENTRAL; *kind <= MFL_PRIVACY_LOCAL; (*kind)++)
+        for (*kind = MFL_PRIVACY_CENTRAL; *kind <= MFL_PRIVACY_DISTRIBUTED; (*kind)++)
                 if (!strcmp(text, mfl_privacy_kind_name(*kind)))
                         return 0;
         *kind = MFL_PRIVACY_NONE;
-        if (!strcmp(text, "distributed"))
-                return mfl_yaml_fail(doc, node, err,
-                        "distributed is not supported yet; write central, where the server adds the noise, "
-                        "or "
-                        "local, where each daemon does");
-        return mfl_yaml_fail(doc, node, err, "expected central or local");
+        return mfl_yaml_fail(doc, node, err, "expected central, local or distributed");
 }
 
 #define CLIP_FIRST 0.1 /* Andrew et al. 2021 */
@@ -39,12 +34,13 @@ static int read_clip(
         return spec->adaptive ? 0 : mfl_yaml_read_value(doc, node, &field, &spec->clip, err);
 }
 
-static int read_mechanism(
-        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+const char *const mfl_privacy_mechanism_names[] = {"gaussian", "bisr", "bsr", NULL};
+
+const char *const mfl_privacy_metrics_names[] = {"plain", "withheld", NULL};
+
+bool mfl_privacy_withholds(const struct mfl_privacy_spec *spec)
 {
-        if (node->type == MFL_YAML_SCALAR && !strcmp(node->text, "gaussian"))
-                return 0;
-        return mfl_yaml_fail(doc, node, err, "only gaussian is supported, the noise of each round by itself");
+        return spec->has_metrics ? spec->metrics == MFL_METRICS_WITHHELD : spec->kind > MFL_PRIVACY_CENTRAL;
 }
 
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_privacy_spec, member)
@@ -59,7 +55,12 @@ const struct mfl_yaml_field mfl_privacy_fields[] = {{.key = "kind",
         {.key = "epsilon_max", AT(F64, epsilon_max), .required = true, .min = 0, .max = 30, .min_open = true},
         {.key = "delta", AT(F64, delta), .required = true, .min = 1e-12, .max = 0.1},
         {.key = "clients", AT(U32, clients), .min = 1, .max = 65536},
-        {.key = "mechanism", .kind = MFL_YAML_CALL, .read = read_mechanism}, {0}};
+        {.key = "mechanism", AT(ENUM, mechanism), .names = mfl_privacy_mechanism_names},
+        {.key = "metrics",
+                AT(ENUM, metrics),
+                .names = mfl_privacy_metrics_names,
+                .seen = offsetof(struct mfl_privacy_spec, has_metrics)},
+        {0}};
 
 int mfl_privacy_read(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)

@@ -46,6 +46,7 @@
 struct mfl_secure_spec {
         uint32_t bits;    /* of the ring; 0: the job has no such key */
         double bad, lost; /* shares of the members of a round */
+        double least; /* the share that a sum needs at least, for its noise (shares.h); 0: as many as the graph needs */
 };
 
 struct mfl_secure_graph {

@@ -186,11 +186,13 @@ static json_t *make_privacy(const Mfl__JobInfo *i)
 {
         if (!*i->privacy)
                 return json_null();
-        return json_pack("{so so so so so so s[sssss]}", "kind", mfl_json_text(i->privacy), "epsilon",
+        json_t *open = i->metrics_withheld
+                               ? json_pack("[ss]", "counts", "logs")
+                               : json_pack("[sssss]", "losses", "accuracies", "measures", "counts", "logs");
+        return json_pack("{so so so so so so so}", "kind", mfl_json_text(i->privacy), "epsilon",
                 mfl_json_number(true, i->epsilon), "epsilon_max", mfl_json_number(true, i->epsilon_max),
                 "delta", mfl_json_number(true, i->delta), "clip", mfl_json_number(true, i->clip), "noise",
-                mfl_json_number(true, i->noise), "not_private", "losses", "accuracies", "measures", "counts",
-                "logs");
+                mfl_json_number(true, i->noise), "not_private", open);
 }
 
 json_t *mfl_json_job(const Mfl__JobInfo *i)

@@ -14,11 +14,18 @@
  *
  * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
  *
+ * CORRELATED NOISE (mechanism bisr, bsr) follows from the key, the job, when it was submitted, and the round alone, since later rounds need it
+ * again. So a round has one release. If it is trained again, after kill -9, and its sum is another, the job stops.
+ *
  * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here. A client makes one release for each params that
  * a round has started from: a round that is trained again from the same ones gets the same noise again. But the next round trains while
  * a round is stored, and after kill -9 that round may be trained again with other sites: then the next one starts from other
  * params, which is another release. So sums are written down as above. A round has at most as many releases of a client as the round
  * before it has rows.
+ *
+ * SECURE SUMS. The row that says that a sum's opening begins (job_secure.c) is the release, of every kind: a round has one at most, is skipped
+ * after a kill, and is never opened again. A skipped round of kind central puts out noise alone, which is not the noise of what the
+ * opening may have put out before, since the digest of its sum is another.
  *
  * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
  */
@@ -58,7 +65,18 @@ static struct mfl_spent_ask ask_of(const struct mfl_server_job *job)
                 .store = job->jobs->store, .limits = job->jobs->limits, .spec = job->spec, .job = job->id};
 }
 
-/* Kind local: sites release before the server knows, so all rounds to come are counted when the job begins. */
+static bool is_central(const struct mfl_server_job *job)
+{
+        return job->spec->privacy.kind == MFL_PRIVACY_CENTRAL;
+}
+
+static bool is_correlated(const struct mfl_server_job *job)
+{
+        return job->spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN;
+}
+
+/* Kinds local and distributed, and secure sums: what is released is so before the server adds up, so all rounds to come are counted when the
+ * job begins. */
 static int reserve(struct mfl_server_job *job, uint64_t rounds, struct mfl_error *err)
 {
         const struct mfl_spent_ask ask = ask_of(job);
@@ -87,14 +105,14 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
                 return mfl_spent_check_plan(&ask, err);
         }
         int r = mfl_central_check(job->spec, fixed, n, err);
-        bool local = job->spec->privacy.kind == MFL_PRIVACY_LOCAL;
+        bool ahead = !is_central(job) || job->spec->secure.bits;
         if (!r)
                 r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
         if (!r)
                 r = find_budget(job, released.n, err);
-        if (!r && !local)
+        if (!r && is_central(job))
                 r = open_secret(job, &secret, err);
-        if (!r && !local)
+        if (!r && is_central(job))
                 r = mfl_secret_derive(&secret, "select", job->id, 0, NULL, &seed, err);
         if (r)
                 return r;
@@ -103,7 +121,7 @@ int mfl_job_private_prepare(struct mfl_server_job *job, const struct mfl_fixed *
         ret_private->select_seed = mfl_sha256_number(seed.key);
         ret_private->last_round = (uint32_t)MFL_MIN(job->committed + left, (uint64_t)job->spec->rounds);
         job->last_round = ret_private->last_round;
-        return local ? reserve(job, released.n - released.beyond + job->last_round - job->committed, err) : 0;
+        return ahead ? reserve(job, released.n - released.beyond + job->last_round - job->committed, err) : 0;
 }
 
 /* A row of kind local. Sites have noise of their own in the sum, so its digest needs no key. There must be room for what
@@ -119,34 +137,71 @@ static int release_local(struct mfl_server_job *job, uint32_t round, const uint8
         return count_release(job, *ret_n + (more ? job->last_round - round : 0), event, err);
 }
 
+/* Kind central: the row, and the key of the noise. */
+static int release_central(struct mfl_server_job *job, uint32_t round, const uint8_t digest[MFL_DIGEST_BYTES],
+        uint64_t *ret_n, struct mfl_core_event *event, struct mfl_error *err)
+{
+        struct mfl_secret secret, name, noise;
+        uint64_t most = is_correlated(job) ? MFL_MIN(job->releases_max, (uint64_t)round) : job->releases_max;
+        int r = open_secret(job, &secret, err);
+        if (!r)
+                r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
+        if (!r && !job->spec->secure.bits)
+                r = mfl_store_release(job->jobs->store, job->id, round, name.key, most, ret_n, err);
+        if (!r && !job->spec->secure.bits)
+                r = count_release(job, *ret_n, event, err);
+        if (!r && is_correlated(job))
+                r = mfl_secret_derive(
+                        &secret, "correlated", job->id, job->created_unix_ms, NULL, &noise, err);
+        else if (!r)
+                r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
+        if (!r)
+                mfl_runtime_set_noise(job->runtime, &noise);
+        return r;
+}
+
+/* The opening's rows. */
+static int count_openings(struct mfl_server_job *job, uint64_t *ret_n, struct mfl_error *err)
+{
+        struct mfl_store_released released = {0};
+        int r = mfl_store_released(job->jobs->store, job->id, job->committed, &released, err);
+        *ret_n = released.n;
+        return r;
+}
+
+static int refuse_another(
+        const struct mfl_server_job *job, struct mfl_core_event *event, struct mfl_error *err)
+{
+        event->spent = true;
+        if (is_correlated(job))
+                return mfl_fail(err, MFL_INVALID,
+                        "it was trained again and its sum differs, and privacy.mechanism %s has one noise "
+                        "for "
+                        "a round: two sums with it would show their difference",
+                        mfl_privacy_mechanism_names[job->spec->privacy.mechanism]);
+        return mfl_fail(err, MFL_INVALID,
+                "it was trained again and its sum differs: another release would pass privacy.epsilon_max, "
+                "which is %g",
+                job->spec->privacy.epsilon_max);
+}
+
 int mfl_job_private_release(struct mfl_server_job *job, uint32_t round, const struct mfl_round_totals *totals,
         struct mfl_core_event *event, struct mfl_error *err)
 {
         uint8_t digest[MFL_DIGEST_BYTES];
-        struct mfl_secret secret, name, noise;
         uint64_t n = 0;
+        bool opened = job->spec->secure.bits;
         if (!job->spec->privacy.kind)
                 return 0;
-        bool local = job->spec->privacy.kind == MFL_PRIVACY_LOCAL;
         int r = mfl_runtime_sum_digest(job->runtime, totals, digest, err);
-        if (!r && local)
+        if (!r && opened)
+                r = count_openings(job, &n, err);
+        if (!r && is_central(job))
+                r = release_central(job, round, digest, &n, event, err);
+        else if (!r && !opened)
                 r = release_local(job, round, digest, &n, event, err);
-        if (!r && !local)
-                r = open_secret(job, &secret, err);
-        if (!r && !local)
-                r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
-        if (!r && !local)
-                r = mfl_store_release(job->jobs->store, job->id, round, name.key, job->releases_max, &n, err);
-        if (!r && !local)
-                r = count_release(job, n, event, err);
-        if (r == MFL_BUSY) {
-                event->spent = true;
-                return mfl_fail(err, MFL_INVALID,
-                        "it was trained again and its sum differs: another release would pass "
-                        "privacy.epsilon_max, "
-                        "which is %g",
-                        job->spec->privacy.epsilon_max);
-        }
+        if (r == MFL_BUSY)
+                return refuse_another(job, event, err);
         if (r == MFL_STORE_FULL || r == MFL_STORE_AGAIN) { /* a full disk: nothing has left */
                 mfl_log_job(MFL_LOG_WARN, job->id, "%s: a release can't be written down, retried: %s",
                         job->id, err->text);
@@ -156,9 +211,5 @@ int mfl_job_private_release(struct mfl_server_job *job, uint32_t round, const st
         if (!r)
                 r = mfl_privacy_epsilon(
                         &job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);
-        if (!r && !local)
-                r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
-        if (!r && !local)
-                mfl_runtime_set_noise(job->runtime, &noise);
         return r;
 }

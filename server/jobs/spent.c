@@ -94,7 +94,7 @@ int mfl_spent_check_plan(const struct mfl_spent_ask *ask, struct mfl_error *err)
 int mfl_spent_add(const struct mfl_spent_ask *ask, uint64_t releases, struct mfl_error *err)
 {
         const struct mfl_dp_rounds part = own_part(ask, releases);
-        struct mfl_store_spent spent = {.sigma = part.sigma, .rate = part.rate, .releases = releases};
+        struct mfl_store_spent spent = {.sigma = part.sigma, .rate = part.rate, .releases = part.rounds};
         mfl_strcpy(spent.data, sizeof spent.data, ask->spec->data.name);
         mfl_strcpy(spent.job, sizeof spent.job, ask->job);
         return mfl_store_spend(ask->store, &spent, err);

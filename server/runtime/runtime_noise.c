@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "common/method/central_grid.h"
+#include "common/privacy/matrix.h"
 #include "common/privacy/noise.h"
 
 #define THREADS_MAX 4
@@ -17,6 +18,9 @@ int mfl_runtime_sum_digest(struct mfl_runtime *rt, const struct mfl_round_totals
         const double bits[] = {(double)totals->weight, totals->scalar[0]};
         struct mfl_sha256 sha = {0};
         mfl_ahead_undo(rt);
+        if (rt->spec->secure.bits &&
+                !totals->weight) /* skipped: what is there may be under masks, and is never used */
+                memset(rt->sums, 0, rt->n * sizeof *rt->sums);
         int r = mfl_sha256_init(&sha, err);
         if (!r)
                 r = mfl_sha256_update(&sha, rt->sums, rt->n * sizeof *rt->sums, err);
@@ -49,6 +53,23 @@ static int add_bits_noise(struct mfl_runtime *rt, struct mfl_round_totals *total
         return r;
 }
 
+/* The noise of this round, and of those before it whose noise it has, too: each round's follows from the job's secret and its number. */
+static int add_correlated(
+        struct mfl_runtime *rt, const struct mfl_noise *noise, uint32_t threads, struct mfl_error *err)
+{
+        const struct mfl_job *spec = rt->spec;
+        MFL_CLEANUP_FREE struct mfl_matrix *matrix = mfl_malloc(sizeof *matrix);
+        MFL_CLEANUP_FREE struct mfl_secret *secrets = mfl_malloc(rt->round * sizeof *secrets);
+        if (!matrix || !secrets)
+                return mfl_fail_memory(err, sizeof *matrix, "noise");
+        mfl_matrix_make(spec->privacy.mechanism, spec->rounds, spec->selection.separation, matrix);
+        uint32_t n = MFL_MIN(matrix->n, rt->round);
+        int r = 0;
+        for (uint32_t j = 0; j < n && !r; j++)
+                r = mfl_secret_derive(&rt->noise, "round", "", rt->round - j, NULL, &secrets[j], err);
+        return r ? r : mfl_noise_add_weighted(noise, secrets, matrix->v, n, rt->n, threads, rt->sums, err);
+}
+
 int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_round_totals *totals, struct mfl_error *err)
 {
         double clip = mfl_central_clip(rt->spec, rt->numbers);
@@ -56,8 +77,9 @@ int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_round_totals *total
         long threads = rt->n_threads ? (long)rt->n_threads : sysconf(_SC_NPROCESSORS_ONLN);
         mfl_assert(rt->has_noise && rt->sums); /* no sum leaves without */
         rt->has_noise = false;
+        uint32_t n_threads = (uint32_t)MFL_MIN(MFL_MAX(threads, 1), (long)THREADS_MAX);
+        if (rt->spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
+                return add_correlated(rt, &noise, n_threads, err);
         int r = rt->spec->privacy.adaptive ? add_bits_noise(rt, totals, err) : 0;
-        return r ? r
-                 : mfl_noise_add(&noise, &rt->noise, rt->n,
-                           (uint32_t)MFL_MIN(MFL_MAX(threads, 1), (long)THREADS_MAX), rt->sums, err);
+        return r ? r : mfl_noise_add(&noise, &rt->noise, rt->n, n_threads, rt->sums, err);
 }

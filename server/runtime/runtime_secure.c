@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Secure sums: the masks that are left in the sums are taken off, and the result is checked as a whole. */
+#include <math.h>
+
 #include "common/secure/ring.h"
+#include "common/secure/shares.h"
 #include "server/runtime/runtime_internal.h"
 
 /* More elements than apply takes at once, since a mask's key is set up for each range. */
@@ -18,6 +21,16 @@ static int check_figures(const struct mfl_runtime *rt, const uint64_t *figures, 
                                "figure is impossible",
                                (unsigned long long)weight, (unsigned long long)rt->fixed.weight_max)
                      : 0;
+}
+
+/* Kind distributed: what members' noise may add to an element, 16 standard deviations at least (common/secure/shares.h), as a weight. */
+static uint64_t noise_weight(const struct mfl_runtime *rt)
+{
+        const struct mfl_privacy_spec *privacy = &rt->spec->privacy;
+        if (privacy->kind != MFL_PRIVACY_DISTRIBUTED)
+                return 0;
+        double sigma = privacy->noise * privacy->clip * sqrt((double)MFL_SECURE_SHARES_MOST);
+        return (uint64_t)ceil(16 * sigma / (double)rt->fixed.delta_max);
 }
 
 /* No element is larger than one of updates of that weight can be. */
@@ -65,7 +78,7 @@ int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *openin
                 if (!r)
                         r = unfold(rt, &ring, at, n, figures[MFL_FIGURE_WEIGHT], err);
                 if (!r)
-                        r = check_range(rt, at, n, figures[MFL_FIGURE_WEIGHT], zeros, err);
+                        r = check_range(rt, at, n, figures[MFL_FIGURE_WEIGHT] + noise_weight(rt), zeros, err);
         }
         free(zeros);
         mfl_secure_ring_deinit(&ring);

@@ -3,6 +3,7 @@
 #include "server/secure/leader_internal.h"
 
 #include "common/base/states.h"
+#include "common/secure/shares.h"
 
 #define TO(state) MFL_TO(MFL_LEADER_##state)
 static const struct mfl_states stages = {.thing = "leader of a secure sum",
@@ -45,14 +46,17 @@ static int sort_members(struct mfl_leader *leader, const struct mfl_secure_msg *
 int mfl_leader_new(const struct mfl_secure_spec *spec, const struct mfl_secure_msg *keys,
         struct mfl_leader **ret_leader, struct mfl_error *err)
 {
-        uint32_t k, t;
+        uint32_t k, t, honest;
         int r = mfl_secure_degree(spec, keys->n_parts, &k, &t, err);
+        if (!r && spec->least > 0)
+                r = mfl_secure_honest(spec, keys->n_parts, &honest, err);
         if (r)
                 return r;
         struct mfl_leader *leader = mfl_calloc(1, sizeof *leader);
         if (!leader)
                 return mfl_fail_memory(err, sizeof *leader, "a secure sum");
         leader->n = keys->n_parts;
+        leader->least = mfl_secure_survivors(spec, leader->n);
         leader->v = mfl_calloc(leader->n, sizeof *leader->v);
         r = leader->v ? sort_members(leader, keys, err) : mfl_fail_memory(err, leader->n, "members");
         if (!r)
@@ -305,7 +309,9 @@ static uint32_t holders_in(const struct mfl_leader *leader, uint32_t owner, cons
 /* Whether each member's secrets can still be opened by those who have answered. */
 static bool enough(const struct mfl_leader *leader, const struct mfl_secure_set *answered)
 {
-        if (mfl_secure_count(answered) < MFL_SECURE_LEAST)
+        bool settled =
+                leader->stage > MFL_LEADER_UPLOAD; /* of a set that is large enough, each helps to open it */
+        if (mfl_secure_count(answered) < (settled ? MFL_SECURE_LEAST : leader->least))
                 return false;
         for (uint32_t i = 0; i < leader->n; i++)
                 if ((leader->stage == MFL_LEADER_SHARES ? mfl_secure_has(answered, i)
@@ -327,7 +333,7 @@ void mfl_leader_advance(struct mfl_leader *leader, char *ret_why, size_t n_why)
         if (!enough(leader, &answered)) {
                 mfl_snprintf(ret_why, n_why, "%u of %u participants %s, and %u are needed",
                         mfl_secure_count(&answered), leader->n, what[leader->stage],
-                        MFL_MAX(leader->graph.t, MFL_SECURE_LEAST));
+                        MFL_MAX(leader->graph.t, leader->least));
                 leader->stage = mfl_states_move(&stages, leader->stage, MFL_LEADER_FAILED);
                 return;
         }

@@ -16,7 +16,7 @@ struct leader_member {
 struct mfl_leader {
         enum mfl_leader_stage stage;
         bool opens;
-        uint32_t n;
+        uint32_t n, least; /* least: of them that a sum needs */
         struct leader_member *v;
         struct mfl_secure_msg peers;
         struct mfl_secure_graph graph;

@@ -64,6 +64,7 @@ static void view_privacy(const struct mfl_server_job *job, Mfl__JobInfo *out)
         if (!privacy->kind)
                 return;
         out->privacy = (char *)(uintptr_t)mfl_privacy_kind_name(privacy->kind);
+        out->metrics_withheld = mfl_privacy_withholds(privacy);
         out->epsilon_max = privacy->epsilon_max;
         out->delta = privacy->delta;
         out->clip = privacy->clip;

@@ -192,10 +192,9 @@ void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_round
         mfl_text_put(out, ". ");
         if (*info.privacy)
                 mfl_text_format(out,
-                        "Privacy: epsilon %.4f of %g spent at delta %g; losses, accuracies and counts are "
-                        "not "
-                        "private. ",
-                        info.epsilon, info.epsilon_max, info.delta);
+                        "Privacy: epsilon %.4f of %g spent at delta %g; %scounts are not private. ",
+                        info.epsilon, info.epsilon_max, info.delta,
+                        info.metrics_withheld ? "" : "losses, accuracies and ");
         mfl_text_html(out, info.reason);
         mfl_text_put(out,
                 "</p>\n<div class=wide><table><caption>The last rounds</caption><thead><tr>"

@@ -2,6 +2,7 @@
 """`mfl privacy`: the figures of others, lists, and wrong options. tests/unit/common/test_privacy.c has the arithmetic."""
 import json
 
+import numpy as np
 import pytest
 
 import mfl_harness as h
@@ -24,7 +25,44 @@ def test_epsilon_and_noise():
     assert answer('--sigma', '0.05', '--q', '1', '--rounds', '1000000000', '--delta', '1e-5')['epsilon'] is None
 
 
+def series(power, n):
+    """Coefficients of (1 - x) ** power."""
+    v = np.ones(n)
+    for j in range(1, n):
+        v[j] = v[j - 1] * (j - 1 - power) / j
+    return v
+
+
+def toeplitz(v, n):
+    return sum(np.diag(np.full(n - j, x), -j) for j, x in enumerate(v[:n]))
+
+
+@pytest.mark.parametrize('rounds,b', [(100, 10), (90, 20), (60, 60), (50, 1)])
+def test_correlated_noise_is_as_good_as_published(rounds, b):
+    """The formulas of banded (inverse) square roots, as jax_privacy's toeplitz.py has them, by dense matrices."""
+    a, turns = np.tril(np.ones((rounds, rounds))), range(0, rounds, b)
+
+    def error_and_sensitivity(c):
+        return np.linalg.norm(a @ np.linalg.inv(c)) / rounds ** .5, np.linalg.norm(c[:, turns].sum(axis=1))
+
+    common = ('--rounds', rounds, '--separation', b, '--sigma', '2', '--delta', '1e-5')
+    bsr = answer('--mechanism', 'bsr', *map(str, common))
+    want = error_and_sensitivity(toeplitz(series(-.5, min(b, rounds)), rounds))
+    assert np.allclose((bsr['error'], bsr['sensitivity']), want, rtol=1e-6) and bsr['bands'] == min(b, rounds)
+    bisr = answer('--mechanism', 'bisr', *map(str, common))
+    best = [error_and_sensitivity(np.linalg.inv(toeplitz(series(.5, p), rounds))) for p in range(1, min(rounds, 64) + 1)]
+    assert np.allclose((bisr['error'], bisr['sensitivity']), best[bisr['bands'] - 1], rtol=1e-6)
+    assert bisr['error'] * bisr['sensitivity'] <= min(e * s for e, s in best) * (1 + 1e-6)
+    # One release, whatever the rounds.
+    once = answer('--sigma', '2', '--q', '1', '--rounds', '1', '--delta', '1e-5')['epsilon']
+    assert abs(bisr['epsilon'] - once) < 2e-4 and bsr['epsilon'] == bisr['epsilon']
+
+
 @pytest.mark.parametrize('words,said', [
+    (['--mechanism', 'tree', '--sigma', '1', '--rounds', '10', '--delta', '1e-5'], 'expected gaussian, bisr or bsr'),
+    (['--mechanism', 'bisr', '--sigma', '1', '--rounds', '10', '--delta', '1e-5'], '--separation is missing'),
+    (['--mechanism', 'bisr', '--separation', '5', '--q', '0.1', '--sigma', '1', '--rounds', '10', '--delta', '1e-5'], 'not on sampling'),
+    (['--separation', '5', '--sigma', '1', '--q', '1', '--rounds', '10', '--delta', '1e-5'], 'only with --mechanism'),
     (['--q', '0.1', '--rounds', '10', '--delta', '1e-5'], '--sigma is missing'),
     (['--sigma', '1', '--calibrate', '1', '--q', '0.1', '--rounds', '10', '--delta', '1e-5'], 'give the noise, or ask for it'),
     (['--sigma', 'x', '--q', '0.1', '--rounds', '10', '--delta', '1e-5'], "'x' is not a number"),

@@ -323,3 +323,46 @@ def test_sites_are_a_fixed_number(cluster):
     job, _ = c.run_job(data={'partition': 'local', 'clients': None}, selection=None, privacy=dict(PRIVACY, noise=1.0, clients=5), rounds=2)
     assert [r['clients'] for r in rounds_of(c, job)] == [2, 2]
     assert rounds_of(c, job)[1]['epsilon'] == pytest.approx(spent(1, 1, 2), abs=1e-6)
+
+
+# ---- correlated noise ----
+
+def test_correlated_noise(tmp_path):
+    """With mechanism bisr the sum of the noise of rounds 1 to t has the deviation that the matrix says, also if the server is killed in
+    between: a round has one noise. All rounds together cost one release."""
+    rounds, apart, clients, noise, clip = 8, 4, 8, 100.0, 1e-4  # what clients learn is small beside the noise
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        c.start_daemon('d')
+        c.wait_daemons(1)
+        job = c.submit(rounds=rounds, model={'preset': 'mlp'}, data={'clients': clients}, evaluation={'every': 0}, checkpoints={'keep': 20},
+                       selection={'kind': 'separated', 'separation': apart}, limits={'retries': 20},
+                       privacy={'kind': 'central', 'clip': clip, 'noise': noise, 'epsilon_max': 1, 'delta': 1e-5, 'mechanism': 'bisr'})
+        c.wait_info(job, lambda info: info['round'] >= 3, 60, 'some rounds')
+        c.server.kill()
+        c.start_server()
+        c.wait_job(job, 90)
+        rows = c.mfl_json('show', job)['rounds']
+        assert len({r['epsilon'] for r in rows}) == 1 and abs(rows[0]['epsilon'] - spent(noise, 1, 1)) < 1e-4
+        matrix = json.loads(h.mfl('privacy', '--mechanism', 'bisr', '--sigma', noise, '--rounds', rounds, '--separation', apart, *DELTA,
+                                  '--json').stdout)
+        r = np.ones(rounds)
+        for j in range(1, rounds):
+            r[j] = r[j - 1] * (2 * j - 3) / (2 * j) if j < matrix['bands'] else 0
+        params = []
+        for t in range(rounds + 1):
+            path = c.dir + '/%d.safetensors' % t
+            if not t:
+                continue
+            c.mfl('pull', job, '--round', t, '--output', path)
+            params.append(np.concatenate([np.frombuffer(d, '<f4') for _, (_, _, d) in sorted(h.read_safetensors(path).items())]))
+        unit = noise * clip * matrix['sensitivity'] / (clients / apart)
+        # From round 1 on: the sum of rounds 2 to t.
+        prefix = np.cumsum(r)
+        for t in range(1, rounds):
+            factors = prefix[:t + 1].copy()
+            factors[-1] -= 1  # less round 1's own draw; draw i of rounds 1 to t + 1 has the factor prefix[t + 1 - i]
+            want = unit * np.linalg.norm(factors)
+            got = np.std(params[t] - params[0])
+            assert abs(got / want - 1) < 0.03, (t, got, want)
+        c.check_alive()

@@ -22,7 +22,7 @@
         "training: {program: pets}\n"
 
 #define CENTRAL "privacy: {kind: central, clip: 1, noise: 4, epsilon_max: 30, delta: 1e-5, clients: 5}\n"
-#define LOCAL "privacy: {kind: local, clip: 1, noise: 9, epsilon_max: 30, delta: 1e-5}\n"
+#define LOCAL "privacy: {kind: local, clip: 1, noise: 9, epsilon_max: 30, delta: 1e-5, metrics: plain}\n"
 
 /* 0, or MFL_INVALID with the text. */
 static int read_policy(const char *text, struct mfl_policy *ret_policy, struct mfl_error *err)

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/privacy/matrix.h"
 #include "common/privacy/noise.h"
 
 #define DRAWS 1000000
@@ -192,6 +193,80 @@ static void the_widest_noise_fits(void **state)
         }
 }
 
+static int compare_doubles(const void *a, const void *b)
+{
+        double x = *(const double *)a, y = *(const double *)b;
+        return (x > y) - (x < y);
+}
+
+/* Sums of bisr's noise over 1 to T rounds are normal, with the deviation that its coefficients say (Kolmogorov-Smirnov: 2.2 / sqrt(n)
+ * is exceeded with probability 1.3e-4), and those of T rounds have far less of it than independent noise. */
+static void correlated_noise_is_normal(void **state)
+{
+        enum { T = 24, B = 6, N = 20000 };
+        const struct mfl_noise noise = {.a = 100000, .b = 1};
+        static struct mfl_matrix matrix;
+        struct mfl_secret secret[T], terms[T];
+        static int64_t sums[N];
+        static double sorted[N];
+        mfl_matrix_make(MFL_MECHANISM_BISR, T, B, &matrix);
+        for (int t = 0; t < T; t++)
+                secret[t] = key_of((uint8_t)(100 + t));
+        double prefix[T], sum = 0, variance = 0;
+        for (uint32_t t = 0; t < T; t++) {
+                uint32_t n = MFL_MIN(t + 1, matrix.n);
+                for (uint32_t j = 0; j < n; j++)
+                        terms[j] = secret[t - j];
+                assert_int_equal(
+                        mfl_noise_add_weighted(&noise, terms, matrix.v, n, N, t % 2 + 1, sums, NULL), 0);
+                sum += t < matrix.n ? matrix.v[t] : 0;
+                prefix[t] = sum;
+                variance += prefix[t] * prefix[t];
+                double sigma = (double)noise.a * sqrt(variance), most = 0;
+                for (int i = 0; i < N; i++)
+                        sorted[i] = (double)sums[i] / sigma;
+                qsort(sorted, N, sizeof *sorted, compare_doubles);
+                for (int i = 0; i < N; i++) {
+                        double normal = erfc(-sorted[i] / sqrt(2)) / 2;
+                        most = fmax(most, fmax(normal - (double)i / N, (i + 1.0) / N - normal));
+                }
+                assert_true(most * sqrt(N) < 2.2);
+        }
+        assert_true(variance < T / 2.5);
+        /* one draw with factor 1 is that of mfl_noise_add */
+        static int64_t one[N], same[N];
+        const double factor = 1;
+        assert_int_equal(mfl_noise_add(&noise, secret, N, 1, one, NULL), 0);
+        assert_int_equal(mfl_noise_add_weighted(&noise, secret, &factor, 1, N, 2, same, NULL), 0);
+        assert_memory_equal(one, same, sizeof one);
+}
+
+/* RMS error of prefix sums times sensitivity, by dense matrices in numpy (tests/e2e/test_privacy.py): bsr with p = b, bisr with its best p. */
+static void correlated_noise_has_the_published_error(void **state)
+{
+        static const struct {
+                uint32_t rounds, b, bands;
+                double bsr, bisr;
+        } of[] = {{100, 10, 6, 9.610999, 10.016726}, {200, 20, 12, 10.356054, 10.723720},
+                {200, 50, 22, 5.441594, 5.662117}};
+        static struct mfl_matrix m;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++) {
+                mfl_matrix_make(MFL_MECHANISM_BSR, of[i].rounds, of[i].b, &m);
+                assert_true(fabs(m.error * m.sensitivity - of[i].bsr) < 2e-6);
+                assert_int_equal(m.bands, of[i].b);
+                mfl_matrix_make(MFL_MECHANISM_BISR, of[i].rounds, of[i].b, &m);
+                assert_true(fabs(m.error * m.sensitivity - of[i].bisr) < 2e-6);
+                assert_int_equal(m.bands, of[i].bands);
+        }
+        mfl_matrix_make(
+                MFL_MECHANISM_BISR, 7, 1, &m); /* everybody in each round: nothing to win but little */
+        assert_true(m.sensitivity >= sqrt(7));
+        mfl_matrix_make(MFL_MECHANISM_BSR, 1, 5, &m);
+        assert_true(m.n == 1 && m.v[0] == 1 && fabs(m.sensitivity - 1) < 1e-9);
+        mfl_matrix_make(MFL_MECHANISM_BISR, MFL_MATRIX_ROUNDS_MAX, 100, &m);
+        assert_true(m.bands > 1 && isfinite(m.error));
+}
+
 static void neither_threads_nor_sums_matter(void **state)
 {
         enum { N = 50 * MFL_NOISE_PART + 17 };
@@ -224,6 +299,8 @@ int main(void)
                 cmocka_unit_test(probabilities_are_exact),
                 cmocka_unit_test(the_widest_noise_fits),
                 cmocka_unit_test(neither_threads_nor_sums_matter),
+                cmocka_unit_test(correlated_noise_is_normal),
+                cmocka_unit_test(correlated_noise_has_the_published_error),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 
 #include "client/secure/member.h"
 #include "common/base/rng.h"
+#include "common/secure/shares.h"
 #include "server/secure/leader.h"
 #include "tests/lib/test.h"
 
@@ -354,6 +355,67 @@ static void test_lies(void **state)
         expect_refusals(MFL_LEADER_OPEN, few_signatures, "2 signatures on the survivors");
 }
 
+/* ---- noise in shares ---- */
+
+/* The leader shows everybody a set of members that is large enough to be opened, and too small for the noise. */
+static uint32_t shown;
+static void fewer_survivors(struct bed *bed, uint32_t member, struct mfl_secure_msg *msg)
+{
+        (void)member;
+        for (uint32_t i = 0, n = 0; i < bed->n; i++)
+                if (mfl_secure_has(&msg->set, i) && ++n > shown)
+                        msg->set.bits[i / 8] &= (uint8_t) ~(1u << i % 8);
+}
+
+static void test_noise_needs_survivors(void **state)
+{
+        static const struct {
+                uint32_t n, survivors, honest; /* of least 0.8, bad 0.1 */
+        } of[] = {{3, 3, 2}, {4, 4, 3}, {5, 4, 3}, {6, 5, 4}, {10, 8, 7}, {20, 16, 14}};
+        struct mfl_secure_spec spec = {64, 0.1, 0.1, 0.8};
+        struct mfl_error err;
+        uint32_t honest;
+        char why[256];
+        (void)state;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++) {
+                assert_int_equal(mfl_secure_survivors(&spec, of[i].n), of[i].survivors);
+                assert_int_equal(mfl_secure_honest(&spec, of[i].n, &honest, &err), 0);
+                assert_int_equal(honest, of[i].honest);
+                /* the honest shares of the least set have all of the noise */
+                double share = (double)mfl_secure_share(1000003, honest);
+                assert_true(share * share * honest >= 1000003.0 * 1000003.0);
+        }
+        assert_int_equal(mfl_secure_honest(&spec, 21, &honest, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "selection: {clients: 20}"));
+        spec = (struct mfl_secure_spec){64, 0.5, 0.1, 0.5};
+        assert_int_equal(mfl_secure_honest(&spec, 6, &honest, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "larger limits.quorum"));
+        /* 9 members, 7 of whom the graph would open; the noise needs 8 */
+        for (int lies = 0; lies < 2; lies++) {
+                struct bed bed;
+                open_bed(&bed, 9, 0.1, 3);
+                bed.spec.least = 0.8;
+                for (uint32_t i = 0; i < bed.n; i++)
+                        make_member(&bed, &bed.v[i]);
+                assert_int_equal(begin(&bed, &err), 0);
+                run_stage(&bed, why, sizeof why);
+                if (lies) {
+                        while (mfl_leader_stage(bed.leader) < MFL_LEADER_SIGN)
+                                run_stage(&bed, why, sizeof why);
+                        shown = 7;
+                        assert_int_equal(serve(&bed, 0, fewer_survivors, &err), MFL_INVALID);
+                        assert_non_null(
+                                strstr(err.text, "a set of 7 participants, and at least 8 are wanted"));
+                } else {
+                        bed.v[3].lost = bed.v[4].lost = true;
+                        run_stage(&bed, why, sizeof why);
+                        assert_int_equal(mfl_leader_stage(bed.leader), MFL_LEADER_FAILED);
+                        assert_non_null(strstr(why, "7 of 9 participants sent updates, and 8 are needed"));
+                }
+                close_bed(&bed);
+        }
+}
+
 static void test_two_sets(void **state)
 {
         struct bed bed;
@@ -576,6 +638,7 @@ int main(void)
                 cmocka_unit_test(test_losses),
                 cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_two_sets),
+                cmocka_unit_test(test_noise_needs_survivors),
                 cmocka_unit_test(test_split_ring),
                 cmocka_unit_test(test_replay),
                 cmocka_unit_test(test_other_subset),
