@@ -31,6 +31,7 @@ static const char tls_text[] =
         "  OU=operator  all of that; submit; stop, clone and delete your own jobs; drain; audit;\n"
         "               data stats, validate, predict --at; model, also for others' jobs\n"
         "  OU=admin     all of that, with all jobs; daemons disable, enable, allow, disallow\n"
+        "  OU=serve     for mfl-serve: models, and what becomes of them; nothing else\n"
         "  OU=daemon    for mfl-client: CN must be the daemon's name\n"
         "Without TLS, on the loopback, every user is an admin named 'local'.\n";
 
