@@ -59,6 +59,23 @@ static int ask(struct mfl_client *client, const struct mfl_model_file *model, co
         return r ? r : mfl_sites_answer(client, inquire->deadline_s, ret_answer, err);
 }
 
+/* Params of a model without frozen ones lie in the order of layers; those of others do so in files of older servers alone. */
+static int check_order(const struct mfl_model_file *model, struct mfl_error *err)
+{
+        struct mfl_graph *graph;
+        if (!model->job->by_layers)
+                return 0;
+        model->job->by_layers = false;
+        const int r = mfl_job_graph(model->job, &model->graph->input, model->graph->classes, &graph, err);
+        if (r)
+                return r;
+        const bool frozen = graph->n_frozen > 0;
+        mfl_graph_free(graph);
+        return frozen ? mfl_fail(err, MFL_INVALID,
+                                "%.200s: an older server has sent it; pull the model again", model->path)
+                      : 0;
+}
+
 int mfl_sites_ask_file(struct mfl_client *client, const char *path, Mfl__Inquire *inquire,
         Mfl__Envelope **ret_answer, struct mfl_error *err)
 {
@@ -72,9 +89,8 @@ int mfl_sites_ask_file(struct mfl_client *client, const char *path, Mfl__Inquire
                         "carries its layers",
                         path);
         int r = mfl_model_file_open(path, &model, err);
-        if (!r && model->job->by_layers)
-                r = mfl_fail(
-                        err, MFL_INVALID, "%.200s: an older server has sent it; pull the model again", path);
+        if (!r)
+                r = check_order(model, err);
         if (!r)
                 r = mfl_st_open(path, &file, err);
         if (!r)

@@ -38,8 +38,12 @@ static uint64_t quantile(const struct mfl_latency *latency, double share)
 
 void mfl_latency_take(struct mfl_latency *latency, uint64_t *ret_p50_us, uint64_t *ret_p99_us)
 {
-        *ret_p50_us = quantile(latency, 0.5);
-        *ret_p99_us = quantile(latency, 0.99);
+        if (latency->n_steps) {
+                latency->p50_us = quantile(latency, 0.5);
+                latency->p99_us = quantile(latency, 0.99);
+        }
+        *ret_p50_us = latency->p50_us;
+        *ret_p99_us = latency->p99_us;
         memset(latency->step, 0, sizeof latency->step);
         latency->n_steps = 0;
 }

@@ -17,6 +17,8 @@ import mfl_certs
 import mfl_harness as h
 import mfl_needs
 import mfl_serve as s
+from mfl_browser import Browser
+from mfl_pages import CHROMIUM
 from mfl_tls import TlsCluster
 
 ROWS = 200
@@ -685,6 +687,51 @@ def test_a_version_in_the_mirror(tmp_path, trained, rows):
         replace(file, str(tmp_path / 'broken'))
         h.wait_until(lambda: ask_each(serve, rows[:10]) == good and metric('failed_trials_total') == 1, 10, 'the end of the broken version')
         assert metric('failed_total') == 0 and math.isinf(metric('mirror_difference'))
+
+
+@pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))
+def test_the_page_for_people(tmp_path, trained, rows):
+    """Off unless it is configured; in a browser an image is dropped, a row is typed, and both get the answer that the protocol gives."""
+    with s.Serve(tmp_path, {'m': trained[3]}) as serve:
+        assert serve.get('/')[0] == 404
+    keys = tmp_path / 'keys'
+    keys.write_text('ann 0123456789abcdef\n')
+    keys.chmod(0o600)
+    with s.Serve(tmp_path, {'m': trained[3], 'numbers': 'identity:3'}, {'page': True, 'api_keys': str(keys)}, ready=False) as serve, \
+            Browser(str(tmp_path), 900) as browser:
+        status, headers, body = serve.get('/')
+        assert status == 200 and "default-src 'none'" in headers['Content-Security-Policy'] and b'0123456789abcdef' not in body
+        browser.go('http://%s/' % serve.address)
+        browser.wait("!document.getElementById('keybox').hidden", 'the question for a key')
+        browser.eval("document.getElementById('key').value = '0123456789abcdef'; document.getElementById('key').dispatchEvent(new Event('change'))")
+        browser.wait("document.getElementById('about').textContent.includes('takes UINT8 [1, 8, 8]')", 'the model')
+        row = rows[0].reshape(8, 8).tolist()
+        browser.eval("document.getElementById('values').value = '%s'; document.getElementById('ask').click()" % ' '.join(str(v) for r in row for v in r))
+        shown = "[...document.querySelectorAll('#answer .num')].map((e) => e.textContent).join(' ')"
+        browser.wait("document.querySelectorAll('#answer .num').length === 4", 'the answer')
+        typed = browser.eval(shown)
+        said = s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'), {'Authorization': 'Bearer 0123456789abcdef'})[1]['outputs'][0]['data']
+        odds = numpy.exp(numpy.array(said) - max(said))
+        assert typed.split() == ['%.4f' % v for v in sorted(odds / odds.sum(), reverse=True)]
+        browser.eval("document.getElementById('answer').replaceChildren()")
+        browser.eval("""(async () => {
+            const canvas = new OffscreenCanvas(8, 8), context = canvas.getContext('2d'), pixels = context.createImageData(8, 8), values = %s.flat();
+            values.forEach((v, i) => pixels.data.set([v, v, v, 255], 4 * i));
+            context.putImageData(pixels, 0, 0);
+            const data = new DataTransfer();
+            data.items.add(new File([await canvas.convertToBlob({ type: 'image/png' })], 'digit.png', { type: 'image/png' }));
+            document.getElementById('drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }));
+        })()""" % json.dumps(row))
+        browser.wait("document.querySelectorAll('#answer .num').length === 4", 'the answer of the image')
+        assert browser.eval(shown) == typed
+        browser.picture(str(tmp_path / 'page.png'))
+        browser.eval("document.getElementById('model').value = 'numbers'; document.getElementById('model').dispatchEvent(new Event('change'))")
+        browser.wait("document.getElementById('about').textContent.includes('takes FP32 [3]') && document.getElementById('image').hidden", 'the other model')
+        browser.eval("document.getElementById('values').value = '1, x'; document.getElementById('ask').click()")
+        browser.wait("document.getElementById('error').textContent === \"'x' is no number\"", 'the complaint')
+        browser.eval("document.getElementById('values').value = '1,-2,4'; document.getElementById('ask').click()")
+        browser.wait("%s === '1.00000 -2.00000 4.00000'" % shown, 'the answer of the other model')
+        assert not [said for said in browser.said if '401' not in said]
 
 
 def test_follows_what_is_not_there(tmp_path):
