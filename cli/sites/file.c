@@ -84,10 +84,10 @@ int mfl_sites_ask_file(struct mfl_client *client, const char *path, Mfl__Inquire
         const char *dot = strrchr(path, '.');
         if (dot && !strcmp(dot, ".onnx"))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.200s: sites evaluate a file that `mfl pull` writes as safetensors (its default); "
-                        "it also "
-                        "carries its layers",
-                        path);
+                        "%.200s: make a model file of it first: mfl model import %.200s --set "
+                        "data.name=NAME, with the name "
+                        "of the sites' data set",
+                        path, path);
         int r = mfl_model_file_open(path, &model, err);
         if (!r)
                 r = check_order(model, err);

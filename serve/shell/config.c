@@ -97,7 +97,7 @@ static const struct mfl_setting rows[] = {
                 .example = "[{name: digits, file: /srv/models/digits.safetensors}]",
                 .help = "what is served: a list of {name, file}, each file one that `mfl pull` has written; of {name, job, round}, which follow a job "
                         "of `server`: its newest round, or its best; and of {name, model}, which follow a registered model, such as digits@champion. A file that is replaced, a round that is committed, and a version that the alias is given, is "
-                        "loaded and takes over, without a failed request. The option may be given several times"},
+                        "loaded and takes over, without a failed request. The option may be repeated"},
         {.field = {MFL_YAML_AT(U32, struct mfl_serve_config, models.n)}, .option = "follow", .argument = "NAME=JOB|MODEL@ALIAS", .many = true, .set = set_follow,
                 .note = "none", .help = "serve the newest round of a job of `server`, and each one that is committed; or the version that an alias of its registry has; "
                         "may be given several times"},
