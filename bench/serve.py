@@ -5,28 +5,34 @@
 Closed loop, by wrk (Debian: wrk): a connection asks again when it was answered. Open loop, with --open, by our own generator
 (bench/arrivals.c): requests arrive by a Poisson process, and the latency counts from the planned arrival; the table has the highest rate whose
 99th percentile is at most --p99 ms, for mfl-serve, and for FastAPI with onnxruntime and PyTriton with onnxruntime where SERVE_PYTHON (or
-TORCH_PYTHON) has them. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
+TORCH_PYTHON) has them. --swaps: 20 new versions at 70% of that rate, and a start from
+the cache. --hostile: the latency of others beside idle, slow and garbled connections. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
 
 `identity` answers its input: what the server itself costs. Of the models there is also what onnxruntime takes for the same rows in a
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
+    [--swaps] [--hostile] [--one-core]
 """
 import argparse
 import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import urllib.request
 
 import benchlib as b
 
+PINNED = []  # cores of the server and of wrk
 SHAPES = {"fedavg-cnn": (1, 28, 28), "lenet5": (1, 28, 28), "mlp": (1, 28, 28), "resnet20": (3, 32, 32)}
 ORT = """
 import sys, time, numpy, onnxruntime
@@ -121,6 +127,7 @@ class Serve:
         ready, write = os.pipe()
         command = [b.program("serve/mfl-serve"), "--model", f"m={source}", "--listen", "127.0.0.1:0", "--ready-fd", str(write), "--exit-with-stdin",
                    "--log-level", "warn", *options]
+        command = [*(["taskset", "-c", str(PINNED[0])] if PINNED else []), *command]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[write])
         os.close(write)
         with os.fdopen(ready) as pipe:
@@ -169,7 +176,8 @@ class Serve:
     def load(self, connections, seconds, binary):
         """A row of the table."""
         before, cpu = self.rows_and_batches(), b.processor_seconds(self.process.pid)
-        run = subprocess.run(["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", self.script(binary), self.url], text=True,
+        pin = ["taskset", "-c", str(PINNED[1])] if PINNED else []
+        run = subprocess.run([*pin, "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", self.script(binary), self.url], text=True,
                              stdout=subprocess.PIPE, check=True).stdout
         cpu, after = b.processor_seconds(self.process.pid) - cpu, self.rows_and_batches()
         if "Non-2xx" in run or "Socket errors" in run:
@@ -301,6 +309,105 @@ def check(folder, seconds):
     b.table(["", "requests/s", "p50", "p99"], rows)
 
 
+# ---- new versions, and guests that mean no good ----
+
+def rate_of(serve, body, json_bytes, arguments, share):
+    """A share of the highest open-loop rate."""
+    most, _ = highest_rate(lambda r: arrivals(serve.address, "/v2/models/m/infer", body, r, 2, json_bytes), arguments.p99, 50)
+    return most * share
+
+
+def our_body(folder, serve):
+    body = folder / "ours"
+    data = bytes(i % 256 for i in range(serve.elements)) if serve.bytes == 1 else struct.pack(f"<{serve.elements}f", *[0.5] * serve.elements)
+    body.write_bytes(serve.binary.encode() + data)
+    return body, len(serve.binary)
+
+
+def swaps(folder, model, arguments):
+    """A new version every second at 70% of the highest rate, beside the same load without; then a start from the cache after SIGKILL."""
+    file, _ = make_model(folder, model)
+    versions = [file.read_bytes(), file.read_bytes()[:-4] + struct.pack("<f", 0.25)]
+    weights, cache = len(versions[0]) / 1e6, folder / "cache"
+    rows = []
+    with Serve(folder, file, SHAPES[model], "--cache-dir", str(cache)) as serve:
+        body, json_bytes = our_body(folder, serve)
+        idle = b.memory(serve.process.pid)[0] / 1e6
+        rate = rate_of(serve, body, json_bytes, arguments, 0.7)
+        one = b.memory(serve.process.pid)[0] / 1e6
+        seen = {}
+        for name in ("steady", "with 20 new versions"):
+            swapped, most, stop = 0, 0, threading.Event()
+
+            def load(name=name):
+                seen[name] = arrivals(serve.address, "/v2/models/m/infer", body, rate, 20, json_bytes)
+                stop.set()
+
+            thread = threading.Thread(target=load)
+            thread.start()
+            while not stop.wait(0.95):
+                if name != "steady" and swapped < 20:
+                    swapped += 1
+                    (folder / "new").write_bytes(versions[swapped % 2])
+                    os.rename(folder / "new", file)
+                most = max(most, b.memory(serve.process.pid)[0] / 1e6)
+            thread.join()
+            text = urllib.request.urlopen(serve.url + "/metrics").read().decode()
+            taken = int(re.search(r'^mfl_serve_swaps_total\{model="m"\} (\d+)$', text, re.M)[1]) - 1
+            one_run = seen[name]
+            rows.append([f"{model}, {name}: {taken} served", f"{rate:,.0f}", f"{one_run['p50_ms']:.2f}", f"{one_run['p99_ms']:.2f}",
+                         one_run["failed"] + one_run["lost"], f"{most:.0f}"])
+        rows.append([f"{model}: p99 with new versions / steady {seen['with 20 new versions']['p99_ms'] / seen['steady']['p99_ms']:.2f}; idle {idle:.0f} MB, "
+                     f"one version under load {one:.0f} MB, a file has {weights:.1f} MB", *[""] * 5])
+        serve.process.kill()
+    begin = time.monotonic()
+    os.unlink(file)
+    with Serve(folder, file, SHAPES[model], "--cache-dir", str(cache)):
+        rows.append([f"{model}: ready {time.monotonic() - begin:.2f} s after it was killed, from the cache alone", *[""] * 5])
+    return rows
+
+
+def hostile(folder, arguments):
+    """The load of others while 10,000 connections are idle, 1,000 send a byte per second, and garbage arrives."""
+    rows = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    n_idle = min(10000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 3000)
+    with Serve(folder, "identity:64", (64,)) as serve:
+        body, json_bytes = our_body(folder, serve)
+        rate = rate_of(serve, body, json_bytes, arguments, 0.3)
+        host, port = serve.address.rsplit(":", 1)
+        seen, guests, stop = [], [], threading.Event()
+
+        def bother():
+            turn = 0
+            while not stop.wait(0.01):
+                turn += 1
+                for sock in guests[n_idle + turn % 100::100]:
+                    try:
+                        sock.send(b"x")
+                    except OSError:
+                        pass
+                with socket.create_connection((host, int(port))) as sock:
+                    sock.sendall(os.urandom(500))
+
+        for name in ("alone", f"beside {n_idle} idle, 1,000 slow and 100 garbled connections per second"):
+            seen.append(arrivals(serve.address, "/v2/models/m/infer", body, rate, arguments.seconds, json_bytes))
+            rows.append([name, f"{rate:,.0f}", f"{seen[-1]['p50_ms']:.2f}", f"{seen[-1]['p99_ms']:.2f}", seen[-1]["failed"] + seen[-1]["lost"],
+                         f"{b.memory(serve.process.pid)[0] / 1e6:.0f}"])
+            if not guests:
+                guests += [socket.create_connection((host, int(port))) for _ in range(n_idle + 1000)]
+                for sock in guests[n_idle:]:
+                    sock.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX: ")
+                thread = threading.Thread(target=bother)
+                thread.start()
+        stop.set()
+        thread.join()
+        for sock in guests:
+            sock.close()
+        rows.append([f"p99 beside them / alone {seen[1]['p99_ms'] / seen[0]['p99_ms']:.2f}", *[""] * 5])
+    return rows
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=5)
@@ -309,6 +416,9 @@ def main():
     parser.add_argument("--open", action="store_true")
     parser.add_argument("--p99", type=float, default=20)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--swaps", action="store_true")
+    parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
     if not shutil.which("wrk"):
         sys.exit("no wrk here; on Debian: apt-get install wrk")
@@ -320,8 +430,13 @@ def main():
         if arguments.open:
             rows = [row for model in arguments.models for row in open_loop(folder, model, arguments)]
             b.table(["", f"highest rate, p99 <= {arguments.p99:g} ms", "p50 ms", "p99 ms", "p99.9 ms", "mfl-serve's / its"], rows)
-        if arguments.check or arguments.open:
+        if arguments.swaps or arguments.hostile:
+            rows = [row for model in arguments.models if arguments.swaps for row in swaps(folder, model, arguments)]
+            rows += hostile(folder, arguments) if arguments.hostile else []
+            b.table(["", "requests/s", "p50 ms", "p99 ms", "failed", "MB resident, at most"], rows)
+        if arguments.check or arguments.open or arguments.swaps or arguments.hostile:
             return
+        PINNED.extend([0, 1] if arguments.one_core else [])
         for name, source, shape in [("identity", "identity:4", (4,)), *((m, None, SHAPES[m]) for m in arguments.models)]:
             onnx = None
             if not source:
