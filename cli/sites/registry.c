@@ -210,7 +210,8 @@ int mfl_cmd_registry(struct mfl_cli *cli)
                         run = looks[i].run;
         if (!change_verb && !run)
                 r = mfl_fail(&err, MFL_CLI_USAGE,
-                        "model: '%.60s' is not show, import, list, register, alias, promote, rollback, remove, "
+                        "model: '%.60s' is not show, import, list, register, alias, promote, rollback, "
+                        "remove, "
                         "reports or serving",
                         verb);
         if (!r)

@@ -382,9 +382,11 @@ static void on_pulse(uv_timer_t *timer)
                 lose(f, "the server is silent");
                 return;
         }
-        if (f->welcomed && f->tells && now - f->told_ms >= TELL_MS)
-                tell_served(f);
-        if (!f->open || !f->welcomed || now - f->stream.sent_ms < f->heartbeat_ms)
+        if (f->welcomed && f->tells && now - f->told_ms >= TELL_MS) {
+                tell_served(f); /* which is a sign of life, too */
+                return;
+        }
+        if (!f->welcomed || now - f->stream.sent_ms < f->heartbeat_ms)
                 return;
         e.body_case = MFL__ENVELOPE__BODY_PING;
         e.ping = &ping;
