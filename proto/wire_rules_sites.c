@@ -67,8 +67,9 @@ static int check_inquire(const void *message, struct mfl_error *err)
         if (model != (*m->job || *m->model || *m->text))
                 return INVALID("Inquire.job: expected a job, a registered model or a job file, and none for "
                                "statistics");
-        if ((*m->text != '\0') != (m->n_params > 0) || (*m->text != '\0') != (m->digest.len > 0) ||
-                (*m->text && (*m->job || *m->model || m->kind != MFL__INQUIRY_KIND__INQUIRY_EVALUATE)))
+        const bool sent = *m->text != '\0';
+        if (sent != (m->n_params > 0) || sent != (m->digest.len > 0) ||
+                (sent && m->kind != MFL__INQUIRY_KIND__INQUIRY_EVALUATE))
                 return INVALID("Inquire.text: a model that is sent has its job file, params and digest, and "
                                "is evaluated");
         if (m->n_frozen && m->n_frozen >= m->n_params)

@@ -257,6 +257,11 @@ bool mfl_operator_asking_done(struct mfl_session *session, size_t payload_bytes)
 
 void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const Mfl__Inquire *inquire)
 {
+        if (*inquire->text && (*inquire->job || *inquire->model)) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "Inquire.text: a model that is sent is none of a job or of the registry");
+                return;
+        }
         if (*inquire->job && !mfl_operator_job(session, request, inquire->job))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, inquire->job, run_inquire, answer_inquire);
