@@ -2,7 +2,8 @@
 /* What it costs that a row's bits depend on no other row: processor time per row of `infer` (a convolution of the library for each row)
  * beside `forward` of a whole batch of as many rows (one for all).
  *
- * bench_infer [BACKEND] [SECONDS]: a table of presets and rows; one thread. */
+ * bench_infer [BACKEND] [SECONDS]: a table of presets and rows; one thread.
+ * bench_infer BACKEND SECONDS MODEL ROWS...: microseconds per row of `infer` alone, a line each (bench/infer.py). */
 #include <stdio.h>
 #include <time.h>
 
@@ -61,15 +62,27 @@ static double measure(const struct bench *b, int rows, bool infer)
         return us;
 }
 
-int main(int argc, char **argv)
+static void print_table(const struct bench *b, const char *preset)
 {
         static const int rows[] = {1, 8, 32, 64};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(rows); k++) {
+                double infer = measure(b, rows[k], true), batch = measure(b, rows[k], false);
+                printf("%-14s %5d %12.1f %12.1f %7.2f\n", preset, rows[k], infer, batch, infer / batch);
+                fflush(stdout);
+        }
+}
+
+int main(int argc, char **argv)
+{
         struct bench b = {.seconds = argc > 2 ? atof(argv[2]) : 0.5};
         struct mfl_error err = {""};
         must(mfl_backend_open(argc > 1 ? argv[1] : "cpu", &b.ops, &err), &err);
         must(b.ops->device_open(&b.device, &err), &err);
-        printf("%-14s %5s %12s %12s %7s\n", "model", "rows", "infer us/row", "batch us/row", "ratio");
+        if (argc < 4)
+                printf("%-14s %5s %12s %12s %7s\n", "model", "rows", "infer us/row", "batch us/row", "ratio");
         for (size_t m = 0; m < MFL_ARRAY_SIZE(models); m++) {
+                if (argc > 3 && strcmp(argv[3], models[m].preset) != 0)
+                        continue;
                 struct mfl_graph *graph;
                 must(mfl_graph_preset(models[m].preset, &models[m].input, models[m].classes, &graph, &err),
                         &err);
@@ -84,12 +97,10 @@ int main(int argc, char **argv)
                         b.x[i] = (float)(i % 17) / (graph->vocabulary ? 1 : 8);
                 b.graph = graph;
                 b.params = params;
-                for (size_t k = 0; k < MFL_ARRAY_SIZE(rows); k++) {
-                        double infer = measure(&b, rows[k], true), batch = measure(&b, rows[k], false);
-                        printf("%-14s %5d %12.1f %12.1f %7.2f\n", models[m].preset, rows[k], infer, batch,
-                                infer / batch);
-                        fflush(stdout);
-                }
+                if (argc < 4)
+                        print_table(&b, models[m].preset);
+                for (int i = 4; i < argc; i++)
+                        printf("%.3f\n", measure(&b, MFL_MIN(atoi(argv[i]), 64), true));
                 free(params);
                 free(b.x);
                 free(b.y);

@@ -64,9 +64,17 @@ static int check_inquire(const void *message, struct mfl_error *err)
 {
         const Mfl__Inquire *m = message;
         bool model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS;
-        if (model != (*m->job || *m->model))
+        if (model != (*m->job || *m->model || *m->text))
+                return INVALID("Inquire.job: expected a job, a registered model or a job file, and none for "
+                               "statistics");
+        const bool sent = *m->text != '\0';
+        if (sent != (m->n_params > 0) || sent != (m->digest.len > 0) ||
+                (sent && m->kind != MFL__INQUIRY_KIND__INQUIRY_EVALUATE))
+                return INVALID("Inquire.text: a model that is sent has its job file, params and digest, and "
+                               "is evaluated");
+        if (m->n_frozen && m->n_frozen >= m->n_params)
                 return INVALID(
-                        "Inquire.job: expected a job or a registered model, and neither for statistics");
+                        "Inquire.n_frozen: %" PRIu64 " of %" PRIu64 " params", m->n_frozen, m->n_params);
         if (!model && !*m->data)
                 return INVALID("Inquire.data: empty; statistics are of a data set");
         return check_edges("Inquire", m->n_edges, m->bins, err);
@@ -110,7 +118,8 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(inquire, check_inquire, {"kind", ENUM}, {"data", NAME_OR_EMPTY},
                 {"at", 0, MFL_NAME_BYTES - 1}, {"deadline_s", 1, 86400}, {"job", JOB_OR_EMPTY},
                 {"round", -2, UINT32_MAX}, {"model", 0, 2 * MFL_NAME_BYTES}, {"bins", 0, MFL_STATS_BINS_MAX},
-                {"edges", 0, 2 * MFL_STATS_FEATURES_MAX}),
+                {"edges", 0, 2 * MFL_STATS_FEATURES_MAX}, {"text", 0, JOB_TEXT_MAX, VERBATIM},
+                {"n_params", PARAMS_OFFSET}, {"n_frozen", PARAMS_OFFSET}, {"digest", 0, MFL_DIGEST_BYTES}),
         MESSAGE(inquiry_site, NULL, {"site", NAME_OR_EMPTY, LINE}, {"daemon", NAME_OR_EMPTY, LINE},
                 {"status", ENUM_OR_NONE}, {"reason", REASON}, {"samples", COUNTER},
                 {"loss_sum", NOT_NEGATIVE}, {"correct", COUNTER}, {"few", BOOL}),
@@ -132,5 +141,12 @@ static const struct mfl_wire_message messages[] = {
                 {"time_ms", ANY}, {"aliases", 0, 1000, LINE}, {"no_accuracy", BOOL}, {"accuracy", FLOAT},
                 {"loss", FLOAT}, {"evaluated", BOOL}, {"validated", ANY}),
         MESSAGE(registry, NULL, {"versions", 0, 65536}),
+        MESSAGE(watch_model, NULL, {"model", 1, 2 * MFL_NAME_BYTES, LINE}),
+        MESSAGE(serving, NULL, {"name", NAME, LINE}, {"follows", 0, 2 * MFL_NAME_BYTES, LINE},
+                {"job", JOB_OR_EMPTY}, {"round", ANY}, {"version", NAME_OR_EMPTY, LINE}, {"requests", ANY},
+                {"failed", ANY}, {"p50_us", ANY}, {"p99_us", ANY}, {"host", 0, 127, LINE},
+                {"who", NAME_OR_EMPTY, LINE}, {"address", 0, 127, LINE}, {"time_ms", ANY}),
+        MESSAGE_EMPTY(list_serving),
+        MESSAGE(serving_list, NULL, {"serving", 0, 65536}),
 };
 const struct mfl_wire_family mfl_wire_sites_family = {messages, MFL_ARRAY_SIZE(messages)};

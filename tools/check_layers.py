@@ -126,7 +126,7 @@ ROOMS = {
     "cli/job": ["cli/base", "cli/onnx/*", "cli/proof", "common/*", "kernels", "kernels/mesh", "kernels/team", "proto/*"],
     "cli/login": ["cli/base", "common/*", "proto/*"],
     "cli/many": ["cli/base", "cli/view", "common/*", "proto/*"],
-    "cli/predict": ["cli/base", "cli/pull", "cli/view", "common/*", "kernels", "kernels/infer", "proto/*"],
+    "cli/predict": ["cli/base", "cli/job", "cli/onnx/*", "cli/pull", "cli/view", "common/*", "kernels", "kernels/infer", "proto/*"],
     "cli/sites": ["cli/base", "cli/pull", "common/*", "proto/*"],
     "cli/run": ["cli/base", "cli/job", "cli/pull", "cli/view", "common/*", "proto/*"],
     "cli/commands": ["cli/*", "common/*", "kernels", "proto/*"],

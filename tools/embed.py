@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the dashboard's files into one C file: embed.py OUTPUT FRAME.html FILE...
 
-FRAME becomes mfl_dashboard_frame, each FILE an asset at "/" and its name (server/web/dashboard.h)."""
+FRAME becomes mfl_dashboard_frame, each FILE an asset at "/" and its name (server/web/dashboard.h).
+embed.py OUTPUT --text NAME HEADER FILE: the file alone, as the terminated text NAME that HEADER declares."""
 import os
 import sys
 
@@ -21,6 +22,11 @@ def read(path):
 
 def main():
     output, frame, *files = sys.argv[1:]
+    if frame == '--text':
+        name, header, path = files
+        with open(output, 'w', encoding='ascii') as f:
+            f.write('/* Made by tools/embed.py. */\n#include "%s"\n\nconst char %s[] = {\n%s\n};\n' % (header, name, array(read(path) + b'\0')))
+        return
     lines = ['/* Made by tools/embed.py. */', '#include "server/web/dashboard.h"', '',
              'const char mfl_dashboard_frame[] = {', array(read(frame) + b'\0'), '};', '']
     for i, path in enumerate(files):

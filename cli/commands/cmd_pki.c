@@ -80,13 +80,13 @@ static int read_roles(struct mfl_cli *cli, unsigned *ret_roles, struct mfl_error
         unsigned roles = mfl_pki_role_of(cli->argument[1]);
         if (!roles)
                 return mfl_fail(err, MFL_CLI_USAGE,
-                        "'%.60s' is not a role: server, relay, daemon, operator, viewer or admin",
+                        "'%.60s' is not a role: server, relay, daemon, operator, viewer, admin or serve",
                         cli->argument[1]);
         for (int i = 0; i < cli->options.n_role; i++) {
                 unsigned role = mfl_pki_role_of(cli->options.role[i]);
                 if (!role || role & MFL_PKI_LISTENS)
                         return mfl_fail(err, MFL_CLI_USAGE,
-                                "--role: '%.60s' is not daemon, operator, viewer or admin",
+                                "--role: '%.60s' is not daemon, operator, viewer, admin or serve",
                                 cli->options.role[i]);
                 roles |= role;
         }
@@ -281,7 +281,7 @@ static int run_export(struct mfl_cli *cli, const char *dir, const char *pass, st
 
 static const struct verb verbs[] = {
         {"init", "[CA-NAME]", 0, 1, OPTION_DAYS | OPTION_CRL_DAYS | OPTION_PASS, run_init},
-        {"issue", "server|relay|daemon|operator|viewer|admin [NAME]", 1, 2,
+        {"issue", "server|relay|daemon|operator|viewer|admin|serve [NAME]", 1, 2,
                 OPTION_DAYS | OPTION_CRL_DAYS | OPTION_HOST | OPTION_ROLE | OPTION_OUT | OPTION_CSR |
                         OPTION_SITE | OPTION_PASS,
                 run_issue},

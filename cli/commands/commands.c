@@ -280,15 +280,21 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "registered model. Each site that has the model's data set, or --data NAME, evaluates it on\n"
                 "its own test samples, as in a round, between its daemons' tasks; the server keeps the\n"
                 "report with the version. Sites with fewer samples than their policy tells of are added up.\n"
-                "Several models make one table.\n"
+                "Several models make one table. MODEL may be a file of 'mfl pull', which travels with the\n"
+                "question.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl validate last --round best\n"
                 "  mfl validate mortality@champion mortality@3 --at 'hospital-*'\n"
                 "  mfl validate last --json | jq '.models[0].sites'\n"},
-        {"model", "VERB ...", "a model's contract; the registry: register, list, alias, promote, rollback", 1,
-                3, "round as accuracy worse sites",
+        {"model", "VERB ...",
+                "a model's contract; the registry: register, list, alias, promote, rollback, reports", 1, 3,
+                "round as accuracy worse sites set output",
                 "  show MODEL                   what a model expects of its input, and where it comes from\n"
+                "  import FILE.onnx [-o OUT]    a network of another program as a model file, for predict,\n"
+                "                               evaluate, validate and mfl-serve; --set training.loss=mse "
+                "if\n"
+                "                               it is no classifier\n"
                 "  register JOB --as NAME       a round of a job (--round) becomes the next version of "
                 "NAME.\n"
                 "                               Its checkpoint and its job stay as long as the version\n"
@@ -298,6 +304,11 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "                               gates: --accuracy, --worse, --sites\n"
                 "  rollback NAME@ALIAS          points it at the version before\n"
                 "  remove NAME@VERSION|ALIAS    a version that no alias has, or an alias\n"
+                "  reports [NAME[@VERSION]]     the newest validations; of a model: its versions side by "
+                "side,\n"
+                "                               site by site\n"
+                "  serving                      which mfl-serve serves which version, its requests and "
+                "latency\n"
                 "\n"
                 "For show, MODEL is a file that 'mfl pull' wrote as safetensors, or a job. The contract "
                 "comes from\n"
@@ -311,7 +322,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl model register last --as mortality --round best\n"
                 "  mfl model promote mortality@champion --accuracy 0.9 --worse 0.01 --sites 3\n"
                 "  mfl pull mortality@champion\n",
-                .words = "show register list alias promote rollback remove"},
+                .words = "show import register list alias promote rollback remove reports serving"},
         {"daemons", "[VERB ...]", "list the daemons, node by node; disable, enable, allow some", 0, 2,
                 "reason for",
                 "A node is the daemons of one machine that can reach each other: they add their updates\n"
@@ -413,7 +424,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "  init [CA-NAME]     makes a new CA (--days, --crl-days)\n"
                 "  issue ROLE NAME    makes a key and a certificate; ROLE: server (with --host; NAME may be\n"
-                "                     left out), daemon, operator, viewer or admin; --role ROLE adds one.\n"
+                "                     left out), daemon, operator, viewer, admin or serve; --role ROLE adds "
+                "one.\n"
                 "                     --site SITE lets a daemon belong to a site of several daemons.\n"
                 "                     --csr FILE signs a request (openssl req -new ...) and takes only the\n"
                 "                     public key from it\n"

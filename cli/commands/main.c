@@ -21,6 +21,8 @@ static int run_predict(struct mfl_cli *cli)
 
 static int run_model(struct mfl_cli *cli)
 {
+        if (!strcmp(cli->argument[0], "import"))
+                return mfl_cmd_import(cli);
         return strcmp(cli->argument[0], "show") ? mfl_cmd_registry(cli) : mfl_cmd_model(cli);
 }
 

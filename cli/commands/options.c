@@ -88,7 +88,7 @@ static const struct mfl_cli_option options[] = {
         {"host", 0, KIND_LIST, AT(host), "HOST", "a host name or IP address of the server; repeat for more",
                 0, 0, AT(n_host)},
         {"role", 0, KIND_LIST, AT(role), "ROLE", "an additional role; repeat for more", 0, 0, AT(n_role),
-                .choices = "server daemon operator viewer admin"},
+                .choices = "server daemon operator viewer admin serve"},
         {"days", 0, KIND_NUMBER, AT(days), "N", "days until it expires (default: a CA 3650, others 365)", 1,
                 36500},
         {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",

@@ -31,6 +31,7 @@ static const char tls_text[] =
         "  OU=operator  all of that; submit; stop, clone and delete your own jobs; drain; audit;\n"
         "               data stats, validate, predict --at; model, also for others' jobs\n"
         "  OU=admin     all of that, with all jobs; daemons disable, enable, allow, disallow\n"
+        "  OU=serve     for mfl-serve: models, and what becomes of them; nothing else\n"
         "  OU=daemon    for mfl-client: CN must be the daemon's name\n"
         "Without TLS, on the loopback, every user is an admin named 'local'.\n";
 
@@ -117,6 +118,14 @@ static const char json_text[] =
         "  model list      {\"versions\": [{\"name\", \"version\", \"job\", \"round\", \"digest\", \"who\", "
         "\"time_ms\",\n"
         "                   \"aliases\", \"accuracy\", \"loss\", \"validated\"}]}    validated: sites\n"
+        "  model reports   {\"reports\": [REPORT...]}, of a model {\"models\": [REPORT...]}; REPORT: as in "
+        "validate, "
+        "with\n"
+        "                   \"number\", \"time_ms\", \"who\"\n"
+        "  model serving   {\"serving\": [{\"name\", \"model\", \"job\", \"round\", \"version\", "
+        "\"requests\", \"failed\",\n"
+        "                   \"p50_us\", \"p99_us\", \"host\", \"who\", \"address\", \"time_ms\"}]}\n"
+        "  model import    {\"file\", \"digest\", \"params\"}\n"
         "  model VERB      {\"done\": text}\n"
         "  audit           {\"entries\": [{\"seq\", \"time_ms\", \"who\", \"address\", \"action\", "
         "\"object\",\n"

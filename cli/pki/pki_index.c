@@ -6,7 +6,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
-static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "server", "relay"};
+static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "server", "relay", "serve"};
 const char *const mfl_pki_state_names[] = {"valid", "renewed", "revoked", NULL};
 
 unsigned mfl_pki_role_of(const char *text)

@@ -15,7 +15,7 @@
 #include "common/base/base.h"
 
 #define MFL_PKI_NAME_MAX 63
-#define MFL_PKI_ROLES_MAX 5
+#define MFL_PKI_ROLES_MAX 6
 #define MFL_PKI_HOSTS_MAX 16
 #define MFL_PKI_HOST_BYTES 256
 
@@ -26,6 +26,7 @@ enum mfl_pki_role {
         MFL_PKI_ADMIN = 8,
         MFL_PKI_SERVER = 16, /* never with another role */
         MFL_PKI_RELAY = 32,  /* listens like a server, and connects to one; never with another role */
+        MFL_PKI_SERVE = 64,  /* of mfl-serve towards mfl-server */
 };
 /* Their certificates name hosts. */
 #define MFL_PKI_LISTENS (MFL_PKI_SERVER | MFL_PKI_RELAY)

@@ -106,6 +106,12 @@ static void print_lines(const struct mfl_pki *pki, const struct mfl_pki_issued *
                        "  export MFL_TLS_CERT='%s/cert.pem'\n"
                        "  export MFL_TLS_KEY='%s/key.pem'\n",
                         dir, dir, dir);
+        if (e->roles & MFL_PKI_SERVE)
+                printf("\nFor serve.yaml:\n"
+                       "  server_ca: \"%s/ca.pem\"\n"
+                       "  server_cert: \"%s/cert.pem\"\n"
+                       "  server_key: \"%s/key.pem\"\n",
+                        dir, dir, dir);
         if (!issued->key)
                 puts("\nThe key stayed where the request was made: put cert.pem and ca.pem next to it, and "
                      "give its name in place of key.pem.");

@@ -60,4 +60,7 @@ struct mfl_answer_options {
 int mfl_answers_write(const struct mfl_answers *answers, const struct mfl_contract *contract,
         const char *path, const struct mfl_answer_options *options, struct mfl_error *err);
 
+/* import.c: writes the model file `out` from an ONNX file. MFL_INVALID, MFL_NOT_FOUND. */
+int mfl_predict_import(const struct mfl_cli *cli, const char *path, const char *out, struct mfl_error *err);
+
 #endif

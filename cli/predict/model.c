@@ -26,23 +26,32 @@ static int pull(struct mfl_cli *cli, int64_t round, const char *path, struct mfl
         return r ? r : mfl_pull(&client, job, round, path, MFL_PULL_SAFETENSORS, NULL, false, &pulled, err);
 }
 
-static int open_job(struct mfl_cli *cli, struct mfl_model_file **ret_model, struct mfl_error *err)
+/* Through a temporary file: of a job's round, or if that is NULL of an ONNX file. */
+static int open_made(struct mfl_cli *cli, const int64_t *round, const char *onnx,
+        struct mfl_model_file **ret_model, struct mfl_error *err)
 {
         char dir[] = "/tmp/mfl-model-XXXXXX";
-        int64_t round = MFL_PULL_LAST;
-        int r = mfl_pull_round(cli->options.round, &round, err);
-        if (r)
-                return r;
+        int r;
         if (!mkdtemp(dir))
                 return mfl_fail_errno(err, "make the folder %s", dir);
         MFL_CLEANUP_FREE char *path = mfl_asprintf("%s/model.safetensors", dir);
-        r = path ? pull(cli, round, path, err) : mfl_fail_memory(err, sizeof dir, "a path");
+        if (!path)
+                r = mfl_fail_memory(err, sizeof dir, "a path");
+        else
+                r = round ? pull(cli, *round, path, err) : mfl_predict_import(cli, onnx, path, err);
         if (!r)
                 r = mfl_model_file_open(path, ret_model, err);
         if (path)
                 unlink(path);
         rmdir(dir);
         return r;
+}
+
+static int open_job(struct mfl_cli *cli, struct mfl_model_file **ret_model, struct mfl_error *err)
+{
+        int64_t round = MFL_PULL_LAST;
+        const int r = mfl_pull_round(cli->options.round, &round, err);
+        return r ? r : open_made(cli, &round, NULL, ret_model, err);
 }
 
 static bool looks_like_file(const char *text)
@@ -58,15 +67,18 @@ int mfl_predict_model(struct mfl_cli *cli, struct mfl_model_file **ret_model, st
         bool there = !access(name, F_OK);
         if (!there && !looks_like_file(name))
                 return open_job(cli, ret_model, err);
-        if (there && dot && (!strcmp(dot, ".onnx") || !strcmp(dot, ".npz")))
+        if (there && dot && !strcmp(dot, ".npz"))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.200s: a model is a file that `mfl pull` writes as safetensors (its default); it "
+                        "%.200s: a model is a file that `mfl pull` writes as safetensors (its default), "
+                        "which "
                         "also carries its layers and "
-                        "its contract",
+                        "its contract, or an ONNX file",
                         name);
         if (cli->options.round)
                 return mfl_fail(
                         err, MFL_CLI_USAGE, "--round chooses a model of a job; %.200s is a file", name);
+        if (dot && !strcmp(dot, ".onnx"))
+                return open_made(cli, NULL, name, ret_model, err);
         return mfl_model_file_open(name, ret_model, err);
 }
 

@@ -10,5 +10,6 @@
 int mfl_cmd_predict(struct mfl_cli *cli);
 int mfl_cmd_evaluate(struct mfl_cli *cli);
 int mfl_cmd_model(struct mfl_cli *cli);
+int mfl_cmd_import(struct mfl_cli *cli);
 
 #endif

@@ -2,6 +2,7 @@
 /* Asking sites, and who has not answered. */
 #include "cli/pull/pull.h"
 #include "cli/sites/sites.h"
+#include "proto/json/json_sites.h"
 
 #define DEADLINE_S 60u
 
@@ -17,9 +18,13 @@ int mfl_sites_ask(
         request.body_case = MFL__ENVELOPE__BODY_INQUIRE;
         request.inquire = inquire;
         int r = mfl_client_ask(client, &request, err);
-        if (!r)
-                r = mfl_client_next(
-                        client, 1000ull * inquire->deadline_s + MFL_CLIENT_TIMEOUT_MS, ret_answer, err);
+        return r ? r : mfl_sites_answer(client, inquire->deadline_s, ret_answer, err);
+}
+
+int mfl_sites_answer(
+        struct mfl_client *client, uint32_t deadline_s, Mfl__Envelope **ret_answer, struct mfl_error *err)
+{
+        int r = mfl_client_next(client, 1000ull * deadline_s + MFL_CLIENT_TIMEOUT_MS, ret_answer, err);
         if (r || (*ret_answer)->body_case == MFL__ENVELOPE__BODY_INQUIRY_REPORT)
                 return r;
         return mfl_fail(
@@ -39,32 +44,12 @@ int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job,
         return 0;
 }
 
-const char *mfl_sites_status(const Mfl__InquirySite *site)
-{
-        switch (site->status) {
-        case MFL__INQUIRY_STATUS__INQUIRY_ANSWERED:
-                return "answered";
-        case MFL__INQUIRY_STATUS__INQUIRY_REFUSED:
-                return "refused";
-        case MFL__INQUIRY_STATUS__INQUIRY_FAILED:
-                return "failed";
-        default:
-                return "silent";
-        }
-}
-
-json_t *mfl_sites_site_json(const Mfl__InquirySite *site)
-{
-        return json_pack("{ss ss ss ss}", "site", site->site, "daemon", site->daemon, "status",
-                mfl_sites_status(site), "reason", site->reason);
-}
-
 void mfl_sites_print_silent(const Mfl__InquiryReport *report)
 {
         for (size_t i = 0; i < report->n_sites; i++) {
                 const Mfl__InquirySite *site = report->sites[i];
                 if (site->status != MFL__INQUIRY_STATUS__INQUIRY_ANSWERED)
-                        fprintf(stderr, "mfl: %s %s%s%s\n", site->site, mfl_sites_status(site),
+                        fprintf(stderr, "mfl: %s %s%s%s\n", site->site, mfl_site_status(site),
                                 *site->reason ? ": " : "",
                                 *site->reason       ? site->reason
                                 : site->status == 0 ? ": it did not answer in time (--deadline)"

@@ -6,6 +6,7 @@
 #include "cli/base/json.h"
 #include "cli/pull/pull.h"
 #include "cli/sites/sites.h"
+#include "proto/json/json_sites.h"
 
 /* "NAME@ALIAS" or "NAME@7"; in two parts. */
 struct reference {
@@ -137,21 +138,6 @@ static int point(struct mfl_client *client, Mfl__ModelVerb verb, struct mfl_erro
 
 /* ---- the list ---- */
 
-static json_t *version_json(const Mfl__ModelVersion *v)
-{
-        char digest[65] = "";
-        json_t *aliases = json_array();
-        for (size_t i = 0; i < v->n_aliases; i++)
-                json_array_append_new(aliases, json_string(v->aliases[i]));
-        for (size_t i = 0; i < v->digest.len && i < 32; i++)
-                snprintf(digest + 2 * i, 3, "%02x", v->digest.data[i]);
-        return json_pack("{ss sI ss sI ss ss sI so so so sI}", "name", v->name, "version",
-                (json_int_t)v->version, "job", v->job, "round", (json_int_t)v->round, "digest", digest, "who",
-                v->who, "time_ms", (json_int_t)v->time_ms, "aliases", aliases, "accuracy",
-                v->evaluated ? json_real(v->accuracy) : json_null(), "loss",
-                v->evaluated ? json_real(v->loss) : json_null(), "validated", (json_int_t)v->validated);
-}
-
 static void print_version(const Mfl__ModelVersion *v)
 {
         char name[2 * MFL_NAME_BYTES], date[32] = "-", accuracy[24] = "-";
@@ -188,7 +174,7 @@ static int list(struct mfl_client *client, struct mfl_error *err)
                 printf("%-24s %-12s %6s %9s %6s  %-16s %-12s %s\n", "MODEL", "JOB", "ROUND", "ACCURACY",
                         "SITES", "REGISTERED", "WHO", "ALIASES");
         for (size_t i = 0; i < all->n_versions; i++) {
-                json_array_append_new(versions, version_json(all->versions[i]));
+                json_array_append_new(versions, mfl_json_version(all->versions[i]));
                 if (!cli->json)
                         print_version(all->versions[i]);
         }
@@ -213,15 +199,26 @@ int mfl_cmd_registry(struct mfl_cli *cli)
                 if (!strcmp(verb, verbs[i].name))
                         change_verb = verbs[i].verb;
         int r = 0;
-        if (!change_verb && strcmp(verb, "register") != 0 && strcmp(verb, "list") != 0)
+        static const struct {
+                const char *name;
+                int (*run)(struct mfl_client *client, struct mfl_error *err);
+        } looks[] = {{"register", register_job}, {"list", list}, {"reports", mfl_sites_reports},
+                {"serving", mfl_sites_serving}};
+        int (*run)(struct mfl_client * client, struct mfl_error * err) = NULL;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(looks); i++)
+                if (!strcmp(verb, looks[i].name))
+                        run = looks[i].run;
+        if (!change_verb && !run)
                 r = mfl_fail(&err, MFL_CLI_USAGE,
-                        "model: '%.60s' is not show, list, register, alias, promote, rollback or remove",
+                        "model: '%.60s' is not show, import, list, register, alias, promote, rollback, "
+                        "remove, "
+                        "reports or serving",
                         verb);
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r && change_verb)
                 r = point(&client, change_verb, &err);
         else if (!r)
-                r = *verb == 'r' ? register_job(&client, &err) : list(&client, &err);
+                r = run(&client, &err);
         return mfl_cli_report(cli, r, &err);
 }

@@ -4,8 +4,6 @@
 #ifndef MFL_CLI_SITES_SITES_H
 #define MFL_CLI_SITES_SITES_H
 
-#include <jansson.h>
-
 #include "cli/base/client.h"
 
 int mfl_cmd_stats(struct mfl_cli *cli);    /* data stats */
@@ -20,13 +18,28 @@ uint32_t mfl_sites_deadline(const struct mfl_cli *cli);
 /* Asks, and waits for the report. Codes of client.h; free the answer with mfl_wire_free. */
 int mfl_sites_ask(
         struct mfl_client *client, Mfl__Inquire *inquire, Mfl__Envelope **ret_answer, struct mfl_error *err);
+/* The same, after the inquiry was sent. */
+int mfl_sites_answer(
+        struct mfl_client *client, uint32_t deadline_s, Mfl__Envelope **ret_answer, struct mfl_error *err);
+/* Whether MODEL is a file, and not a job or a registered model. */
+bool mfl_sites_is_file(const char *model);
+/* As mfl_sites_ask, with the model of a file that `mfl pull` wrote. MFL_INVALID, MFL_NOT_FOUND. */
+int mfl_sites_ask_file(struct mfl_client *client, const char *path, Mfl__Inquire *inquire,
+        Mfl__Envelope **ret_answer, struct mfl_error *err);
+/* A table of several models' reports: rows are sites. */
+#define MFL_SITES_MODELS_MAX MFL_CLI_POSITIONAL_MAX
+struct mfl_sites_table {
+        uint32_t n;
+        const char *names[MFL_SITES_MODELS_MAX]; /* of models whose report has none */
+        const Mfl__InquiryReport *reports[MFL_SITES_MODELS_MAX];
+};
+int mfl_sites_print(const struct mfl_cli *cli, const struct mfl_sites_table *table, struct mfl_error *err);
+int mfl_sites_reports(struct mfl_client *client, struct mfl_error *err); /* model reports */
+int mfl_sites_serving(struct mfl_client *client, struct mfl_error *err); /* model serving */
 /* Which model MODEL is: NAME@ALIAS, NAME@VERSION, or a job with --round. job: room for MFL_JOB_ID_BYTES; "" for a registered one. */
 int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round,
         struct mfl_error *err);
 /* Prints the sites that have not answered, on stderr. */
 void mfl_sites_print_silent(const Mfl__InquiryReport *report);
-const char *mfl_sites_status(const Mfl__InquirySite *site);
-/* {"site", "daemon", "status", "reason"} */
-json_t *mfl_sites_site_json(const Mfl__InquirySite *site);
 
 #endif

@@ -8,6 +8,7 @@
 #include "cli/base/json.h"
 #include "cli/sites/quantile.h"
 #include "cli/sites/sites.h"
+#include "proto/json/json_sites.h"
 #include "common/stats/stats.h"
 #include "proto/inquiry.h"
 #include "proto/stats/stats_wire.h"
@@ -166,7 +167,7 @@ static int print_json(const struct asking *a, struct mfl_error *err)
         for (uint32_t c = 0; c < a->sums.n_labels; c++)
                 json_array_append_new(labels, json_integer((json_int_t)a->sums.labels[c]));
         for (size_t i = 0; i < report->n_sites; i++) {
-                json_t *site = mfl_sites_site_json(report->sites[i]);
+                json_t *site = mfl_json_site(report->sites[i]);
                 json_object_set_new(site, "samples", json_integer((json_int_t)report->sites[i]->samples));
                 json_array_append_new(sites, site);
         }

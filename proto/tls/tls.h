@@ -3,7 +3,7 @@
  * sealing and opening of bytes. Nothing here touches a socket: stream_tls.c moves the bytes.
  *
  * Both sides always send a certificate, and both are checked. The certificate's subject contains the roles:
- * OU=daemon, OU=operator, OU=viewer, OU=admin, OU=relay, several allowed; CN is the name. The client also checks that the
+ * OU=daemon, OU=operator, OU=viewer, OU=admin, OU=relay, OU=serve, several allowed; CN is the name. The client also checks that the
  * server's certificate is for the intended host (SAN, a name or an IP address). Ciphers: AES-128-GCM first (the
  * fastest where AES is in hardware), AES-256-GCM, ChaCha20-Poly1305. No session tickets and no session cache: the
  * server keeps nothing of a connection that has ended. TLS 1.3 has no renegotiation. Idle connections hold no buffers
@@ -23,6 +23,7 @@ enum {
         MFL_TLS_ROLE_VIEWER = 4,
         MFL_TLS_ROLE_ADMIN = 8,
         MFL_TLS_ROLE_RELAY = 16,
+        MFL_TLS_ROLE_SERVE = 32, /* mfl-serve: has models, and follows them */
 };
 #define MFL_TLS_NAME_BYTES 64
 

@@ -75,7 +75,7 @@ static bool entry_text(const X509_NAME_ENTRY *entry, char *buf, size_t buf_bytes
         return fine;
 }
 
-static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "relay"};
+static const char *const role_names[] = {"daemon", "operator", "viewer", "admin", "relay", "serve"};
 
 const char *mfl_tls_roles_text(uint32_t roles, char *buf, size_t buf_bytes)
 {

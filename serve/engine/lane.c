@@ -110,8 +110,8 @@ void mfl_lane_unref(struct mfl_lane *lane)
 static void end_query(struct mfl_query *query, enum mfl_query_end end)
 {
         struct mfl_lane *lane = query->lane;
-        lane->counts.expired += end == MFL_QUERY_EXPIRED;
-        lane->counts.failed += end == MFL_QUERY_FAILED;
+        lane->counts.expired += !query->silent && end == MFL_QUERY_EXPIRED;
+        lane->counts.failed += !query->silent && end == MFL_QUERY_FAILED;
         query->ended(query, end);
         mfl_lane_unref(lane);
 }
@@ -120,13 +120,13 @@ int mfl_lane_offer(struct mfl_lane *lane, struct mfl_query *query, uint64_t now)
 {
         const int r = mfl_batcher_offer(&lane->batcher, &query->item, now);
         if (r) {
-                lane->counts.refused++;
+                lane->counts.refused += !query->silent;
                 return r;
         }
         query->lane = mfl_lane_ref(lane);
         query->failed = false;
-        lane->counts.requests++;
-        lane->counts.rows += query->item.rows;
+        lane->counts.requests += !query->silent;
+        lane->counts.rows += query->silent ? 0 : query->item.rows;
         return 0;
 }
 

@@ -20,6 +20,7 @@ struct mfl_query {
         struct mfl_batch_item item;
         const void *x; /* item.rows rows */
         float *y;      /* item.rows * model.outputs */
+        bool silent;   /* a copy of another query: not in the counts */
         bool failed;
         struct mfl_lane *lane;
         void (*ended)(

@@ -77,6 +77,14 @@ struct mfl_lane *mfl_model_choose(const struct mfl_model *model, const void *key
         return takes ? model->candidate : model->current;
 }
 
+struct mfl_lane *mfl_model_mirror(
+        const struct mfl_model *model, const struct mfl_lane *answered, const void *key, size_t bytes)
+{
+        const bool takes = model->candidate && answered == model->current &&
+                           mfl_canary_mirrors(model->trial.config.mirror, key, bytes);
+        return takes ? model->candidate : NULL;
+}
+
 void mfl_model_note_answer(struct mfl_model *model, const struct mfl_lane *lane, bool failed)
 {
         if (model->on_trial && lane == (model->candidate ? model->candidate : model->current))

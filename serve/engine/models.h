@@ -5,7 +5,8 @@
  *   present one -> switch: new requests go to the new version, those that the old one has taken are answered by it -> the cache
  *   notes the new one
  *
- * With a canary share, a new version first answers that share of the keys, and takes over when it has done well. A version that fails
+ * With a canary share, a new version first answers that share of the keys, and takes over when it has done well. With a mirror's share, it
+ * computes these questions after they were answered by the present version, and the answers are compared. A version that fails
  * too often, or is too slow, within that time goes out again, with a canary or without.
  *
  * Two versions of a model are in memory at most. Whatever fails on the way is logged, and the present version stays. At the start,
@@ -34,8 +35,9 @@ struct mfl_model {
         struct mfl_lane *current, *previous; /* NULL: none */
         struct mfl_lane *candidate;          /* on trial beside the current one */
         struct mfl_model_counts counts;
-        struct mfl_lane_counts past; /* of versions that have left */
-        char error[512];             /* why the last load failed; "" if it did not */
+        struct mfl_lane_counts past;  /* of versions that have left */
+        struct mfl_mirrored mirrored; /* of all trials; difference_max: of the last one */
+        char error[512];              /* why the last load failed; "" if it did not */
         /* Private. */
         struct mfl_models *all;
         struct mfl_worker *worker;
@@ -88,6 +90,9 @@ struct mfl_model *mfl_models_find(struct mfl_models *models, const char *name);
 struct mfl_lane *mfl_model_lane(const struct mfl_model *model, const char *version);
 /* The lane that answers a request with this key, if it names no version. NULL: there is none yet. */
 struct mfl_lane *mfl_model_choose(const struct mfl_model *model, const void *key, size_t bytes);
+/* The lane that is to compute this question, too, after `answered` has; NULL: none. */
+struct mfl_lane *mfl_model_mirror(
+        const struct mfl_model *model, const struct mfl_lane *answered, const void *key, size_t bytes);
 /* A lane has answered a request of this model, or failed to. */
 void mfl_model_note_answer(struct mfl_model *model, const struct mfl_lane *lane, bool failed);
 /* Every model has a version. */

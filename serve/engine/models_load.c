@@ -128,6 +128,7 @@ static void note(struct mfl_load *load, const char *current, const char *previou
 static void begin_trial(struct mfl_model *model)
 {
         mfl_canary_begin(&model->trial, &model->all->config.canary, mfl_now_ns() / 1000);
+        model->mirrored.difference_max = 0;
         model->on_trial = true;
 }
 
@@ -161,11 +162,13 @@ static void install(struct mfl_load *load)
         model->error[0] = '\0';
         if (model->current)
                 begin_trial(model);
-        if (model->current && model->all->config.canary.share > 0) {
+        const struct mfl_canary_config *canary = &model->all->config.canary;
+        if (model->current && (canary->share > 0 || canary->mirror > 0)) {
                 model->candidate = lane;
-                mfl_log(MFL_LOG_INFO, "%s: version %s is on trial with %g%% of the keys beside %s",
-                        model->name, lane->version->model.version, model->trial.config.share * 100,
-                        model->current->version->model.version);
+                mfl_log(MFL_LOG_INFO,
+                        "%s: version %s is on trial beside %s: it answers %g%% of the keys, and mirrors %g%%",
+                        model->name, lane->version->model.version, model->current->version->model.version,
+                        canary->share * 100, canary->mirror * 100);
                 end_load(load);
                 return;
         }

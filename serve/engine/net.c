@@ -14,6 +14,7 @@ static int describe(struct mfl_version *v, struct mfl_error *err)
         const struct mfl_contract *c = mfl_infer_contract(v->infer);
         struct mfl_kserve_model *model = &v->model;
         model->round = mfl_infer_model(v->infer)->round;
+        mfl_strcpy(model->job, sizeof model->job, mfl_infer_model(v->infer)->job_id);
         model->type = type_of(mfl_contract_dtype(c));
         model->vocabulary = (uint32_t)c->vocabulary;
         if (c->shape.rank > MFL_KSERVE_RANK_MAX)

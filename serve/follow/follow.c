@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Follows a job: happy path and failures are in the header. A connection is always closed from one place (lose), and the next
+/* Follows a job or a registered model: happy path and failures are in the header. A connection is always closed from one place (lose), and the next
  * attempt begins in one (on_closed). */
 #include "serve/follow/follow.h"
 
@@ -16,17 +16,24 @@
 #define PAUSE_MAX_MS 15000u
 #define PULSE_MS 500u
 #define GREET_MS 10000u
+#define TELL_MS 2000u
 
 struct mfl_followed {
         struct mfl_follow *follow;
         struct mfl_work work;
         Mfl__Envelope *begin;
         float *params;
+        char job[MFL_JOB_ID_BYTES];
         int result;
         struct mfl_error err;
 };
 
 static void want(struct mfl_follow *f);
+
+static const char *followed(const struct mfl_follow *f)
+{
+        return *f->config.job ? f->config.job : f->config.model;
+}
 
 /* Tells why once, and not again for each attempt. */
 static void say(struct mfl_follow *f, const char *text)
@@ -34,7 +41,7 @@ static void say(struct mfl_follow *f, const char *text)
         if (!strncmp(f->said, text, sizeof f->said - 1))
                 return;
         mfl_strcpy(f->said, sizeof f->said, text);
-        mfl_log(MFL_LOG_WARN, "%s: job %s of %s: %s; what is served stays", f->config.name, f->config.job,
+        mfl_log(MFL_LOG_WARN, "%s: %s of %s: %s; what is served stays", f->config.name, followed(f),
                 f->config.server, text);
 }
 
@@ -83,8 +90,7 @@ static void write_file(struct mfl_work *work)
                 return;
         w->result = mfl_pulled_digest(w->params, begin, digest, &w->err);
         if (!w->result)
-                w->result = mfl_pulled_write(
-                        begin, graph, w->params, w->follow->config.job, digest, path, &w->err);
+                w->result = mfl_pulled_write(begin, graph, w->params, w->job, digest, path, &w->err);
         mfl_graph_free(graph);
         mfl_job_free(job);
 }
@@ -95,9 +101,10 @@ static void on_written(struct mfl_work *work)
         struct mfl_follow *f = w->follow;
         const uint32_t round = w->begin->pull_begin->round->round;
         const bool fine = !work->cancelled && !w->result;
-        if (fine)
+        if (fine) {
                 f->round = round;
-        else if (!work->cancelled)
+                mfl_strcpy(f->job, sizeof f->job, w->job);
+        } else if (!work->cancelled)
                 say(f, w->err.text);
         f->n_written += fine;
         f->n_failed += !fine;
@@ -114,8 +121,8 @@ static void on_written(struct mfl_work *work)
                 return;
         }
         if (fine) {
-                mfl_log(MFL_LOG_INFO, "%s: round %u of %s has come", f->config.name, round, f->config.job);
-                f->on_new(f->user);
+                mfl_log(MFL_LOG_INFO, "%s: round %u of %s has come", f->config.name, round, f->job);
+                f->config.on_new(f->config.user);
         }
         if (f->wanted)
                 want(f);
@@ -132,6 +139,7 @@ static void begin_writing(struct mfl_follow *f)
                 .begin = f->begin,
                 .params = f->params,
                 .work = {.run = write_file, .done = on_written}};
+        mfl_strcpy(w->job, sizeof w->job, f->asked);
         f->begin = NULL;
         f->params = NULL;
         drop_pull(f);
@@ -150,10 +158,11 @@ static void want(struct mfl_follow *f)
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Pull pull = MFL__PULL__INIT;
         f->wanted = true;
-        if (!f->welcomed || f->pulling || f->writing)
+        if (!f->welcomed || f->pulling || f->writing || (!*f->config.job && !*f->target))
                 return;
-        pull.job = (char *)(uintptr_t)f->config.job;
-        pull.round = f->config.best ? -2 : -1;
+        mfl_strcpy(f->asked, sizeof f->asked, *f->config.job ? f->config.job : f->target);
+        pull.job = f->asked;
+        pull.round = !*f->config.job ? (int64_t)f->target_round : f->config.best ? -2 : -1;
         e.body_case = MFL__ENVELOPE__BODY_PULL;
         e.pull = &pull;
         e.request = ++f->request;
@@ -166,10 +175,17 @@ static void watch(struct mfl_follow *f)
 {
         Mfl__Envelope e = MFL__ENVELOPE__INIT;
         Mfl__Watch message = MFL__WATCH__INIT;
-        message.job = (char *)(uintptr_t)f->config.job;
-        message.rounds_from = f->round;
-        e.body_case = MFL__ENVELOPE__BODY_WATCH;
-        e.watch = &message;
+        Mfl__WatchModel model = MFL__WATCH_MODEL__INIT;
+        if (*f->config.job) {
+                message.job = (char *)(uintptr_t)f->config.job;
+                message.rounds_from = f->round;
+                e.body_case = MFL__ENVELOPE__BODY_WATCH;
+                e.watch = &message;
+        } else {
+                model.model = (char *)(uintptr_t)f->config.model;
+                e.body_case = MFL__ENVELOPE__BODY_WATCH_MODEL;
+                e.watch_model = &model;
+        }
         e.request = f->watch = ++f->request;
         send_to(f, &e);
 }
@@ -197,6 +213,19 @@ static void answer_ping(struct mfl_follow *f, uint64_t cookie)
         send_to(f, &e);
 }
 
+static void tell_served(struct mfl_follow *f)
+{
+        Mfl__Envelope e = MFL__ENVELOPE__INIT;
+        Mfl__Serving serving = MFL__SERVING__INIT;
+        f->told_ms = uv_now(f->loop);
+        serving.name = (char *)(uintptr_t)f->config.name;
+        serving.follows = (char *)(uintptr_t)followed(f);
+        f->config.describe(f->config.user, &serving);
+        e.body_case = MFL__ENVELOPE__BODY_SERVING;
+        e.serving = &serving;
+        send_to(f, &e);
+}
+
 /* ---- answers ---- */
 
 static int take_welcome(struct mfl_follow *f, const Mfl__Envelope *e, struct mfl_error *err)
@@ -208,6 +237,10 @@ static int take_welcome(struct mfl_follow *f, const Mfl__Envelope *e, struct mfl
                 own, e->welcome->protocol, "mfl-serve " MFL_VERSION, e->welcome->software, err);
         if (r)
                 return r;
+        f->tells = f->config.describe && e->welcome->protocol >= MFL_PROTOCOL_INQUIRIES;
+        if (!*f->config.job && e->welcome->protocol < MFL_PROTOCOL_INQUIRIES)
+                return mfl_fail(err, MFL_INVALID, "%s has no registry of models: upgrade the server",
+                        e->welcome->software);
         f->heartbeat_ms = e->welcome->heartbeat_ms;
         f->dead_ms = e->welcome->dead_ms;
         f->stream.envelope_max = MFL_ENVELOPE_MAX;
@@ -240,8 +273,8 @@ static void take_failure(struct mfl_follow *f, const Mfl__Envelope *e)
         const bool of_watch = e->request == f->watch;
         if (!of_watch && e->request != f->request)
                 return;
-        /* Before the first round there is nothing to pull, and the watch tells of it. */
-        if (!of_watch && e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
+        /* Before a job's first round there is nothing to pull, and the watch tells of it. */
+        if (!of_watch && *f->config.job && e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
                 drop_pull(f);
                 return;
         }
@@ -264,6 +297,19 @@ static void note_good(struct mfl_follow *f)
         mfl_servers_reached(&f->servers);
         f->said[0] = '\0';
         f->pause_ms = PAUSE_FIRST_MS;
+}
+
+/* The version that the registered model is. */
+static void take_version(struct mfl_follow *f, const Mfl__Envelope *e)
+{
+        if (e->request != f->watch || *f->config.job || e->registry->n_versions != 1)
+                return;
+        const Mfl__ModelVersion *v = e->registry->versions[0];
+        note_good(f);
+        mfl_strcpy(f->target, sizeof f->target, v->job);
+        f->target_round = v->round;
+        if (strcmp(f->job, v->job) != 0 || f->round != v->round || f->pulling || f->writing)
+                want(f);
 }
 
 static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *e, void *payload, size_t payload_bytes,
@@ -290,6 +336,9 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *e, void *pay
                 if (e->request == f->watch && e->event->what_case == MFL__EVENT__WHAT_ROUND &&
                         e->event->round->round > f->round)
                         want(f);
+                return 0;
+        case MFL__ENVELOPE__BODY_REGISTRY:
+                take_version(f, e);
                 return 0;
         case MFL__ENVELOPE__BODY_PULL_BEGIN:
                 return f->pulling && e->request == f->request && !f->begin ? take_begin(f, e, err) : 0;
@@ -333,6 +382,10 @@ static void on_pulse(uv_timer_t *timer)
         Mfl__Ping ping = MFL__PING__INIT;
         if (now - f->stream.heard_ms > (f->welcomed ? f->dead_ms : GREET_MS)) {
                 lose(f, "the server is silent");
+                return;
+        }
+        if (f->welcomed && f->tells && now - f->told_ms >= TELL_MS) {
+                tell_served(f); /* which is a sign of life, too */
                 return;
         }
         if (!f->welcomed || now - f->stream.sent_ms < f->heartbeat_ms)
@@ -419,14 +472,10 @@ static void connect_now(struct mfl_follow *f)
 }
 
 void mfl_follow_start(struct mfl_follow *follow, uv_loop_t *loop, struct mfl_worker *worker,
-        const struct mfl_follow_config *config, void (*on_new)(void *user), void *user)
+        const struct mfl_follow_config *config)
 {
-        *follow = (struct mfl_follow){.config = *config,
-                .loop = loop,
-                .worker = worker,
-                .on_new = on_new,
-                .user = user,
-                .pause_ms = PAUSE_FIRST_MS};
+        *follow = (struct mfl_follow){
+                .config = *config, .loop = loop, .worker = worker, .pause_ms = PAUSE_FIRST_MS};
         uv_timer_init(loop, &follow->timer);
         follow->timer.data = follow;
         connect_now(follow);

@@ -11,6 +11,14 @@ void mfl_kserve_error(struct mfl_reply *reply, const char *text)
         mfl_reply_put(reply, "}");
 }
 
+bool mfl_kserve_finite(const float *y, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                if (!isfinite(y[i]))
+                        return false;
+        return true;
+}
+
 /* ---- a model ---- */
 
 static void put_input_shape(const struct mfl_kserve_model *model, bool with_rows, struct mfl_reply *reply)

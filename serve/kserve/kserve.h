@@ -30,6 +30,7 @@ enum mfl_kserve_what {
         MFL_KSERVE_ROLLBACK, /* /v2/models/N/rollback, ours */
         MFL_KSERVE_INDEX,    /* /v2/repository/index */
         MFL_KSERVE_METRICS,  /* /metrics */
+        MFL_KSERVE_PAGE,     /* /, ours: for people */
 };
 struct mfl_kserve_path {
         enum mfl_kserve_what what;
@@ -44,6 +45,7 @@ void mfl_kserve_path(const char *path, struct mfl_kserve_path *ret_path);
 struct mfl_kserve_model {
         char name[MFL_KSERVE_NAME_BYTES], version[MFL_KSERVE_NAME_BYTES];
         char digest[65];
+        char job[64];  /* that it is from; "": unknown */
         int64_t round; /* -1: unknown */
         enum mfl_tensor_type type;
         uint32_t vocabulary; /* of tokens; 0: no tokens */
@@ -77,6 +79,8 @@ int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, co
  * is in err. */
 bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,
         const float *y, struct mfl_reply *reply, size_t *ret_json_bytes, struct mfl_error *err);
+/* Whether all n numbers are. */
+bool mfl_kserve_finite(const float *y, size_t n);
 void mfl_kserve_error(struct mfl_reply *reply, const char *text);
 
 #endif

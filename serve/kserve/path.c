@@ -52,7 +52,8 @@ void mfl_kserve_path(const char *path, struct mfl_kserve_path *ret_path)
                 enum mfl_kserve_what what;
         } fixed[] = {{"/v2", MFL_KSERVE_SERVER}, {"/v2/", MFL_KSERVE_SERVER},
                 {"/v2/health/live", MFL_KSERVE_LIVE}, {"/v2/health/ready", MFL_KSERVE_READY},
-                {"/v2/repository/index", MFL_KSERVE_INDEX}, {"/metrics", MFL_KSERVE_METRICS}};
+                {"/v2/repository/index", MFL_KSERVE_INDEX}, {"/metrics", MFL_KSERVE_METRICS},
+                {"/", MFL_KSERVE_PAGE}};
         static const char models[] = "/v2/models";
         *ret_path = (struct mfl_kserve_path){.what = MFL_KSERVE_NOWHERE};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(fixed); i++)

@@ -4,6 +4,7 @@
 
 #include "common/base/crc32c.h"
 #include "common/base/log.h"
+#include "serve/shell/page.h"
 #include "serve/shell/serve.h"
 
 #define JSON "application/json"
@@ -16,6 +17,15 @@ struct asked {
         struct mfl_serve *serve;
         struct mfl_http_exchange *exchange;
         uint32_t model; /* its place */
+        bool mirror;    /* a version on trial computes it, too */
+};
+
+/* The same question to a version on trial. */
+struct mirrored {
+        struct mfl_query query;
+        struct mfl_model *model;
+        void *x;
+        float *before; /* what was answered */
 };
 
 /* ---- short answers ---- */
@@ -55,6 +65,68 @@ static void free_asked(struct asked *a)
         free(a);
 }
 
+/* ---- the version on trial ---- */
+
+static void free_mirrored(struct mirrored *m)
+{
+        free(m->x);
+        free(m->before);
+        free(m->query.y);
+        free(m);
+}
+
+static void on_mirrored(struct mfl_query *query, enum mfl_query_end end)
+{
+        struct mirrored *m = MFL_CONTAINER_OF(query, struct mirrored, query);
+        const struct mfl_kserve_model *model = &query->lane->version->model;
+        const bool numbers = !strcmp(model->output, "values");
+        if (end == MFL_QUERY_ANSWERED) {
+                mfl_mirrored_add(&m->model->mirrored, m->before, query->y, query->item.rows, model->outputs,
+                        numbers ? 0 : model->positions);
+                mfl_model_note_answer(m->model, query->lane,
+                        !mfl_kserve_finite(query->y, (size_t)query->item.rows * model->outputs));
+        } else if (end == MFL_QUERY_FAILED && !m->model->all->closing) {
+                mfl_model_note_answer(m->model, query->lane, true);
+        }
+        free_mirrored(m);
+}
+
+static bool takes_the_same(const struct mfl_kserve_model *a, const struct mfl_kserve_model *b)
+{
+        return a->type == b->type && a->elements == b->elements && a->vocabulary == b->vocabulary &&
+               a->outputs == b->outputs && a->positions == b->positions;
+}
+
+/* The question was answered: its tensors go on to the version on trial. What takes other questions has failed with this one. */
+static void mirror(struct asked *a, struct mfl_model *model)
+{
+        struct mfl_lane *lane = model->candidate;
+        if (!lane || lane == a->query.lane)
+                return;
+        if (!takes_the_same(&lane->version->model, &a->query.lane->version->model)) {
+                mfl_model_note_answer(model, lane, true);
+                return;
+        }
+        struct mirrored *m = mfl_calloc(1, sizeof *m);
+        float *y = m ? mfl_malloc((size_t)a->request.rows * lane->version->model.outputs * sizeof *y) : NULL;
+        if (!y) {
+                model->mirrored.dropped++;
+                free(m);
+                return;
+        }
+        *m = (struct mirrored){.model = model, .x = a->request.x, .before = a->query.y};
+        m->query = (struct mfl_query){
+                .item.rows = a->request.rows, .x = m->x, .y = y, .silent = true, .ended = on_mirrored};
+        a->request.x = NULL;
+        a->query.y = NULL;
+        if (mfl_lane_offer(lane, &m->query, mfl_now_ns() / 1000)) {
+                model->mirrored.dropped++;
+                free_mirrored(m);
+        }
+}
+
+/* ---- answers ---- */
+
 /* False: the answer is not finite. */
 static bool answer_numbers(struct asked *a)
 {
@@ -81,9 +153,12 @@ static void on_ended(struct mfl_query *query, enum mfl_query_end end)
         struct mfl_model *model = &a->serve->models.v[a->model];
         const uint64_t now_us = mfl_now_ns() / 1000;
         mfl_latency_add(&a->serve->latency[a->model], now_us - MFL_MIN(a->exchange->began_us, now_us));
-        if (end == MFL_QUERY_ANSWERED)
-                mfl_model_note_answer(model, query->lane, !answer_numbers(a));
-        else if (end == MFL_QUERY_EXPIRED)
+        if (end == MFL_QUERY_ANSWERED) {
+                const bool fine = answer_numbers(a);
+                mfl_model_note_answer(model, query->lane, !fine);
+                if (fine && a->mirror)
+                        mirror(a, model);
+        } else if (end == MFL_QUERY_EXPIRED)
                 refuse(a->serve, a->exchange, 504, NULL, "the request's deadline came before its turn");
         else if (a->serve->stopping)
                 refuse_for_now(a->serve, a->exchange, 503, 1, "the server is stopping");
@@ -118,10 +193,23 @@ static void queue(struct asked *a, struct mfl_lane *lane)
         }
 }
 
+typedef struct mfl_lane *by_key(
+        const struct mfl_model *model, const struct mfl_lane *lane, const void *key, size_t bytes);
+
+/* Without a key the body decides: equal questions have one answer. */
+static struct mfl_lane *with_key(const struct mfl_model *model, const struct mfl_http_request *request,
+        const struct mfl_lane *lane, by_key *function)
+{
+        const uint32_t crc = *request->key ? 0 : mfl_crc32c(0, request->body, request->body_bytes);
+        return *request->key ? function(model, lane, request->key, strlen(request->key))
+                             : function(model, lane, &crc, sizeof crc);
+}
+
 static void infer(struct mfl_serve *serve, struct mfl_http_exchange *x,
         const struct mfl_http_request *request, struct mfl_model *model, struct mfl_lane *lane)
 {
         struct mfl_error err = {{0}};
+        const bool mirrored = model->candidate && with_key(model, request, lane, mfl_model_mirror);
         struct asked *a = mfl_calloc(1, sizeof *a);
         const size_t json_bytes = request->has_json_bytes ? request->json_bytes : request->body_bytes;
         int r = a ? mfl_kserve_parse(&lane->version->model, serve->config->rows_max, request->body,
@@ -138,6 +226,7 @@ static void infer(struct mfl_serve *serve, struct mfl_http_exchange *x,
         a->serve = serve;
         a->exchange = x;
         a->model = (uint32_t)(model - serve->models.v);
+        a->mirror = mirrored;
         queue(a, lane);
 }
 
@@ -170,15 +259,18 @@ static void roll_back(struct mfl_serve *serve, struct mfl_http_exchange *x, stru
                 describe(serve, x, model, model->current);
 }
 
-/* Without a key the body decides: equal questions have one answer. */
+static struct mfl_lane *choose_lane(
+        const struct mfl_model *model, const struct mfl_lane *lane, const void *key, size_t bytes)
+{
+        return mfl_model_choose(model, key, bytes);
+}
+
 static struct mfl_lane *choose(const struct mfl_model *model, const struct mfl_http_request *request,
         const struct mfl_kserve_path *path)
 {
         if (*path->version || path->what != MFL_KSERVE_INFER || !model->candidate)
                 return mfl_model_lane(model, path->version);
-        const uint32_t crc = mfl_crc32c(0, request->body, request->body_bytes);
-        return *request->key ? mfl_model_choose(model, request->key, strlen(request->key))
-                             : mfl_model_choose(model, &crc, sizeof crc);
+        return with_key(model, request, NULL, choose_lane);
 }
 
 static void answer_model(struct mfl_serve *serve, struct mfl_http_exchange *x,
@@ -238,7 +330,8 @@ static bool is_post(enum mfl_kserve_what what)
 static bool may(struct mfl_serve *serve, struct mfl_http_exchange *x, const struct mfl_http_request *request,
         enum mfl_kserve_what what)
 {
-        if (!serve->keys.n || what == MFL_KSERVE_LIVE || what == MFL_KSERVE_READY)
+        if (!serve->keys.n || what == MFL_KSERVE_LIVE || what == MFL_KSERVE_READY ||
+                (what == MFL_KSERVE_PAGE && serve->config->page))
                 return true;
         const struct mfl_key *key = *request->bearer ? mfl_keys_find(&serve->keys, request->bearer) : NULL;
         if (!key) {
@@ -260,7 +353,7 @@ void mfl_serve_on_request(void *user, struct mfl_http_exchange *x, const struct 
         mfl_kserve_path(request->path, &path);
         if (!may(serve, x, request, path.what))
                 return;
-        if (path.what == MFL_KSERVE_NOWHERE) {
+        if (path.what == MFL_KSERVE_NOWHERE || (path.what == MFL_KSERVE_PAGE && !serve->config->page)) {
                 refuse(serve, x, 404, NULL, "no such path; see GET /v2");
                 return;
         }
@@ -294,6 +387,10 @@ void mfl_serve_on_request(void *user, struct mfl_http_exchange *x, const struct 
                 return;
         case MFL_KSERVE_INDEX:
                 answer_index(serve, x);
+                return;
+        case MFL_KSERVE_PAGE:
+                mfl_reply_put(&x->reply, mfl_serve_page);
+                mfl_http_answer(&serve->http, x, 200, "text/html; charset=utf-8", MFL_SERVE_PAGE_HEAD);
                 return;
         case MFL_KSERVE_METRICS:
                 mfl_metrics_write(&serve->http, &serve->models, serve->latency, serve->follows, &x->reply);

@@ -29,15 +29,16 @@ static int read_model(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
                 {.key = "name", MFL_YAML_AT(STRING, struct mfl_serve_model, name), .required = true},
                 {.key = "file", MFL_YAML_AT(STRING, struct mfl_serve_model, file)},
                 {.key = "job", MFL_YAML_AT(STRING, struct mfl_serve_model, job)},
+                {.key = "model", MFL_YAML_AT(STRING, struct mfl_serve_model, model)},
                 {.key = "round", MFL_YAML_AT(ENUM, struct mfl_serve_model, round), .names = rounds}, {0}};
         struct mfl_serve_model *model = add_model(models);
         if (!model)
                 return mfl_yaml_fail(doc, node, err, "more than %d models", MFL_SERVE_MODELS_MAX);
         *model = (struct mfl_serve_model){0};
         int r = mfl_yaml_read(doc, node, fields, model, err);
-        if (!r && !*model->file == !*model->job)
-                r = mfl_yaml_fail(doc, node, err, "expected either 'file', or 'job'");
-        if (!r && *model->file && mfl_yaml_find(node, "round"))
+        if (!r && !!*model->file + !!*model->job + !!*model->model != 1)
+                r = mfl_yaml_fail(doc, node, err, "expected one of 'file', 'job' and 'model'");
+        if (!r && !*model->job && mfl_yaml_find(node, "round"))
                 r = mfl_yaml_fail(doc, node, err, "'round' is for models that follow a job");
         return r;
 }
@@ -58,7 +59,7 @@ static int read_models(
 
 /* "NAME=TEXT" */
 static int set_named(
-        struct mfl_serve_config *config, const char *text, const char *what, bool job, struct mfl_error *err)
+        struct mfl_serve_config *config, const char *text, const char *what, bool file, struct mfl_error *err)
 {
         const char *equals = strchr(text, '=');
         if (!equals || equals == text || !equals[1])
@@ -67,9 +68,11 @@ static int set_named(
         if (!model)
                 return mfl_fail(err, MFL_INVALID, "more than %d models", MFL_SERVE_MODELS_MAX);
         *model = (struct mfl_serve_model){0};
+        const bool job = !file && !strchr(equals, '@');
         if ((size_t)(equals - text) >= sizeof model->name ||
-                !(job ? mfl_strcpy(model->job, sizeof model->job, equals + 1)
-                      : mfl_strcpy(model->file, sizeof model->file, equals + 1)))
+                !(file        ? mfl_strcpy(model->file, sizeof model->file, equals + 1)
+                        : job ? mfl_strcpy(model->job, sizeof model->job, equals + 1)
+                              : mfl_strcpy(model->model, sizeof model->model, equals + 1)))
                 return mfl_fail(err, MFL_INVALID, "a name or %s is too long: '%.200s'", what, text);
         memcpy(model->name, text, (size_t)(equals - text));
         return 0;
@@ -77,12 +80,12 @@ static int set_named(
 
 static int set_model(void *target, const char *text, struct mfl_error *err)
 {
-        return set_named(target, text, "FILE", false, err);
+        return set_named(target, text, "FILE", true, err);
 }
 
 static int set_follow(void *target, const char *text, struct mfl_error *err)
 {
-        return set_named(target, text, "JOB", true, err);
+        return set_named(target, text, "JOB or NAME=MODEL@ALIAS", false, err);
 }
 
 /* clang-format off */
@@ -92,26 +95,27 @@ static const struct mfl_setting rows[] = {
                 .field = {.key = "models", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_serve_config, models), .read = read_models},
                 .option = "model", .argument = "NAME=FILE", .many = true, .set = set_model, .note = "none",
                 .example = "[{name: digits, file: /srv/models/digits.safetensors}]",
-                .help = "what is served: a list of {name, file}, each file one that `mfl pull` has written, and of {name, job, round}, which follow a job "
-                        "of `server`: its newest round, or its best. A file that is replaced, and a round that is committed, is "
-                        "loaded and takes over, without a failed request. The option may be given several times"},
-        {.field = {MFL_YAML_AT(U32, struct mfl_serve_config, models.n)}, .option = "follow", .argument = "NAME=JOB", .many = true, .set = set_follow,
-                .note = "none", .help = "serve the newest round of a job of `server`, and each one that is committed; may be given several times"},
+                .help = "what is served: a list of {name, file}, each file one that `mfl pull` has written; of {name, job, round}, which follow a job "
+                        "of `server`: its newest round, or its best; and of {name, model}, which follow a registered model, such as digits@champion. A file that is replaced, a round that is committed, and a version that the alias is given, is "
+                        "loaded and takes over, without a failed request. The option may be repeated"},
+        {.field = {MFL_YAML_AT(U32, struct mfl_serve_config, models.n)}, .option = "follow", .argument = "NAME=JOB|MODEL@ALIAS", .many = true, .set = set_follow,
+                .note = "none", .help = "serve the newest round of a job of `server`, and each one that is committed; or the version that an alias of its registry has; "
+                        "may be given several times"},
         {.field = {KEY("cache_dir", STRING, cache_dir)}, .option = "cache-dir", .argument = "DIR", .note = "none: no copies are kept",
                 .env = "CACHE_DIRECTORY", .env_is_default = true, .example = "/var/cache/mfl-serve",
                 .help = "the directory of copies of the versions in service; with it, a restart does not need the files"},
         {.field = {KEY("poll", DURATION, poll_ms), .min = 50, .max = 86400000}, .value = "500ms",
                 .help = "how often the files are looked at"},
 
-        {.section = "Jobs to follow",
+        {.section = "Jobs and registered models to follow",
                 .field = {KEY("server", STRING, server)}, .option = "server", .argument = "HOST:PORT", .note = "none", .example = "agg.example.org:7433", .words = true,
-                .help = "the mfl-server whose jobs are followed, or all servers of a cluster, [a:7433, b:7433, c:7433]; needs cache_dir. While it "
+                .help = "the mfl-server whose jobs and models are followed, or all servers of a cluster, [a:7433, b:7433, c:7433]; needs cache_dir. While it "
                         "is away, the last round is served"},
         {.field = {KEY("server_ca", STRING, server_ca)}, .option = "server-ca", .argument = "FILE|DIR", .note = "none: plain TCP", .example = "/etc/mfl/ca.pem",
                 .reload = MFL_RELOAD_USE, .help = "the CA of that server's certificate; with it, TLS is spoken"},
-        {.field = {KEY("server_cert", STRING, server_cert)}, .option = "server-cert", .argument = "FILE", .note = "none", .example = "/etc/mfl/viewer.pem",
-                .reload = MFL_RELOAD_USE, .help = "the certificate to show to that server; OU=viewer is enough"},
-        {.field = {KEY("server_key", STRING, server_key)}, .option = "server-key", .argument = "FILE", .note = "none", .example = "/etc/mfl/viewer.key",
+        {.field = {KEY("server_cert", STRING, server_cert)}, .option = "server-cert", .argument = "FILE", .note = "none", .example = "/etc/mfl/serve.pem",
+                .reload = MFL_RELOAD_USE, .help = "the certificate to show to that server; OU=serve (mfl pki issue serve) allows what is needed, and nothing else"},
+        {.field = {KEY("server_key", STRING, server_key)}, .option = "server-key", .argument = "FILE", .note = "none", .example = "/etc/mfl/serve.key",
                 .reload = MFL_RELOAD_USE, .help = "the key of that certificate, not readable by others (chmod 600)"},
 
         {.section = "Batches",
@@ -133,12 +137,15 @@ static const struct mfl_setting rows[] = {
                 .field = {KEY("canary", F64, canary_share), .min = 0, .max = 1}, .option = "canary", .argument = "SHARE", .value = "0", .unit = "share",
                 .help = "the share of keys (the header Mfl-Key; without it, of questions) that a new version answers before it takes over. One key has one version. 0: it "
                         "takes over at once"},
+        {.field = {KEY("mirror", F64, mirror_share), .min = 0, .max = 1}, .option = "mirror", .argument = "SHARE", .value = "0", .unit = "share",
+                .help = "the share of keys whose questions a new version computes, too, after the version in service has answered them. Its answers are "
+                        "compared and counted (/metrics), and nobody gets them; after `canary_for` it takes over"},
         {.field = {KEY("canary_for", DURATION, canary_ms), .min = 0, .max = 604800000}, .value = "1m",
-                .help = "how long a new version is on trial, with `canary` or after it took over; while it is on trial beside another one, newer ones wait"},
+                .help = "how long a new version is on trial, with `canary` or `mirror`, or after it took over; while it is on trial beside another one, newer ones wait"},
         {.field = {KEY("canary_failures", F64, canary_failures), .min = 0, .max = 1}, .value = "0.02", .unit = "share",
                 .help = "a version on trial is out, and the one before is back, when it fails more than this share of its requests, and at least three"},
         {.field = {KEY("canary_slower", F64, canary_slower), .min = 1, .max = 1000}, .value = "5", .unit = "times",
-                .help = "with `canary`: the same when a row takes it so many times as long as the version beside it"},
+                .help = "with `canary` or `mirror`: the same when a row takes it so many times as long as the version beside it"},
 
         {.section = "Network",
                 .field = {KEY("listen", STRING, listen)}, .option = "listen", .argument = "HOST:PORT", .value = "127.0.0.1:8080",
@@ -159,6 +166,9 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("body_max", SIZE, body_bytes_max), .min = 1024, .max = 1e12}, .value = "16MiB", .help = "the largest body; more is answered with 413"},
         {.field = {KEY("bodies_max", SIZE, bodies_bytes_max), .min = 65536, .max = 1e13}, .value = "256MiB",
                 .help = "memory for bodies that are arriving, all connections together; beyond it, the answer is 503"},
+
+        {.field = {KEY("page", BOOL, page)}, .option = "page", .value = "false",
+                .help = "serve a page at / where people drop an image or type a row and see the answer. With api_keys, the page asks for one"},
 
         {.section = "TLS 1.3 and keys",
                 .field = {KEY("tls_cert", STRING, tls_cert)}, .option = "tls-cert", .argument = "FILE", .note = "none: plain HTTP",
@@ -230,9 +240,10 @@ static int check(const struct mfl_serve_config *c, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID,
                         "no model: give --model NAME=FILE, or models: [{name: NAME, file: FILE}]");
         for (uint32_t i = 0; i < c->models.n; i++)
-                if (*c->models.v[i].job && (!*c->server || !*c->cache_dir))
+                if (!*c->models.v[i].file && (!*c->server || !*c->cache_dir))
                         return mfl_fail(err, MFL_INVALID,
-                                "models: %s follows a job, which needs server and cache_dir: %s is missing",
+                                "models: %s follows a job or a registered model, which needs server and "
+                                "cache_dir: %s is missing",
                                 c->models.v[i].name, *c->server ? "cache_dir" : "server");
         const bool any = *c->server_ca || *c->server_cert || *c->server_key;
         if (any && (!*c->server_ca || !*c->server_cert || !*c->server_key))

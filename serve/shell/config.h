@@ -8,10 +8,10 @@
 
 #define MFL_SERVE_MODELS_MAX 64
 
-/* From a file, or from a job of `server`. */
+/* From a file, from a job of `server`, or from its registry; the others are "". */
 struct mfl_serve_model {
-        char name[64], file[1024], job[64];
-        int round; /* of the job: 0 the newest, 1 the best */
+        char name[64], file[1024], job[64], model[160]; /* model: "NAME@alias", ... */
+        int round;                                      /* of the job: 0 the newest, 1 the best */
 };
 
 struct mfl_serve_models {
@@ -33,11 +33,11 @@ struct mfl_serve_config {
         uint64_t poll_ms;
         uint32_t batch, queue, rows_max, threads;
         uint64_t deadline_ms, delay_ms;
-        double canary_share, canary_failures, canary_slower;
+        double canary_share, canary_failures, canary_slower, mirror_share;
         uint64_t canary_ms;
         uint32_t log_level;
         int ready_fd; /* -1: none; command line only */
-        bool exit_with_stdin;
+        bool exit_with_stdin, page;
         int argc;
         char **argv;
 };

@@ -3,6 +3,8 @@
  * escape (mfl_models_add). */
 #include "serve/shell/metrics.h"
 
+#include <math.h>
+
 /* Microseconds. */
 static const uint64_t bounds[MFL_LATENCY_BUCKETS] = {100, 250, 500, 1000, 2000, 3000, 5000, 7500, 10000,
         20000, 30000, 50000, 100000, 250000, 1000000, 10000000};
@@ -15,6 +17,35 @@ void mfl_latency_add(struct mfl_latency *latency, uint64_t us)
         latency->bucket[i]++;
         latency->sum_us += us;
         latency->n++;
+        latency->n_steps++;
+        /* The position of the highest bit, and the two below it. */
+        const int bit = us ? 63 - __builtin_clzll(us) : 0;
+        const uint64_t two = bit < 2 ? us << (2 - bit) : us >> (bit - 2);
+        latency->step[MFL_MIN(bit * 4 + (int)(two & 3), MFL_LATENCY_STEPS - 1)]++;
+}
+
+static uint64_t quantile(const struct mfl_latency *latency, double share)
+{
+        const double rank = ceil(share * latency->n_steps);
+        uint64_t n = 0;
+        for (uint32_t i = 0; i < MFL_LATENCY_STEPS; i++) {
+                n += latency->step[i];
+                if (n && (double)n >= rank)
+                        return ((uint64_t)(5 + i % 4) << (i / 4)) / 4; /* the step's end */
+        }
+        return 0;
+}
+
+void mfl_latency_take(struct mfl_latency *latency, uint64_t *ret_p50_us, uint64_t *ret_p99_us)
+{
+        if (latency->n_steps) {
+                latency->p50_us = quantile(latency, 0.5);
+                latency->p99_us = quantile(latency, 0.99);
+        }
+        *ret_p50_us = latency->p50_us;
+        *ret_p99_us = latency->p99_us;
+        memset(latency->step, 0, sizeof latency->step);
+        latency->n_steps = 0;
 }
 
 static void put_family(struct mfl_reply *reply, const char *name, const char *type, const char *help)
@@ -63,6 +94,10 @@ enum value {
         LOAD_FAILURES,
         ROLLBACKS,
         FAILED_TRIALS,
+        MIRRORED,
+        MIRROR_DROPPED,
+        MIRRORED_ROWS,
+        MIRROR_DIFFER,
 };
 
 static uint64_t value_of(const struct mfl_model *model, enum value which)
@@ -92,6 +127,14 @@ static uint64_t value_of(const struct mfl_model *model, enum value which)
                 return model->counts.load_failures;
         case ROLLBACKS:
                 return model->counts.rollbacks;
+        case MIRRORED:
+                return model->mirrored.requests;
+        case MIRROR_DROPPED:
+                return model->mirrored.dropped;
+        case MIRRORED_ROWS:
+                return model->mirrored.rows;
+        case MIRROR_DIFFER:
+                return model->mirrored.differ;
         default:
                 return model->counts.failed_trials;
         }
@@ -119,7 +162,14 @@ static void put_models(const struct mfl_models *models, struct mfl_reply *reply)
                         "Versions that could not be loaded."},
                 {ROLLBACKS, "mfl_serve_rollbacks_total", "counter", "Rollbacks."},
                 {FAILED_TRIALS, "mfl_serve_failed_trials_total", "counter",
-                        "New versions that were taken out again."}};
+                        "New versions that were taken out again."},
+                {MIRRORED, "mfl_serve_mirrored_total", "counter",
+                        "Requests that a version on trial has computed, too."},
+                {MIRROR_DROPPED, "mfl_serve_mirror_dropped_total", "counter",
+                        "Requests that it would have, but its queue was full."},
+                {MIRRORED_ROWS, "mfl_serve_mirrored_rows_total", "counter", "Rows that were compared."},
+                {MIRROR_DIFFER, "mfl_serve_mirror_differ_total", "counter",
+                        "Rows of them with another class, or without classes another answer."}};
         for (size_t k = 0; k < MFL_ARRAY_SIZE(families); k++) {
                 put_family(reply, families[k].name, families[k].type, families[k].help);
                 for (uint32_t i = 0; i < models->n; i++)
@@ -127,6 +177,15 @@ static void put_models(const struct mfl_models *models, struct mfl_reply *reply)
                                 models->v[i].name,
                                 (unsigned long long)value_of(&models->v[i], families[k].which));
         }
+        put_family(reply, "mfl_serve_mirror_difference", "gauge",
+                "The largest difference between two numbers in the last trial.");
+        for (uint32_t i = 0; i < models->n; i++)
+                if (isfinite(models->v[i].mirrored.difference_max))
+                        mfl_reply_format(reply, "mfl_serve_mirror_difference{model=\"%s\"} %.9g\n",
+                                models->v[i].name, models->v[i].mirrored.difference_max);
+                else
+                        mfl_reply_format(
+                                reply, "mfl_serve_mirror_difference{model=\"%s\"} +Inf\n", models->v[i].name);
         put_family(reply, "mfl_serve_version", "gauge", "1 for the version in service.");
         for (uint32_t i = 0; i < models->n; i++)
                 if (models->v[i].current)

@@ -110,6 +110,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
         const struct mfl_models_config config = {.cache_dir = c->cache_dir,
                 .batch = {.rows_max = c->batch, .delay_us = c->delay_ms * 1000, .queue_max = c->queue},
                 .canary = {.share = c->canary_share,
+                        .mirror = c->mirror_share,
                         .for_us = c->canary_ms * 1000,
                         .failures_max = c->canary_failures,
                         .slower_max = c->canary_slower},
@@ -118,11 +119,12 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
         int r = mfl_models_open(&serve->models, &serve->loop, &config, err);
         for (uint32_t i = 0; !r && i < c->models.n; i++) {
                 const struct mfl_serve_model *model = &c->models.v[i];
-                if (*model->job)
+                const bool follows = !*model->file;
+                if (follows)
                         snprintf(serve->followed[i], sizeof serve->followed[i], "%s/%s/followed.safetensors",
                                 c->cache_dir, model->name);
-                r = mfl_models_add(&serve->models, model->name,
-                        *model->job ? serve->followed[i] : model->file, *model->job, err);
+                r = mfl_models_add(&serve->models, model->name, follows ? serve->followed[i] : model->file,
+                        follows, err);
         }
         return r;
 }
@@ -130,6 +132,25 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 static void on_new_round(void *user)
 {
         mfl_model_load(user);
+}
+
+static void describe(void *user, Mfl__Serving *serving)
+{
+        struct mfl_model *model = user;
+        struct mfl_serve *serve = MFL_CONTAINER_OF(model->all, struct mfl_serve, models);
+        const struct mfl_kserve_model *served = model->current ? &model->current->version->model : NULL;
+        struct mfl_latency *latency = &serve->latency[model - serve->models.v];
+        struct mfl_lane_counts counts;
+        mfl_model_counts(model, &counts);
+        serving->requests = counts.requests;
+        serving->failed = counts.failed;
+        serving->host = serve->address;
+        if (served) {
+                serving->job = (char *)(uintptr_t)served->job;
+                serving->round = (uint32_t)MFL_MAX(served->round, 0);
+                serving->version = (char *)(uintptr_t)served->version;
+        }
+        mfl_latency_take(latency, &serving->p50_us, &serving->p99_us);
 }
 
 static void start_following(struct mfl_serve *serve)
@@ -140,12 +161,15 @@ static void start_following(struct mfl_serve *serve)
                 const struct mfl_follow_config follow = {.name = model->name,
                         .server = c->server,
                         .job = model->job,
+                        .model = model->model,
                         .best = model->round == 1,
                         .tls = {.ca = c->server_ca, .cert = c->server_cert, .key = c->server_key},
-                        .path = serve->followed[i]};
-                if (*model->job)
-                        mfl_follow_start(&serve->follows[i], &serve->loop, &serve->models.loader, &follow,
-                                on_new_round, &serve->models.v[i]);
+                        .path = serve->followed[i],
+                        .on_new = on_new_round,
+                        .describe = describe,
+                        .user = &serve->models.v[i]};
+                if (!*model->file)
+                        mfl_follow_start(&serve->follows[i], &serve->loop, &serve->models.loader, &follow);
         }
 }
 

@@ -40,7 +40,10 @@ struct mfl_admin {
 /* What an operator's session has. */
 struct mfl_operator_peer {
         struct mfl_watcher *watchers;
+        struct mfl_model_watcher *model_watchers;
+        Mfl__Serving *serving;             /* the newest that it told; NULL: none */
         struct mfl_submission *submission; /* NULL: no initial params are coming */
+        struct mfl_asking *asking;         /* NULL: no model of an inquiry is coming */
 };
 
 /* Takes over the sessions of operators. */

@@ -48,9 +48,23 @@ void mfl_operator_access_list(struct mfl_session *session, uint64_t request);
 /* inquire.c */
 void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const Mfl__Inquire *inquire);
 void mfl_operator_inquiries(struct mfl_session *session, uint64_t request, const Mfl__ListInquiries *list);
+/* The model that was coming will not come. Fine without any. */
+void mfl_operator_asking_free(struct mfl_session *session);
+/* As mfl_operator_initial_begin and _done, which hand frames on; false: none is coming. */
+bool mfl_operator_asking_begin(struct mfl_session *session, const Mfl__Initial *initial, size_t payload_bytes,
+        void **ret_dst, int *ret_status, struct mfl_error *err);
+bool mfl_operator_asking_done(struct mfl_session *session, size_t payload_bytes);
 /* registry.c */
 void mfl_operator_change_model(struct mfl_session *session, uint64_t request, const Mfl__ChangeModel *change);
 void mfl_operator_registry(struct mfl_session *session, uint64_t request, const Mfl__ListRegistry *list);
+/* serving.c: those who serve models. */
+void mfl_operator_watch_model(struct mfl_session *session, uint64_t request, const Mfl__WatchModel *watch);
+/* The registry has changed: watchers whose model is another version now are told. */
+void mfl_operator_models_changed(struct mfl_admin *admin);
+void mfl_operator_serving(struct mfl_session *session, const Mfl__Serving *serving);
+void mfl_operator_serving_list(struct mfl_session *session, uint64_t request);
+/* Of a session that ends. */
+void mfl_operator_serving_forget(struct mfl_session *session);
 /* login.c */
 void mfl_operator_login(struct mfl_session *session, uint64_t request, const Mfl__IssueLogin *issue);
 

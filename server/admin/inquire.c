@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inquiries of operators: `mfl data stats`, `mfl validate`, `mfl predict --at`; and the reports that are kept. */
+#include "common/base/digest.h"
 #include "common/settings/yaml_edit.h"
 #include "proto/inquiry.h"
 #include "server/admin/answers.h"
@@ -10,9 +11,17 @@ struct inquire_op {
         char data[MFL_NAME_BYTES], at[MFL_NAME_BYTES], model[2 * MFL_NAME_BYTES];
         uint64_t within_ms;
         uint32_t bins, n_edges;
-        bool no_accuracy;
+        bool no_accuracy, sent; /* sent: the model came with the inquiry */
         uint32_t scored;
+        uint64_t n_frozen;
         double *edges;
+};
+
+/* An inquiry whose model is coming. */
+struct mfl_asking {
+        struct mfl_request *op;
+        float *v;
+        uint64_t received;
 };
 
 static void free_own(void *own)
@@ -60,6 +69,35 @@ static int name_data(struct mfl_request *op)
         return r;
 }
 
+/* The model that came with the inquiry. */
+static int take_sent(struct mfl_request *op)
+{
+        struct mfl_job *spec;
+        uint8_t digest[MFL_DIGEST_BYTES];
+        int r = mfl_sha256(op->params->v, op->params->n * sizeof(float), digest, &op->err);
+        if (!r && memcmp(digest, op->round.record.digest, sizeof digest) != 0)
+                r = mfl_fail(&op->err, MFL_INVALID, "the params that came are not those of the digest");
+        if (!r)
+                r = mfl_job_parse(op->text, strlen(op->text), "the model's job file", &spec, &op->err);
+        if (r)
+                return r;
+        mfl_strcpy(op->data.name, sizeof op->data.name, spec->data.name);
+        mfl_job_free(spec);
+        return 0;
+}
+
+static void load(struct mfl_request *op)
+{
+        const struct inquire_op *own = op->own;
+        if (own->sent) {
+                op->status = take_sent(op);
+                return;
+        }
+        op->status = resolve(op);
+        if (!op->status)
+                mfl_request_load_model(op);
+}
+
 static void run_inquire(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
@@ -67,18 +105,17 @@ static void run_inquire(struct mfl_work *work)
         struct mfl_job *spec;
         if (own->kind == MFL__INQUIRY_KIND__INQUIRY_STATS)
                 return;
-        op->status = resolve(op);
-        if (op->status)
-                return;
-        mfl_request_load_model(op);
+        load(op);
         if (!op->status)
                 op->status = name_data(op);
         if (!op->status)
                 op->status = mfl_job_parse(op->text, strlen(op->text), op->job, &spec, &op->err);
         if (op->status)
                 return;
+        if (op->graph)
+                own->n_frozen = op->graph->n_frozen;
         own->no_accuracy = !mfl_loss_decides(spec->training.loss);
-        if (!mfl_job_has_program(spec)) /* only a program knows what it scores */
+        if (op->graph && !mfl_job_has_program(spec)) /* only a program knows what it scores */
                 own->scored = (uint32_t)(mfl_loss_answers(spec->training.loss) == MFL_ANSWERS_LABELS
                                                  ? op->graph->positions
                                                  : op->graph->classes);
@@ -129,7 +166,7 @@ static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
                 .within_ms = own->within_ms,
                 .text = op->text,
                 .params = op->params,
-                .n_frozen = op->graph ? op->graph->n_frozen : 0,
+                .n_frozen = own->n_frozen,
                 .no_accuracy = own->no_accuracy,
                 .scored = own->scored,
                 .bins = own->bins,
@@ -147,8 +184,84 @@ static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
                 mfl_session_fail(session, op->request, mfl_operator_failure_code(r), "%s", err.text);
 }
 
+/* ---- a model that comes with the inquiry ---- */
+
+void mfl_operator_asking_free(struct mfl_session *session)
+{
+        struct mfl_operator_peer *peer = mfl_operator_of(session);
+        if (!peer->asking)
+                return;
+        mfl_request_free(peer->asking->op);
+        free(peer->asking);
+        peer->asking = NULL;
+}
+
+static void expect_model(struct mfl_session *session, struct mfl_request *op, const Mfl__Inquire *inquire)
+{
+        struct inquire_op *own = op->own;
+        struct mfl_asking *asking = mfl_calloc(1, sizeof *asking);
+        struct mfl_error err;
+        own->sent = true;
+        own->n_frozen = inquire->n_frozen;
+        memcpy(op->round.record.digest, inquire->digest.data, MFL_DIGEST_BYTES);
+        op->text = mfl_strdup(inquire->text);
+        int r = asking && op->text ? 0 : mfl_fail_memory(&err, sizeof *asking, "a model");
+        if (!r)
+                r = mfl_params_alone(op->admin->budget, inquire->n_params, op->round.record.digest,
+                        &asking->v, &op->params, &err);
+        if (!r) {
+                mfl_operator_asking_free(session);
+                asking->op = op;
+                mfl_operator_of(session)->asking = asking;
+                return;
+        }
+        free(asking);
+        mfl_request_free(op);
+        if (r < 0)
+                mfl_loop_fatal(session->all->loop, r, &err);
+        else
+                mfl_session_fail(session, op->request, mfl_operator_failure_code(r), "%s", err.text);
+}
+
+bool mfl_operator_asking_begin(struct mfl_session *session, const Mfl__Initial *initial, size_t payload_bytes,
+        void **ret_dst, int *ret_status, struct mfl_error *err)
+{
+        struct mfl_asking *asking = mfl_operator_of(session)->asking;
+        if (!asking)
+                return false;
+        const uint64_t left = asking->op->params->n - asking->received;
+        if (initial->offset != asking->received || payload_bytes % 4 || payload_bytes / 4 > left)
+                *ret_status =
+                        mfl_fail(err, MFL_INVALID, "Initial: expected floats from %llu on, at most %llu",
+                                (unsigned long long)asking->received, (unsigned long long)left);
+        else
+                *ret_dst = asking->v + asking->received;
+        return true;
+}
+
+bool mfl_operator_asking_done(struct mfl_session *session, size_t payload_bytes)
+{
+        struct mfl_asking *asking = mfl_operator_of(session)->asking;
+        if (!asking)
+                return false;
+        asking->received += payload_bytes / 4;
+        if (asking->received < asking->op->params->n)
+                return true;
+        mfl_operator_of(session)->asking = NULL;
+        mfl_request_start(asking->op, session);
+        free(asking);
+        return true;
+}
+
+/* ---- inquiries ---- */
+
 void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const Mfl__Inquire *inquire)
 {
+        if (*inquire->text && (*inquire->job || *inquire->model)) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "Inquire.text: a model that is sent is none of a job or of the registry");
+                return;
+        }
         if (*inquire->job && !mfl_operator_job(session, request, inquire->job))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, inquire->job, run_inquire, answer_inquire);
@@ -176,7 +289,8 @@ void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const M
         mfl_strcpy(own->at, sizeof own->at, inquire->at);
         mfl_strcpy(own->model, sizeof own->model, inquire->model);
         mfl_request_audit(op, "inquire",
-                *inquire->job     ? inquire->job
+                *inquire->text    ? "a file's model"
+                : *inquire->job   ? inquire->job
                 : *inquire->model ? inquire->model
                                   : inquire->data);
         mfl_snprintf(op->audit.text, sizeof op->audit.text, "%s of data set %s%s%s",
@@ -184,7 +298,10 @@ void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const M
                 : own->kind == MFL__INQUIRY_KIND__INQUIRY_EVALUATE ? "an evaluation"
                                                                    : "predictions",
                 *own->data ? own->data : "of the job", *own->at ? " at " : "", own->at);
-        mfl_request_start(op, session);
+        if (*inquire->text)
+                expect_model(session, op, inquire);
+        else
+                mfl_request_start(op, session);
 }
 
 /* ---- those of before ---- */

@@ -86,6 +86,15 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
         case MFL__ENVELOPE__BODY_LIST_REGISTRY:
                 mfl_operator_registry(session, e->request, e->list_registry);
                 return true;
+        case MFL__ENVELOPE__BODY_WATCH_MODEL:
+                mfl_operator_watch_model(session, e->request, e->watch_model);
+                return true;
+        case MFL__ENVELOPE__BODY_SERVING:
+                mfl_operator_serving(session, e->serving);
+                return true;
+        case MFL__ENVELOPE__BODY_LIST_SERVING:
+                mfl_operator_serving_list(session, e->request);
+                return true;
         case MFL__ENVELOPE__BODY_ISSUE_LOGIN:
                 mfl_operator_login(session, e->request, e->issue_login);
                 return true;
@@ -172,7 +181,9 @@ static void on_closed(struct mfl_session *session, const char *reason)
         struct mfl_admin *admin = mfl_admin_of(session);
         mfl_transfer_stop(session);
         mfl_submission_free(session);
+        mfl_operator_asking_free(session);
         mfl_watch_forget(session);
+        mfl_operator_serving_forget(session);
         mfl_assert(admin->n_operators > 0);
         admin->n_operators--;
         free(session->peer);

@@ -86,11 +86,36 @@ static void refuse(struct mfl_session *session, uint64_t request, const char *ac
         mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_DENIED, "%s", text);
 }
 
+/* What a mfl-serve needs. */
+static bool is_for_serve(const Mfl__Envelope *e)
+{
+        switch (e->body_case) {
+        case MFL__ENVELOPE__BODY_PULL:
+                return !e->pull->change;
+        case MFL__ENVELOPE__BODY_WATCH:
+                return !e->watch->logs && !e->watch->crew;
+        case MFL__ENVELOPE__BODY_WATCH_MODEL:
+        case MFL__ENVELOPE__BODY_SERVING:
+                return true;
+        default:
+                return false;
+        }
+}
+
 bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *e)
 {
         const char *action = action_of(e);
         char roles[64], text[256];
         uint32_t needed = MFL_TLS_ROLE_ADMIN;
+        const bool person =
+                session->roles & (MFL_TLS_ROLE_VIEWER | MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_ADMIN);
+        if (!person && !is_for_serve(e)) {
+                mfl_snprintf(text, sizeof text,
+                        "'%s' may only load models and follow them: the certificate says serve",
+                        session->who);
+                refuse(session, e->request, action ? action : "look", object_of(e), text);
+                return false;
+        }
         if (e->body_case != MFL__ENVELOPE__BODY_ACCESS)
                 needed |= MFL_TLS_ROLE_OPERATOR;
         if (!action || session->roles & needed)

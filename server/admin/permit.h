@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may change what. A viewer only looks. An operator submits, drains, and does as they like with their own
- * jobs; somebody else's job takes an admin, and so does a rule about daemons, because it takes work away from
+ * jobs; a mfl-serve (OU=serve) loads models and follows them; somebody else's job takes an admin, and so does a rule about daemons, because it takes work away from
  * everybody's jobs. Refusals go to the audit. */
 #ifndef MFL_SERVER_ADMIN_PERMIT_H
 #define MFL_SERVER_ADMIN_PERMIT_H

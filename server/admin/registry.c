@@ -156,6 +156,7 @@ static void answer_change(struct mfl_request *op, struct mfl_session *session)
 {
         const struct change_op *own = op->own;
         mark_jobs(op->admin, &own->versions);
+        mfl_operator_models_changed(op->admin);
         if (session)
                 mfl_operator_done(session, op->request, own->done);
 }

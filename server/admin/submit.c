@@ -205,7 +205,10 @@ int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Initial *
         void **ret_dst, struct mfl_error *err)
 {
         struct mfl_submission *s = mfl_operator_of(session)->submission;
+        int status = 0;
         *ret_dst = NULL;
+        if (mfl_operator_asking_begin(session, initial, payload_bytes, ret_dst, &status, err))
+                return status;
         if (!s) /* its Submit failed; what is still coming is dropped */
                 return 0;
         if (initial->offset != s->received || payload_bytes % 4 ||
@@ -228,7 +231,7 @@ int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes,
 {
         struct mfl_submission *s = mfl_operator_of(session)->submission;
         struct mfl_error why;
-        if (!s)
+        if (mfl_operator_asking_done(session, payload_bytes) || !s)
                 return 0;
         mfl_assert(s->upload && payload_bytes <= s->buffer_bytes && s->received < s->expected);
         int r = mfl_store_upload_write(s->upload, s->buffer, payload_bytes, &why);

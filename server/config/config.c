@@ -160,7 +160,7 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("tls_ca", STRING, tls_ca)}, .option = "tls-ca", .argument = "FILE|DIR", .note = "none",
                 .example = "/etc/mfl/ca.pem", .reload = MFL_RELOAD_FILE,
                 .help = "the CA that must have issued the certificates of daemons and operators (OU=daemon, operator, "
-                        "viewer, admin or relay is the role, CN the name); a file, or a directory of .pem files"},
+                        "viewer, admin, relay or serve is the role, CN the name); a file, or a directory of .pem files"},
         {.field = {KEY("tls_crl", STRING, tls_crl)}, .option = "tls-crl", .argument = "FILE", .note = "none",
                 .example = "/etc/mfl/crl.pem", .reload = MFL_RELOAD_FILE, .help = "revoked certificates (PEM)"},
 

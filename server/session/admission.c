@@ -328,11 +328,12 @@ int mfl_admission_check(struct mfl_session *session, const Mfl__Hello *hello, st
                                 hello->site);
                 return 0;
         }
-        if (!(id->roles & (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_VIEWER | MFL_TLS_ROLE_ADMIN)))
+        if (!(id->roles &
+                    (MFL_TLS_ROLE_OPERATOR | MFL_TLS_ROLE_VIEWER | MFL_TLS_ROLE_ADMIN | MFL_TLS_ROLE_SERVE)))
                 return mfl_fail(err, MFL_INVALID,
                         "the certificate of '%s' is not an operator's: it says %s, and OU=operator, or "
                         "OU=viewer "
-                        "to look only, is needed",
+                        "to look only, or OU=serve to serve models, is needed",
                         id->name, roles);
         return 0;
 }

@@ -9,7 +9,7 @@
 
 #include <unistd.h>
 
-#include "proto/json/json.h"
+#include "proto/json/json_sites.h"
 #include "server/access/book.h"
 #include "server/access/logins.h"
 #include "server/session/session.h"
@@ -17,6 +17,7 @@
 
 #define TYPE_JSON "application/json"
 #define WRONG_CODE_EVERY_MS 60000u
+#define VALIDATIONS_MAX 200 /* the newest */
 #define MODELS_AT_ONCE                                                                                       \
         2 /* on their way to the disk worker: each keeps it from commits for as long as a copy takes */
 
@@ -29,6 +30,9 @@ enum act_kind {
         ACT_STOP,
         ACT_STOP_AFTER_ROUND,
         ACT_MODEL,
+        ACT_REGISTRY,
+        ACT_VALIDATIONS,
+        ACT_SERVING,
 };
 
 /* On its way through the server. */
@@ -61,6 +65,9 @@ static const struct {
         {"/api/jobs/*/stop", true, ACT_STOP},
         {"/api/jobs/*/stop-after-round", true, ACT_STOP_AFTER_ROUND},
         {"/api/jobs/*/model/+", false, ACT_MODEL},
+        {"/api/models", false, ACT_REGISTRY},
+        {"/api/validations", false, ACT_VALIDATIONS},
+        {"/api/serving", false, ACT_SERVING},
 };
 
 static bool take_which(const char *text, int64_t *ret_which)
@@ -175,6 +182,32 @@ static void forget(struct mfl_web_act *one)
         free(one);
 }
 
+/* ---- models ---- */
+
+static json_t *registry_json(const Mfl__Registry *registry)
+{
+        json_t *versions = json_array();
+        for (size_t i = 0; i < registry->n_versions; i++)
+                json_array_append_new(versions, mfl_json_version(registry->versions[i]));
+        return json_pack("{so}", "versions", versions);
+}
+
+static json_t *validations_json(const Mfl__InquiryList *list)
+{
+        json_t *reports = json_array();
+        for (size_t i = 0; i < list->n_reports; i++)
+                json_array_append_new(reports, mfl_json_report("", list->reports[i]));
+        return json_pack("{so}", "reports", reports);
+}
+
+static json_t *serving_json(const Mfl__ServingList *list)
+{
+        json_t *serving = json_array();
+        for (size_t i = 0; i < list->n_serving; i++)
+                json_array_append_new(serving, mfl_json_serving(list->serving[i]));
+        return json_pack("{so}", "serving", serving);
+}
+
 /* What the inner session is told. */
 static void on_told(void *user, const Mfl__Envelope *envelope)
 {
@@ -190,6 +223,15 @@ static void on_told(void *user, const Mfl__Envelope *envelope)
         case MFL__ENVELOPE__BODY_DONE:
                 answer_json(pages, one->id, 200,
                         json_pack("{so}", "done", mfl_json_text(envelope->done->text)), NULL);
+                break;
+        case MFL__ENVELOPE__BODY_REGISTRY:
+                answer_json(pages, one->id, 200, registry_json(envelope->registry), NULL);
+                break;
+        case MFL__ENVELOPE__BODY_INQUIRY_LIST:
+                answer_json(pages, one->id, 200, validations_json(envelope->inquiry_list), NULL);
+                break;
+        case MFL__ENVELOPE__BODY_SERVING_LIST:
+                answer_json(pages, one->id, 200, serving_json(envelope->serving_list), NULL);
                 break;
         case MFL__ENVELOPE__BODY_FAILURE:
                 answer_error(pages, one->id, status_of(envelope->failure->code), envelope->failure->text);
@@ -398,6 +440,30 @@ static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, con
         ask(pages, act, login, &envelope);
 }
 
+/* What changes nothing. */
+static void look_for(struct mfl_pages *pages, const struct mfl_http_act *act, const struct mfl_login *login,
+        enum act_kind kind)
+{
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        Mfl__ListRegistry registry = MFL__LIST_REGISTRY__INIT;
+        Mfl__ListInquiries inquiries = MFL__LIST_INQUIRIES__INIT;
+        Mfl__ListServing serving = MFL__LIST_SERVING__INIT;
+        envelope.request = act->id;
+        if (kind == ACT_REGISTRY) {
+                envelope.body_case = MFL__ENVELOPE__BODY_LIST_REGISTRY;
+                envelope.list_registry = &registry;
+        } else if (kind == ACT_VALIDATIONS) {
+                inquiries.kind = MFL__INQUIRY_KIND__INQUIRY_EVALUATE;
+                inquiries.count = VALIDATIONS_MAX;
+                envelope.body_case = MFL__ENVELOPE__BODY_LIST_INQUIRIES;
+                envelope.list_inquiries = &inquiries;
+        } else {
+                envelope.body_case = MFL__ENVELOPE__BODY_LIST_SERVING;
+                envelope.list_serving = &serving;
+        }
+        ask(pages, act, login, &envelope);
+}
+
 void mfl_act(struct mfl_pages *pages, const struct mfl_http_act *act)
 {
         enum act_kind kind;
@@ -435,6 +501,8 @@ void mfl_act(struct mfl_pages *pages, const struct mfl_http_act *act)
                 load_model(pages, act, job, which);
         else if (kind == ACT_SUBMIT && !pages->ready)
                 answer_error(pages, act->id, 503, "the server is starting; try again");
+        else if (kind >= ACT_REGISTRY)
+                look_for(pages, act, &login, kind);
         else
                 ask_for(pages, act, &login, kind, job);
 }

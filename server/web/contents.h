@@ -37,6 +37,7 @@ void mfl_page_scores(const struct mfl_server_job *job, const Mfl__RoundScores *s
 
 /* pages_html.c, pages_partition.c: the pages as they are without JavaScript. */
 void mfl_html_login(const struct mfl_pages *pages, struct mfl_text *text);
+void mfl_html_models(const struct mfl_pages *pages, struct mfl_text *text);
 void mfl_html_overview(const struct mfl_pages *pages, struct mfl_text *text);
 void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_rounds *rounds,
         const Mfl__Partition *partition, struct mfl_text *text);

@@ -584,6 +584,7 @@ async function live() {
 window.addEventListener('resize', () => redraw());
 document.addEventListener('visibilitychange', () => { if (!document.hidden && !failing) redraw(); });
 if (pageOfLogin) startLoginPage();
+else if (pageOfModels) startModelsPage();
 else live();
 const keepLogin = () => askLogin().catch(() => {}).finally(() => setTimeout(keepLogin, LOGIN_EVERY_MS));
 keepLogin();

@@ -28,6 +28,7 @@ static const struct {
 } table[] = {
         {"/", TYPE_HTML, mfl_html_overview},
         {"/login", TYPE_HTML, mfl_html_login},
+        {"/models", TYPE_HTML, mfl_html_models},
         {"/metrics", MFL_EXPOSITION_TYPE, mfl_metrics_text},
         {"/api/jobs", TYPE_JSON, mfl_page_jobs},
         {"/api/daemons", TYPE_JSON, mfl_page_daemons},

@@ -154,6 +154,20 @@ void mfl_html_login(const struct mfl_pages *pages, struct mfl_text *text)
         mfl_text_deinit(&main_part);
 }
 
+/* What sites told about a model is for those who may ask them: everything here comes after a login. */
+void mfl_html_models(const struct mfl_pages *pages, struct mfl_text *text)
+{
+        struct mfl_text main_part = {0};
+        mfl_text_put(&main_part,
+                "<section id=models><h2>Models</h2>\n<p>Registered models, their validations by "
+                "site and who serves them are shown after <a href=\"/login\">login</a>."
+                "</p>\n<noscript><p>This page needs JavaScript. <code>mfl model list</code>, "
+                "<code>mfl model reports NAME</code> and <code>mfl model serving</code> print the "
+                "same.</p></noscript></section>\n");
+        put_frame(text, "mfl: models", &main_part);
+        mfl_text_deinit(&main_part);
+}
+
 static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);

@@ -257,6 +257,27 @@ def test_sites_that_differ(table):
     assert a.shape == b.shape == (40, 4) and np.abs(a - b).max() > 1e-3
 
 
+def test_an_onnx_file_is_a_model(images):
+    """The network of a pulled ONNX file, as a model file and directly: logits near those of the original, whose input is scaled."""
+    c, job, arrays = images
+    c.mfl('pull', job, '--format', 'onnx', '-o', 'net.onnx')
+    told = c.mfl_json('model', 'import', 'net.onnx', '--set', 'data.name=pix')
+    assert told['file'] == 'net.safetensors' and told['digest'] == c.mfl_json('model', 'show', 'images.safetensors')['digest']
+    contract = c.mfl_json('model', 'show', 'images.safetensors')['contract']
+    x = arrays['x_test'][:20].astype(np.float32)
+    scale, shift = (np.array(contract[k], np.float32).reshape(3, 1, 1) for k in ('scale', 'shift'))
+    np.save(os.path.join(c.dir, 'scaled.npy'), x * scale + shift)
+    np.save(os.path.join(c.dir, 'raw.npy'), arrays['x_test'][:20])
+    c.mfl('predict', 'images.safetensors', '--data', 'raw.npy', '--logits', '-o', 'expected.npy')
+    for name in ('net.onnx', 'net.safetensors'):
+        c.mfl('predict', name, '--data', 'scaled.npy', '--logits', '-o', 'got.npy')
+        got, expected = (np.load(os.path.join(c.dir, n)) for n in ('got.npy', 'expected.npy'))
+        assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()  # scaled in another order
+    assert 'no such file' in c.mfl('model', 'import', 'nowhere.onnx', status=4).stderr
+    c.write('bad.onnx', b'no model')
+    assert 'bad.onnx' in c.mfl('model', 'import', 'bad.onnx', status=5).stderr
+
+
 def test_refusals(table):
     """What can't be done is named, with what to do."""
     c, job, _ = table

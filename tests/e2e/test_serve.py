@@ -2,6 +2,7 @@
 """mfl-serve as a process: answers that depend on model and row alone, versions that take turns, limits, keys, and peers that mean no
 good. Nothing here measures time."""
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,6 +17,9 @@ import mfl_certs
 import mfl_harness as h
 import mfl_needs
 import mfl_serve as s
+from mfl_browser import Browser
+from mfl_pages import CHROMIUM
+from mfl_tls import TlsCluster
 
 ROWS = 200
 
@@ -609,11 +613,132 @@ def test_follows_a_job(tmp_path, rows):
             assert serve.stop() == 0
 
 
+def test_follows_a_registered_model(tmp_path, rows):
+    """The version that the alias has, over TLS with OU=serve, which allows nothing else; the server knows who serves what."""
+    mfl_needs.program('openssl')
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    ca.server()
+    ca.pairs = {name: ca.issue(name, roles) for name, roles in {'ann': ['operator'], 'root': ['admin'], 'd1': ['daemon'], 'web': ['serve']}.items()}
+    with TlsCluster(tmp_path / 'cluster', ca) as c:
+        c.start_server()
+        c.start_daemon('d1')
+        job, _ = c.run_job()
+        for n in (1, 3):
+            c.mfl('model', 'register', job, '--as', 'digits', '--round', n)
+        options = ('--server', c.address, '--server-ca', ca.ca, '--server-cert', ca.pairs['web'][0], '--server-key', ca.pairs['web'][1],
+                   '--follow', 'm=digits@champion')
+        config = {'cache_dir': str(tmp_path / 'cache')}
+        with s.Serve(tmp_path, config=config, options=options, ready=False) as serve:
+            h.wait_until(lambda: "there is no model 'digits@champion'" in serve.log(), 10, 'the complaint')
+            assert serve.get('/v2/health/ready')[0] == 503
+            c.mfl('model', 'alias', 'digits@champion', '1')
+            serve.wait_ready(30)
+
+            def served():
+                return json.loads(serve.get('/v2/models/m')[2])['parameters']['round']
+
+            assert served() == 1
+            first = ask_each(serve, rows[:5])
+            c.mfl('model', 'alias', 'digits@champion', '2')
+            h.wait_until(lambda: served() == 3, 10, 'the second version')
+            c.mfl('model', 'rollback', 'digits@champion')
+            h.wait_until(lambda: served() == 1, 10, 'the first version again')
+            assert ask_each(serve, rows[:5]) == first
+            h.wait_until(lambda: [(one['who'], one['name'], one['model'], one['job'], one['round'])
+                                  for one in c.mfl_json('model', 'serving')['serving'] if one['p99_us']]
+                         == [('web', 'm', 'digits@champion', job, 1)], 20, 'the server to know')
+            denied = dict(zip(('MFL_TLS_CA', 'MFL_TLS_CERT', 'MFL_TLS_KEY'), (ca.ca, *ca.pairs['web'])))
+            for words in (('list',), ('model', 'list'), ('stop', job), ('logs', job), ('model', 'serving'), ('model', 'alias', 'digits@champion', '2')):
+                assert 'may only load models' in h.mfl(*words, server=c.address, status=5, env=denied).stderr, words
+            h.mfl('pull', job, '-o', str(tmp_path / 'pulled'), server=c.address, env=denied)
+            c.server.kill()
+            h.wait_until(lambda: b'mfl_serve_following{model="m"} 0\n' in serve.get('/metrics')[2], 20, 'the loss')
+            serve.kill()
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            assert ask_each(serve, rows[:5]) == first and serve.stop() == 0
+
+
+def test_a_version_in_the_mirror(tmp_path, trained, rows):
+    """It computes what the other one has answered, nobody gets its answers, and it takes over; one whose answers are no numbers goes out."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'mirror': 1, 'canary_for': '3s'}) as serve:
+        def versions():
+            return json.loads(serve.get('/v2/models/m')[2])['versions']
+
+        def metric(name):
+            return float(next(line.split()[1] for line in serve.get('/metrics')[2].decode().splitlines() if line.startswith('mfl_serve_%s{' % name)))
+
+        before, (old,) = ask_each(serve, rows[:10]), versions()
+        requests = metric('requests_total')
+        replace(file, trained[1])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial')
+        asked = [ask_each(serve, rows[:10]) for _ in range(2)]
+        if versions()[0] == old:  # the trial went on all the time
+            assert asked == [before, before] and metric('requests_total') == requests + 20
+            h.wait_until(lambda: metric('mirrored_total') + metric('mirror_dropped_total') == 20, 10, 'the copies')
+            assert metric('mirror_difference') > 0
+        h.wait_until(lambda: versions()[0] != old, 10, 'its end')
+        good = ask_each(serve, rows[:10])
+        assert good != before
+        with open(trained[3], 'rb') as f:
+            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+        (tmp_path / 'broken').write_bytes(broken)
+        replace(file, str(tmp_path / 'broken'))
+        h.wait_until(lambda: ask_each(serve, rows[:10]) == good and metric('failed_trials_total') == 1, 10, 'the end of the broken version')
+        assert metric('failed_total') == 0 and math.isinf(metric('mirror_difference'))
+
+
+@pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))
+def test_the_page_for_people(tmp_path, trained, rows):
+    """Off unless it is configured; in a browser an image is dropped, a row is typed, and both get the answer that the protocol gives."""
+    with s.Serve(tmp_path, {'m': trained[3]}) as serve:
+        assert serve.get('/')[0] == 404
+    keys = tmp_path / 'keys'
+    keys.write_text('ann 0123456789abcdef\n')
+    keys.chmod(0o600)
+    with s.Serve(tmp_path, {'m': trained[3], 'numbers': 'identity:3'}, {'page': True, 'api_keys': str(keys)}, ready=False) as serve, \
+            Browser(str(tmp_path), 900) as browser:
+        status, headers, body = serve.get('/')
+        assert status == 200 and "default-src 'none'" in headers['Content-Security-Policy'] and b'0123456789abcdef' not in body
+        browser.go('http://%s/' % serve.address)
+        browser.wait("!document.getElementById('keybox').hidden", 'the question for a key')
+        browser.eval("document.getElementById('key').value = '0123456789abcdef'; document.getElementById('key').dispatchEvent(new Event('change'))")
+        browser.wait("document.getElementById('about').textContent.includes('takes UINT8 [1, 8, 8]')", 'the model')
+        row = rows[0].reshape(8, 8).tolist()
+        browser.eval("document.getElementById('values').value = '%s'; document.getElementById('ask').click()" % ' '.join(str(v) for r in row for v in r))
+        shown = "[...document.querySelectorAll('#answer .num')].map((e) => e.textContent).join(' ')"
+        browser.wait("document.querySelectorAll('#answer .num').length === 4", 'the answer')
+        typed = browser.eval(shown)
+        said = s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'), {'Authorization': 'Bearer 0123456789abcdef'})[1]['outputs'][0]['data']
+        odds = numpy.exp(numpy.array(said) - max(said))
+        assert typed.split() == ['%.4f' % v for v in sorted(odds / odds.sum(), reverse=True)]
+        browser.eval("document.getElementById('answer').replaceChildren()")
+        browser.eval("""(async () => {
+            const canvas = new OffscreenCanvas(8, 8), context = canvas.getContext('2d'), pixels = context.createImageData(8, 8), values = %s.flat();
+            values.forEach((v, i) => pixels.data.set([v, v, v, 255], 4 * i));
+            context.putImageData(pixels, 0, 0);
+            const data = new DataTransfer();
+            data.items.add(new File([await canvas.convertToBlob({ type: 'image/png' })], 'digit.png', { type: 'image/png' }));
+            document.getElementById('drop').dispatchEvent(new DragEvent('drop', { dataTransfer: data, bubbles: true, cancelable: true }));
+        })()""" % json.dumps(row))
+        browser.wait("document.querySelectorAll('#answer .num').length === 4", 'the answer of the image')
+        assert browser.eval(shown) == typed
+        browser.picture(str(tmp_path / 'page.png'))
+        browser.eval("document.getElementById('model').value = 'numbers'; document.getElementById('model').dispatchEvent(new Event('change'))")
+        browser.wait("document.getElementById('about').textContent.includes('takes FP32 [3]') && document.getElementById('image').hidden", 'the other model')
+        browser.eval("document.getElementById('values').value = '1, x'; document.getElementById('ask').click()")
+        browser.wait("document.getElementById('error').textContent === \"'x' is no number\"", 'the complaint')
+        browser.eval("document.getElementById('values').value = '1,-2,4'; document.getElementById('ask').click()")
+        browser.wait("%s === '1.00000 -2.00000 4.00000'" % shown, 'the answer of the other model')
+        assert not [said for said in browser.said if '401' not in said]
+
+
 def test_follows_what_is_not_there(tmp_path):
     with h.start_cluster(tmp_path / 'cluster', daemons=0) as c:
         options = ('--server', c.address, '--follow', 'm=j-000042', '--model', 'other=identity:2')
         with s.Serve(tmp_path, config={'cache_dir': str(tmp_path / 'cache')}, options=options, ready=False) as serve:
-            h.wait_until(lambda: 'job j-000042 of ' in serve.log(), 10, 'the complaint')
+            h.wait_until(lambda: 'j-000042 of ' in serve.log(), 10, 'the complaint')
             h.wait_until(lambda: s.infer(serve.connect(), 'other', GOOD)[0] == 200, 10, 'the other model')
             assert serve.get('/v2/health/ready')[0] == 503
             assert serve.stop() == 0

@@ -151,6 +151,43 @@ def test_registry(sites, job):
     assert {'register', 'alias', 'promote', 'rollback', 'inquire'} <= set(actions)
 
 
+def test_a_file_is_validated_at_every_site(sites, job):
+    """The model travels with the question: the numbers are those of the round; wrong files are refused here or by the server, and nothing stays open."""
+    c = sites.c
+    c.mfl('pull', job, '--round', '2', '-o', 'two.safetensors')
+    file, round_ = c.mfl_json('validate', os.path.join(c.dir, 'two.safetensors'))['models'] + c.mfl_json('validate', job, '--round', '2')['models']
+    assert file['job'] is None and file['digest'] == round_['digest'] and file['model'].endswith('two.safetensors')
+    assert file['all'] == round_['all'] and file['few'] == round_['few'] and file['all']['samples'] == 83
+    table = c.mfl('validate', os.path.join(c.dir, 'two.safetensors'), job).stdout
+    assert table.startswith('1   %s' % os.path.join(c.dir, 'two.safetensors')) and 'round 3 of ' + job in table and 'LOSS 2' in table
+    with open(os.path.join(c.dir, 'two.safetensors'), 'rb') as f, open(os.path.join(c.dir, 'half.safetensors'), 'wb') as half:
+        half.write(f.read()[:-8])
+    assert 'half.safetensors' in c.mfl('validate', os.path.join(c.dir, 'half.safetensors'), status=5).stderr
+    c.mfl('pull', job, '--format', 'onnx', '-o', 'two.onnx')
+    assert 'mfl model import' in c.mfl('validate', os.path.join(c.dir, 'two.onnx'), status=5).stderr
+    assert 'nowhere.safetensors' in c.mfl('validate', 'nowhere.safetensors', status=4).stderr
+    assert 'no connected daemon' in c.mfl('validate', os.path.join(c.dir, 'two.safetensors'), '--data', 'elsewhere', status=4).stderr
+    assert c.mfl_json('validate', os.path.join(c.dir, 'two.safetensors'), '--at', 'a')['models'][0]['all']['samples'] == 40
+
+
+def test_reports_are_kept(sites, job):
+    """Of several versions one table, from the newest validation of each; a validation of the round counts, too."""
+    c = sites.c
+    for n in ('1', '2'):
+        c.mfl('model', 'register', job, '--as', 'kept', '--round', n)
+    assert 'no validation' in c.mfl('model', 'reports', 'nothing', status=4).stderr
+    before = c.mfl_json('validate', 'kept@1')['models'][0]
+    c.mfl('validate', job, '--round', '2')
+    told = c.mfl_json('model', 'reports', 'kept')['models']
+    assert [m['round'] for m in told] == [1, 2] and told[0]['sites'] == before['sites'] and told[0]['all'] == before['all']
+    table = c.mfl('model', 'reports', 'kept').stdout
+    assert 'LOSS 2' in table and 'sites with few' in table
+    assert len(c.mfl_json('model', 'reports', 'kept@2')['models']) == 1
+    newest = c.mfl_json('model', 'reports')['reports']
+    assert newest[0]['round'] == 2 and newest[1]['model'] == 'kept@1' and newest[0]['number'] > newest[1]['number'] and newest[0]['time_ms']
+    assert 'kept@1' in c.mfl('model', 'reports').stdout
+
+
 def test_predictions_stay(sites, job):
     c = sites.c
     got = c.mfl_json('predict', job, '--at', 'a', '--data', 'ward')['sites']

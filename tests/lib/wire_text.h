@@ -15,7 +15,7 @@ static inline bool wire_text_is_verbatim(const char *message, const char *field)
 {
         return !strcmp(field, "text") &&
                (!strcmp(message, "JobSpec") || !strcmp(message, "Submit") || !strcmp(message, "PullBegin") ||
-                       !strcmp(message, "Inquiry"));
+                       !strcmp(message, "Inquiry") || !strcmp(message, "Inquire"));
 }
 
 /* Texts of several lines. */

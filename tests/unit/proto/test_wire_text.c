@@ -35,6 +35,7 @@ static const struct {
         {"Inquiry", "kind", MFL__INQUIRY_KIND__INQUIRY_EVALUATE},
         {"Inquiry", "n_params", 9},
         {"Inquire", "kind", MFL__INQUIRY_KIND__INQUIRY_EVALUATE},
+        {"Inquire", "n_params", 9},
 };
 
 struct filling {

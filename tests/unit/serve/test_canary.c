@@ -2,6 +2,8 @@
 /* A new version on trial: which keys it answers, and when it is out. */
 #include "tests/lib/test.h"
 
+#include <math.h>
+
 #include "serve/batch/canary.h"
 
 static const struct mfl_canary_config config = {
@@ -75,6 +77,41 @@ static void pace_and_time(void **state)
         assert_int_equal(mfl_canary_judge(&c, 1000100, 19, 10), MFL_CANARY_GOOD);
 }
 
+static void answers_and_mirrors_are_disjoint(void **state)
+{
+        uint32_t n = 0;
+        for (int i = 0; i < 10000; i++) {
+                char key[32];
+                const size_t bytes = (size_t)mfl_snprintf(key, sizeof key, "user-%d", i);
+                const bool mirrors = mfl_canary_mirrors(0.3, key, bytes);
+                n += mirrors;
+                assert_false(mirrors && mfl_canary_takes(0.7, key, bytes));
+                assert_true(mfl_canary_mirrors(1, key, bytes));
+                assert_false(mfl_canary_mirrors(0, key, bytes));
+        }
+        assert_in_range(n, 2800, 3200);
+}
+
+static void answers_are_compared(void **state)
+{
+        struct mfl_mirrored m = {0};
+        const float before[] = {1, 2, 3, 3, 2, 1}, now[] = {1, 2, 2.5f, 3, 4, 1}, bad[] = {1, 2, NAN};
+        mfl_mirrored_add(&m, before, now, 2, 3, 1);
+        assert_int_equal(m.requests, 1);
+        assert_int_equal(m.rows, 2);
+        assert_int_equal(m.differ, 1); /* of the first, the class is the same */
+        assert_float_equal(m.difference_max, 2, 0);
+        mfl_mirrored_add(&m, before, now, 1, 6, 2); /* two positions of one row */
+        assert_int_equal(m.differ, 2);
+        mfl_mirrored_add(&m, before, before, 2, 3, 0);
+        assert_int_equal(m.differ, 2);
+        mfl_mirrored_add(&m, before, now, 2, 3, 0); /* numbers */
+        assert_int_equal(m.differ, 4);
+        mfl_mirrored_add(&m, before, bad, 1, 3, 1);
+        assert_int_equal(m.differ, 5);
+        assert_true(isinf(m.difference_max));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -82,6 +119,8 @@ int main(void)
                 cmocka_unit_test(failures),
                 cmocka_unit_test(two_accidents_are_no_rule),
                 cmocka_unit_test(pace_and_time),
+                cmocka_unit_test(answers_and_mirrors_are_disjoint),
+                cmocka_unit_test(answers_are_compared),
         };
         return cmocka_run_group_tests_name("serve_canary", tests, NULL, NULL);
 }

@@ -144,7 +144,8 @@ static void paths(void **state)
         path_is("/v2/models/m/versions/v1/ready", MFL_KSERVE_MODEL_READY, "m", "v1");
         path_is("/v2/models/versions/infer", MFL_KSERVE_INFER, "versions", "");
         path_is("/v2/models/m/rollback", MFL_KSERVE_ROLLBACK, "m", "");
-        static const char *const nowhere[] = {"", "/", "/v1", "/v2/models", "/v2/models/",
+        path_is("/", MFL_KSERVE_PAGE, "", "");
+        static const char *const nowhere[] = {"", "//", "/v1", "/v2/models", "/v2/models/",
                 "/v2/models//infer", "/v2/models/m/", "/v2/models/m/versions", "/v2/models/m/versions/",
                 "/v2/models/m/versions//infer", "/v2/models/m/versions/v/rollback", "/v2/modelsm",
                 "/v2/models/m/infer/x",
