@@ -221,7 +221,9 @@ static const char json_text[] =
         "          \"daemons\", \"committed_unix_ms\", \"kept\", \"bytes_up_alone\", \"bytes_down_alone\",\n"
         "          \"mean_iou\", \"virtual_start\", \"virtual_end\": seconds, null in real time; "
         "\"clamped\", \"states_lost\", \"choice\",\n"
-        "          \"clients_evaluated\", \"client_bins\": [numbers],\n" MEASURES "          }\n"
+        "          \"clients_evaluated\", \"client_bins\": [numbers],\n" MEASURES
+        "          \"metrics\": {NAME: number or null}, of plug-ins (evaluation: {metrics: [...]}), or "
+        "null}\n"
         "          bytes_..._alone: the bytes without nodes; accuracies are null with a loss that only "
         "measures a distance\n"
         "          (squared), and train_... in a round without clients (selection poisson); mean_iou: mean "
@@ -265,8 +267,7 @@ static const char *with_measures(const char *text)
         memcpy(whole, text, n);
         for (int k = 0; k < MFL_MEASURES; k++)
                 n += (size_t)snprintf(whole + n, sizeof whole - n, "          \"%s\"%s  %s\n",
-                        mfl_measure_infos[k].name, k + 1 < MFL_MEASURES ? "," : "",
-                        mfl_measure_infos[k].label);
+                        mfl_measure_infos[k].name, ",", mfl_measure_infos[k].label);
         snprintf(whole + n, sizeof whole - n, "%s", at + strlen(MEASURES));
         return whole;
 }

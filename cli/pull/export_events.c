@@ -11,6 +11,7 @@
 #include <endian.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@
 #define RECORD_MAX (1u << 20) /* the longest record is the job file, 256 KiB */
 #define HEAD_BYTES 12u        /* u64 length, u32 CRC of the length */
 #define FRAME_BYTES 16u       /* header, and the CRC of the data after them */
-#define VALUES_MAX (16 + MFL_MEASURES)
+#define VALUES_MAX (16 + MFL_MEASURES + MFL_METRICS_MAX)
 
 /* ---- records ---- */
 
@@ -162,6 +163,7 @@ struct scalars {
         Tb__Metadata metadata;
         Tb__Value value[VALUES_MAX], *pointer[VALUES_MAX];
         Tb__Summary summary;
+        char tag[MFL_METRICS_MAX][80];
 };
 
 /* As simple_value: TensorBoard converts it to a tensor when it reads it, and older readers know nothing else.
@@ -177,6 +179,18 @@ static void put(struct scalars *s, const char *tag, double value)
         v->value_case = TB__VALUE__VALUE_SIMPLE_VALUE;
         v->simple_value = (float)value;
         s->pointer[i] = v;
+}
+
+static void put_metrics(struct scalars *s, const Mfl__RoundInfo *r)
+{
+        struct mfl_metrics metrics = mfl_round_metrics(r);
+        char name[64];
+        double value;
+        for (uint32_t k = 0; mfl_metric_get(&metrics, k, name, &value); k++) {
+                mfl_snprintf(s->tag[k], sizeof s->tag[k], "metric/%s", name);
+                if (isfinite(value))
+                        put(s, s->tag[k], value);
+        }
 }
 
 static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
@@ -202,6 +216,7 @@ static void fill_scalars(struct scalars *s, const Mfl__RoundInfo *r)
                 for (int k = 0; k < MFL_MEASURES; k++)
                         if (mfl_measure_known(&m, (enum mfl_measure)k))
                                 put(s, mfl_measure_infos[k].tag, m.v[k]);
+                put_metrics(s, r);
         }
         put(s, "round/seconds", r->seconds);
         if (r->has_virtual_end_case)

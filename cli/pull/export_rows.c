@@ -17,6 +17,19 @@ static void put_text(FILE *out, const char *s)
         fputc('"', out);
 }
 
+static void put_members(FILE *out, const json_t *object)
+{
+        const char *name, *blank = "";
+        json_t *value;
+        json_object_foreach((json_t *)(uintptr_t)object, name, value)
+        {
+                fprintf(out, "%s%s=", blank, name);
+                if (!json_is_null(value))
+                        json_dumpf(value, out, JSON_ENCODE_ANY);
+                blank = " ";
+        }
+}
+
 static void put_value(FILE *out, const json_t *value)
 {
         if (json_is_string(value))
@@ -29,6 +42,8 @@ static void put_value(FILE *out, const json_t *value)
                                 fputc(' ', out);
                         json_dumpf(json_array_get(value, i), out, JSON_ENCODE_ANY);
                 }
+        else if (json_is_object(value)) /* "f-beta=0.83 kappa=0.7" */
+                put_members(out, value);
         else if (value && !json_is_null(value))
                 json_dumpf(value, out, JSON_ENCODE_ANY);
 }

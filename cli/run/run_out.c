@@ -101,6 +101,16 @@ static void put_measures(FILE *f, const struct mfl_measures *m)
                         mfl_measure_known(m, (enum mfl_measure)k) ? mfl_double_text(m->v[k], text) : "");
 }
 
+static void put_metrics(FILE *f, const struct mfl_metrics *metrics)
+{
+        char name[64], text[MFL_DOUBLE_BYTES];
+        double value;
+        fputc(',', f);
+        for (uint32_t k = 0; mfl_metric_get(metrics, k, name, &value); k++)
+                fprintf(f, "%s%s=%s", k ? " " : "", name,
+                        isfinite(value) ? mfl_double_text(value, text) : "");
+}
+
 static void print_csv(FILE *f, const struct mfl_watch *w)
 {
         char hex[MFL_SHA256_HEX_BYTES];
@@ -111,7 +121,7 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                 f);
         for (int k = 0; k < MFL_MEASURES; k++)
                 fprintf(f, ",%s", mfl_measure_infos[k].name);
-        fputc('\n', f);
+        fputs(",metrics\n", f);
         for (size_t i = 0; i < w->n; i++) {
                 const Mfl__RoundInfo *r = &w->all[i].info;
                 fprintf(f, "%u,", r->round);
@@ -131,6 +141,7 @@ static void print_csv(FILE *f, const struct mfl_watch *w)
                         fputs(mfl_double_text(r->virtual_end, (char[MFL_DOUBLE_BYTES]){0}), f);
                 fprintf(f, ",%" PRIu64, r->clamped);
                 put_measures(f, &w->all[i].measures);
+                put_metrics(f, &w->all[i].metrics);
                 fputc('\n', f);
         }
 }
@@ -222,6 +233,9 @@ static void print_quality(const struct mfl_watch *w, const struct mfl_watch_roun
         mfl_view_measures(&round->measures, ", ", text, sizeof text);
         if (*text)
                 printf("measures  %s\n", text + 2);
+        mfl_view_metrics(&round->metrics, ", ", text, sizeof text);
+        if (*text)
+                printf("metrics   %s\n", text + 2);
 }
 
 int mfl_run_print_result(struct mfl_run *run, struct mfl_error *err)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures beside the loss and the accuracy, and what each site scores. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/base/table.h"
@@ -25,6 +26,20 @@ const char *mfl_view_measures(
                                 k >= MFL_MEASURE_STALENESS_MEAN ? "%s%s %.6g" : "%s%s %.4f", separator,
                                 mfl_measure_infos[k].label, m->v[k]);
         }
+        return buf;
+}
+
+const char *mfl_view_metrics(
+        const struct mfl_metrics *metrics, const char *separator, char *buf, size_t buf_bytes)
+{
+        char name[64];
+        double value;
+        size_t n = 0;
+        *buf = '\0';
+        for (uint32_t k = 0; mfl_metric_get(metrics, k, name, &value) && n < buf_bytes; k++)
+                if (isfinite(value))
+                        n += (size_t)mfl_snprintf(
+                                buf + n, buf_bytes - n, "%s%s %.4f", separator, name, value);
         return buf;
 }
 
@@ -115,6 +130,12 @@ char *mfl_view_scores(const Mfl__JobDetail *detail, int columns)
         for (int k = MFL_MEASURE_MACRO_F1; k < MFL_MEASURES; k++)
                 if (mfl_measure_known(&m, (enum mfl_measure)k))
                         fprintf(f, "%s: round %u: %.6g\n", mfl_measure_infos[k].label, r->round, m.v[k]);
+        char name[64];
+        double value;
+        struct mfl_metrics metrics = mfl_round_metrics(r);
+        for (uint32_t k = 0; mfl_metric_get(&metrics, k, name, &value); k++)
+                if (isfinite(value))
+                        fprintf(f, "metric %s: round %u: %.6g\n", name, r->round, value);
         if (scores && scores->classes)
                 put_confusion(f, scores);
         if (fclose(f) || failed) {

@@ -38,6 +38,9 @@ char *mfl_view_teams(const Mfl__JobTeams *teams, bool at_work, int columns);
 /* "SEPARATORclients' mean 0.8120SEPARATORworst 10% 0.6000": the measures that are known. Returns buf. */
 const char *mfl_view_measures(
         const struct mfl_measures *measures, const char *separator, char *buf, size_t buf_bytes);
+/* Metrics of plug-ins, likewise. */
+const char *mfl_view_metrics(
+        const struct mfl_metrics *metrics, const char *separator, char *buf, size_t buf_bytes);
 /* What the newest evaluated round measured beside its loss and accuracy; with partition local, a row for each site, the
  * worst first. "": nothing. */
 char *mfl_view_scores(const Mfl__JobDetail *detail, int columns);

@@ -201,6 +201,7 @@ static void print_quality(const struct mfl_watch *w, const struct mfl_watch_roun
         if (w->per_token)
                 printf(", perplexity %.2f", exp(r->loss));
         fputs(mfl_view_measures(&round->measures, ", ", text, sizeof text), stdout);
+        fputs(mfl_view_metrics(&round->metrics, ", ", text, sizeof text), stdout);
 }
 
 static void print_last_word(struct mfl_watch *w)

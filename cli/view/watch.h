@@ -23,6 +23,7 @@ struct mfl_watch_round {
         Mfl__RoundInfo info;
         uint8_t digest[MFL_DIGEST_BYTES];
         struct mfl_measures measures;
+        struct mfl_metrics metrics;
 };
 
 struct mfl_watch {

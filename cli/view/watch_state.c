@@ -229,6 +229,8 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
                 printf("  perplexity %.2f", exp(r->loss));
         struct mfl_measures measures = mfl_round_measures(r);
         fputs(mfl_view_measures(&measures, "  ", text, sizeof text), stdout);
+        struct mfl_metrics metrics = mfl_round_metrics(r);
+        fputs(mfl_view_metrics(&metrics, "  ", text, sizeof text), stdout);
         if (r->clients)
                 printf("  train loss %.4f", r->train_loss);
         printf("  clients %u", r->clients);
@@ -257,7 +259,9 @@ int mfl_watch_take_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mf
         to->info.digest.data = NULL; /* the message goes, so readers use to->digest and to->measures */
         to->info.measures = NULL;
         to->info.client_bins = NULL;
-        to->info.n_measures = to->info.n_client_bins = 0;
+        to->info.n_measures = to->info.n_client_bins = to->info.n_metric_values = 0;
+        to->info.metric_values = NULL;
+        to->metrics = mfl_round_metrics(r);
         to->measures = mfl_round_measures(r);
         memset(to->digest, 0, sizeof to->digest);
         if (r->digest.len == sizeof to->digest)

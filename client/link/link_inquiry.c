@@ -397,7 +397,8 @@ static int fill(struct link_inquiry *q, const Mfl__Inquiry *m, struct mfl_error 
         mfl_strcpy(q->data, sizeof(q->data), m->data);
         mfl_strcpy(q->who, sizeof(q->who), m->who);
         for (uint32_t i = 0; site && i < site->n_data_sets; i++)
-                if (!strcmp(site->data_sets[i]->name, m->data)) {
+                if (!strcmp(site->data_sets[i]->name, m->data) &&
+                        !strchr(m->data, ':')) { /* program:NAME has no samples */
                         q->dataset = site->data_sets[i];
                         q->fingerprint = site->fingerprints[i];
                 }

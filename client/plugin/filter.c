@@ -13,6 +13,7 @@
 
 struct filter {
         const struct mfl_filter_plugin *table;
+        char *said; /* when: asked: what jobs' logs say of it; NULL: always */
         double values[MFL_PLUGIN_NUMBERS_MAX];
 };
 
@@ -29,12 +30,27 @@ static int find(struct mfl_filters *filters, const struct mfl_filters_options *o
         struct filter *filter = &filters->v[filters->n];
         const struct mfl_plugin_object *object;
         int r = mfl_client_plugin_find(options->plugins, &mfl_filter_kind, "filters", config->name,
-                &config->numbers, &object, filter->values, err);
+                &config->numbers, &object, filter->values,
+                config->when == MFL_FILTER_ASKED ? &filter->said : NULL, err);
         if (r)
                 return r;
         filter->table = (const void *)object->table;
         filters->n++;
         return 0;
+}
+
+static int digest(struct mfl_filters *filters, const char *said, struct mfl_error *err)
+{
+        struct mfl_sha256 sha = {0};
+        int r = mfl_sha256_init(&sha, err);
+        r = r ? r : mfl_sha256_update(&sha, said, strlen(said) + 1, err);
+        for (uint32_t i = 0; i < filters->n && !r; i++)
+                if (filters->v[i].said)
+                        r = mfl_sha256_update(&sha, filters->v[i].said, strlen(filters->v[i].said) + 1, err);
+        if (!r)
+                r = mfl_sha256_final(&sha, filters->digest, err);
+        mfl_sha256_deinit(&sha);
+        return r;
 }
 
 int mfl_filters_open(
@@ -48,9 +64,8 @@ int mfl_filters_open(
                 return mfl_fail_memory(err, sizeof(*filters), "filters");
         for (uint32_t i = 0; i < options->filters->n && !r; i++)
                 r = find(filters, options, &options->filters->v[i], err);
-        const char *said = mfl_client_plugins_text(options->plugins);
         if (!r)
-                r = mfl_sha256(said, strlen(said), filters->digest, err);
+                r = digest(filters, mfl_client_plugins_text(options->plugins), err);
         if (!r)
                 r = mfl_marks_open(options->marks, options->daemon, options->workers, &filters->marks, err);
         if (r)
@@ -65,7 +80,53 @@ void mfl_filters_close(struct mfl_filters *filters)
         if (!filters)
                 return;
         mfl_marks_close(filters->marks);
+        for (uint32_t i = 0; i < filters->n; i++)
+                free(filters->v[i].said);
         free(filters);
+}
+
+/* ---- a job's filters ---- */
+
+static bool concerns(const struct filter *filter, const struct mfl_job *job)
+{
+        return !filter->said || mfl_job_has_filter(job, filter->table->name);
+}
+
+bool mfl_filters_concern(const struct mfl_filters *filters, const struct mfl_job *job)
+{
+        for (uint32_t i = 0; filters && i < filters->n; i++)
+                if (concerns(&filters->v[i], job))
+                        return true;
+        return false;
+}
+
+int mfl_filters_check(const struct mfl_filters *filters, const struct mfl_job *job, struct mfl_error *err)
+{
+        for (uint32_t k = 0; k < job->n_filters; k++) {
+                bool found = false;
+                for (uint32_t i = 0; filters && i < filters->n; i++)
+                        found |= !strcmp(filters->v[i].table->name, job->filters[k]);
+                if (!found)
+                        return mfl_fail(err, MFL_INVALID,
+                                "this daemon has no filter %s: filters in its client.yaml has the names",
+                                job->filters[k]);
+        }
+        return 0;
+}
+
+char *mfl_filters_text(const struct mfl_filters *filters, const char *text, const struct mfl_job *job)
+{
+        char *all = mfl_strdup(text);
+        for (uint32_t i = 0; all && filters && i < filters->n; i++) {
+                const struct filter *filter = &filters->v[i];
+                if (!filter->said || !concerns(filter, job) ||
+                        strlen(all) + strlen(filter->said) + 3 > MFL_PLUGINS_TEXT_BYTES)
+                        continue;
+                char *longer = mfl_asprintf("%s%s%s", all, *all ? "; " : "", filter->said);
+                free(all);
+                all = longer;
+        }
+        return all;
 }
 
 /* ---- a client's update ---- */
@@ -162,6 +223,7 @@ int mfl_filters_apply(struct mfl_filters *filters, const struct mfl_filter_clien
                 .n_tensors = list_tensors(client->graph, tensors, shapes),
                 .tensors = tensors};
         for (uint32_t i = 0; i < filters->n && !r; i++)
-                r = call_one(filters, i, client, key, &call, err);
+                if (concerns(&filters->v[i], client->spec))
+                        r = call_one(filters, i, client, key, &call, err);
         return r;
 }

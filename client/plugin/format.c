@@ -120,7 +120,7 @@ int mfl_plugin_data_load(struct mfl_client_plugins *plugins, const struct mfl_pl
         struct mfl_format_shape shape = {.size = sizeof(shape)};
         void *set = NULL;
         int r = mfl_client_plugin_find(plugins, &mfl_format_kind, "plugin_data", config->format,
-                &config->numbers, &object, values, err);
+                &config->numbers, &object, values, NULL, err);
         if (r)
                 return r;
         const struct mfl_format_plugin *table = (const void *)object->table;

@@ -23,9 +23,11 @@ _Static_assert(
                         offsetof(struct mfl_client_plugin_table, settings),
         "they begin alike");
 
-/* The plug-in of that name, with the numbers of a configuration; the daemon's text gets a line of it. key: for messages. */
+/* The plug-in of that name, with the numbers of a configuration. What jobs' logs say of it becomes part of the daemon's text, or, with ret_said,
+ * a text of its own, to be freed. key: for messages. */
 int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind,
         const char *key, const char *name, const struct mfl_plugin_numbers *numbers,
-        const struct mfl_plugin_object **ret_object, double *ret_values, struct mfl_error *err);
+        const struct mfl_plugin_object **ret_object, double *ret_values, char **ret_said,
+        struct mfl_error *err);
 
 #endif

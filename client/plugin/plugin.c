@@ -40,7 +40,7 @@ const char *mfl_client_plugins_text(const struct mfl_client_plugins *plugins)
 
 /* A format that reads several sets alike is said once. */
 static int describe(struct mfl_client_plugins *plugins, const struct mfl_plugin_object *object,
-        const double *values, struct mfl_error *err)
+        const double *values, char **ret_said, struct mfl_error *err)
 {
         const struct mfl_client_plugin_table *table = (const void *)object->table;
         char text[DESCRIPTION_BYTES];
@@ -53,6 +53,9 @@ static int describe(struct mfl_client_plugins *plugins, const struct mfl_plugin_
         n += (size_t)mfl_snprintf(
                 text + n, sizeof(text) - n, "%s, sha256 %s", table->n_settings ? ")" : "", object->digest);
         mfl_assert(n < sizeof(text));
+        if (ret_said)
+                return (*ret_said = mfl_strdup(text)) ? 0
+                                                      : mfl_fail_memory(err, n, "a plug-in's description");
         size_t at = strlen(plugins->text);
         if (!filter && strstr(plugins->text, text))
                 return 0;
@@ -67,7 +70,8 @@ static int describe(struct mfl_client_plugins *plugins, const struct mfl_plugin_
 
 int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_plugin_kind *kind,
         const char *key, const char *name, const struct mfl_plugin_numbers *numbers,
-        const struct mfl_plugin_object **ret_object, double *ret_values, struct mfl_error *err)
+        const struct mfl_plugin_object **ret_object, double *ret_values, char **ret_said,
+        struct mfl_error *err)
 {
         const struct mfl_plugin_object *object = mfl_plugin_object_find(&plugins->objects, kind, name);
         char names[512], settings[64];
@@ -87,5 +91,5 @@ int mfl_client_plugin_find(struct mfl_client_plugins *plugins, const struct mfl_
                         return r;
         }
         *ret_object = object;
-        return describe(plugins, object, ret_values, err);
+        return describe(plugins, object, ret_values, ret_said, err);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A daemon's plug-ins: filters of clients' updates (include/mfl/filter.h), and formats of data sets (include/mfl/format.h). The
- * administrator's configuration says which are loaded, which filters every update goes through, and which data sets are read by a
- * format; jobs have no say.
+ * administrator's configuration says which are loaded, which filters every update goes through, which ones jobs may ask for by name,
+ * with which numbers, and which data sets are read by a format.
  *
  * A crash of a filter ends the daemon. So that one update can't end it again and again, each call is noted before it begins, in a file
  * in shared memory that a new process of the same daemon finds: a client in whose calls two processes have ended is rejected when it
@@ -27,6 +27,11 @@
 struct mfl_filter_config {
         char name[MFL_PLUGIN_NAME_BYTES];
         struct mfl_plugin_numbers numbers;
+        int when; /* enum mfl_filter_when */
+};
+enum mfl_filter_when {
+        MFL_FILTER_ALWAYS,
+        MFL_FILTER_ASKED, /* only for jobs that name it */
 };
 struct mfl_filters_config {
         uint32_t n;
@@ -51,7 +56,7 @@ struct mfl_client_plugins;
 /* dir "": there are none. MFL_INVALID: one that can't be loaded. */
 int mfl_client_plugins_open(const char *dir, struct mfl_client_plugins **ret_plugins, struct mfl_error *err);
 void mfl_client_plugins_close(struct mfl_client_plugins *plugins); /* after the filters; NULL is fine */
-/* "filter layer-clip 1.0 (norm 0.5), sha256 0123...; ...": those that are used, for jobs' logs; "": none is. */
+/* "filter layer-clip 1.0 (norm 0.5), sha256 0123...; ...": those that every job uses, for jobs' logs; "": none is. */
 const char *mfl_client_plugins_text(const struct mfl_client_plugins *plugins);
 
 /* Reads a data set whole. MFL_INVALID with text; -ENOMEM. */
@@ -71,8 +76,16 @@ int mfl_filters_open(
         const struct mfl_filters_options *options, struct mfl_filters **ret_filters, struct mfl_error *err);
 void mfl_filters_close(struct mfl_filters *filters); /* NULL is fine */
 
+/* Whether the job's updates go through any; filters NULL: none. */
+bool mfl_filters_concern(const struct mfl_filters *filters, const struct mfl_job *job);
+/* MFL_INVALID: the job names one that is not configured. filters NULL: there are none. */
+int mfl_filters_check(const struct mfl_filters *filters, const struct mfl_job *job, struct mfl_error *err);
+/* What the job's log says of plug-ins: text (mfl_client_plugins_text), and the filters that it has asked for. NULL: no memory. */
+char *mfl_filters_text(const struct mfl_filters *filters, const char *text, const struct mfl_job *job);
+
 struct mfl_filter_client {
         const char *job; /* its number */
+        const struct mfl_job *spec;
         uint32_t round, worker;
         uint64_t client, seed;
         const struct mfl_graph *graph;

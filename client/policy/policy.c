@@ -76,18 +76,18 @@ static int read_strategies(
         return r;
 }
 
-/* A list, or false. value: the whole policy. */
-static int read_programs(
+/* A list, or false. */
+static int read_some(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        struct mfl_policy *policy = value;
+        struct mfl_policy_some *some = value;
         bool any = false;
         if (node->type == MFL_YAML_SEQUENCE)
-                return read_names(doc, node, &policy->programs, err);
+                return read_names(doc, node, &some->names, err);
         const struct mfl_yaml_field field = {.kind = MFL_YAML_BOOL, .size = sizeof(any)};
         if (node->type != MFL_YAML_SCALAR || !mfl_yaml_parse_value(node->text, &field, &any))
                 return mfl_yaml_fail(doc, node, err, "expected false, or a list of names: [NAME, ...]");
-        policy->no_programs = !any;
+        some->none = !any;
         return 0;
 }
 
@@ -105,7 +105,8 @@ static const struct mfl_yaml_field fields[] = {
         NAMES("secure_sum", secure_sum, read_required),
         {.key = "secure_bad", AT(F64, secure_bad), .min = 0, .max = 0.5},
         NAMES("peers", peers, read_peers),
-        {.key = "programs", .kind = MFL_YAML_CALL, .read = read_programs},
+        NAMES("programs", programs, read_some),
+        NAMES("plugins", plugins, read_some),
         NAMES("inquiries", inquiries, mfl_policy_read_inquiries),
         {.key = "min_participants", AT(U32, min_participants), .min = 1, .max = 1000000},
         {.key = "rounds_max", AT(U32, rounds_max), .min = 1, .max = UINT32_MAX},
@@ -189,12 +190,45 @@ static const char *check_owner(const struct mfl_policy *policy, const char *owne
         return "owners";
 }
 
+static bool allows(const struct mfl_policy_some *some, const char *name)
+{
+        return (!some->none && !some->names.n) || contains(&some->names, name);
+}
+
+/* What the job wants of plug-ins, at the server and here. */
+static const char *check_plugins(const struct mfl_policy *policy, const struct mfl_job *job, char *reason)
+{
+        const char *what = NULL, *name = NULL;
+        if (*job->aggregation.plugin.name && !allows(&policy->plugins, job->aggregation.plugin.name)) {
+                what = "strategy";
+                name = job->aggregation.plugin.name;
+        }
+        for (uint32_t i = 0; i < job->evaluation.n_metrics && !what; i++)
+                if (!allows(&policy->plugins, job->evaluation.metrics[i].name)) {
+                        what = "metric";
+                        name = job->evaluation.metrics[i].name;
+                }
+        for (uint32_t i = 0; i < job->n_filters && !what; i++)
+                if (!allows(&policy->plugins, job->filters[i])) {
+                        what = "filter";
+                        name = job->filters[i];
+                }
+        if (!what)
+                return NULL;
+        if (policy->plugins.none)
+                mfl_snprintf(reason, MFL_REASON_BYTES,
+                        "this site's policy refuses jobs with plug-ins, as the %s %s", what, name);
+        else
+                mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy refuses the plug-in %s, a %s",
+                        name, what);
+        return "plugins";
+}
+
 static const char *check_program(const struct mfl_policy *policy, const char *program, char *reason)
 {
-        if (!*program || (!policy->no_programs && !policy->programs.n) ||
-                contains(&policy->programs, program))
+        if (!*program || allows(&policy->programs, program))
                 return NULL;
-        if (policy->no_programs)
+        if (policy->programs.none)
                 mfl_snprintf(reason, MFL_REASON_BYTES,
                         "this site's policy refuses jobs that are trained by a program, as %s", program);
         else
@@ -309,6 +343,8 @@ const char *mfl_policy_job(const struct mfl_policy *policy, const struct mfl_job
         const char *rule = check_owner(policy, owner, ret_reason);
         if (!rule)
                 rule = check_program(policy, job->training.program, ret_reason);
+        if (!rule)
+                rule = check_plugins(policy, job, ret_reason);
         if (!rule && policy->data.n && !mfl_job_owns_data(job) && !contains(&policy->data, data)) {
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES,
                         "this site's policy does not give data set %s to jobs", data);

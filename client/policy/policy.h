@@ -20,6 +20,11 @@ struct mfl_policy_names {
         char v[MFL_POLICY_NAMES_MAX][MFL_NAME_BYTES];
 };
 
+struct mfl_policy_some {
+        bool none; /* false */
+        struct mfl_policy_names names;
+};
+
 #define MFL_POLICY_PEERS_MAX 1024
 #define MFL_POLICY_PRINT_BYTES 65
 
@@ -44,8 +49,8 @@ struct mfl_policy_inquiries {
 
 struct mfl_policy {
         bool set; /* the file has a policy */
-        struct mfl_policy_names owners, data, strategies, strategies_refused, programs;
-        bool no_programs;                                  /* programs: false */
+        struct mfl_policy_names owners, data, strategies, strategies_refused;
+        struct mfl_policy_some programs, plugins;
         uint32_t min_participants, rounds_max, epochs_max; /* 0: not limited */
         bool ask;
         bool secure_sum;                  /* jobs without it are refused */

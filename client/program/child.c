@@ -5,9 +5,9 @@
  *     namespaces;
  *   - a first child, process 1 of the new namespace, hides the daemon's keys, starts the program and reaps what it leaves
  *     behind; where it is gone, the kernel kills everything in its namespace;
- *   - the program gives up rights, system calls and memory beyond its limit, and becomes the command;
+ *   - the program gives up rights, system calls, files and memory beyond its limits, and becomes the command;
  *   - the supervisor waits: for the program's end, for the daemon's (its pipe is closed), or until the program and its
- *     children together hold more memory than they may. Then it kills all of them, and ends.
+ *     children together hold more memory, or are more, than they may. Where there are control groups, the kernel looks, too. Then it kills all of them, and ends.
  *
  * Without namespaces the supervisor adopts orphans (PR_SET_CHILD_SUBREAPER), and kills children until there are none. Errors go to standard
  * error, which the daemon reads; status 126: the limits can't be set, 127: the command can't be run. */
@@ -32,14 +32,17 @@
 #define STATUS_LIMITS 126
 #define STATUS_EXEC 127
 #define CAPABILITIES 64
-#define LOOK_MS 250 /* how often memory is looked at */
+#define PATHS_MAX 32 /* of a kind */
+#define LOOK_MS 250  /* how often memory is looked at */
 
 struct child {
         uint64_t memory;
+        uint32_t processes;
         bool network, spaces;
         const char *threads, *dir;
-        char **hidden, **command;
-        int n_hidden;
+        char *hidden[PATHS_MAX], *read[PATHS_MAX], *write[PATHS_MAX], **command;
+        int n_hidden, n_read, n_write;
+        char group[CGROUP_BYTES]; /* "": none */
 };
 
 static void say(const char *fmt, ...) MFL_PRINTF(1, 2);
@@ -88,16 +91,25 @@ static void kill_all(void)
         }
 }
 
+struct use {
+        uint64_t memory;
+        uint32_t processes; /* and threads */
+};
+
 /* What a process has for itself alone, and of memory files. */
-static void add_memory(pid_t pid, void *user)
+static void add_use(pid_t pid, void *user)
 {
+        struct use *use = user;
         char path[64], line[128];
         unsigned long long kib;
+        unsigned threads;
         snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
         FILE *file = fopen(path, "re");
         while (file && fgets(line, sizeof(line), file))
                 if (sscanf(line, "RssAnon: %llu", &kib) == 1 || sscanf(line, "RssShmem: %llu", &kib) == 1)
-                        *(uint64_t *)user += kib << 10;
+                        use->memory += kib << 10;
+                else if (sscanf(line, "Threads: %u", &threads) == 1)
+                        use->processes += threads;
         if (file)
                 fclose(file);
 }
@@ -185,14 +197,23 @@ static void run_program(const struct child *c)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(LIFE_FD);
         change_environment(c);
+        const struct program_files files = {.dir = c->dir,
+                .command = c->command[0],
+                .read = (char **)c->read,
+                .n_read = c->n_read,
+                .write = (char **)c->write,
+                .n_write = c->n_write};
         bool limited = limit(RLIMIT_CORE, 0) && (!c->memory || limit(RLIMIT_DATA, c->memory));
+        if (c->spaces) /* counted in its own user namespace alone; root is not held by it */
+                limit(RLIMIT_NPROC, c->processes + 1);
         for (int i = 0; i < CAPABILITIES; i++)
                 prctl(PR_CAPBSET_DROP, i, 0, 0, 0);
         if (*c->dir && chdir(c->dir)) {
                 say("can't go to %s: %s\n", c->dir, strerror(errno));
                 _exit(STATUS_EXEC);
         }
-        if (!limited || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || !mfl_program_filter(c->network)) {
+        if (!limited || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
+                !mfl_program_hold_files(&files, c->network) || !mfl_program_filter(c->network)) {
                 say("can't limit the program: %s\n", strerror(errno));
                 _exit(STATUS_LIMITS);
         }
@@ -212,6 +233,10 @@ static int run_first(const struct child *c)
         int status = 0;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         prctl(PR_SET_CHILD_SUBREAPER, 1);
+        if (*c->group && !mfl_program_cgroup_enter(c->group)) {
+                say("can't enter the control group %s: %s\n", c->group, strerror(errno));
+                return STATUS_LIMITS;
+        }
         if (c->spaces)
                 change_mounts(c);
         pid_t pid = fork();
@@ -231,15 +256,17 @@ static int run_first(const struct child *c)
 
 static bool has_too_much(pid_t first, const struct child *c)
 {
-        uint64_t used = 0;
+        struct use use = {0};
         char have[16], most[16];
-        if (!c->memory)
+        walk(first, 0, add_use, &use);
+        if (use.processes > c->processes) {
+                say("too many processes and threads: %u, and its limit is %u\n", use.processes, c->processes);
+                return true;
+        }
+        if (!c->memory || use.memory <= c->memory)
                 return false;
-        walk(first, 0, add_memory, &used);
-        if (used <= c->memory)
-                return false;
-        say("too much memory: %s with its children, and its limit is %s\n", mfl_format_bytes(used, have),
-                mfl_format_bytes(c->memory, most));
+        say("too much memory: %s with its children, and its limit is %s\n",
+                mfl_format_bytes(use.memory, have), mfl_format_bytes(c->memory, most));
         return true;
 }
 
@@ -248,7 +275,7 @@ static int supervise(pid_t first, int signals, const struct child *c)
         struct pollfd fds[2] = {{.fd = LIFE_FD, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
         struct signalfd_siginfo info;
         int status = 0;
-        while (poll(fds, 2, c->memory ? LOOK_MS : -1) >= 0 || errno == EINTR) {
+        while (poll(fds, 2, LOOK_MS) >= 0 || errno == EINTR) {
                 if (fds[0].revents || has_too_much(first, c))
                         break;
                 if (fds[1].revents && read(signals, &info, sizeof(info)) < 0)
@@ -263,17 +290,30 @@ static int supervise(pid_t first, int signals, const struct child *c)
 
 static void tell_limits(const struct child *c)
 {
-        char most[16];
-        say(SANDBOX_LINE "%s; system calls %s; network %s; memory %s\n",
+        char most[16], files[64] = "not limited (this kernel has no Landlock)";
+        if (mfl_program_landlock())
+                mfl_snprintf(files, sizeof(files), "%s limited (Landlock %d)",
+                        c->n_read ? "reading and writing are" : "writing is", mfl_program_landlock());
+        say(SANDBOX_LINE "%s; system calls %s; network %s; files: %s; memory %s; processes %u%s\n",
                 c->spaces ? "own user, process, mount and IPC namespaces" : "no namespaces of its own",
                 mfl_program_filters ? "filtered" : "not filtered (a build without libseccomp)",
                 c->network                         ? "allowed"
                 : c->spaces || mfl_program_filters ? "forbidden"
                                                    : "not limited",
-                c->memory ? mfl_format_bytes(c->memory, most) : "not limited");
+                files, c->memory ? mfl_format_bytes(c->memory, most) : "not limited", c->processes,
+                *c->group ? "; in a control group" : "");
 }
 
-static int run(struct child *c)
+/* A group that can't be made is no reason to train without one: the daemon has said that there are groups. */
+static bool make_group(struct child *c, const char *parent)
+{
+        if (!*parent || mfl_program_cgroup_new(parent, getpid(), c->memory, c->processes, c->group))
+                return true;
+        say("can't make the control group %s: %s\n", c->group, strerror(errno));
+        return false;
+}
+
+static int run(struct child *c, const char *parent)
 {
         sigset_t set;
         sigemptyset(&set);
@@ -283,6 +323,14 @@ static int run(struct child *c)
         prctl(PR_SET_CHILD_SUBREAPER, 1);
         signal(SIGCHLD, SIG_DFL);
         signal(SIGPIPE, SIG_DFL);
+        if ((c->n_read || c->n_write) && !mfl_program_landlock()) {
+                say("can't limit its files: this kernel has no Landlock; remove `read` and `write` of the "
+                    "program from "
+                    "client.yaml to let it run without\n");
+                return STATUS_LIMITS;
+        }
+        if (!make_group(c, parent))
+                return STATUS_LIMITS;
         if (sigprocmask(SIG_SETMASK, &set, NULL) || !enter_spaces(c)) {
                 say("can't make the program's namespaces: %s\n", strerror(errno));
                 return STATUS_LIMITS;
@@ -302,12 +350,12 @@ static int run(struct child *c)
         return supervise(first, signals, c);
 }
 
-/* run-program MEMORY NETWORK THREADS DIR HIDDEN... -- COMMAND... */
+/* run-program MEMORY NETWORK THREADS PROCESSES GROUP DIR PATH... -- COMMAND...; a PATH begins with h (hidden), r (read) or w (write). */
 int mfl_program_child(int argc, char **argv)
 {
         if (argc < 2 || strcmp(argv[1], "run-program"))
                 return -1;
-        int at = 6;
+        int at = 8;
         while (at < argc && strcmp(argv[at], "--"))
                 at++;
         if (at + 1 >= argc) {
@@ -317,10 +365,30 @@ int mfl_program_child(int argc, char **argv)
         struct child c = {.memory = strtoull(argv[2], NULL, 10),
                 .network = argv[3][0] == '1',
                 .threads = argv[4],
-                .dir = argv[5],
-                .hidden = argv + 6,
-                .n_hidden = at - 6,
+                .processes = (uint32_t)strtoul(argv[5], NULL, 10),
+                .dir = argv[7],
                 .command = argv + at + 1};
+        for (int i = 8; i < at; i++) {
+                if (argv[i][0] == 'h' && c.n_hidden < PATHS_MAX)
+                        c.hidden[c.n_hidden++] = argv[i] + 1;
+                else if (argv[i][0] == 'r' && c.n_read < PATHS_MAX)
+                        c.read[c.n_read++] = argv[i] + 1;
+                else if (argv[i][0] == 'w' && c.n_write < PATHS_MAX)
+                        c.write[c.n_write++] = argv[i] + 1;
+        }
+        int status = run(&c, argv[6]);
+        if (*c.group)
+                mfl_program_cgroup_free(c.group);
         /* What the daemon's libraries do at an end is not this process's. */
-        _exit(run(&c));
+        _exit(status);
+}
+
+const char *mfl_program_holds(char *text, size_t bytes)
+{
+        char files[32] = "no Landlock for files";
+        if (mfl_program_landlock())
+                mfl_snprintf(files, sizeof(files), "Landlock %d for files", mfl_program_landlock());
+        mfl_snprintf(text, bytes, "%s; system calls are %s", files,
+                mfl_program_filters ? "filtered" : "not filtered (a build without libseccomp)");
+        return text;
 }

@@ -30,6 +30,39 @@ static int read_command(
         return 0;
 }
 
+static int read_paths(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, char ***ret_paths,
+        uint32_t *ret_n, struct mfl_error *err)
+{
+        if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_PROGRAM_PATHS_MAX)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected a list of 1 to %d directories, such as [/data]", MFL_PROGRAM_PATHS_MAX);
+        *ret_paths = mfl_calloc(node->n_children + 1, sizeof(**ret_paths));
+        if (!*ret_paths)
+                return mfl_fail_memory(err, node->n_children * sizeof(**ret_paths), "paths");
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                if (n->type != MFL_YAML_SCALAR || n->text[0] != '/')
+                        return mfl_yaml_fail(doc, n, err, "expected an absolute path, such as /data");
+                (*ret_paths)[*ret_n] = mfl_strdup(n->text);
+                if (!(*ret_paths)[(*ret_n)++])
+                        return mfl_fail_memory(err, strlen(n->text), "a path");
+        }
+        return 0;
+}
+
+static int read_read(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_program_config *config = value;
+        return read_paths(doc, node, &config->read, &config->n_read, err);
+}
+
+static int read_write(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_program_config *config = value;
+        return read_paths(doc, node, &config->write, &config->n_write, err);
+}
+
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_program_config, member_)
 static const struct mfl_yaml_field fields[] = {{.key = "name", AT(STRING, name), .required = true},
         {.key = "command", .kind = MFL_YAML_CALL, .read = read_command, .required = true},
@@ -38,13 +71,22 @@ static const struct mfl_yaml_field fields[] = {{.key = "name", AT(STRING, name),
         {.key = "memory", AT(SIZE, memory_bytes), .min = 1 << 20, .max = (double)((uint64_t)1 << 50)},
         {.key = "threads", AT(U32, threads), .min = 1, .max = 1024},
         {.key = "samples_max", AT(U32, samples_max), .min = 1, .max = 1 << 28},
-        {.key = "network", AT(BOOL, network)}, {0}};
+        {.key = "processes", AT(U32, processes), .min = 1, .max = 4000000},
+        {.key = "read", .kind = MFL_YAML_CALL, .read = read_read},
+        {.key = "write", .kind = MFL_YAML_CALL, .read = read_write}, {.key = "network", AT(BOOL, network)},
+        {0}};
 
 static void deinit(struct mfl_program_config *config)
 {
         for (uint32_t i = 0; i < config->n_command; i++)
                 free(config->command[i]);
         free(config->command);
+        for (uint32_t i = 0; i < config->n_read; i++)
+                free(config->read[i]);
+        for (uint32_t i = 0; i < config->n_write; i++)
+                free(config->write[i]);
+        free(config->read);
+        free(config->write);
         free(config->dir);
 }
 
@@ -52,8 +94,10 @@ static int read_one(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *
         struct mfl_programs *programs, struct mfl_error *err)
 {
         struct mfl_program_config *config = &programs->v[programs->n++];
-        *config = (struct mfl_program_config){
-                .timeout_ms = 30 * 60 * 1000, .threads = 1, .samples_max = MFL_PROGRAM_SAMPLES_MAX};
+        *config = (struct mfl_program_config){.timeout_ms = 30 * 60 * 1000,
+                .threads = 1,
+                .processes = MFL_PROGRAM_PROCESSES,
+                .samples_max = MFL_PROGRAM_SAMPLES_MAX};
         int r = mfl_yaml_read(doc, node, fields, config, err);
         if (r)
                 return r;

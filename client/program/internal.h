@@ -64,4 +64,25 @@ void mfl_program_memory_close(struct program_memory *memory);
 bool mfl_program_filter(bool network);
 extern const bool mfl_program_filters; /* false: this build has no filter */
 
+/* ---- the supervisor's: landlock.c or landlock_absent.c ---- */
+
+struct program_files {
+        const char *dir, *command; /* dir "": the daemon's, which is not for writing */
+        char **read, **write;      /* what `read` and `write` of client.yaml name */
+        int n_read, n_write;
+};
+/* The version of the kernel's Landlock; 0: it has none. */
+int mfl_program_landlock(void);
+/* From here on, this process and its children open only those files. Needs no_new_privs. False: it can't be held, errno. */
+bool mfl_program_hold_files(const struct program_files *files, bool network);
+
+/* ---- control groups: cgroup.c ---- */
+
+#define CGROUP_BYTES MFL_PROGRAM_GROUP_BYTES
+/* Makes a group of its own for a program of the supervisor pid. False: errno. */
+bool mfl_program_cgroup_new(
+        const char *parent, pid_t pid, uint64_t memory, uint32_t processes, char group[CGROUP_BYTES]);
+bool mfl_program_cgroup_enter(const char *group); /* this process */
+void mfl_program_cgroup_free(const char *group);  /* kills what is in it */
+
 #endif

@@ -12,10 +12,12 @@
 #include "common/base/log.h"
 #include "common/base/plain.h"
 
-#define LOOK_MS 50        /* how often a call looks whether it is stopped */
-#define ENDS_MS 3000      /* how long a supervisor may take to end */
-#define FD_FREE 16        /* descriptors from here on are not those that a child gets */
-#define ARGUMENTS_MAX 128 /* of the supervisor */
+#define LOOK_MS 50         /* how often a call looks whether it is stopped */
+#define ENDS_MS 3000       /* how long a supervisor may take to end */
+#define FD_FREE 16         /* descriptors from here on are not those that a child gets */
+#define ARGUMENTS_MAX 192  /* of the supervisor */
+#define ARGUMENTS_PATHS 72 /* where its paths end */
+#define PATH_BYTES 1100
 #define LAST_LINES "; last lines: "
 #define TAIL_LEAST 60    /* bytes of them in a reason */
 #define REASON_BYTES 165 /* of a reason that people see: the server puts its own words before it */
@@ -74,19 +76,32 @@ static int open_ends(struct ends *e, struct mfl_error *err)
         return failed ? mfl_fail_errno(err, "a program's descriptors") : 0;
 }
 
-static void make_arguments(
-        const struct mfl_program_options *options, char numbers[2][24], char *argv[ARGUMENTS_MAX])
+/* What they are is in their first letter (child.c). */
+static int add_paths(char **argv, int n, char letter, const char *const *paths, char *store)
+{
+        for (; paths && *paths && n < ARGUMENTS_PATHS; paths++) {
+                char *text = store + (size_t)n * PATH_BYTES;
+                mfl_snprintf(text, PATH_BYTES, "%c%s", letter, *paths);
+                argv[n++] = text;
+        }
+        return n;
+}
+
+static void make_arguments(const struct mfl_program_options *options, char numbers[3][24], char *store,
+        char *argv[ARGUMENTS_MAX])
 {
         const struct mfl_program_config *config = options->config;
         int n = 0;
         snprintf(numbers[0], 24, "%llu", (unsigned long long)config->memory_bytes);
         snprintf(numbers[1], 24, "%u", config->threads);
+        snprintf(numbers[2], 24, "%u", config->processes);
         const char *const first[] = {"mfl-client", "run-program", numbers[0], config->network ? "1" : "0",
-                numbers[1], config->dir ? config->dir : ""};
+                numbers[1], numbers[2], options->group ? options->group : "", config->dir ? config->dir : ""};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(first); i++)
                 argv[n++] = (char *)(uintptr_t)first[i];
-        for (const char *const *path = options->hidden; path && *path && n < 32; path++)
-                argv[n++] = (char *)(uintptr_t)*path;
+        n = add_paths(argv, n, 'h', options->hidden, store);
+        n = add_paths(argv, n, 'r', (const char *const *)config->read, store);
+        n = add_paths(argv, n, 'w', (const char *const *)config->write, store);
         argv[n++] = (char *)(uintptr_t) "--";
         for (uint32_t i = 0; i < config->n_command && n + 1 < ARGUMENTS_MAX; i++)
                 argv[n++] = config->command[i];
@@ -97,10 +112,13 @@ int mfl_program_start(
         struct program_process *process, const struct mfl_program_options *options, struct mfl_error *err)
 {
         struct ends e = {{-1, -1}, {-1, -1}, {-1, -1}};
-        char numbers[2][24], *argv[ARGUMENTS_MAX];
+        char numbers[3][24], *argv[ARGUMENTS_MAX];
         *process = (struct program_process){.socket = -1, .output = -1, .life = -1, .job = options->job};
-        make_arguments(options, numbers, argv);
-        int r = open_ends(&e, err);
+        MFL_CLEANUP_FREE char *store = mfl_malloc((size_t)ARGUMENTS_PATHS * PATH_BYTES);
+        int r = store ? open_ends(&e, err)
+                      : mfl_fail_memory(err, (size_t)ARGUMENTS_PATHS * PATH_BYTES, "a program's arguments");
+        if (store)
+                make_arguments(options, numbers, store, argv);
         pid_t pid = r ? -1 : fork();
         if (!r && !pid)
                 become_supervisor(e.socket[1], e.output[1], e.life[1], argv);

@@ -16,6 +16,9 @@
 #include "common/settings/yaml.h"
 
 #define MFL_PROGRAMS_MAX 16
+#define MFL_PROGRAM_GROUP_BYTES 1024
+#define MFL_PROGRAM_PATHS_MAX 16
+#define MFL_PROGRAM_PROCESSES 2000u      /* default of processes */
 #define MFL_PROGRAM_SAMPLES_MAX 1000000u /* default of samples_max */
 
 enum {
@@ -34,10 +37,15 @@ struct mfl_program_config {
         uint32_t threads;      /* OMP_NUM_THREADS */
         uint32_t samples_max;  /* of a client, where the data are the program's own */
         bool network;          /* it may use sockets beyond this host */
+        uint32_t processes;    /* and threads, at once */
+        char **read,
+                **write; /* n_read and n_write absolute paths, then NULL: what it may open; read NULL: everything */
+        uint32_t n_read, n_write;
 };
 struct mfl_programs {
         uint32_t n;
         struct mfl_program_config v[MFL_PROGRAMS_MAX];
+        char group[MFL_PROGRAM_GROUP_BYTES]; /* mfl_program_cgroups has found it; "": none */
 };
 /* Reads `programs`; value: a struct mfl_programs. MFL_INVALID, -ENOMEM. */
 int mfl_programs_read(
@@ -49,12 +57,19 @@ const struct mfl_program_config *mfl_programs_find(const struct mfl_programs *pr
 void mfl_program_offer(const struct mfl_program_config *config, struct mfl_dataset *ret_offer);
 #define MFL_PROGRAM_FINGERPRINT 1 /* of such a data set */
 
+/* At the daemon's start, where it has programs: makes room for their control groups, and says what of them there is. group: where they will
+ * be; "": nowhere. */
+const char *mfl_program_cgroups(char group[MFL_PROGRAM_GROUP_BYTES]);
+/* What else this machine holds programs with: "Landlock 7 for files; system calls are filtered". */
+const char *mfl_program_holds(char *text, size_t bytes);
+
 struct mfl_program_options {
         const struct mfl_program_config *config;
         const char *job; /* its number */
         const struct mfl_job *spec;
         const struct mfl_graph *graph;
         const struct mfl_dataset *data; /* NULL: the program's own */
+        const char *group;              /* as mfl_program_cgroups has found it; NULL or "": none */
         const char *const *hidden; /* paths that the program must not read; ends with NULL; may be NULL */
 };
 struct mfl_program;

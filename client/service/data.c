@@ -4,26 +4,52 @@
 #include "client/service/fingerprint.h"
 #include "common/base/log.h"
 
-/* The server learns of a program as it learns of a data set. */
-static int offer_programs(
+/* The server learns of a program, or a filter, as it learns of a data set. */
+static int offer(struct mfl_client_data *data, const struct mfl_dataset *what, struct mfl_error *err)
+{
+        struct mfl_dataset *set = mfl_malloc(sizeof(*set));
+        if (!set)
+                return mfl_fail_memory(err, sizeof(*set), "a program or a filter");
+        *set = *what;
+        struct mfl_data_info *info = &data->infos[data->n];
+        *info = (struct mfl_data_info){.shape = set->shape,
+                .classes = (uint32_t)set->classes,
+                .train_samples = set->train.n,
+                .test_samples = set->test.n,
+                .fingerprint = MFL_PROGRAM_FINGERPRINT};
+        mfl_strcpy(info->name, sizeof(info->name), set->name);
+        data->fingerprints[data->n] = MFL_PROGRAM_FINGERPRINT;
+        data->sets[data->n++] = set;
+        return 0;
+}
+
+static bool is_offered(const struct mfl_client_data *data, const char *name)
+{
+        for (uint32_t i = 0; i < data->n; i++)
+                if (!strcmp(data->infos[i].name, name))
+                        return true;
+        return false;
+}
+
+static int offer_all(
         struct mfl_client_data *data, const struct mfl_client_config *config, struct mfl_error *err)
 {
-        for (uint32_t i = 0; i < config->programs.n; i++) {
-                struct mfl_dataset *offer = mfl_malloc(sizeof(*offer));
-                if (!offer)
-                        return mfl_fail_memory(err, sizeof(*offer), "a program");
-                mfl_program_offer(&config->programs.v[i], offer);
-                struct mfl_data_info *info = &data->infos[data->n];
-                *info = (struct mfl_data_info){.shape = offer->shape,
-                        .classes = (uint32_t)offer->classes,
-                        .train_samples = offer->train.n,
-                        .test_samples = offer->test.n,
-                        .fingerprint = MFL_PROGRAM_FINGERPRINT};
-                mfl_strcpy(info->name, sizeof(info->name), offer->name);
-                data->fingerprints[data->n] = MFL_PROGRAM_FINGERPRINT;
-                data->sets[data->n++] = offer;
+        int r = 0;
+        for (uint32_t i = 0; i < config->programs.n && !r; i++) {
+                struct mfl_dataset set;
+                mfl_program_offer(&config->programs.v[i], &set);
+                r = offer(data, &set, err);
         }
-        return 0;
+        for (uint32_t i = 0; i < config->filters.n && !r; i++) {
+                struct mfl_dataset set = {
+                        .shape = {1, {1}}, .classes = 1, .scale = {1}, .train = {.n = 1}, .test = {.n = 1}};
+                if (strlen(config->filters.v[i].name) >= MFL_FILTER_NAME_BYTES)
+                        continue; /* too long for jobs to name it */
+                mfl_job_filter_offer(config->filters.v[i].name, set.name);
+                if (!is_offered(data, set.name))
+                        r = offer(data, &set, err);
+        }
+        return r;
 }
 
 /* Of data->sets[data->n], which is loaded. */
@@ -52,8 +78,9 @@ static int describe(struct mfl_client_data *data, struct mfl_error *err)
 static int check_names(const struct mfl_client_config *config, struct mfl_error *err)
 {
         uint32_t n = config->n_data_sets + config->plugin_data.n + config->programs.n;
-        if (n > MFL_DATA_SETS_MAX)
-                return mfl_fail(err, MFL_INVALID, "%u data sets and programs, at most %u are possible", n,
+        if (n + config->filters.n > MFL_DATA_SETS_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "%u data sets, programs and filters, at most %u are possible", n + config->filters.n,
                         MFL_DATA_SETS_MAX);
         if (!n)
                 return mfl_fail(err, MFL_INVALID,
@@ -82,7 +109,7 @@ int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_c
         }
         if (r)
                 return r == -ENOMEM ? r : MFL_INVALID;
-        return offer_programs(data, config, err);
+        return offer_all(data, config, err);
 }
 
 int mfl_client_filters_open(const struct mfl_client_config *config, struct mfl_client_plugins *plugins,

@@ -157,6 +157,12 @@ static void hide_secrets(struct client *c)
 static int open_trainer(struct client *c, struct mfl_error *err)
 {
         hide_secrets(c);
+        if (c->config.programs.n) {
+                char holds[160];
+                const char *groups = mfl_program_cgroups(c->config.programs.group);
+                mfl_log(MFL_LOG_INFO, "programs are held with: %s; %s",
+                        mfl_program_holds(holds, sizeof(holds)), groups);
+        }
         /* Without namespaces a program is a process of the same user: it must not open this one's /proc/PID/mem. */
         if (c->config.programs.n && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
                 return mfl_fail_errno(err, "close this process's memory to programs");

@@ -332,7 +332,12 @@ static const struct mfl_setting rows[] = {
                         "  threads   OMP_NUM_THREADS, which decides the last bits of many libraries' results. Default: 1\n"
                         "  samples_max   where the data are the program's own: the most samples, and so the largest weight, that it may "
                         "claim for a client; the same at all daemons of a population. Default: 1000000\n"
-                        "  network   true: it may use sockets beyond its own processes. Default: false"},
+                        "  network   true: it may use sockets beyond its own processes. Default: false\n"
+                        "  processes   processes and threads that it may have at once. Default: 2000\n"
+                        "  write     directories below which it may write, besides dir, /tmp, /var/tmp, $TMPDIR and /dev; needs a kernel with "
+                        "Landlock\n"
+                        "  read      directories below which it may read, besides these and the system's (/usr, /etc, ..); without the key, "
+                        "all; needs Landlock, too"},
 
         {.section = "Plug-ins",
                 .field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
@@ -348,7 +353,8 @@ static const struct mfl_setting rows[] = {
                 .help = "what every update of this daemon goes through before it is rounded, in this order, whatever the job: "
                         "plug-ins from the directory above, by name. Jobs' logs have their names, numbers and the SHA-256 of their files\n"
                         "  name      required\n"
-                        "  settings  numbers that the plug-in names, with its own limits and standard values"},
+                        "  settings  numbers that the plug-in names, with its own limits and standard values\n"
+                        "  when      always, or asked: only updates of jobs that name it (filters in the job file). Default: always"},
         {.field = {.key = "plugin_data", .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_client_config, plugin_data),
                         .read = mfl_plugin_data_read},
                 .note = "none",
@@ -388,6 +394,8 @@ static const struct mfl_setting rows[] = {
                         "daemon's own is one of them\n"
                         "  rounds_max, epochs_max   the most rounds of a job, and epochs of training.epochs\n"
                         "  programs  false: refuses jobs with training.program; a list: takes only these programs\n"
+                        "  plugins   false: refuses jobs that name plug-ins, the server's (strategy: plugin, evaluation.metrics) or this "
+                        "daemon's (filters); a list: takes only these\n"
                         "  clip, noise   each update is shortened to clip, in the L2 norm, and gets Gaussian noise of noise * clip, "
                         "whatever the job says\n"
                         "  epsilon_max, delta   what each data set may tell, over jobs, servers and restarts, by the site's own ledger "
@@ -561,7 +569,7 @@ static bool has_data_set(const void *user, const char *name)
 
 static int check_programs(const struct mfl_client_config *config, struct mfl_error *err)
 {
-        const struct mfl_policy_names *allowed = &config->policy.programs;
+        const struct mfl_policy_names *allowed = &config->policy.programs.names;
         for (uint32_t i = 0; i < allowed->n; i++)
                 if (!mfl_programs_find(&config->programs, allowed->v[i]))
                         return mfl_fail(err, MFL_INVALID,

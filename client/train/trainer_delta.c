@@ -178,6 +178,7 @@ static int filter_delta(struct trainer_run *run, uint32_t worker, const struct t
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_filter_client client = {.job = task->job,
+                .spec = run->job->spec,
                 .round = task->round,
                 .worker = worker,
                 .client = trained->client,
@@ -388,7 +389,7 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
         const struct trainer_trained *trained, struct trainer_item *item, struct mfl_error *err)
 {
         double real = 0;
-        bool filters = run->trainer->filters != NULL;
+        bool filters = mfl_filters_concern(run->trainer->filters, run->job->spec);
         int r = filters ? filter_delta(run, worker, trained, delta, item, err) : 0;
         if (!r && !item->rejected && (mfl_trainer_rule(run).noise > 0 || shares_noise(run)))
                 make_hidden(run, trained->client, delta, trained->is_delta || filters);

@@ -7,6 +7,7 @@
 
 #include "client/train/trainer.h"
 #include "client/noise/site.h"
+#include "client/plugin/plugin.h"
 #include "client/program/program.h"
 #include "common/partition/partition.h"
 #include "common/method/method.h"
@@ -427,7 +428,8 @@ static inline bool trainer_adds_on_device(const struct trainer_run *run)
         if (mfl_trainer_rule(run).clip > 0)
                 return false;
         bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
-        bool clips = run->job->spec->aggregation.robust.update_clip > 0 || run->trainer->filters;
+        bool clips = run->job->spec->aggregation.robust.update_clip > 0 ||
+                     mfl_filters_concern(run->trainer->filters, run->job->spec);
         return run->sum && !run->job->program && run->trainer->ops->sum_add &&
                !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
                !clips;

@@ -165,6 +165,7 @@ int mfl_trainer_program_new(struct mfl_trainer *trainer, struct trainer_job *job
                 .spec = job->spec,
                 .graph = job->graph,
                 .data = mfl_job_owns_data(job->spec) ? NULL : job->data->dataset,
+                .group = trainer->programs ? trainer->programs->group : "",
                 .hidden = trainer->hidden};
         if (!options.config)
                 return mfl_fail(err, MFL_INVALID,

@@ -68,8 +68,8 @@ int mfl_trainer_tell_population(struct mfl_trainer *trainer, const struct mfl_tr
                 dataset->classes, trainer->local_item, &population, err);
         if (!r)
                 r = tell_contract(job, population, err);
-        if (!r && trainer->plugins && *trainer->plugins &&
-                !(population->plugins = mfl_strdup(trainer->plugins))) {
+        if (!r && trainer->plugins &&
+                !(population->plugins = mfl_filters_text(trainer->filters, trainer->plugins, job->spec))) {
                 population->plugins = (char *)protobuf_c_empty_string;
                 mfl_population_free(population);
                 r = mfl_fail_memory(err, strlen(trainer->plugins), "the names of plug-ins");

@@ -251,6 +251,7 @@ static const struct mfl_yaml_field job_fields[] = {
         {.key = "edges", FIELDS(mfl_job_edges_fields)},
         {.key = "simulation", FIELDS(mfl_job_simulation_fields)}, {.key = "limits", FIELDS(limits_fields)},
         {.key = "evaluation", FIELDS(mfl_job_evaluation_fields)},
+        {.key = "filters", .kind = MFL_YAML_CALL, .read = mfl_job_read_filters},
         {.key = "checkpoints", FIELDS(checkpoints_fields)}, {.key = "debug", FIELDS(debug_fields)}, {0}};
 
 const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, augment_fields,
@@ -261,7 +262,6 @@ const struct mfl_yaml_field *const mfl_job_tables[] = {job_fields, data_fields, 
         limits_fields, mfl_job_evaluation_fields, checkpoints_fields, debug_fields, NULL};
 
 #define BIT MFL_JOB_BIT
-
 static const struct mfl_job_usage data_usage[] = {
         {"clients", ~BIT(MFL_PARTITION_LOCAL)},
         {"alpha", BIT(MFL_PARTITION_DIRICHLET) | BIT(MFL_PARTITION_INNER_DIRICHLET)},

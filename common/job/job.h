@@ -199,6 +199,16 @@ struct mfl_plugin_spec {
         double values[MFL_PLUGIN_SETTINGS_MAX]; /* by the plug-in's own table */
 };
 
+/* What a job says of a metric that is a plug-in (include/mfl/metric.h). */
+struct mfl_metric_spec {
+        char name[MFL_PLUGIN_NAME_BYTES];
+        struct mfl_plugin_numbers settings;
+        const struct mfl_plugin_object *object; /* the server's (server/strategy/metric.h) */
+        double values[MFL_PLUGIN_SETTINGS_MAX];
+};
+
+#define MFL_JOB_FILTERS_MAX 8
+
 struct mfl_job {
         char name[MFL_NAME_BYTES];
         uint64_t seed;
@@ -397,7 +407,12 @@ struct mfl_job {
                 bool detailed; /* mfl_job_tally; default false */
                 uint32_t
                         clients; /* clients: how many evaluate, the same ones in each round; 0 for local: all sites */
+                uint32_t n_metrics; /* metrics imply `detailed` */
+                struct mfl_metric_spec metrics[MFL_METRICS_MAX];
         } evaluation;
+        /* Of the sites' filters of updates (include/mfl/filter.h), those that each client's update must have gone through. */
+        uint32_t n_filters;
+        char filters[MFL_JOB_FILTERS_MAX][MFL_PLUGIN_NAME_BYTES];
         struct {
                 uint64_t
                         deltas; /* bytes of clients' changes that the server keeps for people (server/runtime/changes.h); 0: none */
@@ -438,6 +453,11 @@ static inline const char *mfl_job_model_name(const struct mfl_job *job)
         return job->model.preset[0] ? job->model.preset : job->model.tensors ? "tensors" : "layers";
 }
 char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES]);
+/* A filter that jobs may name is offered in the same way. */
+#define MFL_FILTER_DATA "filter:"
+#define MFL_FILTER_NAME_BYTES (MFL_NAME_BYTES - 7)
+char *mfl_job_filter_offer(const char *filter, char offer[MFL_NAME_BYTES]);
+bool mfl_job_has_filter(const struct mfl_job *job, const char *filter);
 
 /* Whether anything is left to train, as far as that is known without the data: MFL_INVALID if not. For jobs that are
  * being submitted: mfl_job_parse accepts such a job, because old stored jobs must remain readable. */

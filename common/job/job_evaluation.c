@@ -16,7 +16,8 @@ const struct mfl_yaml_field mfl_job_evaluation_fields[] = {
         {.key = "on", AT(ENUM, evaluation.on), .names = on_names},
         {.key = "split", AT(F64, evaluation.split), .min = 0, .max = 0.9},
         {.key = "clients", AT(U32, evaluation.clients), .min = 1, .max = MFL_COHORT_MAX},
-        {.key = "detailed", AT(BOOL, evaluation.detailed)}, {0}};
+        {.key = "detailed", AT(BOOL, evaluation.detailed)},
+        {.key = "metrics", .kind = MFL_YAML_CALL, .read = mfl_job_read_metrics}, {0}};
 
 /* What sites tell for it is not noised, and what a program reads is its own. */
 int mfl_job_check_normalise(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
@@ -33,6 +34,24 @@ int mfl_job_check_normalise(const struct mfl_yaml_doc *doc, const struct mfl_job
         return 0;
 }
 
+/* Metrics are made of what `detailed` adds up. */
+static int check_metrics(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *section,
+        struct mfl_job *job, struct mfl_error *err)
+{
+        const struct mfl_yaml_node *detailed = mfl_job_find_key(section, "detailed"),
+                                   *metrics = mfl_job_find_key(section, "metrics");
+        if (!job->evaluation.n_metrics)
+                return 0;
+        if (detailed && !job->evaluation.detailed)
+                return mfl_yaml_fail(
+                        doc, detailed, err, "false leaves nothing that metrics could be made of; remove it");
+        if (!job->evaluation.every)
+                return mfl_yaml_fail(doc, metrics, err,
+                        "evaluation.every is 0, so nothing is ever measured; remove one of them");
+        job->evaluation.detailed = true;
+        return 0;
+}
+
 int mfl_job_check_evaluation(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err)
 {
         static const struct mfl_job_usage usage[] = {
@@ -41,16 +60,22 @@ int mfl_job_check_evaluation(const struct mfl_yaml_doc *doc, struct mfl_job *job
         const struct mfl_yaml_node *split = mfl_job_find_key(section, "split"),
                                    *clients = mfl_job_find_key(section, "clients");
         bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        const struct mfl_yaml_node *detailed = mfl_job_find_key(section, "metrics");
+        int r = check_metrics(doc, section, job, err);
+        if (r)
+                return r;
+        if (!detailed)
+                detailed = mfl_job_find_key(section, "detailed");
         if (job->evaluation.detailed && job->training.loss == MFL_LOSS_BINARY)
-                return mfl_yaml_fail(doc, mfl_job_find_key(section, "detailed"), err,
+                return mfl_yaml_fail(doc, detailed, err,
                         "loss binary has neither a confusion matrix nor errors of numbers; remove it");
         bool targets = mfl_loss_answers(job->training.loss) == MFL_ANSWERS_TARGETS;
         if (job->evaluation.detailed && targets && !strcmp(job->training.backend, "cuda"))
-                return mfl_yaml_fail(doc, mfl_job_find_key(section, "detailed"), err,
+                return mfl_yaml_fail(doc, detailed, err,
                         "errors of target values are not supported on the cuda backend yet: use "
                         "training.backend: cpu, "
                         "or remove it");
-        int r = mfl_job_check_usage(
+        r = mfl_job_check_usage(
                 doc, section, usage, MFL_ARRAY_SIZE(usage), job->evaluation.on, "on: test", err);
         if (r || job->evaluation.on != MFL_EVALUATE_CLIENTS)
                 return r;

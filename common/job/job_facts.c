@@ -43,6 +43,20 @@ char *mfl_job_program_offer(const char *program, char offer[MFL_NAME_BYTES])
         return offer;
 }
 
+char *mfl_job_filter_offer(const char *filter, char offer[MFL_NAME_BYTES])
+{
+        mfl_snprintf(offer, MFL_NAME_BYTES, MFL_FILTER_DATA "%.*s", MFL_FILTER_NAME_BYTES - 1, filter);
+        return offer;
+}
+
+bool mfl_job_has_filter(const struct mfl_job *job, const char *filter)
+{
+        for (uint32_t i = 0; i < job->n_filters; i++)
+                if (!strcmp(job->filters[i], filter))
+                        return true;
+        return false;
+}
+
 bool mfl_job_is_async(const struct mfl_job *job)
 {
         return (BIT(MFL_STRATEGY_FEDBUFF) | BIT(MFL_STRATEGY_FEDASYNC)) & BIT(job->aggregation.strategy);

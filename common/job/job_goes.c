@@ -185,6 +185,11 @@ static bool backdoor_detailed(const struct mfl_job *job)
         return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.detailed;
 }
 
+static bool backdoor_metrics(const struct mfl_job *job)
+{
+        return job->simulation.attack == MFL_ATTACK_BACKDOOR && job->evaluation.n_metrics;
+}
+
 static bool beyond_one(const struct mfl_job *job)
 {
         return job->aggregation.alpha > 1;
@@ -416,6 +421,9 @@ static const struct mfl_job_rule rules[] = {
         {{"simulation: backdoor", "evaluation on: clients",
                  "a backdoor's success is measured on the test split; remove it"},
                 ANY, backdoor_on_clients, "evaluation", "on"},
+        {{"simulation: backdoor", "evaluation metrics",
+                 "an evaluation of a backdoor counts its successes instead of predictions; remove them"},
+                ANY, backdoor_metrics, "evaluation", "metrics"},
         {{"simulation: backdoor", "evaluation detailed",
                  "an evaluation of a backdoor counts its successes instead of a confusion matrix; remove it"},
                 ANY, backdoor_detailed, "evaluation", "detailed"},

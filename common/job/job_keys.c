@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys that only some kinds use; and selection.without: clients that are drawn as all others, and then left out, as if they had never had
- * samples; and aggregation.plugin. */
+ * samples; and what a job says of plug-ins: aggregation.plugin, evaluation.metrics, and the sites' filters. Whether there is such a plug-in,
+ * and what numbers it takes, only a server or a site knows. */
 #include "common/job/job_keys.h"
 
 const struct mfl_yaml_node *mfl_job_find_key(const struct mfl_yaml_node *parent, const char *key)
@@ -71,7 +72,7 @@ bool mfl_job_is_without(const struct mfl_job *job, uint64_t client)
                bsearch(&key, j->selection.without, j->selection.n_without, sizeof key, compare);
 }
 
-/* ---- aggregation.plugin: whether there is one, and what it takes, only a server knows ---- */
+/* ---- aggregation.plugin ---- */
 
 #define AT(member, read_)                                                                                    \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, aggregation.plugin member), .read = read_
@@ -91,5 +92,58 @@ int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *j
         if (!wants && plugin)
                 return mfl_yaml_fail(doc, plugin, err, "goes with strategy: plugin, and the strategy is %s",
                         mfl_strategy_name(job->aggregation.strategy));
+        return 0;
+}
+
+/* ---- metrics ---- */
+
+#define METRIC_AT(member, read_)                                                                             \
+        .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_metric_spec, member), .read = read_
+static const struct mfl_yaml_field metric_fields[] = {
+        {.key = "name", METRIC_AT(name, mfl_plugin_read_name), .required = true},
+        {.key = "settings", METRIC_AT(settings, mfl_plugin_read_numbers)}, {0}};
+
+int mfl_job_read_metrics(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_METRICS_MAX)
+                return mfl_yaml_fail(doc, node, err,
+                        "expected a list of 1 to %d names of plug-ins, or {name, settings}", MFL_METRICS_MAX);
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                struct mfl_metric_spec *metric = &job->evaluation.metrics[job->evaluation.n_metrics];
+                int r = n->type == MFL_YAML_SCALAR ? mfl_plugin_read_name(doc, n, metric->name, err)
+                                                   : mfl_yaml_read(doc, n, metric_fields, metric, err);
+                for (uint32_t i = 0; i < job->evaluation.n_metrics && !r; i++)
+                        if (!strcmp(job->evaluation.metrics[i].name, metric->name))
+                                r = mfl_yaml_fail(doc, n, err, "%s appears twice", metric->name);
+                if (r)
+                        return r;
+                job->evaluation.n_metrics++;
+        }
+        return 0;
+}
+
+/* ---- filters ---- */
+
+int mfl_job_read_filters(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        struct mfl_job *job = value;
+        if (node->type != MFL_YAML_SEQUENCE || !node->n_children || node->n_children > MFL_JOB_FILTERS_MAX)
+                return mfl_yaml_fail(doc, node, err, "expected a list of 1 to %d names of the sites' filters",
+                        MFL_JOB_FILTERS_MAX);
+        for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
+                char *name = job->filters[job->n_filters];
+                int r = mfl_plugin_read_name(doc, n, name, err);
+                if (!r && strlen(name) >= MFL_FILTER_NAME_BYTES)
+                        r = mfl_yaml_fail(doc, n, err, "a filter that jobs can name has at most %d letters",
+                                MFL_FILTER_NAME_BYTES - 1);
+                if (!r && mfl_job_has_filter(job, name))
+                        r = mfl_yaml_fail(doc, n, err, "%s appears twice", name);
+                if (r)
+                        return r;
+                job->n_filters++;
+        }
         return 0;
 }

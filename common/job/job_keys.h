@@ -36,6 +36,11 @@ int mfl_job_read_without(
 int mfl_job_check_without(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* The key goes with strategy: plugin, which needs it. */
 extern const struct mfl_yaml_field mfl_job_plugin_fields[];
+/* evaluation.metrics and filters. The value is the whole job. */
+int mfl_job_read_metrics(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
+int mfl_job_read_filters(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err);
 int mfl_job_check_plugin(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err);
 /* Which keys go with which rule, and whether a round has enough rows for it. */
 int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, struct mfl_error *err);

@@ -47,8 +47,10 @@ struct mfl_round_scores {
         struct mfl_client_score *v;
         char (*sites)
                 [MFL_NAME_BYTES]; /* partition local: their names, "" where the site has left; else NULL */
-        uint32_t classes;
-        uint64_t *confusion; /* classes * classes, as in common/measure/tally.h; NULL: none */
+        uint32_t classes;         /* of the confusion matrix; 0: none */
+        uint32_t answers, n_sums;
+        uint64_t *
+                sums; /* the tally (common/measure/tally.h): of confusion, or, for metrics, of targets; NULL: none */
 };
 
 #endif

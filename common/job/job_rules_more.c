@@ -408,6 +408,8 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
         {{"program", "evaluation on",
                  "is not supported with a program yet, which has test samples; remove it"},
                 ANY, has_program, "evaluation", "on"},
+        {{"program", "evaluation metrics", "count predictions that only the program sees; remove them"}, ANY,
+                has_program, "evaluation", "metrics"},
         {{"program", "evaluation detailed", "counts predictions that only the program sees; remove it"}, ANY,
                 has_program, "evaluation", "detailed"},
         {{"program", "simulation", "changes mfl's own training; remove it, or let the program do it"}, ANY,

@@ -104,3 +104,17 @@ void mfl_measure_clients(
         mfl_measure_set(measures, MFL_MEASURE_CLIENT_BEST, mean_of(v + n - tenth, tenth, has_accuracy));
         fill_bins(v, n, has_accuracy, measures);
 }
+
+/* ---- metrics of plug-ins ---- */
+
+bool mfl_metric_get(const struct mfl_metrics *metrics, uint32_t k, char ret_name[64], double *ret_value)
+{
+        const char *at = k < metrics->n ? metrics->names : NULL;
+        for (uint32_t i = 0; i < k && at; i++)
+                at = (at = strchr(at, ',')) ? at + 1 : NULL;
+        if (!at || !*at)
+                return false;
+        mfl_snprintf(ret_name, 64, "%.*s", (int)strcspn(at, ","), at);
+        *ret_value = metrics->v[k];
+        return true;
+}

@@ -41,6 +41,17 @@ struct mfl_measures {
         double v[MFL_MEASURES];
 };
 
+/* What metrics of plug-ins (include/mfl/metric.h) have made of an evaluation; v[k] belongs to the k-th name. */
+#define MFL_METRICS_MAX 4
+struct mfl_metrics {
+        uint32_t n;
+        double v[MFL_METRICS_MAX];        /* not a number: unknown */
+        char names[MFL_METRICS_MAX * 64]; /* "f-beta,kappa" */
+};
+
+/* The k-th; false: there are fewer. Unknown: not finite. */
+bool mfl_metric_get(const struct mfl_metrics *metrics, uint32_t k, char ret_name[64], double *ret_value);
+
 static inline void mfl_measure_set(struct mfl_measures *m, enum mfl_measure kind, double value)
 {
         m->known |= 1u << kind;

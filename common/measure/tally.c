@@ -125,20 +125,32 @@ static double value_of(const uint64_t *parts)
         return (double)(int64_t)parts[0] + (double)parts[1] * 0x1p-32;
 }
 
-static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, struct mfl_measures *measures)
+bool mfl_tally_targets(const uint64_t *tally, uint32_t n, uint64_t scored,
+        struct mfl_tally_target ret_targets[MFL_TALLY_TARGETS_MAX])
 {
-        double each = (double)(scored / n), absolute = 0, square = 0, r2 = 0;
-        bool varies = true;
         if (tally[0] || !scored || scored / n > SAMPLES_MAX)
-                return;
+                return false;
         for (uint32_t k = 0; k < n; k++) {
                 const uint64_t *parts = tally + 1 + PARTS * k;
-                double y = value_of(parts + TARGET), rest = value_of(parts + SQUARE);
-                double spread = value_of(parts + TARGET_SQUARE) - y * (y / each);
-                absolute += value_of(parts + ABSOLUTE);
-                square += rest;
+                ret_targets[k] = (struct mfl_tally_target){value_of(parts + ABSOLUTE),
+                        value_of(parts + SQUARE), value_of(parts + TARGET), value_of(parts + TARGET_SQUARE)};
+        }
+        return true;
+}
+
+static void measure_targets(const uint64_t *tally, uint32_t n, uint64_t scored, struct mfl_measures *measures)
+{
+        struct mfl_tally_target target[MFL_TALLY_TARGETS_MAX];
+        double each = (double)(scored / n), absolute = 0, square = 0, r2 = 0;
+        bool varies = true;
+        if (!mfl_tally_targets(tally, n, scored, target))
+                return;
+        for (uint32_t k = 0; k < n; k++) {
+                double spread = target[k].value_square - target[k].value * (target[k].value / each);
+                absolute += target[k].absolute;
+                square += target[k].square;
                 varies &= spread > each * 0x1p-31; /* less is the rounding of the squares */
-                r2 += varies ? 1 - rest / spread : 0;
+                r2 += varies ? 1 - target[k].square / spread : 0;
         }
         mfl_measure_set(measures, MFL_MEASURE_MAE, absolute / (double)scored);
         mfl_measure_set(measures, MFL_MEASURE_RMSE, sqrt(square / (double)scored));

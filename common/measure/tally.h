@@ -44,6 +44,12 @@ bool mfl_tally_agrees(
  *   R2        1 - sum (y - prediction)^2 / sum (y - mean)^2; the mean over the targets */
 void mfl_tally_measure(enum mfl_tally kind, const uint64_t *tally, uint32_t n, uint64_t scored,
         struct mfl_measures *measures);
+/* The sums of a tally of targets, one for each target value: of |error|, error^2, y and y^2. False: they are not known. */
+struct mfl_tally_target {
+        double absolute, square, value, value_square;
+};
+bool mfl_tally_targets(const uint64_t *tally, uint32_t n, uint64_t scored,
+        struct mfl_tally_target ret_targets[MFL_TALLY_TARGETS_MAX]);
 /* The mean over the classes that are a label or a prediction of both / (labels + predictions - both); false: none is, or
  * the tally is of targets. */
 bool mfl_tally_iou(enum mfl_tally kind, const uint64_t *tally, uint32_t n, double *ret_iou);

@@ -10,6 +10,7 @@
  *
  *      filters:
  *        - {name: layer-clip, settings: {norm: 0.5}}
+ *        - {name: hold-back, when: asked}               only for jobs that name it: filters: [hold-back]
  *
  * What mfl does: it trains, takes the difference to the round's params, calls the filters, and then does all that it does without them:
  * limits (aggregation.delta_max), clipping, compression, privacy, exact sums, masks. So a filter sees the change before it is rounded. What

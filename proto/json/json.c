@@ -73,6 +73,26 @@ struct mfl_measures mfl_round_measures(const Mfl__RoundInfo *round)
         return m;
 }
 
+struct mfl_metrics mfl_round_metrics(const Mfl__RoundInfo *round)
+{
+        struct mfl_metrics m = {.n = (uint32_t)MFL_MIN(round->n_metric_values, (size_t)MFL_METRICS_MAX)};
+        mfl_strcpy(m.names, sizeof m.names, round->metrics);
+        for (uint32_t k = 0; k < m.n; k++)
+                m.v[k] = round->metric_values[k];
+        return m;
+}
+
+static json_t *json_metrics(const Mfl__RoundInfo *r)
+{
+        char name[64];
+        double value;
+        struct mfl_metrics metrics = mfl_round_metrics(r);
+        json_t *object = metrics.n ? json_object() : json_null();
+        for (uint32_t k = 0; object && mfl_metric_get(&metrics, k, name, &value); k++)
+                json_object_set_new(object, name, mfl_json_number(isfinite(value), value));
+        return object;
+}
+
 static json_t *put_measures(json_t *object, const Mfl__RoundInfo *r)
 {
         struct mfl_measures m = mfl_round_measures(r);
@@ -85,6 +105,7 @@ static json_t *put_measures(json_t *object, const Mfl__RoundInfo *r)
         for (int k = 0; object && k < MFL_MEASURES; k++) /* last, so that a new one moves no column */
                 json_object_set_new(object, mfl_measure_infos[k].name,
                         mfl_json_number(mfl_measure_known(&m, (enum mfl_measure)k), m.v[k]));
+        json_object_set_new(object, "metrics", json_metrics(r));
         return object;
 }
 

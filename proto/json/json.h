@@ -36,6 +36,7 @@ const char *mfl_collective_name(Mfl__Collective collective); /* "solo", "shm", "
 bool mfl_has_accuracy(const Mfl__RoundInfo *round);
 /* The round's measures, as far as this program knows them. */
 struct mfl_measures mfl_round_measures(const Mfl__RoundInfo *round);
+struct mfl_metrics mfl_round_metrics(const Mfl__RoundInfo *round);
 bool mfl_state_is_final(Mfl__JobState state);
 
 #endif

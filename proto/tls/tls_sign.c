@@ -184,3 +184,16 @@ int mfl_tls_verify(struct mfl_tls_signer *signer, const uint8_t *chain, uint32_t
         sk_X509_pop_free(certs, X509_free);
         return r;
 }
+
+int mfl_tls_check(struct mfl_tls_signer *signer, const uint8_t *chain, uint32_t n_chain,
+        struct mfl_tls_identity *ret_identity, struct mfl_error *err)
+{
+        STACK_OF(X509) *certs = NULL;
+        int r = read_chain(chain, n_chain, &certs, err);
+        if (!r)
+                r = check_chain(signer, certs, err);
+        if (!r)
+                r = mfl_tls_identity_of(sk_X509_value(certs, 0), ret_identity, err);
+        sk_X509_pop_free(certs, X509_free);
+        return r;
+}

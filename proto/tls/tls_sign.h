@@ -19,6 +19,10 @@ const uint8_t *mfl_tls_signer_chain(const struct mfl_tls_signer *signer, uint32_
 /* n_max: room; MFL_INVALID if the signature is longer. */
 int mfl_tls_sign(struct mfl_tls_signer *signer, const void *data, size_t n, uint8_t *ret_signature,
         uint32_t n_max, uint32_t *ret_n, struct mfl_error *err);
+/* The owner of the chain's first certificate, which the CA has signed for a client, and which is not expired or revoked. That the peer has its
+ * key was proved elsewhere. MFL_INVALID: it is not so, and what is wrong. */
+int mfl_tls_check(struct mfl_tls_signer *signer, const uint8_t *chain, uint32_t n_chain,
+        struct mfl_tls_identity *ret_identity, struct mfl_error *err);
 /* The owner of the chain's first certificate, which the CA has signed for a client with the role daemon, which is not expired or
  * revoked, and whose key has signed the data. MFL_INVALID: it is not so, and what is wrong. */
 int mfl_tls_verify(struct mfl_tls_signer *signer, const uint8_t *chain, uint32_t n_chain, const void *data,

@@ -58,6 +58,7 @@ class Round:
     clients_evaluated: Optional[int]
     client_bins: Optional[List[int]]
     measures: Dict[str, float]  # what else was measured: "macro_f1", "epsilon", ...
+    metrics: Optional[Dict[str, Optional[float]]]  # of the server's plug-ins (evaluation.metrics), by name; None: there are none
 
     @property
     def evaluated(self) -> bool:
@@ -78,7 +79,7 @@ class Round:
             mean_iou=_number(m.WhichOneof("has_mean_iou") is not None, m.mean_iou), virtual_start=_number(virtual, m.virtual_start),
             virtual_end=_number(virtual, m.virtual_end), clamped=m.clamped, states_lost=m.states_lost, choice=m.choice or None,
             clients_evaluated=m.clients_evaluated or None, client_bins=list(m.client_bins) if m.clients_evaluated else None,
-            measures=measures)
+            measures=measures, metrics={name: _number(True, value) for name, value in zip(m.metrics.split(","), m.metric_values)} or None)
 
 
 def _round(message: _protocol.Message, field: str) -> Optional[Round]:

@@ -3,6 +3,7 @@
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
+#include "server/core/core_offer.h"
 #include "server/jobs/spent.h"
 #include "server/strategy/plugin.h"
 
@@ -155,6 +156,24 @@ static int begin_submission(struct mfl_session *session, uint64_t request, const
         return r;
 }
 
+/* Sites may come back with a filter, so that without any daemon the job waits. */
+static int check_filters(const struct mfl_session *session, const struct mfl_job *spec, const char *file,
+        struct mfl_error *err)
+{
+        char offer[MFL_NAME_BYTES];
+        uint32_t connected;
+        for (uint32_t i = 0; i < spec->n_filters; i++)
+                if (!mfl_core_offers(session->all->loop->core, mfl_job_filter_offer(spec->filters[i], offer),
+                            &connected) &&
+                        connected)
+                        return mfl_fail(err, MFL_INVALID,
+                                "%s: filters: none of the %u daemons that are connected has the filter %s "
+                                "(filters in "
+                                "client.yaml)",
+                                file, connected, spec->filters[i]);
+        return 0;
+}
+
 void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit)
 {
         struct mfl_job *spec;
@@ -165,7 +184,8 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
         if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_cohort(spec, &err))))
                 mfl_job_free(spec);
-        if (!r && (r = mfl_submit_allows(mfl_admin_of(session), spec, file, &err)))
+        if (!r && ((r = mfl_submit_allows(mfl_admin_of(session), spec, file, &err)) ||
+                          (r = check_filters(session, spec, file, &err))))
                 mfl_job_free(spec);
         if (r > 0)
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID, "%s", err.text);

@@ -30,6 +30,7 @@ static int read_servers(
 {
         return mfl_yaml_read_words(doc, node, value, sizeof((struct mfl_server_cluster *)0)->servers, err);
 }
+static const char *const http_tls_names[] = {"off", "server", "certificates", NULL};
 
 #define AT(kind_, member_) MFL_YAML_AT(kind_, struct mfl_server_cluster, member_)
 static const struct mfl_yaml_field cluster_fields[] = {
@@ -191,13 +192,18 @@ static const struct mfl_setting rows[] = {
                         "ledger` shows what is spent; docs/privacy.md"},
         {.field = {KEY("plugins", STRING, plugins)}, .option = "plugins", .argument = "DIR", .note = "none",
                 .example = "/usr/lib/mfl/plugins",
-                .help = "a directory of strategies of your own, *.so (mfl/strategy.h), which only root or the server's user may "
+                .help = "a directory of strategies and metrics of your own, *.so (mfl/strategy.h, mfl/metric.h), which only root or the server's user may "
                         "write; they are loaded when the server starts, and run with its rights"},
 
         {.section = "Metrics and dashboard",
                 .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
                 .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "
-                        "loopback needs insecure_http"},
+                        "loopback needs http_tls: certificates, or insecure_http"},
+        {.field = {KEY("http_tls", ENUM, http_tls), .names = http_tls_names}, .option = "http-tls",
+                .argument = "KIND", .value = "off",
+                .help = "off; server: the HTTP port speaks TLS with tls_cert, and people may log in with their certificates; or "
+                        "certificates: besides, nobody sees anything without a certificate of a viewer, an operator or an admin, so that "
+                        "the address may be any"},
         {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
                 .help = "allow http on an address other than loopback: anyone who can reach the port sees jobs, their "
                         "files and logs, and daemons"},
@@ -353,6 +359,9 @@ static int check_tls(const struct mfl_server_config *config, struct mfl_error *e
         if (any && (!*config->tls_cert || !*config->tls_key || !*config->tls_ca))
                 return mfl_fail(err, MFL_INVALID,
                         "TLS needs tls_cert, tls_key and tls_ca together: %s is missing", missing);
+        if (!any && config->http_tls != MFL_HTTP_TLS_OFF)
+                return mfl_fail(err, MFL_INVALID, "http_tls: %s needs tls_cert, tls_key and tls_ca",
+                        http_tls_names[config->http_tls]);
         return 0;
 }
 

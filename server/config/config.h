@@ -16,6 +16,12 @@ struct mfl_server_cluster {
         uint64_t lease_ms;
 };
 
+enum mfl_http_tls_kind {
+        MFL_HTTP_TLS_OFF,
+        MFL_HTTP_TLS_SERVER,       /* the port has the server's certificate; people may show theirs */
+        MFL_HTTP_TLS_CERTIFICATES, /* and must, to see anything */
+};
+
 struct mfl_server_config {
         char listen[256];            /* "127.0.0.1:7433"; port 0: any free one */
         char state_dir[1024];        /* jobs, rounds and checkpoints live here */
@@ -37,6 +43,7 @@ struct mfl_server_config {
         char upstream[1024]; /* of a relay: a server, or all of a cluster; "": this is a server */
         char name[64];       /* of a relay; "": from its certificate, or the host */
         struct mfl_server_cluster cluster;
+        int http_tls;       /* enum mfl_http_tls_kind */
         bool insecure_http; /* also on an address other than loopback */
         char http_url[256]; /* what people type for it: of a proxy before it; "": its address */
         /* PEM files (proto/tls/tls.h). The first three together: TLS; none: plain TCP. */

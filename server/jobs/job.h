@@ -107,6 +107,7 @@ struct mfl_server_job {
         char data_from[MFL_NAME_BYTES];
         uint32_t stop_after;   /* 0: nobody asked for it */
         bool state_unwritten;  /* the disk has not taken `state` yet */
+        bool metrics_off;      /* they have crashed too often; workers only */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` and `frozen_file` */
         struct mfl_store_file file, frozen_file;

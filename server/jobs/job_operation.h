@@ -68,6 +68,8 @@ struct job_operation {
                         struct mfl_store_nodes nodes;
                         void *scores; /* packed; NULL: none */
                         size_t scores_bytes;
+                        uint64_t *sums; /* for metrics; NULL: none */
+                        uint32_t answers;
                 };
                 struct {
                         enum mfl_job_state state;

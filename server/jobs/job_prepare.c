@@ -10,6 +10,7 @@
 #include "common/base/log.h"
 #include "kernels/backend.h"
 #include "server/jobs/job_internal.h"
+#include "server/strategy/metric.h"
 #include "server/strategy/plugin.h"
 
 #define CHEAP_SLOTS_BYTES ((uint64_t)4 << 20)
@@ -34,11 +35,17 @@ static uint32_t slots_for(const struct mfl_server_job *job, uint64_t n)
 /* A job waits for a plug-in that an earlier start of the server had, and says so. */
 static int find_plugin(struct mfl_server_job *job, struct mfl_error *err)
 {
-        char text[256];
+        char text[1024];
         uint64_t seq;
         int r = mfl_plugins_resolve(job->jobs->plugins, job->spec, err);
-        if (r || !job->spec->aggregation.plugin.ops)
+        if (r)
                 return r == MFL_NOT_FOUND ? MFL_STORE_AGAIN : r;
+        for (uint32_t k = 0; k < job->spec->evaluation.n_metrics; k++) {
+                mfl_metrics_describe(job->spec, k, text, sizeof text);
+                mfl_store_log(job->jobs->store, job->id, text, &seq);
+        }
+        if (!job->spec->aggregation.plugin.ops)
+                return 0;
         mfl_plugins_describe(job->spec, text, sizeof text);
         mfl_store_log(job->jobs->store, job->id, text, &seq);
         return 0;

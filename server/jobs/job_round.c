@@ -4,6 +4,7 @@
 
 #include "server/jobs/job_internal.h"
 #include "server/jobs/scores.h"
+#include "server/strategy/metric.h"
 
 static void run_round_open(struct mfl_work *work)
 {
@@ -105,6 +106,38 @@ void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core
         mfl_job_operation_start(op, &job->jobs->loop->disk);
 }
 
+/* The core's next step takes its own away. */
+static int keep_sums(struct job_operation *op, const struct mfl_round_scores *scores)
+{
+        size_t bytes = scores->n_sums * sizeof *scores->sums;
+        op->sums = mfl_malloc(bytes);
+        if (!op->sums)
+                return mfl_fail_memory(&op->err, bytes, "what an evaluation has counted");
+        memcpy(op->sums, scores->sums, bytes);
+        op->answers = scores->answers;
+        return 0;
+}
+
+/* A job whose metrics crash goes on without them. */
+static void measure_metrics(struct job_operation *op)
+{
+        struct mfl_server_job *job = op->job;
+        struct mfl_store *store = job->jobs->store;
+        char path[MFL_STORE_PATH_BYTES];
+        struct mfl_error err;
+        if (!op->sums || job->metrics_off)
+                return;
+        const char *mark = mfl_store_path(store, job->id, MFL_STORE_METRIC_FILE, path);
+        if (!mfl_metrics_measure(
+                    job->spec, mark, &op->commit.record, op->sums, op->answers, &op->commit.metrics, &err))
+                return;
+        job->metrics_off = true;
+        MFL_CLEANUP_FREE char *line =
+                mfl_asprintf("evaluation.metrics: %s; the job goes on without them", err.text);
+        if (line)
+                mfl_store_log(store, job->id, line, NULL);
+}
+
 static void run_commit(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
@@ -116,6 +149,7 @@ static void run_commit(struct mfl_work *work)
         if (op->status)
                 return;
         job->prepared_stored = true;
+        measure_metrics(op);
         op->commit.scores = op->scores;
         op->commit.scores_bytes = op->scores_bytes;
         struct mfl_states *states = mfl_runtime_states(job->runtime);
@@ -162,6 +196,7 @@ static void done_commit(struct mfl_work *work)
         }
         mfl_store_nodes_deinit(&op->nodes);
         free(op->scores);
+        free(op->sums);
         mfl_job_operation_end(op);
 }
 
@@ -175,12 +210,15 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
         op->commit.file = job->file;
         op->commit.frozen = job->frozen_file;
         mfl_strcpy(op->commit.choice, sizeof op->commit.choice, job->choice);
-        if (action->scores)
+        if (action->scores && (action->scores->n || action->scores->classes))
                 op->status = mfl_job_scores_pack(action->scores, &op->scores, &op->scores_bytes, &op->err);
+        if (!op->status && action->scores && job->spec->evaluation.n_metrics)
+                op->status = keep_sums(op, action->scores);
         if (!op->status)
                 op->status = mfl_server_job_cost_take(job, &op->commit, &op->nodes, &op->err);
         if (op->status) {
                 free(op->scores);
+                free(op->sums);
                 job_fatal(job, op->status, &op->err);
                 mfl_job_operation_free(op);
                 return;

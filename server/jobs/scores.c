@@ -24,8 +24,8 @@ int mfl_job_scores_pack(
         all.n_clients = scores->n;
         all.clients = pointers;
         all.classes = scores->classes;
-        all.n_confusion = scores->confusion ? (size_t)scores->classes * scores->classes : 0;
-        all.confusion = scores->confusion;
+        all.n_confusion = (size_t)scores->classes * scores->classes;
+        all.confusion = scores->sums;
         size_t n = mfl__round_scores__get_packed_size(&all);
         void *bytes = mfl_malloc(n);
         if (!bytes)

@@ -6,7 +6,7 @@ void mfl_round_scores_clear(struct core_job *job)
 {
         free(job->scores.v);
         free(job->scores.sites);
-        free(job->scores.confusion);
+        free(job->scores.sums);
         job->scores = (struct mfl_round_scores){0};
 }
 
@@ -53,13 +53,18 @@ void mfl_round_scores_end(struct mfl_core *core, struct core_job *job)
                 if (mfl_core_job_is_local(job))
                         name_sites(core, job);
         }
-        if (job->tally_kind != MFL_TALLY_CONFUSION)
+        bool confusion = job->tally_kind == MFL_TALLY_CONFUSION;
+        if (!confusion && !job->spec->evaluation.n_metrics)
                 return;
         scores->round = job->round;
-        scores->classes = job->answers;
-        scores->confusion = mfl_malloc(job->n_tally * sizeof *scores->confusion);
-        if (scores->confusion) /* the next round may begin before this one is stored */
-                memcpy(scores->confusion, job->tally, job->n_tally * sizeof *scores->confusion);
-        else
+        scores->n_sums = job->n_tally;
+        scores->answers = job->answers;
+        scores->sums = mfl_malloc(job->n_tally * sizeof *scores->sums);
+        if (!scores->sums) {
                 core->error = -ENOMEM;
+                return;
+        }
+        /* the next round may begin before this one is stored */
+        memcpy(scores->sums, job->tally, job->n_tally * sizeof *scores->sums);
+        scores->classes = confusion ? job->answers : 0;
 }

@@ -19,7 +19,7 @@
 #include "common/codec/grid.h"
 #include "common/method/central_grid.h"
 #include "common/model/safetensors.h"
-#include "server/strategy/plugin.h"
+#include "server/strategy/mark.h"
 
 bool mfl_runtime_f32_only(const struct mfl_job *spec)
 {

@@ -115,7 +115,7 @@ struct mfl_runtime_options {
         const struct mfl_store_states *states;
         uint32_t population;
         const char *
-                mark_path; /* where crashes of a plug-in are counted (server/strategy/plugin.h); NULL: nowhere */
+                mark_path; /* where crashes of a plug-in are counted (server/strategy/mark.h); NULL: nowhere */
         const char *changes_path; /* debug.deltas (server/runtime/changes.h); NULL: nowhere */
         uint32_t round;           /* of those params */
         /* Asynchronous jobs that resume: versions before the newest one, as far as they are kept. The one before the first round

@@ -83,11 +83,18 @@ void mfl_session_move(struct mfl_session *session, enum mfl_session_state next)
 
 /* ---- certificates ---- */
 
+struct mfl_tls_files mfl_admission_files(const struct mfl_server_config *config)
+{
+        return (struct mfl_tls_files){.ca = config->tls_ca,
+                .cert = config->tls_cert,
+                .key = config->tls_key,
+                .crl = config->tls_crl};
+}
+
 int mfl_admission_load(struct mfl_sessions *sessions, struct mfl_error *err)
 {
         const struct mfl_server_config *c = sessions->config;
-        struct mfl_tls_files files = {
-                .ca = c->tls_ca, .cert = c->tls_cert, .key = c->tls_key, .crl = c->tls_crl};
+        const struct mfl_tls_files files = mfl_admission_files(c);
         struct mfl_tls_context *context;
         if (!mfl_server_config_tls(c))
                 return 0;

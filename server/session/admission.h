@@ -6,6 +6,8 @@
 
 #include "server/session/session.h"
 
+/* The files of the configuration, borrowed. */
+struct mfl_tls_files mfl_admission_files(const struct mfl_server_config *config);
 /* Reads the certificates that the configuration names; without TLS there is nothing to do. MFL_INVALID: the
  * old ones stay in use. */
 int mfl_admission_load(struct mfl_sessions *sessions, struct mfl_error *err);

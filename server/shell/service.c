@@ -129,6 +129,8 @@ static void reload(struct mfl_server *server)
                 take_over(server, &config);
         struct mfl_error tls_err = {{0}};
         int loaded = mfl_admission_load(&server->sessions, &tls_err);
+        if (!loaded)
+                loaded = mfl_pages_renew(&server->pages, &tls_err);
         if (loaded)
                 mfl_log(MFL_LOG_ERROR, "reload: %s; the certificates stay as they were", tls_err.text);
         if (server->store)

@@ -25,7 +25,7 @@ enum core_fit mfl_core_fit_compare(const struct mfl_data_info *have, const struc
         return same ? FIT : FIT_CONTENT;
 }
 
-static const struct mfl_data_info *find_offer(const struct core_daemon *daemon, const char *name)
+const struct mfl_data_info *mfl_core_fit_offer(const struct core_daemon *daemon, const char *name)
 {
         for (uint32_t i = 0; i < daemon->info.n_data_sets; i++)
                 if (strcmp(daemon->info.data_sets[i].name, name) == 0)
@@ -33,14 +33,25 @@ static const struct mfl_data_info *find_offer(const struct core_daemon *daemon, 
         return NULL;
 }
 
-/* A job with a program needs that, too. */
+const char *mfl_core_fit_lacks(const struct core_daemon *daemon, const struct core_job *job)
+{
+        char offer[MFL_NAME_BYTES];
+        for (uint32_t i = 0; i < job->spec->n_filters; i++)
+                if (!mfl_core_fit_offer(daemon, mfl_job_filter_offer(job->spec->filters[i], offer)))
+                        return job->spec->filters[i];
+        return NULL;
+}
+
+/* A job with a program or filters needs those, too. */
 const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job)
 {
         char offer[MFL_NAME_BYTES];
         const char *program = job->spec->training.program;
-        if (*program && !find_offer(daemon, mfl_job_program_offer(program, offer)))
+        if (*program && !mfl_core_fit_offer(daemon, mfl_job_program_offer(program, offer)))
                 return NULL;
-        return find_offer(daemon, mfl_job_data_for(job->spec, daemon->info.name, daemon->info.site));
+        if (mfl_core_fit_lacks(daemon, job))
+                return NULL;
+        return mfl_core_fit_offer(daemon, mfl_job_data_for(job->spec, daemon->info.name, daemon->info.site));
 }
 
 static bool has_last_cell(const struct core_job *job)

@@ -22,7 +22,11 @@ struct core_demand {
         const char *what, *kind; /* "hardswish", " layers" */
 };
 
-/* The daemon's data set with the name that the job wants; NULL: it has none. */
+/* What the daemon offers under a name: a data set, a program or a filter; NULL: nothing. */
+const struct mfl_data_info *mfl_core_fit_offer(const struct core_daemon *daemon, const char *name);
+/* The first of the job's filters that the daemon does not offer; NULL: it offers all. */
+const char *mfl_core_fit_lacks(const struct core_daemon *daemon, const struct core_job *job);
+/* The daemon's data set with the name that the job wants; NULL: it has none, or lacks a program or filter of the job. */
 const struct mfl_data_info *mfl_core_fit_find(const struct core_daemon *daemon, const struct core_job *job);
 enum core_fit mfl_core_fit_compare(const struct mfl_data_info *have, const struct core_job *job);
 struct core_demand mfl_core_fit_demand(const struct core_job *job);

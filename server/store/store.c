@@ -129,6 +129,9 @@ static const char *const schema_steps[] = {
         "ALTER TABLE rounds ADD COLUMN choice TEXT NOT NULL DEFAULT '';"
         /* NULL: no measures beside the loss and the accuracy. */
         "ALTER TABLE rounds ADD COLUMN measures BLOB;"
+        /* Metrics of plug-ins: names, and doubles; NULL: none. */
+        "ALTER TABLE rounds ADD COLUMN metric_names TEXT;"
+        "ALTER TABLE rounds ADD COLUMN metrics BLOB;"
         "CREATE TABLE round_scores (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " round INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, round)) WITHOUT ROWID;"
         "CREATE TABLE releases (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"

@@ -173,6 +173,7 @@ struct mfl_store_state {
 #define MFL_STORE_STATES_FILE "clients.f32"
 #define MFL_STORE_CHANGES_FILE "deltas.f32" /* server/runtime/changes.h */
 #define MFL_STORE_PLUGIN_FILE "plugin.mark" /* server/strategy/plugin.h */
+#define MFL_STORE_METRIC_FILE "metric.mark"
 struct mfl_store_states {
         uint32_t n;
         struct mfl_store_state *v;
@@ -195,6 +196,7 @@ struct mfl_store_round {
         const struct mfl_store_states
                 *states;                     /* for the commit: the states that the round wrote; NULL: none */
         char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
+        struct mfl_metrics metrics;
         const void *scores; /* for commit alone: bytes that the store keeps as long as `file`; NULL: none */
         size_t scores_bytes;
 };

@@ -129,7 +129,7 @@ int mfl_store_check_job(struct mfl_store *store, const char *id, struct mfl_erro
         "committed_ms, file, "                                                                               \
         "file_sha256, file_bytes, kept, bytes_up_alone, bytes_down_alone, "                                  \
         "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
-        "states_lost, choice, measures"
+        "states_lost, choice, measures, metric_names, metrics"
 
 /* store_arrivals.c, in a transaction: the new job has the rounds of the old one up to that one, and its checkpoint. */
 int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,

@@ -37,6 +37,16 @@ static size_t write_measures(const struct mfl_measures *measures,
         return sizeof head + sizeof measures->v;
 }
 
+static void read_metrics(struct mfl_db_row *row, int column, struct mfl_metrics *ret_metrics)
+{
+        struct mfl_metrics metrics = {0};
+        size_t bytes = MFL_MIN(mfl_db_bytes(row, column + 1), sizeof metrics.v);
+        mfl_strcpy(metrics.names, sizeof metrics.names, mfl_db_text(row, column));
+        mfl_db_blob(row, column + 1, metrics.v, bytes);
+        metrics.n = (uint32_t)(bytes / sizeof metrics.v[0]);
+        *ret_metrics = metrics;
+}
+
 static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
 {
         *round = (struct mfl_store_round){
@@ -82,6 +92,8 @@ static void read_round(struct mfl_db_row *row, struct mfl_store_round *round)
         mfl_db_blob(row, 20, round->file.sha256, sizeof round->file.sha256);
         mfl_strcpy(round->frozen.name, sizeof round->frozen.name, mfl_db_text(row, 25));
         mfl_strcpy(round->choice, sizeof round->choice, mfl_db_text(row, 33));
+        if (!mfl_db_is_null(row, 35))
+                read_metrics(row, 35, &round->metrics);
         mfl_db_blob(row, 26, round->frozen.sha256, sizeof round->frozen.sha256);
 }
 
@@ -95,8 +107,10 @@ static int insert_round(
                 "INSERT OR REPLACE INTO rounds (job, " MFL_STORE_ROUND_COLUMNS
                 ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, "
                 "?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, 1, ?24, ?25, ?26, "
-                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35, ?36)",
-                "tiiiddddiiiiiiiibiiitbiiitbidiiiiitb", id, (int64_t)rec->round, (int64_t)rec->attempt,
+                "?27, ?28, ?29, CASE WHEN ?32 THEN ?30 END, CASE WHEN ?32 THEN ?31 END, ?33, ?34, ?35, ?36, "
+                "CASE "
+                "WHEN ?37 <> '' THEN ?37 END, ?38)",
+                "tiiiddddiiiiiiiibiiitbiiitbidiiiiitbtb", id, (int64_t)rec->round, (int64_t)rec->attempt,
                 (int64_t)rec->evaluated, rec->loss, rec->accuracy, rec->train_loss, rec->train_accuracy,
                 (int64_t)rec->eval_samples, (int64_t)rec->samples, (int64_t)rec->weight,
                 (int64_t)rec->clients, (int64_t)rec->clients_rejected, (int64_t)rec->daemons,
@@ -109,7 +123,9 @@ static int insert_round(
                 rec->has_mean_iou ? rec->mean_iou : (double)NAN, (int64_t)rec->virtual_start_us,
                 (int64_t)rec->virtual_end_us, (int64_t)rec->has_virtual, (int64_t)rec->clamped,
                 (int64_t)round->states_lost, round->choice,
-                rec->measures.known ? (const void *)measures : NULL, measures_bytes);
+                rec->measures.known ? (const void *)measures : NULL, measures_bytes, round->metrics.names,
+                round->metrics.n ? (const void *)round->metrics.v : NULL,
+                round->metrics.n * sizeof round->metrics.v[0]);
 }
 
 /* ---- lists of rounds ---- */

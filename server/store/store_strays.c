@@ -163,7 +163,8 @@ static int judge_file(
                                 "SELECT count(*) FROM client_states WHERE job = ?1", "t", id);
                 named = naming;
                 kind = job->goes_on ? MFL_STRAY_REDONE : MFL_STRAY_DROPPED;
-        } else if (!strcmp(file, MFL_STORE_PLUGIN_FILE) || !strcmp(file, MFL_STORE_CHANGES_FILE)) {
+        } else if (!strcmp(file, MFL_STORE_PLUGIN_FILE) || !strcmp(file, MFL_STORE_METRIC_FILE) ||
+                   !strcmp(file, MFL_STORE_CHANGES_FILE)) {
                 named = true;
         } else if (ends_with(file, ".tmp")) {
                 kind = MFL_STRAY_DROPPED;
@@ -189,7 +190,7 @@ static void look_into(const char *path, struct contents *ret_contents)
                 if (is_checkpoint(name))
                         c.checkpoints = true;
                 else if (!strcmp(name, MFL_STORE_STATES_FILE) || !strcmp(name, MFL_STORE_PLUGIN_FILE) ||
-                         !strcmp(name, MFL_STORE_CHANGES_FILE))
+                         !strcmp(name, MFL_STORE_METRIC_FILE) || !strcmp(name, MFL_STORE_CHANGES_FILE))
                         continue;
                 else if (!strcmp(name, "initial.f32"))
                         c.initial = true;

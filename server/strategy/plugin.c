@@ -2,20 +2,16 @@
 /* Strategies that are plug-ins, and jobs' settings for them.
  *
  *   - the objects of the directory are loaded (common/plugin/object.h);
- *   - a job's settings become an array in the order of the plug-in's table;
- *   - a mark beside a job's files counts the rounds in which the server ended.
+ *   - a job's settings become an array in the order of the plug-in's table.
  *
  * Fails: an object that the loader refuses; a job whose plug-in is not there, or does not take its settings. */
 #include "server/strategy/plugin.h"
 
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <unistd.h>
 
-#include "common/base/log.h"
 #include "common/plugin/object.h"
 #include "include/mfl/strategy.h"
+#include "server/strategy/metric.h"
 
 _Static_assert(MFL_PLUGIN_NUMBERS_MAX == MFL_PLUGIN_SETTINGS_MAX, "a job can set all");
 _Static_assert(MFL_STRATEGY_STATE_MAX == MFL_STRATEGY_STATES_MAX, "each state is kept");
@@ -90,7 +86,7 @@ static void make_ops(struct plugin *plugin, const struct mfl_plugin_object *obje
 
 int mfl_plugins_open(const char *dir, struct mfl_plugins **ret_plugins, struct mfl_error *err)
 {
-        const struct mfl_plugin_kind *const kinds[] = {&kind};
+        const struct mfl_plugin_kind *const kinds[] = {&kind, &mfl_metric_kind};
         struct mfl_plugins *plugins = mfl_calloc(1, sizeof *plugins);
         if (!plugins)
                 return mfl_fail_memory(err, sizeof *plugins, "plug-ins");
@@ -99,7 +95,8 @@ int mfl_plugins_open(const char *dir, struct mfl_plugins **ret_plugins, struct m
         if (!r && n && !(plugins->v = mfl_calloc(n, sizeof *plugins->v)))
                 r = mfl_fail_memory(err, n * sizeof *plugins->v, "plug-ins");
         for (uint32_t i = 0; i < n && !r; i++)
-                make_ops(&plugins->v[i], &plugins->objects.v[i]);
+                if (plugins->objects.v[i].kind == &kind)
+                        make_ops(&plugins->v[i], &plugins->objects.v[i]);
         if (r)
                 mfl_plugins_close(plugins);
         else
@@ -122,8 +119,9 @@ int mfl_plugins_resolve(const struct mfl_plugins *plugins, struct mfl_job *spec,
 {
         struct mfl_plugin_spec *wanted = &spec->aggregation.plugin;
         char names[512];
-        if (spec->aggregation.strategy != MFL_STRATEGY_PLUGIN)
-                return 0;
+        int r = mfl_metrics_resolve(&plugins->objects, spec, err);
+        if (r || spec->aggregation.strategy != MFL_STRATEGY_PLUGIN)
+                return r;
         const struct mfl_plugin_object *object =
                 mfl_plugin_object_find(&plugins->objects, &kind, wanted->name);
         if (!object)
@@ -135,7 +133,7 @@ int mfl_plugins_resolve(const struct mfl_plugins *plugins, struct mfl_job *spec,
         for (uint32_t i = 0; i < plugin->table->n_settings; i++)
                 wanted->values[i] = plugin->table->settings[i].standard;
         for (uint32_t i = 0; i < wanted->settings.n; i++) {
-                int r = mfl_plugin_set_number(plugin->table->settings, plugin->table->n_settings,
+                r = mfl_plugin_set_number(plugin->table->settings, plugin->table->n_settings,
                         plugin->table->name, "aggregation.plugin.settings", wanted->settings.v[i].name,
                         wanted->settings.v[i].value, wanted->values, err);
                 if (r)
@@ -150,32 +148,4 @@ void mfl_plugins_describe(const struct mfl_job *spec, char *text, size_t bytes)
         const struct plugin *plugin = plugin_of(spec);
         mfl_snprintf(text, bytes, "plug-in %s %.40s, sha256 %s", plugin->table->name, plugin->table->version,
                 plugin->object->digest);
-}
-
-/* ---- crashes ---- */
-
-int mfl_plugin_mark(const char *path, uint32_t round, const char *name, struct mfl_error *err)
-{
-        uint32_t before = 0, crashes = 0;
-        FILE *file = fopen(path, "re");
-        if (file && (fscanf(file, "%u %u", &before, &crashes) != 2 || before != round))
-                crashes = 0;
-        if (file)
-                fclose(file);
-        if (crashes >= MFL_PLUGIN_CRASHES_MAX)
-                return mfl_fail(err, MFL_INVALID,
-                        "plug-in %s: the server ended %u times in it; mend the plug-in and clone the job",
-                        name, crashes);
-        /* Where the disk is full, a crash is not counted, and the round goes on. */
-        file = fopen(path, "we");
-        if (!file || fprintf(file, "%u %u\n", round, crashes + 1) < 0)
-                mfl_log(MFL_LOG_WARN, "plug-in %s: %s can't be written: %s", name, path, strerror(errno));
-        if (file)
-                fclose(file);
-        return 0;
-}
-
-void mfl_plugin_unmark(const char *path)
-{
-        unlink(path);
 }

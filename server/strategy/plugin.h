@@ -3,29 +3,21 @@
  *
  * They are loaded once, when the server starts, and stay. A file that others than root and the server's user may write, that has
  * another ABI, or whose table is wrong, ends the start with its name: a server that ran without a plug-in would let its jobs wait.
- *
- * A plug-in's crash is the server's. So that one job can't keep the server from starting, each call is noted in a file of the job's
- * (its mark), which is removed when the round is applied: whoever finds the mark counts a crash. */
+ */
 #ifndef MFL_SERVER_STRATEGY_PLUGIN_H
 #define MFL_SERVER_STRATEGY_PLUGIN_H
 
 #include "server/strategy/strategy.h"
-
-#define MFL_PLUGIN_CRASHES_MAX 3u
 
 struct mfl_plugins;
 
 /* The objects *.so of the directory, by name; "": none. MFL_INVALID with text. Once, before any thread. */
 int mfl_plugins_open(const char *dir, struct mfl_plugins **ret_plugins, struct mfl_error *err);
 void mfl_plugins_close(struct mfl_plugins *plugins); /* NULL is fine */
-/* Sets spec->aggregation.plugin.ops and values; nothing if the job's strategy is no plug-in. MFL_NOT_FOUND: it is not loaded, and
- * the text has the names of those that are. MFL_INVALID: its settings are wrong. */
+/* Sets spec->aggregation.plugin.ops and values, if the job's strategy is a plug-in, and what its metrics need (metric.h). MFL_NOT_FOUND: one
+ * is not loaded, and the text has the names of those that are. MFL_INVALID: its settings are wrong. */
 int mfl_plugins_resolve(const struct mfl_plugins *plugins, struct mfl_job *spec, struct mfl_error *err);
 /* "sign-momentum 1.0, sha256 0123...", of a resolved job. */
 void mfl_plugins_describe(const struct mfl_job *spec, char *text, size_t bytes);
-
-/* Before and after a round is applied. begin: MFL_INVALID if the server has ended in this round so many times already. */
-int mfl_plugin_mark(const char *path, uint32_t round, const char *name, struct mfl_error *err);
-void mfl_plugin_unmark(const char *path);
 
 #endif

@@ -31,6 +31,9 @@ void mfl_view_round(const struct mfl_store_round *round, Mfl__RoundInfo *ret_inf
         out.clients_evaluated = measures->clients;
         out.n_client_bins = measures->clients ? MFL_SCORE_BINS : 0;
         out.client_bins = (uint32_t *)measures->bins;
+        out.metrics = (char *)round->metrics.names;
+        out.n_metric_values = round->metrics.n;
+        out.metric_values = (double *)round->metrics.v;
         out.samples = record->samples;
         out.clients = record->clients;
         out.clients_rejected = record->clients_rejected;

@@ -29,6 +29,7 @@ enum act_kind {
         ACT_CLONE,
         ACT_STOP,
         ACT_STOP_AFTER_ROUND,
+        ACT_DELETE,
         ACT_MODEL,
         ACT_REGISTRY,
         ACT_VALIDATIONS,
@@ -64,6 +65,7 @@ static const struct {
         {"/api/jobs/*/clone", true, ACT_CLONE},
         {"/api/jobs/*/stop", true, ACT_STOP},
         {"/api/jobs/*/stop-after-round", true, ACT_STOP_AFTER_ROUND},
+        {"/api/jobs/*/delete", true, ACT_DELETE},
         {"/api/jobs/*/model/+", false, ACT_MODEL},
         {"/api/models", false, ACT_REGISTRY},
         {"/api/validations", false, ACT_VALIDATIONS},
@@ -284,16 +286,29 @@ static void log_in(struct mfl_pages *pages, const struct mfl_http_act *act)
         char cookie[MFL_LOGIN_SECRET_BYTES], text[256];
         struct mfl_error err;
         uint64_t now = mfl_loop_now(pages->loop);
-        int r = mfl_logins_take(pages->logins, act->body ? act->body : "", now, cookie, &login, &err);
+        char code[MFL_LOGIN_SECRET_BYTES];
+        bool certified = *act->visitor && !act->n; /* no code: the certificate that the browser has shown */
+        int r = 0;
+        if (certified)
+                r = mfl_logins_issue(
+                        pages->logins, act->visitor, act->roles, MFL_LOGIN_SECONDS, now, code, &err);
+        if (!r)
+                r = mfl_logins_take(pages->logins,
+                        certified   ? code
+                        : act->body ? act->body
+                                    : "",
+                        now, cookie, &login, &err);
         if (r < 0)
                 mfl_loop_fatal(pages->loop, r, &err);
         if (r) {
-                note_wrong_code(pages, act, now);
-                answer_error(pages, act->id, 401, err.text);
+                if (!certified)
+                        note_wrong_code(pages, act, now);
+                answer_error(pages, act->id, certified ? 503 : 401, err.text);
                 return;
         }
         set_cookie(pages, cookie, (login->until_ms - now) / 1000, text, sizeof text);
-        note(pages, act, login->who, "login", "done", "by a browser");
+        note(pages, act, login->who, "login", "done",
+                certified ? "by a browser, with a certificate" : "by a browser");
         answer_login(pages, act->id, login, text);
 }
 
@@ -415,11 +430,12 @@ static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, con
         Mfl__CloneJob clone = MFL__CLONE_JOB__INIT;
         Mfl__StopJob stop = MFL__STOP_JOB__INIT;
         Mfl__StopAfterRound after = MFL__STOP_AFTER_ROUND__INIT;
+        Mfl__DeleteJob gone = MFL__DELETE_JOB__INIT;
         envelope.request = act->id;
         submit.text = act->body ? act->body : "";
         submit.file = "job.yaml";
         submit.token = clone.token = (char *)(uintptr_t)act->token;
-        clone.job = stop.job = after.job = job;
+        clone.job = stop.job = after.job = gone.job = job;
         switch (kind) {
         case ACT_SUBMIT:
                 envelope.body_case = MFL__ENVELOPE__BODY_SUBMIT;
@@ -432,6 +448,10 @@ static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, con
         case ACT_STOP:
                 envelope.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
                 envelope.stop_job = &stop;
+                break;
+        case ACT_DELETE:
+                envelope.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
+                envelope.delete_job = &gone;
                 break;
         default:
                 envelope.body_case = MFL__ENVELOPE__BODY_STOP_AFTER_ROUND;
@@ -477,6 +497,12 @@ void mfl_act(struct mfl_pages *pages, const struct mfl_http_act *act)
         }
         const struct mfl_login *found =
                 mfl_logins_find(pages->logins, act->cookie, mfl_loop_now(pages->loop));
+        if (!found && kind == ACT_WHO && *act->visitor) {
+                answer_json(pages, act->id, 401,
+                        json_pack("{ss ss}", "error", "nobody is logged in", "certificate", act->visitor),
+                        NULL);
+                return;
+        }
         if (!found) {
                 answer_error(pages, act->id, 401,
                         *act->cookie ? "this login has ended: mfl login issue makes a code for another one"

@@ -213,6 +213,7 @@ function measured(job) {
   for (const [name, key] of [['Macro F1', 'macro_f1'], ['MAE', 'mae'], ['RMSE', 'rmse'], ['R2', 'r2'], ['Backdoor success', 'backdoor']]) {
     if (Number.isFinite(r[key])) rows.push([name, fixed(r[key], 4)]);
   }
+  for (const [name, value] of Object.entries(r.metrics || {})) rows.push([`Metric ${name}`, Number.isFinite(value) ? fixed(value, 4) : '-']);
   return rows;
 }
 

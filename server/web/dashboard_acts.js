@@ -4,7 +4,7 @@
 'use strict';
 
 const LOGIN_EVERY_MS = 60000;
-const login = { now: null, changed: [] };
+const login = { now: null, certificate: null, changed: [] };
 const pageOfLogin = location.pathname === '/login';
 
 // Throws what the server says.
@@ -25,14 +25,26 @@ function setLogin(now) {
     box.replaceChildren(el('span', {}, `${now.who} (${now.may_change ? 'may change' : 'only looks'}) `), out);
   } else {
     box.replaceChildren(el('a', { href: '/login' }, 'Log in'));
+    if (login.certificate) box.append(' ', certificateButton());
   }
   login.changed.forEach((f) => f());
+}
+
+// The certificate that the browser has shown to the server; no code is needed.
+function certificateButton() {
+  const button = el('button', { type: 'button', id: 'by-certificate' }, `Log in as ${login.certificate}`);
+  button.addEventListener('click', () => tell('/api/login', '', 'login').then((now) => {
+    setLogin(now);
+    if (pageOfLogin) location.replace('/');
+  }).catch((e) => button.after(' ' + e.message)));
+  return button;
 }
 
 async function askLogin() {
   if (document.hidden && login.now) return;
   const answer = await fetch('/api/login', { cache: 'no-store', signal: AbortSignal.timeout(8000) });
-  const now = answer.ok ? await answer.json() : null;
+  const data = await answer.json(), now = answer.ok ? data : null;
+  login.certificate = data.certificate || null;
   if (!login.now !== !now || !document.getElementById('who').firstChild || (now && now.csrf !== login.now.csrf)) setLogin(now);
 }
 
@@ -109,7 +121,8 @@ function actsSection(id) {
   const make = (name, verb, done) => {
     const button = el('button', { type: 'button', 'data-act': verb }, name);
     button.addEventListener('click', async () => {
-      if (verb === 'stop' && !confirm(`Stop ${id} now? The round that it works on is lost.`)) return;
+      const asked = { stop: `Stop ${id} now? The round that it works on is lost.`, delete: `Delete ${id}, its rounds and its models for good?` }[verb];
+      if (asked && !confirm(asked)) return;
       button.disabled = true;
       setText(said, '');
       try {
@@ -124,14 +137,16 @@ function actsSection(id) {
   const say = (answer) => setText(said, answer.done);
   const stop = make('Stop', 'stop', say), after = make('Stop after this round', 'stop-after-round', say);
   const clone = make('Clone', 'clone', ({ job }) => said.replaceChildren(el('a', { href: '/jobs/' + job }, job), ' was submitted'));
+  const drop = make('Delete', 'delete', () => location.replace('/'));
   const show = () => {
     const ended = ['done', 'failed', 'stopped'].includes(state);
     node.hidden = !login.now;
     bar.hidden = !login.now || !login.now.may_change;
     stop.hidden = after.hidden = ended;
+    drop.hidden = !ended;
     loads.hidden = !kept;
   };
-  bar.append(stop, after, clone);
+  bar.append(stop, after, clone, drop);
   login.changed.push(show);
   show();
   return {

@@ -244,6 +244,12 @@ static enum MHD_Result begin(struct mfl_http *http, struct MHD_Connection *conne
         if (http->loopback && host && !host_is_ours(host) && !host_is_named(http, host))
                 return send_line(http, connection, MHD_HTTP_FORBIDDEN,
                         "this port can be reached as localhost or by an address, not by another name");
+        struct mfl_tls_identity visitor = {0};
+        bool known = http->tls && mfl_http_visitor(http, connection, &visitor);
+        if (http->tls && http->options.certificates && !known && strcmp(path, "/healthz") &&
+                strcmp(path, "/readyz"))
+                return send_line(http, connection, MHD_HTTP_FORBIDDEN,
+                        "this port shows nothing without a certificate of a viewer, an operator or an admin");
         if (post && (why = mfl_http_judge_post(http, connection, path, &status)))
                 return send_line(http, connection, status, why);
         struct mfl_http_ask *ask = mfl_calloc(1, sizeof *ask);
@@ -252,8 +258,15 @@ static enum MHD_Result begin(struct mfl_http *http, struct MHD_Connection *conne
         ask->connection = connection;
         ask->state = post ? ASK_BODY : ASK_BEGUN;
         *con_cls = ask;
-        bool act = http->options.acts && http->options.acts(path, post);
-        return !act || mfl_http_begin_act(http, ask, path, post) ? MHD_YES : MHD_NO;
+        if (!http->options.acts || !http->options.acts(path, post))
+                return MHD_YES;
+        if (!mfl_http_begin_act(http, ask, path, post))
+                return MHD_NO;
+        if (known) {
+                mfl_strcpy(ask->act->visitor, sizeof ask->act->visitor, visitor.name);
+                ask->act->roles = visitor.roles;
+        }
+        return MHD_YES;
 }
 
 static const struct mfl_asset *find_asset(const struct mfl_http *http, const char *path)
@@ -477,15 +490,18 @@ static int open_socket(struct mfl_http *http, int *ret_fd, struct mfl_error *err
 static int start_daemon(struct mfl_http *http, int fd, struct mfl_error *err)
 {
         sigset_t all, old;
+        struct MHD_OptionItem tls[5];
+        mfl_http_tls_options(http->tls, tls);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
-        http->daemon = MHD_start_daemon(
-                MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
-                on_request, http, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd, MHD_OPTION_CONNECTION_LIMIT,
-                (unsigned)HTTP_CONNECTIONS_MAX, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES_MAX,
-                MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SILENCE_SECONDS, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-                MHD_OPTION_NOTIFY_COMPLETED, on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
-                http, MHD_OPTION_END);
+        http->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME |
+                                                MHD_USE_ITC | (http->tls ? MHD_USE_TLS : 0u),
+                0, NULL, NULL, on_request, http, MHD_OPTION_LISTEN_SOCKET, (MHD_socket)fd,
+                MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS_MAX,
+                MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)REQUEST_BYTES_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                (unsigned)SILENCE_SECONDS, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED,
+                on_completed, http, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_ARRAY, tls,
+                MHD_OPTION_END);
         pthread_sigmask(SIG_SETMASK, &old, NULL);
         if (http->daemon)
                 return 0;
@@ -498,6 +514,7 @@ static void free_http(struct mfl_http *http)
         mfl_assert(!http->peers && !http->wanted && !http->parked && !http->to_do && !http->doing);
         for (size_t i = 0; i < HTTP_CACHE_PAGES; i++)
                 mfl_http_page_unref(http->cache[i].page);
+        mfl_http_tls_free(http->tls);
         pthread_mutex_destroy(&http->lock);
         free(http);
 }
@@ -513,7 +530,10 @@ int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_
         http->options.fresh_ms = options->fresh_ms ? options->fresh_ms : 1000;
         mfl_strcpy(http->unready, sizeof http->unready, "starting");
         pthread_mutex_init(&http->lock, NULL);
-        int r = open_socket(http, &fd, err);
+        int r = options->tls ? mfl_http_tls_read(options->tls, NULL, &http->tls, err) : 0;
+        http->options.tls = NULL;
+        if (!r)
+                r = open_socket(http, &fd, err);
         if (r) {
                 free_http(http);
                 return r;
@@ -539,6 +559,11 @@ int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_
 const char *mfl_http_address(const struct mfl_http *http)
 {
         return http->address;
+}
+
+int mfl_http_renew(struct mfl_http *http, const struct mfl_tls_files *files, struct mfl_error *err)
+{
+        return http->tls ? mfl_http_tls_read(files, http->tls, &http->tls, err) : 0;
 }
 
 bool mfl_http_is_loopback(const struct mfl_http *http)

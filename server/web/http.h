@@ -21,7 +21,11 @@
  * A POST needs the header X-MFL-CSRF, which no page of another origin can send, and a body of at most MFL_HTTP_BODY_MAX; a browser
  * that says that another site has sent it (Sec-Fetch-Site) is refused before its body is read. At most 8 bodies are in memory.
  *
- * http_absent.c replaces this in a build without libmicrohttpd.
+ * TLS (options.tls): the port shows the server's certificate, TLS 1.3. It asks visitors for one, too. Whoever shows one of tls_ca with the role
+ * viewer, operator or admin is named to acts; with `certificates`, all other visitors see /healthz and /readyz alone. The handshake is
+ * GnuTLS's, as libmicrohttpd's is; which certificates are good is decided as for all other connections (proto/tls/tls_sign.h).
+ *
+ * http_absent.c replaces this in a build without libmicrohttpd, and http_tls_absent.c the TLS in one without GnuTLS.
  */
 #ifndef MFL_SERVER_WEB_HTTP_H
 #define MFL_SERVER_WEB_HTTP_H
@@ -29,6 +33,7 @@
 #include <uv.h>
 
 #include "common/base/base.h"
+#include "proto/tls/tls.h"
 
 struct mfl_http;
 
@@ -49,7 +54,10 @@ struct mfl_http_act {
         char path[MFL_HTTP_PATH_BYTES];
         char cookie[80]; /* the value of options.cookie */
         char csrf[80], token[64], address[64];
-        char *body; /* of a POST: n bytes, terminated; NULL: it is empty */
+        char visitor
+                [MFL_TLS_NAME_BYTES]; /* the CN of the certificate that the visitor has shown; "": none that counts */
+        uint32_t roles;               /* MFL_TLS_ROLE_..., of that certificate */
+        char *body;                   /* of a POST: n bytes, terminated; NULL: it is empty */
         size_t n;
 };
 
@@ -65,8 +73,10 @@ struct mfl_http_result {
 };
 
 struct mfl_http_options {
-        const char *address; /* HOST:PORT; port 0: any free one */
-        bool anywhere;       /* allow addresses other than loopback */
+        const char *address;             /* HOST:PORT; port 0: any free one */
+        bool anywhere;                   /* allow addresses other than loopback */
+        const struct mfl_tls_files *tls; /* borrowed for the call; NULL: without TLS */
+        bool certificates;               /* with TLS: visitors without a certificate see nothing */
         uv_loop_t *loop;
         const struct mfl_asset *assets; /* n_assets, static */
         size_t n_assets;
@@ -92,6 +102,8 @@ struct mfl_http_options {
 int mfl_http_open(const struct mfl_http_options *options, struct mfl_http **ret_http, struct mfl_error *err);
 const char *mfl_http_address(const struct mfl_http *http); /* "127.0.0.1:7434" */
 bool mfl_http_is_loopback(const struct mfl_http *http);
+/* Reads the files of TLS again; connections that are open keep theirs. MFL_INVALID: the old ones stay. Without TLS nothing. Loop thread. */
+int mfl_http_renew(struct mfl_http *http, const struct mfl_tls_files *files, struct mfl_error *err);
 /* Loop thread, from here on. unwell, unready: NULL, or the reason. Until the first beat the server counts as
  * well and not ready ("starting"). Also closes connections that are too old. */
 void mfl_http_beat(struct mfl_http *http, const char *unwell, const char *unready);

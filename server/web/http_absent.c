@@ -19,6 +19,11 @@ const char *mfl_http_address(const struct mfl_http *http)
         return "";
 }
 
+int mfl_http_renew(struct mfl_http *http, const struct mfl_tls_files *files, struct mfl_error *err)
+{
+        return 0;
+}
+
 bool mfl_http_is_loopback(const struct mfl_http *http)
 {
         return true;

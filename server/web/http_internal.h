@@ -53,6 +53,20 @@ struct mfl_http_ask {
         size_t capacity;            /* of act->body */
 };
 
+/* http_tls.c, the only file that uses GnuTLS. Certificates and what they are compared with: the newest, and before them those that
+ * connections may still use. */
+struct mfl_http_tls;
+/* Takes `before`, unless it fails. */
+int mfl_http_tls_read(const struct mfl_tls_files *files, struct mfl_http_tls *before,
+        struct mfl_http_tls **ret_tls, struct mfl_error *err);
+void mfl_http_tls_free(struct mfl_http_tls *tls); /* NULL is fine; when the daemon has stopped */
+/* What libmicrohttpd is started with: room for 5 rows, the last of which is MHD_OPTION_END. Sets the certificates that handshakes use. */
+struct MHD_OptionItem;
+void mfl_http_tls_options(struct mfl_http_tls *tls, struct MHD_OptionItem *ret_items);
+/* HTTP thread. False: the visitor has shown none, or it does not count. */
+bool mfl_http_visitor(
+        struct mfl_http *http, struct MHD_Connection *connection, struct mfl_tls_identity *ret_visitor);
+
 /* A connection, with a duplicate of its descriptor, so that shutting it down can't race with its close. */
 struct mfl_http_peer {
         struct mfl_http_peer *next, **prev_next;
@@ -69,6 +83,7 @@ struct mfl_http {
         struct MHD_Daemon *daemon;
         char address[300];
         bool loopback;
+        struct mfl_http_tls *tls; /* loop thread; set at start; NULL: without TLS */
         uv_async_t wakeup;
         uv_timer_t batch;
         unsigned handles; /* of libuv, not closed yet */

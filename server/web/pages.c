@@ -7,6 +7,7 @@
 #include "server/access/logins.h"
 #include "server/jobs/partition.h"
 #include "server/jobs/scores.h"
+#include "server/session/admission.h"
 #include "server/web/acts.h"
 #include "server/web/contents.h"
 #include "server/web/dashboard.h"
@@ -283,7 +284,8 @@ static int take_url(struct mfl_pages *pages, struct mfl_error *err)
 static void set_names(struct mfl_pages *pages)
 {
         const char *address = mfl_http_address(pages->http);
-        bool tls = !strncmp(pages->config->http_url, "https:", 6);
+        bool tls = *pages->config->http_url ? !strncmp(pages->config->http_url, "https:", 6)
+                                            : pages->config->http_tls != MFL_HTTP_TLS_OFF;
         mfl_snprintf(pages->logins->url, sizeof pages->logins->url, "%s://%s/login", tls ? "https" : "http",
                 *pages->host ? pages->host : address);
         mfl_snprintf(pages->cookie, sizeof pages->cookie, "%smfl-login%.8s", tls ? "__Host-" : "",
@@ -297,8 +299,12 @@ int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
         if (!wanted)
                 return 0;
         mfl_assert(pages->observed->timeline);
+        const struct mfl_tls_files files = mfl_admission_files(pages->config);
+        enum mfl_http_tls_kind tls = (enum mfl_http_tls_kind)pages->config->http_tls;
         struct mfl_http_options options = {.address = address,
-                .anywhere = pages->config->insecure_http,
+                .anywhere = pages->config->insecure_http || tls == MFL_HTTP_TLS_CERTIFICATES,
+                .tls = tls ? &files : NULL,
+                .certificates = tls == MFL_HTTP_TLS_CERTIFICATES,
                 .loop = &pages->loop->uv,
                 .assets = mfl_dashboard_assets,
                 .n_assets = mfl_dashboard_n_assets,
@@ -315,11 +321,18 @@ int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
         if (r)
                 return r;
         set_names(pages);
-        mfl_log(MFL_LOG_INFO, "metrics and dashboard on http://%s/", mfl_http_address(pages->http));
-        if (!mfl_http_is_loopback(pages->http))
+        mfl_log(MFL_LOG_INFO, "metrics and dashboard on http%s://%s/", tls ? "s" : "",
+                mfl_http_address(pages->http));
+        if (!mfl_http_is_loopback(pages->http) && tls != MFL_HTTP_TLS_CERTIFICATES)
                 mfl_log(MFL_LOG_WARN, "http: anyone who can reach %s sees jobs and daemons (insecure_http)",
                         mfl_http_address(pages->http));
         return 0;
+}
+
+int mfl_pages_renew(struct mfl_pages *pages, struct mfl_error *err)
+{
+        const struct mfl_tls_files files = mfl_admission_files(pages->config);
+        return pages->http ? mfl_http_renew(pages->http, &files, err) : 0;
 }
 
 void mfl_pages_ready(struct mfl_pages *pages)

@@ -32,6 +32,8 @@ struct mfl_pages {
 
 /* Opens the HTTP port if the configuration has one. MFL_INVALID: its address can't be used as it is given. */
 int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err);
+/* Reads the files of TLS again. MFL_INVALID: the old ones stay. */
+int mfl_pages_renew(struct mfl_pages *pages, struct mfl_error *err);
 /* From now on /readyz says yes. */
 void mfl_pages_ready(struct mfl_pages *pages);
 /* From a timer: the loop turns, and how the server does. */

@@ -269,22 +269,34 @@ static void describe_offered(const struct mfl_core *core, char *text, int at)
         }
 }
 
+/* "no daemon that has the program pets (programs in client.yaml) and data set x is connected" */
+static int describe_wanted(const struct mfl_job *spec, char *text)
+{
+        bool own = mfl_job_owns_data(spec);
+        const char *sep = " that has the ";
+        int at = mfl_snprintf(text, MFL_REASON_BYTES, "no daemon");
+        if (mfl_job_has_program(spec)) {
+                at = add_text(
+                        text, at, "%sprogram %s (programs in client.yaml)", sep, spec->training.program);
+                sep = " and the ";
+        }
+        for (uint32_t i = 0; i < spec->n_filters; i++) {
+                at = add_text(text, at, "%sfilter %s (filters in client.yaml)", sep, spec->filters[i]);
+                sep = " and the ";
+        }
+        if (!own)
+                at = add_text(text, at, "%sdata set %s", *sep && sep[1] == 't' ? " with " : " and ",
+                        spec->data.name);
+        return add_text(text, at, " is connected");
+}
+
 void mfl_core_data_lack(
         const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
 {
         struct count count = {0};
         count_daemons(core, job, &count);
         if (!count.n) {
-                const struct mfl_job *spec = job->spec;
-                bool own = mfl_job_owns_data(spec);
-                int at = mfl_job_has_program(spec)
-                                 ? mfl_snprintf(ret_text, MFL_REASON_BYTES,
-                                           "no daemon that has the program %s (programs in client.yaml)%s%s "
-                                           "is connected",
-                                           spec->training.program, own ? "" : " and data set ",
-                                           own ? "" : spec->data.name)
-                                 : mfl_snprintf(ret_text, MFL_REASON_BYTES,
-                                           "no daemon with data set %s is connected", spec->data.name);
+                int at = describe_wanted(job->spec, ret_text);
                 if (core->n_daemons <= CORE_COUNT_MAX)
                         describe_offered(core, ret_text, at);
                 return;

@@ -116,6 +116,42 @@ def test_the_example_does_what_it_says(cluster, plugins):
     assert any(length > 0.02 for length in moved[1].values())
 
 
+def test_a_filter_that_jobs_ask_for(cluster, plugins):
+    """Only the job that names it is changed; a job that names a filter that is always used changes nothing by it."""
+    site, plain = Site(cluster, plugins, [{**use('scale', b=0), 'when': 'asked'}, use('nothing')]), cluster(1)
+    assert site.c.run_job(**JOB)[1] == plain.run_job(**JOB)[1]
+    assert site.c.run_job(**JOB, filters=['nothing'])[1] == plain.digests('j-000001')
+    job = site.c.run_job(**JOB, filters=['scale'], checkpoints={'keep': 9})[0]
+    first, last = params(site.c, job, 1), params(site.c, job, 3)
+    assert all(np.array_equal(first[name], last[name]) for name in first)
+    assert 'filter scale' in site.c.mfl('logs', job).stdout and 'filter scale' not in site.c.mfl('logs', 'j-000001').stdout
+    names = [s['name'] for s in json.loads(site.c.mfl('daemons', '--json').stdout)['daemons'][0]['data_sets']]
+    assert 'filter:scale' in names and 'filter:nothing' in names
+    refused = site.c.mfl('submit', site.c.write('job.yaml', h.job_text(**JOB, filters=['other'])), status=None).stderr
+    assert 'filters: none of the 1 daemons that are connected has the filter other (filters in client.yaml)' in refused
+
+
+def test_a_job_waits_for_a_daemon_with_its_filter(cluster, plugins):
+    c = cluster(0)
+    job = c.submit(**JOB, filters=['scale'])
+    c.start_daemon('plain')
+    c.wait_daemons(1)
+    c.wait_info(job, lambda i: 'no daemon that has the filter scale (filters in client.yaml)' in str(i['reason']), 30, 'the reason')
+    config = c.write('client.yaml', h.yaml_of({'plugins': plugins, 'filters': [{**use('scale', b=1), 'when': 'asked'}]}))
+    c.start_daemon('d1', workers=2, more=['--config', config])
+    c.wait_job(job)
+    assert c.digests(job) == cluster(1).run_job(**JOB)[1]
+
+
+@pytest.mark.parametrize('key,text', [
+    ('filters: []', 'expected a list of 1 to 8 names'), ('filters: [a, a]', 'a appears twice'), ('filters: scale', 'expected a list of 1 to 8'),
+    ('filters: [%s]' % ('a' * 57), 'has at most 56 letters'), ('filters: [A]', 'must be the name of a plug-in')])
+def test_filters_of_a_job_that_are_no_list_of_names(tmp_path, key, text):
+    path = tmp_path / 'job.yaml'
+    path.write_text(h.job_text(**JOB) + key + '\n')
+    assert text in h.mfl('check', str(path), status=5).stderr
+
+
 def test_an_update_that_a_filter_rejects(cluster, plugins):
     site = Site(cluster, plugins, [use('reject', a=3)])
     job = site.c.run_job(**JOB)[0]

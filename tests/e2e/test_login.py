@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import socket
+import ssl
 import struct
 
 import pytest
@@ -219,6 +220,70 @@ def test_a_proxys_name_and_tls(tmp_path):
             assert server.wait(10) == 78 and 'http_url' in server.log()
 
 
+class Visitor:
+    """Of a port with TLS, with the certificate of a name, or with none."""
+
+    def __init__(self, c, name=None):
+        self.c, self.context = c, ssl.create_default_context(cafile=c.ca.ca)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if name:
+            self.context.load_cert_chain(*c.ca.pairs[name])
+
+    def ask(self, path, method='GET', body=None, headers=None):
+        connection = http.client.HTTPSConnection(address_of(self.c).replace('127.0.0.1', 'localhost'), timeout=20, context=self.context)
+        try:
+            connection.request(method, path, body, headers or {})
+            answer = connection.getresponse()
+            data = answer.read()
+            return answer.status, answer.headers, json.loads(data) if answer.headers['Content-Type'] == 'application/json' else data
+        finally:
+            connection.close()
+
+
+@pytest.mark.parametrize('kind', ['server', 'certificates'])
+def test_tls_of_the_port(people, tmp_path, kind):
+    """People log in with the certificates of their browsers; with `certificates` nobody else sees anything."""
+    ca = people.ca
+    with TlsCluster(tmp_path, ca, http='127.0.0.1:0', http_tls=kind) as c:
+        c.start_server()
+        ann, vic, stranger, daemon = Visitor(c, 'ann'), Visitor(c, 'vic'), Visitor(c), Visitor(c, 'd1')
+        assert stranger.ask('/healthz')[0] == 200
+        for nobody in (stranger, daemon):
+            seen = nobody.ask('/api/jobs')[0]
+            assert seen == (403 if kind == 'certificates' else 200)
+            status, _, told = nobody.ask('/api/login')
+            assert status == 403 if kind == 'certificates' else told == {'error': 'nobody is logged in: mfl login issue makes a code'}
+        assert b'mfl_jobs' in ann.ask('/metrics')[2]
+        assert ann.ask('/api/login')[2] == {'error': 'nobody is logged in', 'certificate': 'ann'}
+        assert ann.ask('/api/login', 'POST', '')[0] == 403  # no X-MFL-CSRF: a page of another site may have sent it
+        status, headers, told = ann.ask('/api/login', 'POST', '', {'X-MFL-CSRF': 'login'})
+        assert status == 200 and told['who'] == 'ann' and told['may_change'] and '; Secure' in headers['Set-Cookie']
+        assert headers['Set-Cookie'].startswith('__Host-mfl-login')
+        mine = {'Cookie': headers['Set-Cookie'].split(';')[0], 'X-MFL-CSRF': told['csrf']}
+        job = ann.ask('/api/jobs', 'POST', h.job_text(name='by-certificate', **ELSEWHERE), mine)[2]['job']
+        told = vic.ask('/api/login', 'POST', '', {'X-MFL-CSRF': 'login'})[2]
+        assert told['who'] == 'vic' and not told['may_change']
+        assert ann.ask('/api/jobs/%s/delete' % job, 'POST', '', mine)[0] == 409  # it has not ended
+        assert ann.ask('/api/jobs/%s/stop' % job, 'POST', '', mine)[0] == 200
+        c.wait_job(job, state='stopped')
+        assert ann.ask('/api/jobs/%s/delete' % job, 'POST', '', mine)[0] == 200 and ann.ask('/api/jobs/' + job)[0] == 404
+        seen = [(e['who'], e['action'], e['text']) for e in json.loads(c.mfl('audit', '--json').stdout)['entries']]
+        assert ('ann', 'login', 'by a browser, with a certificate') in seen
+        assert json.loads(c.mfl('login', 'issue', '--json').stdout)['url'].startswith('https://')
+        ca.server('renewed')  # SIGHUP: the next handshake has it
+        c.install('renewed')
+        before = ssl.get_server_certificate(tuple(address_of(c).split(':')))
+        c.reload()
+        h.wait_until(lambda: ssl.get_server_certificate(tuple(address_of(c).split(':'))) != before, 20, 'the new certificate')
+        assert ann.ask('/api/login', headers=mine)[0] == 200
+
+
+def test_tls_of_the_port_needs_certificates(tmp_path):
+    with h.Cluster(tmp_path, {'http': '127.0.0.1:0', 'http_tls': 'server'}) as c:
+        server = c.start_server(ready=False)
+        assert server.wait(10) == 78 and 'http_tls: server needs tls_cert, tls_key and tls_ca' in server.log()
+
+
 def test_no_dashboard_no_login(tmp_path):
     with h.Cluster(tmp_path) as c:
         c.start_server()
@@ -265,6 +330,10 @@ def test_a_browser_from_the_link_to_a_stopped_job(people, folder):
         assert b.wait("document.getElementById('act-said').textContent", 'the answer') == 'stopped'
         people.wait_job(job, state='stopped')
         b.wait("document.querySelector('[data-act=stop]').hidden", 'no more to stop')
+        b.eval("document.querySelector('[data-act=delete]').focus()")
+        b.key('Enter')
+        b.wait("location.pathname === '/' && document.getElementById('jobs')", 'the list of jobs')
+        assert job not in people.mfl('list').stdout
         assert not [line for line in b.said if '400' not in line and '401' not in line], b.said
 
 

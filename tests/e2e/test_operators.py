@@ -297,7 +297,7 @@ JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'movi
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_unix_ms', 'kept',
               'bytes_up_alone', 'bytes_down_alone', 'mean_iou', 'clamped', 'virtual_start', 'virtual_end', 'states_lost', 'choice',
-              'clients_evaluated', 'client_bins', *h.measures()}
+              'clients_evaluated', 'client_bins', 'metrics', *h.measures()}
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
                'samples_per_second', 'connected_unix_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Strategies that an administrator adds: built as the header says, loaded, asked for by jobs, refused, and crashing."""
+import hashlib
 import os
 import shutil
 import subprocess
@@ -55,6 +56,94 @@ def plugins(tmp_path_factory):
 @pytest.fixture
 def served(cluster, plugins):
     return cluster(2, config={'plugins': plugins})
+
+
+METRIC = '''
+#include <mfl/metric.h>
+#include <stdlib.h>
+static double measure(const struct mfl_metric_call *call)
+{
+        %s
+}
+const struct mfl_metric_plugin *mfl_metric_plugin(void)
+{
+        static const struct mfl_plugin_number settings[] = {{"after", 0, 0, 1000}};
+        static const struct mfl_metric_plugin plugin = {.abi = %s, .name = "%s", .version = "7", .n_settings = 1,
+                .settings = settings, .answers = %s, .measure = measure};
+        return &plugin;
+}
+'''
+
+
+@pytest.fixture(scope='module')
+def metrics(tmp_path_factory):
+    directory = str(tmp_path_factory.mktemp('metrics'))
+    os.chmod(directory, 0o755)
+    for name, answers, body in (('right', 'LABELS', 'double right = 0; for (size_t c = 0; c < call->classes; c++)'
+                                 ' right += (double)call->confusion[c * call->classes + c]; return right / (double)call->scored;'),
+                                ('rmse', 'TARGETS', 'return call->target[0].square / (double)call->scored;'),
+                                ('nothing', 'LABELS', 'return 0.0 / (call->settings[0] * 0);'),
+                                ('fatal', 'LABELS', 'if (call->round > (uint32_t)call->settings[0])\n                abort();\n        return 1;')):
+        build(directory, name, source=METRIC % (body, 'MFL_METRIC_ABI', name, 'MFL_METRIC_' + answers))
+    with open(os.path.join(TOP, 'examples', 'plugins', 'f_beta.c'), encoding='utf-8') as f:
+        build(directory, 'f-beta', source=f.read())
+    return directory
+
+
+def f_beta(matrix, beta):
+    both, labels, predictions = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    seen = labels + predictions > 0
+    good = (1 + beta ** 2) * both
+    return (good / (good + beta ** 2 * (labels - both) + predictions - both))[seen].mean()
+
+
+def test_metrics_are_made_of_exact_sums(cluster, metrics):
+    wanted = {'metrics': ['right', {'name': 'f-beta', 'settings': {'beta': 2}}, 'nothing']}
+    seen = []
+    for daemons in (1, 3):
+        c = cluster(daemons, config={'plugins': metrics})
+        c.wait_daemons(daemons)
+        job = c.run_job(**JOB, evaluation=wanted)[0]
+        shown = c.mfl_json('show', job)
+        last = shown['rounds'][-1]
+        assert list(last['metrics']) == ['right', 'f-beta', 'nothing'] and last['metrics']['nothing'] is None
+        assert last['metrics']['right'] == pytest.approx(last['accuracy'], abs=1e-15)
+        assert last['metrics']['f-beta'] == pytest.approx(f_beta(np.array(shown['scores']['confusion'], float), 2), abs=1e-12)
+        seen.append([r['metrics'] for r in shown['rounds']])
+    assert seen[0] == seen[1]
+    assert 'metric right: round 3: ' in c.mfl('show', job).stdout
+    with open(os.path.join(metrics, 'f-beta.so'), 'rb') as f:
+        assert 'metric f-beta 1.0 (beta 2), sha256 %s' % hashlib.sha256(f.read()).hexdigest() in c.mfl('logs', job).stdout
+    c.server.kill()  # they are in the database
+    c.start_server()
+    assert [r['metrics'] for r in c.mfl_json('show', job)['rounds']] == seen[0]
+
+
+def test_metrics_that_are_refused(cluster, metrics):
+    c = cluster(1, config={'plugins': metrics})
+
+    def refused(evaluation):
+        return c.mfl('submit', c.write('job.yaml', h.job_text(**JOB, evaluation=evaluation)), status=None).stderr
+    assert 'this server has no metric other; it has f-beta, fatal, nothing, right, rmse' in refused({'metrics': ['other']})
+    assert "rmse is made of target values, and the job's loss has class labels" in refused({'metrics': ['rmse']})
+    assert 'evaluation.metrics.settings.beta: -1 is not from 0 to 100' in refused({'metrics': [{'name': 'f-beta', 'settings': {'beta': -1}}]})
+    for evaluation, text in [({'metrics': []}, 'expected a list of 1 to 4'), ({'metrics': ['a', 'a']}, 'a appears twice'),
+                             ({'metrics': ['a'], 'detailed': False}, 'false leaves nothing that metrics could be made of'),
+                             ({'metrics': ['a'], 'every': 0}, 'nothing is ever measured')]:
+        assert text in refused(evaluation)
+
+
+def test_a_metric_that_crashes(cluster, metrics):
+    """Three times; then the job goes on without its metrics, and its models are those of a job that has none."""
+    c = cluster(1, config={'plugins': metrics})
+    job = c.submit(**JOB, evaluation={'metrics': [{'name': 'fatal', 'settings': {'after': 1}}]})
+    for _ in range(3):
+        wait_until(lambda: not c.server.alive(), 30, 'the crash')
+        c.start_server()
+    c.wait_job(job)
+    assert [r['metrics'] for r in c.mfl_json('show', job)['rounds']] == [{'fatal': 1}, None, None]
+    assert 'the server ended 3 times in it' in c.mfl('logs', job).stdout and 'the job goes on without them' in c.mfl('logs', job).stdout
+    assert c.digests(job) == cluster(1).run_job(**JOB)[1]
 
 
 def use(name, **settings):
@@ -149,6 +238,16 @@ def spoil_abi(directory):
     return 'old.so is of ABI 99, and this server takes 1'
 
 
+def spoil_metric(directory):
+    build(directory, 'old', source=METRIC % ('return 1;', '99', 'old', 'MFL_METRIC_LABELS'))
+    return "old.so is of ABI 99, and this server takes 1: build it against this release's mfl/metric.h"
+
+
+def spoil_answers(directory):
+    build(directory, 'odd', source=METRIC % ('return 1;', 'MFL_METRIC_ABI', 'odd', '0'))
+    return 'its `answers` is not MFL_METRIC_LABELS'
+
+
 def spoil_table(directory):
     build(directory, 'Upper')
     return 'its name is not 1 to 63 lower-case letters'
@@ -180,7 +279,7 @@ def spoil_directory(directory):
     return 'others can write it'
 
 
-@pytest.mark.parametrize('spoil', [spoil_abi, spoil_table, spoil_twice, spoil_symbols, spoil_object, spoil_owner, spoil_directory])
+@pytest.mark.parametrize('spoil', [spoil_abi, spoil_metric, spoil_answers, spoil_table, spoil_twice, spoil_symbols, spoil_object, spoil_owner, spoil_directory])
 def test_a_server_does_not_start_with_a_bad_one(cluster, plugins, tmp_path, spoil):
     own = str(tmp_path / 'own')
     shutil.copytree(plugins, own)

@@ -3,7 +3,9 @@
 import importlib.util
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 
@@ -348,8 +350,19 @@ def train(params, client, round, config):
     attempt('shrink', lambda: os.ftruncate(program.kept[1], 16))
     attempt('grow', lambda: os.ftruncate(program.kept[1], 1 << 30))
     attempt('write', lambda: os.pwrite(program.kept[0], b'x' * 64, 0))
+    attempt('outside', lambda: open(config['outside'], 'w'))
+    attempt('away', lambda: os.rename(report.name, config['outside']))
+    attempt('read', lambda: read(config['readable']))
+    attempt('own', lambda: open(report.name + '-too', 'w'))
+    attempt('signal', lambda: os.kill(config['pid'], 0))
+    attempt('abstract', lambda: socket.socket(socket.AF_UNIX).connect('\0' + config['abstract']))
     fork()
     attempt('memory', lambda: len(bytearray(4 << 30)))
+    for i in range(300 if config['then'] == 'fork' else 0):
+        if os.fork() == 0:
+            os.execv('/bin/sleep', ['sleep', '3600.125'])
+    if config['then'] == 'fork':
+        time.sleep(3600)
     if config['then'] == 'swell':
         held = []
         for i in range(8):
@@ -371,6 +384,12 @@ program.serve()
 """
 
 
+def outside_of_tmp():
+    """A file that no program may make by default; None: everything that the tests have is below /tmp."""
+    build = os.environ.get('MFL_BUILD', os.getcwd())
+    return None if os.path.realpath(build).startswith(('/tmp/', '/var/tmp/', '/dev/')) else os.path.join(build, 'mfl-hostile-%d' % os.getpid())
+
+
 def sleepers():
     """Processes that the hostile program has left."""
     found = []
@@ -385,18 +404,30 @@ def sleepers():
 
 
 def test_a_hostile_program_is_held(tmp_path):
-    with Lab(tmp_path, HOSTILE, more='policy:\n  dir: %s\n' % (tmp_path / 'policy')) as lab:
-        lab.daemon('d1')
+    with Lab(tmp_path, HOSTILE, more='    processes: 100\npolicy:\n  dir: %s\n' % (tmp_path / 'policy')) as lab, \
+            socket.socket(socket.AF_UNIX) as listener:
+        daemon = lab.daemon('d1')
         secret = lab.path('policy/d1.audit.jsonl')
         port = int(lab.cluster.address.rsplit(':', 1)[1])
-        config = {'port': port, 'secret': secret, 'then': '', 'samples': 10}
+        abstract, outside = 'mfl-hostile-%d' % os.getpid(), outside_of_tmp()
+        listener.bind('\0' + abstract)
+        listener.listen()
+        config = {'port': port, 'secret': secret, 'then': '', 'samples': 10, 'outside': outside or '/nowhere/x', 'readable': '/etc/passwd',
+                  'pid': daemon.pid, 'abstract': abstract}
         job, _ = lab.run({'partition': 'local'}, config, rounds=1, evaluation={'every': 0})
         with open(lab.path('report'), encoding='utf-8') as f:
             report = dict(line.split(' ', 1) for line in f.read().splitlines())
         assert os.path.exists(secret)
         hidden = [] if 'no namespaces' in lab.cluster.daemons['d1'].log() else ['key']  # the system may not let users make them
-        for name in ['socket', 'ptrace', 'unshare', 'shrink', 'grow', 'write', 'memory'] + hidden:
+        held = ['signal'] if hidden else []
+        if 'Landlock' in daemon.log() and 'no Landlock' not in daemon.log():
+            held += ['outside', 'away']
+        if hidden or re.search('Landlock ([6-9]|[1-9][0-9])', daemon.log()):
+            held.append('abstract')
+        for name in ['socket', 'ptrace', 'unshare', 'shrink', 'grow', 'write', 'memory'] + hidden + held:
             assert report[name].startswith('refused'), (name, report[name])
+        assert report['own'].startswith('done') and report['read'].startswith('done')
+        assert not outside or not os.path.exists(outside)
         h.wait_until(lambda: not sleepers(), 10, 'the end of what the program had started')
         # More samples than it may claim, and more memory than it may hold, by children.
         job = lab.run({'partition': 'local'}, dict(config, samples=2000000), rounds=1, evaluation={'every': 0},
@@ -405,9 +436,38 @@ def test_a_hostile_program_is_held(tmp_path):
         job = lab.run({'partition': 'local'}, dict(config, then='swell'), rounds=1, evaluation={'every': 0},
                       limits={'retries': 0}, state='failed')[0]
         assert 'its limit is 1.0 GiB' in lab.logs(job), lab.logs(job)
+        job = lab.run({'partition': 'local'}, dict(config, then='fork'), rounds=1, evaluation={'every': 0},
+                      limits={'retries': 0}, state='failed')[0]
+        assert 'too many processes and threads' in lab.logs(job) or 'BlockingIOError' in lab.logs(job), lab.logs(job)
         h.wait_until(lambda: not sleepers(), 10, 'the end of what the program had started')
         lab.cluster.check_alive()
         assert lab.cluster.daemons['d1'].alive()
+
+
+def test_files_that_a_program_may_open(tmp_path):
+    """`read` and `write` name directories; without Landlock the program is not run at all."""
+    interpreter = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
+    reads = [str(tmp_path), PYTHON, interpreter, os.path.dirname(sys.executable), sys.prefix, os.path.dirname(numpy.__path__[0])]
+    with Lab(tmp_path, HOSTILE, more='    read: [%s]\n    write: [%s]\n' % (', '.join(dict.fromkeys(reads)), tmp_path)) as lab:
+        daemon = lab.daemon('d1')
+        outside = outside_of_tmp()
+        if not outside:
+            pytest.skip('the build folder is below /tmp, which programs may write and read')
+        with open(outside, 'w', encoding='utf-8') as f:
+            f.write('what is here is not for programs')
+        try:
+            config = {'port': 1, 'secret': outside, 'then': '', 'samples': 10, 'outside': outside, 'readable': outside, 'pid': 1, 'abstract': 'x'}
+            if 'no Landlock' in daemon.log():
+                reason = lab.run({'partition': 'local'}, config, rounds=1, evaluation={'every': 0}, limits={'retries': 0}, state='failed')[1]
+                assert 'this kernel has no Landlock' in reason
+                return
+            lab.run({'partition': 'local'}, config, rounds=1, evaluation={'every': 0})
+        finally:
+            os.remove(outside)
+        with open(lab.path('report'), encoding='utf-8') as f:
+            report = dict(line.split(' ', 1) for line in f.read().splitlines())
+        assert report['read'].startswith('refused PermissionError') and report['outside'].startswith('refused PermissionError')
+        assert report['own'].startswith('done')
 
 
 def test_a_stopped_job_kills_its_program(tmp_path):

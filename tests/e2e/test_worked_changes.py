@@ -120,6 +120,15 @@ def test_a_filter(changed, cluster, folder):
         assert numpy.array_equal(before, tensors[1][name]) == name.endswith('.bias'), name
 
 
+@pytest.mark.parametrize('changed', ['metric-plugin'], indirect=True)
+def test_a_metric_of_a_plugin(changed, cluster, folder):
+    c = cluster(1, config={'plugins': changed.plugin('kappa', os.path.join(folder, 'plugins'), 'examples/plugins/kappa.c')})
+    shown = c.mfl_json('show', c.run_job(**JOB, evaluation={'metrics': ['kappa']})[0])
+    matrix = numpy.array(shown['scores']['confusion'], dtype=float)
+    observed, chance = numpy.trace(matrix) / matrix.sum(), (matrix.sum(0) * matrix.sum(1)).sum() / matrix.sum() ** 2
+    assert shown['rounds'][-1]['metrics']['kappa'] == pytest.approx((observed - chance) / (1 - chance), abs=1e-12)
+
+
 @pytest.mark.parametrize('changed', ['format'], indirect=True)
 def test_a_data_format(changed, cluster, folder):
     points = os.path.join(folder, 'points')

@@ -377,7 +377,7 @@ def measures():
     """The names of what an evaluation measures, from `mfl help json`."""
     text = mfl('help', 'json').stdout
     block = text[text.index('"client_bins": [numbers],'):]
-    return re.findall(r'^ +"(\w+)",?  ', block[:block.index('}')], re.M)
+    return re.findall(r'^ +"(\w+)",?  ', block[:block.index('"metrics"')], re.M)
 
 
 def start_cluster(directory, daemons=1, workers=1, config=None, **options):

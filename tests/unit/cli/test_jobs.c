@@ -17,7 +17,7 @@
         "\"daemons\":0,\"committed_unix_ms\":0,\"kept\":true,\"bytes_up_alone\":30,\"bytes_down_alone\":0,"  \
         "\"mean_iou\":null,\"virtual_start\":null,\"virtual_end\":null,\"clamped\":0,\"states_lost\":0,"     \
         "\"choice\":null,"                                                                                   \
-        "\"clients_evaluated\":null,\"client_bins\":null," MEASURES "}"
+        "\"clients_evaluated\":null,\"client_bins\":null," MEASURES ",\"metrics\":null}"
 #define JOB_2                                                                                                \
         "{\"job\":\"j-000002\",\"name\":\"b\",\"state\":\"running\",\"reason\":null,\"round\":2,\"rounds\":" \
         "3,"                                                                                                 \

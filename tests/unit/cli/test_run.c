@@ -178,6 +178,7 @@ static void test_rounds_csv(void **state)
                 .clients = 7,
                 .v = {[MFL_MEASURE_CLIENT_MEAN] = 0.25},
                 .bins = {[9] = 3}};
+        rounds[1].metrics = (struct mfl_metrics){.n = 2, .v = {0.75, (double)NAN}, .names = "f-beta,kappa"};
         mfl_strcpy(run.out, sizeof run.out, path);
         *strrchr(run.out, '/') = '\0';
         if (mfl_run_write_rounds(&run, &err) || mfl_fs_read(path, 10000, &text, &bytes, &err))
@@ -188,13 +189,13 @@ static void test_rounds_csv(void **state)
                 "seconds,attempt,daemons,digest,bytes_up_alone,bytes_down_alone,mean_iou,virtual_start,"
                 "virtual_end,clamped,clients_evaluated,client_bins,client_mean,client_variance,client_worst,"
                 "client_best,client_low,client_high,macro_f1,mae,rmse,r2,"
-                "staleness_mean,staleness_max,dropped,epsilon,backdoor,clip\n"
+                "staleness_mean,staleness_max,dropped,epsilon,backdoor,clip,metrics\n"
                 "1,,,0,0,0,4,0,0,0,0.000,0,0,"
-                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0,,,,,,,,,,,,,,,,,,"
+                "0000000000000000000000000000000000000000000000000000000000000000,0,0,,,,0,,,,,,,,,,,,,,,,,,,"
                 "\n"
                 "2,0.5,0.5,0,0,0,4,0,10,5,0.000,0,4,"
                 "00000000000000000000000000000000000000000000000000000000000000ef,40,20,,,,0,7,"
-                "0 0 0 0 0 0 0 0 0 3,0.25,,,,,,,,,,,,,,,\n");
+                "0 0 0 0 0 0 0 0 0 3,0.25,,,,,,,,,,,,,,,,f-beta=0.75 kappa=\n");
         free(text);
 }
 

@@ -22,7 +22,9 @@ static void programs_are_read(void **state)
         assert_int_equal(
                 read_programs("programs:\n"
                               "  - {name: pets, command: [/bin/true, 'a b', 3], timeout: 2m, memory: 1GiB}\n"
-                              "  - {name: cars, command: [/bin/true], network: true, samples_max: 50}\n",
+                              "  - {name: cars, command: [/bin/true], network: true, samples_max: 50, "
+                              "processes: 9, "
+                              "read: [/a, /b], write: [/c]}\n",
                         &programs, &err),
                 0);
         const struct mfl_program_config *pets = mfl_programs_find(&programs, "pets"),
@@ -33,6 +35,10 @@ static void programs_are_read(void **state)
         assert_int_equal(pets->timeout_ms, 120000);
         assert_int_equal(pets->memory_bytes, 1 << 30);
         assert_true(!pets->network && cars->network && pets->threads == 1);
+        assert_int_equal(pets->processes, 2000);
+        assert_int_equal(cars->processes, 9);
+        assert_true(cars->n_read == 2 && cars->n_write == 1 && !pets->n_read);
+        assert_string_equal(cars->read[1], "/b");
         assert_null(mfl_programs_find(&programs, "pet"));
         mfl_program_offer(cars, &offer);
         assert_string_equal(offer.name, "program:cars");
@@ -53,6 +59,10 @@ static void mistakes_are_named(void **state)
                 {"programs: [{name: a, command: [/a]}, {name: a, command: [/a]}]", "appears twice"},
                 {"programs: [{name: a, command: [/a], dir: b}]", "absolute path"},
                 {"programs: [{name: a, command: [/a], timout: 3s}]", "did you mean 'timeout'"},
+                {"programs: [{name: a, command: [/a], read: /data}]", "expected a list of 1 to 16"},
+                {"programs: [{name: a, command: [/a], write: []}]", "expected a list of 1 to 16"},
+                {"programs: [{name: a, command: [/a], write: [data]}]", "absolute path"},
+                {"programs: [{name: a, command: [/a], processes: 0}]", "processes"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct mfl_programs programs = {0};

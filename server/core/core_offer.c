@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/core/core_offer.h"
+
+#include "server/state/state.h"
+
+bool mfl_core_offers(const struct mfl_core *core, const char *name, uint32_t *ret_connected)
+{
+        bool offered = false;
+        *ret_connected = 0;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                *ret_connected += daemon->conn != 0;
+                offered |= daemon->conn && mfl_core_fit_offer(daemon, name);
+        }
+        return offered;
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What daemons offer, for those who judge a job before it is added. */
+#ifndef MFL_SERVER_CORE_CORE_OFFER_H
+#define MFL_SERVER_CORE_CORE_OFFER_H
+
+#include "server/core/core.h"
+
+/* Whether a connected daemon offers a data set, a program or a filter of that name; and how many are connected. */
+bool mfl_core_offers(const struct mfl_core *core, const char *name, uint32_t *ret_connected);
+
+#endif
