@@ -7,8 +7,7 @@
  *   - runs one loop thread (connection, timers, signals), one worker for the trainer, one that adds a
  *     group's sums, one that hashes params;
  *   - SIGTERM, SIGINT, or the end of stdin if asked for: says Bye and ends; a second signal ends it at once;
- *   - SIGTERM with `stop: task`: takes no more work, finishes what it has, then says Bye; a second SIGTERM
- *     acts like one without `stop: task`;
+ *   - SIGTERM with `stop: task`: takes no more work, ends what it has, says Bye; a second one: as without it;
  *   - SIGHUP reads the configuration again (service.h).
  *
  * Ways to fail: wrong arguments (2); a wrong configuration file or data set, or a missing backend (78); the
@@ -159,9 +158,9 @@ static int open_trainer(struct client *c, struct mfl_error *err)
         hide_secrets(c);
         if (c->config.programs.n) {
                 char holds[160];
-                const char *groups = mfl_program_cgroups(c->config.programs.group);
                 mfl_log(MFL_LOG_INFO, "programs are held with: %s; %s",
-                        mfl_program_holds(holds, sizeof(holds)), groups);
+                        mfl_program_holds(holds, sizeof(holds)),
+                        mfl_program_cgroups(c->config.programs.group));
         }
         /* Without namespaces a program is a process of the same user: it must not open this one's /proc/PID/mem. */
         if (c->config.programs.n && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))

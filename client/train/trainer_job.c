@@ -157,8 +157,7 @@ static int fill_job(struct mfl_trainer *trainer, const struct mfl_train_request 
         if (*backend && strcmp(backend, "auto") && strcmp(backend, trainer->ops->name))
                 return mfl_fail(err, MFL_INVALID, "the job asks for backend %s, this daemon has %s", backend,
                         trainer->ops->name);
-        r = mfl_filters_check(trainer->filters, job->spec, err);
-        if (!r)
+        if (!(r = mfl_filters_check(trainer->filters, job->spec, err)))
                 r = mfl_trainer_find_data(trainer, job->spec, request->task, &job->data, err);
         if (!r)
                 r = mfl_trainer_scale(trainer, job, err);
