@@ -64,15 +64,32 @@ static int open_subject(const char *backend, const struct mfl_job *job, const st
         return 0;
 }
 
+static int has_own_memory(const struct subject *s, bool *ret_own, struct mfl_error *err)
+{
+        struct mfl_device *device;
+        struct mfl_device_info info;
+        int r = s->ops->device_open(&device, err);
+        if (r)
+                return r;
+        s->ops->device_info(device, &info);
+        s->ops->device_close(device);
+        *ret_own = info.own_memory;
+        return 0;
+}
+
 int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *ret_facts, struct mfl_error *err)
 {
         struct subject s;
+        bool own_memory = false;
         int r = open_subject(backend, job, graph, &s, err);
+        if (!r)
+                r = has_own_memory(&s, &own_memory, err);
         if (r)
                 return r;
         *ret_facts = (struct mfl_parallel_facts){.moving = graph->n_moving,
-                .network = s.ops->net_bytes(graph, &s.net),
+                .network = own_memory ? 0 : s.ops->net_bytes(graph, &s.net),
+                .own_memory = own_memory,
                 .link = mfl_mesh_shm_bytes(0),
                 .grains = mfl_job_grains(job),
                 .overlap = job->parallel.overlap};
@@ -371,7 +388,8 @@ int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struc
         int r = open_subject(backend, job, graph, &s, err);
         if (!r)
                 r = time_alone(&s, facts, &n_steps, err);
-        if (!r && facts->grains > 1 && facts->cores > 1)
+        /* Members do not share a card. */
+        if (!r && facts->grains > 1 && facts->cores > 1 && !facts->own_memory)
                 r = time_beside(&s, n_steps, facts, err);
         return r ? r : time_exchange(facts, err);
 }

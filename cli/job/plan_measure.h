@@ -11,7 +11,8 @@
 int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *ret_facts, struct mfl_error *err);
 /* Adds the times: one worker alone, then two with one memory take some steps with random samples, and two threads exchange
- * gradients over shared memory. Takes as much memory as a daemon with two workers, some seconds, and two cores. MFL_INVALID for models with target values. */
+ * gradients over shared memory. With a GPU, of which each member has its own, one worker is measured alone. Takes as much
+ * memory as a daemon with two workers, some seconds, and two cores. */
 int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *facts, struct mfl_error *err);
 

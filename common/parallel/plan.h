@@ -41,7 +41,8 @@ uint32_t mfl_parallel_keeps(uint32_t widest, uint32_t n_ranks);
 struct mfl_parallel_facts {
         struct mfl_parallel_shape shape;
         uint64_t moving;       /* params that move: those at the start, and the update */
-        uint64_t network;      /* bytes of a worker's network beside these params */
+        uint64_t network;      /* bytes of a worker's network beside these params; 0 where a card has it */
+        bool own_memory;       /* each member has a card, whose memory is not counted */
         uint64_t link;         /* bytes of a member's traffic */
         uint64_t memory;       /* a daemon's budget in bytes; 0: no limit */
         uint32_t grains;       /* of a step */

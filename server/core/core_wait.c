@@ -29,42 +29,84 @@ static const struct core_daemon *busy_for(
         return first;
 }
 
+/* What is there for a team of parallel.members.min workers. */
+struct there {
+        uint32_t n_workers, n_alone; /* alone: of daemons that join no team */
+        /* The first by name: of all, with other last bits than that, in no team by its configuration or its age, without a port for
+         * other nodes, and resting. */
+        const struct core_daemon *first, *other, *alone, *silent, *resting;
+};
+
+static void keep_first(const struct core_daemon **first, const struct core_daemon *daemon)
+{
+        if (!*first || strcmp(daemon->info.name, (*first)->info.name) < 0)
+                *first = daemon;
+}
+
+static struct there look_for_team(const struct mfl_core *core, const struct core_job *job)
+{
+        struct there there = {0};
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                const struct core_daemon *daemon = core->daemons[i];
+                if (daemon->conn && mfl_core_daemon_takes_work(daemon) && mfl_core_daemon_rests(daemon, job))
+                        keep_first(&there.resting, daemon);
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                there.n_workers += mfl_round_team_width(daemon, job);
+                keep_first(&there.first, daemon);
+                if (mfl_round_team_alone(daemon)) {
+                        there.n_alone += mfl_round_team_width(daemon, job);
+                        keep_first(&there.alone, daemon);
+                } else if (!daemon->info.peer[0])
+                        keep_first(&there.silent, daemon);
+        }
+        for (uint32_t i = 0; i < core->n_daemons; i++)
+                if (mfl_core_daemon_usable(core->daemons[i], job) &&
+                        strcmp(core->daemons[i]->info.numerics, there.first->info.numerics))
+                        keep_first(&there.other, core->daemons[i]);
+        return there;
+}
+
+/* From the word on in which they differ. */
+static void tell_numerics(const struct core_daemon *a, const struct core_daemon *b, char *text, size_t bytes)
+{
+        const char *x = a->info.numerics, *y = b->info.numerics;
+        size_t same = 0;
+        while (x[same] == y[same])
+                same++;
+        while (same && x[same - 1] != ' ')
+                same--;
+        mfl_snprintf(text, bytes, "; these compute with other last bits: %.20s (%.36s) and %.20s (%.36s)",
+                a->info.name, *x ? x + same : "unknown", b->info.name, *y ? y + same : "unknown");
+}
+
 /* Why the usable daemons are no team of parallel.members.min workers. */
 static void tell_team(
         const struct mfl_core *core, const struct core_job *job, char ret_text[MFL_REASON_BYTES])
 {
-        const struct core_daemon *first = NULL, *other = NULL;
-        uint32_t n_workers = 0, least = job->spec->parallel.members_min;
-        for (uint32_t i = 0; i < core->n_daemons; i++) {
-                const struct core_daemon *daemon = core->daemons[i];
-                if (!mfl_core_daemon_usable(daemon, job))
-                        continue;
-                n_workers += mfl_round_team_width(daemon, job);
-                if (!first || strcmp(daemon->info.name, first->info.name) < 0)
-                        first = daemon;
-        }
-        for (uint32_t i = 0; i < core->n_daemons; i++) {
-                const struct core_daemon *daemon = core->daemons[i];
-                if (mfl_core_daemon_usable(daemon, job) &&
-                        strcmp(daemon->info.numerics, first->info.numerics) &&
-                        (!other || strcmp(daemon->info.name, other->info.name) < 0))
-                        other = daemon;
-        }
+        uint32_t least = job->spec->parallel.members_min;
+        const struct there there = look_for_team(core, job);
         size_t n = (size_t)mfl_snprintf(ret_text, MFL_REASON_BYTES,
                 "waits for daemons that reach each other and have %u workers together (parallel.members.min)",
                 least);
-        if (n_workers < least)
-                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n, "; all have %u", n_workers);
-        else if (other)
-                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n,
-                        "; these compute with other last bits: %.20s (%.36s) and %.20s (%.36s)",
-                        first->info.name, first->info.numerics, other->info.name, other->info.numerics);
-        else if (job->spec->parallel.within == MFL_WITHIN_ANY)
-                mfl_snprintf(ret_text + n, MFL_REASON_BYTES - n,
-                        "; those of other nodes need peer_listen in client.yaml");
+        char *text = ret_text + n;
+        size_t bytes = MFL_REASON_BYTES - n;
+        if (there.resting)
+                mfl_snprintf(text, bytes, "; %.20s rests for some seconds; %.100s", there.resting->info.name,
+                        there.resting->note);
+        else if (there.n_workers < least)
+                mfl_snprintf(text, bytes, "; all have %u", there.n_workers);
+        else if (there.n_workers - there.n_alone < least)
+                mfl_snprintf(text, bytes, "; daemon %.40s joins no team (team: off, or an older release)",
+                        there.alone->info.name);
+        else if (there.other)
+                tell_numerics(there.first, there.other, text, bytes);
+        else if (job->spec->parallel.within == MFL_WITHIN_ANY && there.silent)
+                mfl_snprintf(text, bytes,
+                        "; daemon %.40s has no peer_listen in client.yaml, so other nodes can't reach it",
+                        there.silent->info.name);
         else
-                mfl_snprintf(
-                        ret_text + n, MFL_REASON_BYTES - n, "; no node has them (within: any joins nodes)");
+                mfl_snprintf(text, bytes, "; no node has them (within: any joins nodes)");
 }
 
 static void tell_turn(

@@ -9,6 +9,7 @@
 #include "server/round/round_phase.h"
 #include "server/round/round_secure.h"
 #include "server/round/round_store.h"
+#include "server/round/round_team.h"
 #include "server/work/core_data.h"
 #include "server/work/core_group.h"
 #include "server/work/core_upload.h"
@@ -203,6 +204,7 @@ static void progress_work(struct mfl_core *core, struct core_job *job)
 {
         mfl_round_watch_clock(core, job);
         mfl_core_slots_grant(core, job);
+        mfl_round_team_wait(core, job);
         if (job->phase == PHASE_EVAL && job->census) {
                 progress_census(core, job);
                 return;
@@ -261,6 +263,10 @@ void mfl_round_timers(struct mfl_core *core, struct core_job *job, uint64_t *nex
         if (job->phase == PHASE_DATA && job->prepare_ms > core->now_ms)
                 *next_ms = MFL_MIN(*next_ms, job->prepare_ms);
         else if (job->prepare_ms)
+                mfl_core_dirty(core, job);
+        if (job->rest_ms > core->now_ms)
+                *next_ms = MFL_MIN(*next_ms, job->rest_ms);
+        else if (job->rest_ms)
                 mfl_core_dirty(core, job);
         if (job->phase == PHASE_SETTLE) {
                 uint64_t at = MFL_MIN(job->arrival_ms + SETTLE_MS, job->ready_ms + SETTLE_MAX_MS);

@@ -6,6 +6,8 @@
 #include "server/work/core_task.h"
 #include "server/work/core_team.h"
 
+#define REST_MS 10000 /* of daemons without which there is no team */
+
 /* Daemons that could all be in one team: [first, end) of the list. */
 struct class
 {
@@ -40,14 +42,20 @@ static bool is_idle(const struct core_daemon *daemon)
         return true;
 }
 
+bool mfl_round_team_alone(const struct core_daemon *daemon)
+{
+        return daemon->info.protocol < MFL_PROTOCOL_SHARDS || daemon->info.alone || !daemon->info.instance;
+}
+
 /* Whom a daemon can join. */
 enum reach { REACHES_ANY, REACHES_NODE, REACHES_NOBODY };
 
-static enum reach reach_of(const struct core_daemon *daemon, const struct core_job *job)
+/* awake: also if it rests from teams over several nodes. */
+static enum reach reach_of(const struct core_daemon *daemon, const struct core_job *job, bool awake)
 {
         const struct core_relation *relation = mfl_core_relation_find(daemon, job);
-        bool rests = relation && job->round < relation->wide_round;
-        if (daemon->info.protocol < MFL_PROTOCOL_SHARDS || daemon->info.alone || !daemon->info.instance)
+        bool rests = !awake && relation && job->round < relation->wide_round;
+        if (mfl_round_team_alone(daemon))
                 return REACHES_NOBODY;
         if (job->spec->parallel.within == MFL_WITHIN_ANY && daemon->info.peer[0] && !rests)
                 return REACHES_ANY;
@@ -189,21 +197,88 @@ static bool are_needed(const struct core_job *job)
         return job->needs_teams || job->spec->parallel.members_min > 1;
 }
 
+/* Whether a class is enough for a team that is large enough for the job, and for some of its members. */
+static bool is_enough(
+        const struct core_job *job, const struct class *class, struct core_daemon *const *v, uint32_t ranks)
+{
+        uint64_t n_ranks = 0;
+        for (uint32_t i = class->first; i < class->end; i++)
+                if (mfl_core_daemon_team_least(v[i], job) <= size_of(class))
+                        n_ranks += MFL_MIN(mfl_round_team_width(v[i], job), ranks);
+        return n_ranks && n_ranks >= job->spec->parallel.members_min;
+}
+
+/* Whether daemons could train a client once none is busy. Without memory to tell: yes. */
+static bool can_train(const struct mfl_core *core, const struct core_job *job, bool awake)
+{
+        uint32_t n = 0, ranks = mfl_round_team_ranks(job);
+        struct core_daemon **v = mfl_malloc(core->n_daemons * sizeof(struct core_daemon *) + 1);
+        struct class *classes = mfl_malloc(core->n_daemons * sizeof *classes + 1);
+        bool can = !v || !classes;
+        for (uint32_t i = 0; !can && i < core->n_daemons; i++)
+                if (mfl_core_daemon_usable(core->daemons[i], job)) {
+                        v[n++] = core->daemons[i];
+                        core->daemons[i]->team_reach = reach_of(core->daemons[i], job, awake);
+                }
+        if (n > 1)
+                qsort(v, n, sizeof(struct core_daemon *), compare);
+        for (uint32_t k = 0, n_classes = n ? make_classes(v, n, classes) : 0; !can && k < n_classes; k++)
+                can = is_enough(job, &classes[k], v, ranks);
+        free(classes);
+        free(v);
+        return can;
+}
+
+/* Those that rest in this phase. */
+static uint32_t wake_all(const struct mfl_core *core, const struct core_job *job, bool wake)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < core->n_daemons; i++) {
+                struct core_relation *relation = mfl_core_relation_find(core->daemons[i], job);
+                if (!core->daemons[i]->conn || !relation || relation->rest_stamp != job->stamp)
+                        continue;
+                n++;
+                if (wake)
+                        relation->rest_stamp = 0;
+        }
+        return n;
+}
+
+void mfl_round_team_wait(struct mfl_core *core, struct core_job *job)
+{
+        bool waits = job->phase == PHASE_TRAIN && job->count[ITEM_OPEN] && !job->count[ITEM_ASSIGNED] &&
+                     job->spec->parallel.grain && are_needed(job) && wake_all(core, job, false) &&
+                     !can_train(core, job, true);
+        if (!waits)
+                job->rest_ms = 0;
+        else if (!job->rest_ms) {
+                job->rest_ms = core->now_ms + REST_MS;
+                mfl_core_wake(core, job->rest_ms);
+        } else if (core->now_ms >= job->rest_ms) {
+                job->rest_ms = 0;
+                wake_all(core, job, true);
+                core->sched_dirty = true;
+                mfl_core_dirty(core, job);
+        }
+}
+
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open)
 {
         uint32_t ranks = mfl_round_team_ranks(job), n_idle = 0;
+        bool dealt = false;
         if (ranks < 2 || (n <= n_open && !are_needed(job)) || !n_open)
                 return false;
+        /* A rest over several rounds ends only if rounds do. */
+        bool awake = are_needed(job) && !can_train(core, job, false);
         struct core_daemon **idle = mfl_malloc(n * sizeof(struct core_daemon *));
         struct class *classes = mfl_malloc(n * sizeof *classes);
-        bool dealt = false;
         if (!idle || !classes) {
                 core->error = -ENOMEM;
                 goto out;
         }
         for (uint32_t i = 0; i < n; i++) {
-                v[i]->team_reach = reach_of(v[i], job);
+                v[i]->team_reach = reach_of(v[i], job, awake);
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
         }

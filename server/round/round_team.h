@@ -19,8 +19,12 @@ uint32_t mfl_round_team_ranks(const struct core_job *job);
  * has not leased are leased. */
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open);
+/* A job that needs teams, and has too few daemons for any beside those that rest in this phase: after a while these work again. */
+void mfl_round_team_wait(struct mfl_core *core, struct core_job *job);
 /* The ranks that a daemon's workers are. */
 uint32_t mfl_round_team_width(const struct core_daemon *daemon, const struct core_job *job);
+/* It joins no team, by its configuration or its age. */
+bool mfl_round_team_alone(const struct core_daemon *daemon);
 /* It helps another one's client. */
 bool mfl_round_team_assists(const struct core_daemon *daemon);
 

@@ -132,6 +132,8 @@ struct core_job {
         bool moving;      /* its open items were asked back for idle daemons */
         uint64_t arrival_ms, ready_ms;
         uint64_t prepare_ms; /* after a full disk: when JOB_PREPARE is repeated; 0: at any time */
+        uint64_t
+                rest_ms; /* when resting daemons work again, since no team can do without them; 0: they need not */
 
         struct core_cut *cuts, *cut; /* cut: the valid one; NULL: none is known */
         bool cut_exact, cuts_dirty;  /* exact: all of its counts are known; dirty: votes must be counted */

@@ -119,7 +119,7 @@ def test_who_joins_no_team(cluster, few):
         assert logs(c, job).count('daemon d1 leads a team with d5\n') == teams
     assert few  # rounds of this job may be trained by d4, which rounds otherwise
     job = c.submit(**dict(FEW, parallel={'grain': 4, 'members': {'min': 3, 'max': 4}}))
-    why = r'have 3 workers together .*; these compute with other last bits: d1 \(mfl-\d+ reference .*\) and d4 \(mfl-\d+ cpu '
+    why = r'have 3 workers together .*; these compute with other last bits: d1 \(reference .*\) and d4 \(cpu '
     wait_until(lambda: re.search(why, c.mfl('show', job).stdout), 30, 'why it waits')
     c.stop_job(job)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mfl plan`: what teams take, which one is best, and what it refuses."""
 import json
+import os
 
 import pytest
 
@@ -81,6 +82,33 @@ parallel: {{grain: 4}}
 ''')
     found = json.loads(h.mfl('plan', str(tmp_path / 'job.yaml'), '--members', '2', '--json').stdout)
     assert found['measured']['grain_seconds'] > 0 and all(p['seconds'] > 0 for p in found['plans'])
+
+
+def plan_of_cards(tmp_path, layers, batch, grain):
+    emulated = os.path.join(h.BUILD, 'tests', 'emu')
+    if not os.path.exists(os.path.join(emulated, 'libmfl_cuda_emulated.so')):
+        pytest.skip('there is no emulated CUDA module in this build')
+    (tmp_path / 'job.yaml').write_text(f"""name: plan
+rounds: 1
+model: {{input: [4], classes: 3, layers: [{layers}{{dense: {{units: 3}}}}]}}
+data: {{name: rows, partition: iid, clients: 1}}
+training: {{optimizer: adamw, lr: 0.001, batch: {batch}}}
+parallel: {{grain: {grain}}}
+""")
+    env = {'MFL_MODULE_DIR': emulated, 'XDG_CACHE_HOME': str(tmp_path)}
+    return json.loads(h.mfl('plan', str(tmp_path / 'job.yaml'), '--backend', 'cuda', '--members', '2', '--json', env=env).stdout)
+
+
+def test_a_card_has_the_network(tmp_path):
+    """What is shown counts against the host's memory; and members with a card each are not measured on one card."""
+    found = plan_of_cards(tmp_path, '{dense: {units: 500}}, ' * 3, 4, 2)
+    # Params, those at the start, sums, moments; blocks of 4,096 elements, and a bucket.
+    assert found['plans'][0]['leader_bytes'] == pytest.approx(28 * found['moving'], rel=0.1)
+    assert found['measured']['grain_seconds'] > 0 and found['measured']['grain_seconds_beside'] == 0
+
+
+def test_a_card_takes_many_grains(tmp_path):
+    assert plan_of_cards(tmp_path, '', 1030, 1)['measured']['grain_seconds'] > 0
 
 
 def test_a_stage_of_the_job_is_kept(tmp_path):

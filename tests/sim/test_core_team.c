@@ -566,12 +566,13 @@ static void ends_are_counted_by_reason(void **state)
 }
 
 /* Three daemons that listen, on nodes of their own. */
-static void setup_three(struct bed *bed, uint32_t members)
+static void setup_three(struct bed *bed, uint32_t members, uint32_t least)
 {
         setup(bed, 3, 1);
         bed->works = true;
         bed->spec.parallel.within = MFL_WITHIN_ANY;
         bed->spec.parallel.members = members;
+        bed->spec.parallel.members_min = least;
         for (uint32_t i = 1; i <= 3; i++) {
                 snprintf(bed->info[i].node, sizeof bed->info[i].node, "n%u", i);
                 snprintf(bed->info[i].peer, sizeof bed->info[i].peer, "host%u:1", i);
@@ -592,13 +593,87 @@ static void say_unreached(struct bed *bed, uint32_t conn, uint32_t accused, uint
         message(bed, conn, msg);
 }
 
+/* Of three that are needed, one can't be reached for a while: it is asked again, and takes part as soon as it can be. */
+static void needed_daemons_do_not_rest_for_long(void **state)
+{
+        static const uint32_t losses[] = {MFL_TEAM_LATE, MFL_TEAM_UNREACHED, MFL_TEAM_ISOLATED};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(losses); i++) {
+                struct bed bed;
+                setup_three(&bed, 0, 3);
+                for (int turn = 0; turn < 5; turn++) { /* more than limits.retries */
+                        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                        say_unreached(&bed, 3, 2, losses[i]);
+                        tick(&bed);
+                        for (int k = 1; k <= 3; k++)
+                                assert_false(bed.busy[k]);
+                        for (int k = 0; k < 20; k++)
+                                tick(&bed);
+                }
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                assert_int_equal(bed.task[1].round, 1);
+                end_round(&bed, 1, fast_line);
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                mfl_core_free(bed.core);
+        }
+}
+
+/* What `mfl show` says of a job that waits for a team. */
+static void assert_waits(const struct bed *bed, const char *words)
+{
+        struct mfl_core_job_view view;
+        assert_int_equal(mfl_core_job_view(bed->core, JOB, &view), 0);
+        if (!strstr(view.reason, words))
+                assert_string_equal(view.reason, words);
+}
+
+static void who_waits_for_a_team_says_why(void **state)
+{
+        struct bed bed;
+        for (int kind = 0; kind < 7; kind++) {
+                setup(&bed, 3, 1);
+                bed.spec.parallel.members_min = kind == 1 ? 4 : 3;
+                for (int i = 1; i <= 3; i++)
+                        strcpy(bed.info[i].numerics, "mfl-9 cuda (CUDA 13.0, cuDNN 9.19.0) on NVIDIA H100");
+                if (kind == 2)
+                        bed.info[2].alone = true;
+                if (kind == 3) /* the names of the devices are what differs */
+                        strcpy(bed.info[2].numerics, "mfl-9 cuda (CUDA 13.0, cuDNN 9.19.0) on NVIDIA A100");
+                if (kind == 4)
+                        strcpy(bed.info[2].numerics, "");
+                if (kind >= 5)
+                        strcpy(bed.info[2].node, "other");
+                if (kind == 6) {
+                        bed.spec.parallel.within = MFL_WITHIN_ANY;
+                        strcpy(bed.info[1].peer, "host1:1");
+                        strcpy(bed.info[2].peer, "host2:1");
+                }
+                begin(&bed);
+                if (!kind) {
+                        ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
+                        say_failed(&bed, 3, true, 2);
+                }
+                for (int i = 0; i < 8; i++)
+                        tick(&bed);
+                static const char *const words[] = {
+                        "; d2 rests for some seconds; j-000001: its team lost it: daemon d3: lost",
+                        "; all have 3", "; daemon d2 joins no team (team: off, or an older release)",
+                        "; these compute with other last bits: d1 (H100) and d2 (A100)",
+                        "; these compute with other last bits: d1 (mfl-9 cuda (CUDA 13.0, cuDNN 9.19.0)) and "
+                        "d2 (unknown)",
+                        "; no node has them (within: any joins nodes)",
+                        "; daemon d3 has no peer_listen in client.yaml, so other nodes can't reach it"};
+                assert_waits(&bed, words[kind]);
+                mfl_core_free(bed.core);
+        }
+}
+
 /* It says so itself, or another one that it has told; it works alone, and joins again after two rounds. */
 static void who_reaches_nobody_is_left_alone(void **state)
 {
         for (uint32_t by = 2; by <= 3; by++) {
                 struct bed bed;
                 struct mfl_team_totals totals;
-                setup_three(&bed, 4);
+                setup_three(&bed, 4, 1);
                 ASSERT_LEADS(&bed, 1, "d1:1+d2:1+d3:1");
                 say_unreached(&bed, by, 2, MFL_TEAM_ISOLATED);
                 assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
@@ -620,7 +695,7 @@ static void of_two_others_decide_who_is_at_fault(void **state)
 {
         struct bed bed;
         struct mfl_team_totals totals;
-        setup_three(&bed, 2);
+        setup_three(&bed, 2, 1);
         ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
         say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
         ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
@@ -647,7 +722,7 @@ static void of_two_others_decide_who_is_at_fault(void **state)
 static void a_restart_clears_who_could_not_connect(void **state)
 {
         struct bed bed;
-        setup_three(&bed, 2);
+        setup_three(&bed, 2, 1);
         ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
         say_unreached(&bed, 2, 1, MFL_TEAM_UNREACHED);
         end_round(&bed, 2, fast_line);
@@ -668,7 +743,7 @@ static void who_reached_others_once_may_be_at_fault_later(void **state)
 {
         struct bed bed;
         struct mfl_team_totals totals;
-        setup_three(&bed, 2);
+        setup_three(&bed, 2, 1);
         ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
         end_round(&bed, 1, fast_line);
         ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
@@ -692,7 +767,7 @@ static void what_a_member_cannot_know_blames_nobody(void **state)
         for (size_t i = 0; i < MFL_ARRAY_SIZE(lies); i++) {
                 struct bed bed;
                 struct mfl_team_totals totals;
-                setup_three(&bed, 2);
+                setup_three(&bed, 2, 1);
                 ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
                 say_unreached(&bed, lies[i].by, lies[i].accused, lies[i].loss);
                 assert_int_equal(mfl_core_job_teams(bed.core, JOB, &totals), 0);
@@ -795,6 +870,8 @@ int main(void)
                 cmocka_unit_test(the_leaders_result_frees_the_others),
                 cmocka_unit_test(a_team_is_as_large_as_pays),
                 cmocka_unit_test(a_number_is_a_number),
+                cmocka_unit_test(needed_daemons_do_not_rest_for_long),
+                cmocka_unit_test(who_waits_for_a_team_says_why),
                 cmocka_unit_test(who_reaches_nobody_is_left_alone),
                 cmocka_unit_test(of_two_others_decide_who_is_at_fault),
                 cmocka_unit_test(who_reached_others_once_may_be_at_fault_later),

@@ -226,8 +226,9 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
         mfl_assert(net->model.options.worker && g->rows <= batch && g->first_row % batch == 0);
         if (at >= net->model.steps_max)
                 return mfl_fail(err, MFL_INVALID,
-                        "the cuda backend takes at most %u grains per step; let parallel.grain be larger",
-                        net->model.steps_max);
+                        "the cuda backend takes at most %u grains of %u rows per step; let training.batch or "
+                        "accumulate be smaller",
+                        net->model.steps_max, batch);
         int rc = mfl_cuda_check_data_of(net, data, err);
         if (!rc)
                 rc = mfl_cuda_enter(net, err);

@@ -101,7 +101,9 @@ static void size_control(struct mfl_cuda_model *model)
         uint64_t a_row = (batch + 1) * sizeof(uint32_t) + sizeof(struct mfl_rate) +
                          sizeof(struct mfl_loss_share),
                  whole = model->accumulate;
-        uint64_t steps = MFL_MIN(MFL_MAX(TABLE_BYTES / (groups * a_row * whole), 1), MFL_STEPS_MAX);
+        /* A worker's batches are the grains of one step, of which there may be many. */
+        uint64_t most = model->options.worker ? UINT32_MAX : MFL_STEPS_MAX;
+        uint64_t steps = MFL_MIN(MFL_MAX(TABLE_BYTES / (groups * a_row * whole), 1), most);
         model->steps_max = (uint32_t)(steps * whole);
         control->step = take(&at, sizeof(uint32_t));
         control->step_first = take(&at, groups * sizeof(uint32_t));
