@@ -179,6 +179,8 @@ static const struct mfl_job_usage usage[] = {
 static uint32_t fewest_rows(const struct mfl_job *job, uint32_t drawn)
 {
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        if (job->data.partition == MFL_PARTITION_LOCAL) /* with sites in each of them */
+                return spec->servers;
         if (spec->unit == MFL_ROWS_SERVER && drawn < job->data.clients) /* all of as few servers as may be */
                 return (drawn + spec->server_clients - 1) / spec->server_clients;
         return mfl_robust_rows_of(spec, drawn);
@@ -296,9 +298,9 @@ int mfl_job_check_robust(const struct mfl_yaml_doc *doc, struct mfl_job *job, st
         int r = check_update_clip(doc, aggregation, job, err);
         if (!r)
                 r = check_keys(doc, aggregation, job, err);
-        if (r || job->data.partition == MFL_PARTITION_LOCAL)
-                return r;
         const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        if (r || (job->data.partition == MFL_PARTITION_LOCAL && spec->unit != MFL_ROWS_SERVER))
+                return r;
         uint32_t most = mfl_robust_rows_of(spec, mfl_job_cohort_size(job, job->data.clients));
         uint32_t drawn =
                 MFL_MAX(mfl_job_cohort_least(job, job->data.clients), 1u); /* nobody: the update is zero */

@@ -69,28 +69,42 @@ static int check_population(struct mfl_server_job *job, uint32_t population, con
                        : mfl_partition_check(job->spec, data->train_samples, err);
 }
 
+/* "simulation: noise by 2 of 10 servers: 3, 7". */
+static int tell_which(const struct mfl_server_job *job, const char *attack, const char *what, const bool *bad,
+        uint32_t n_bad, uint32_t n, struct mfl_error *err)
+{
+        char text[256];
+        size_t at = 0;
+        uint64_t seq;
+        for (uint32_t k = 0; k < n && at + 20 < sizeof text; k++)
+                if (bad[k])
+                        at += (size_t)snprintf(text + at, sizeof text - at, "%s%u", at ? ", " : "", k);
+        MFL_CLEANUP_FREE char *line = mfl_asprintf("simulation: %s by %u of %u %s: %s%s", attack, n_bad, n,
+                what, text, at + 20 < sizeof text ? "" : ", ...");
+        if (!line)
+                return mfl_fail_memory(err, sizeof text, "a line of the log");
+        mfl_store_log(job->jobs->store, job->id, line, &seq);
+        return 0;
+}
+
 /* Who is bad belongs to what is known of a run. */
 static int tell_bad(const struct mfl_server_job *job, struct mfl_error *err)
 {
-        char text[256];
-        bool *bad;
-        size_t n = 0;
-        if (!job->spec->simulation.attack)
-                return 0;
-        if (mfl_simulation_draw(job->spec, &bad))
-                return mfl_fail_memory(err, job->spec->data.clients, "a simulated attack");
-        for (uint32_t k = 0; k < job->spec->data.clients && n + 20 < sizeof text; k++)
-                if (bad[k])
-                        n += (size_t)snprintf(text + n, sizeof text - n, "%s%u", n ? ", " : "", k);
-        free(bad);
-        MFL_CLEANUP_FREE char *line = mfl_asprintf("simulation: %s by %u of %u clients: %s%s",
-                mfl_attack_name(job->spec->simulation.attack), mfl_simulation_bad(job->spec),
-                job->spec->data.clients, text, n + 20 < sizeof text ? "" : ", ...");
-        if (!line)
-                return mfl_fail_memory(err, sizeof text, "a line of the log");
-        uint64_t seq;
-        mfl_store_log(job->jobs->store, job->id, line, &seq);
-        return 0;
+        const struct mfl_job *spec = job->spec;
+        bool *bad, bad_server[MFL_REGIONS_MAX];
+        int r = 0;
+        if (spec->simulation.attack) {
+                if (mfl_simulation_draw(spec, &bad))
+                        return mfl_fail_memory(err, spec->data.clients, "a simulated attack");
+                r = tell_which(job, mfl_attack_name(spec->simulation.attack), "clients", bad,
+                        mfl_simulation_bad(spec), spec->data.clients, err);
+                free(bad);
+        }
+        if (r || !spec->simulation.servers.attack)
+                return r;
+        uint32_t n_bad = mfl_simulation_servers(spec, bad_server);
+        return tell_which(job, mfl_server_attack_name(spec->simulation.servers.attack), "servers", bad_server,
+                n_bad, spec->edges.count, err);
 }
 
 /* A population of known size may have more states than the job allows. */
@@ -118,6 +132,13 @@ static void tell_lost(const struct mfl_server_job *job, struct mfl_runtime *runt
                         "clients begin "
                         "anew",
                         job->id, mfl_states_lost(states), mfl_states_lost(states) + mfl_states_seen(states));
+}
+
+/* The most single updates of a round. How many sites there will be is not known: there is room for 4,096. */
+static uint32_t cohort_of(const struct mfl_job *spec, uint32_t population)
+{
+        const uint32_t most = 4096, drawn = spec->selection.clients;
+        return population ? mfl_job_cohort_size(spec, population) : drawn ? MFL_MIN(drawn, most) : most;
 }
 
 /* The checkpoints of an asynchronous job's older versions, as far as they are kept, and its initial params. */
@@ -207,8 +228,7 @@ static void run_prepare(struct mfl_work *work)
                 .job = job->id,
                 .spec = job->spec,
                 .n_slots = job->jobs->slots,
-                .cohort = op->prepare.population ? mfl_job_cohort_size(job->spec, op->prepare.population)
-                                                 : 4096,
+                .cohort = cohort_of(job->spec, op->prepare.population),
                 .n_memory = mfl_memory_is_needed(job->spec) ? (uint64_t)op->prepare.population + 1
                                                             : mfl_calendar_rows(job->spec),
                 .states_path = mfl_store_path(store, job->id, MFL_STORE_STATES_FILE, paths[0]),

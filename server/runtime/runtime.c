@@ -438,9 +438,7 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
         memcpy(ret_digest, params->digest, MFL_DIGEST_BYTES);
         mfl_pool_publish(rt->pool, params);
         mfl_runtime_note_version(rt, params->digest);
-        r = mfl_regions_applied(rt, err);
-        if (r)
-                return r;
+        mfl_regions_applied(rt);
         bool private = rt->spec->privacy.kind == MFL_PRIVACY_CENTRAL; /* a round of nobody is one, too */
         if (rt->method->advance && (weight || private))
                 rt->method->advance(rt->spec, &noisy, rt->numbers);

@@ -244,7 +244,7 @@ void mfl_regions_store(const struct mfl_runtime *rt, struct mfl_checkpoint *chec
 int mfl_regions_note(struct mfl_runtime *rt, struct mfl_error *err);
 int mfl_regions_apply(struct mfl_runtime *rt, const struct mfl_strategy_round *round, float *out,
         struct mfl_params *params, struct mfl_error *err);
-int mfl_regions_applied(struct mfl_runtime *rt, struct mfl_error *err);
+void mfl_regions_applied(struct mfl_runtime *rt);
 const uint8_t (*mfl_regions_digests(const struct mfl_regions *regions))[MFL_DIGEST_BYTES];
 
 /* runtime_told.c. The mean of a range's sums into rt->d. */

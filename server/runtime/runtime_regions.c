@@ -6,7 +6,8 @@
  *      x     =  sum over e of V_e x_e / sum of V_e      V_e: the sum of its W_e since the regions met
  *
  * x is the job's model of that round, in double, in the order of regions, rounded once. Where the regions meet, each x_e
- * becomes x. A region without a client since then has V_e = 0 and stays as it was. With one region, x is x_e.
+ * becomes x. A region without a client since then has V_e = 0 and stays as it was. With one region, x is x_e, and a round of nobody
+ * is one of a zero update, as without regions.
  * Updates lie in the spill file as rows, and are worked off range by range. Between meetings x_e takes 4 bytes per param and
  * region, in mapped memory that goes with the last reference to it.
  * Fails without memory, or when a result is not finite. */
@@ -14,7 +15,11 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "common/base/budget.h"
 #include "server/runtime/runtime_internal.h"
+
+#define HEADER_BYTES_MAX (16u << 20)
+#define HEADER_TENSOR_BYTES 112u /* around its name */
 
 struct mfl_regions {
         uint32_t n;
@@ -46,6 +51,7 @@ uint64_t mfl_regions_bytes(const struct mfl_job *spec, uint64_t n)
 
 /* ---- open and close ---- */
 
+/* They give their part of the budget back when their last reference goes. */
 static int new_params(const struct mfl_runtime *rt, struct mfl_params **ret_params, struct mfl_error *err)
 {
         uint64_t bytes = rt->n * sizeof(float);
@@ -54,8 +60,10 @@ static int new_params(const struct mfl_runtime *rt, struct mfl_params **ret_para
                 return mfl_fail_memory(err, bytes, "a region");
         memset(map, 0, bytes);
         *ret_params = mfl_params_mapped(map, rt->n);
-        if (*ret_params)
+        if (*ret_params) {
+                (*ret_params)->block->pool->budget = rt->budget;
                 return 0;
+        }
         munmap(map, bytes);
         return mfl_fail_memory(err, sizeof **ret_params, "a region");
 }
@@ -69,11 +77,31 @@ static void name_tensors(const struct mfl_runtime *rt, struct mfl_regions *regio
         snprintf(regions->number[e], sizeof regions->number[e], "region_%u_weight", e);
 }
 
+/* A checkpoint names each tensor of each vector in its header, which common/model/safetensors.h limits. About, and rather more. */
+static int check_header(const struct mfl_runtime *rt, struct mfl_error *err)
+{
+        uint64_t vectors = (uint64_t)rt->spec->edges.count *
+                           (uint32_t)(rt->strategy->n_state + keeps_params(rt->spec)),
+                 bytes = 0;
+        for (int t = rt->graph->i_moving; t < rt->graph->n_params; t++)
+                bytes += vectors * (HEADER_TENSOR_BYTES + strlen(rt->graph->params[t].name));
+        return bytes <= HEADER_BYTES_MAX
+                       ? 0
+                       : mfl_fail(err, MFL_INVALID,
+                                 "edges.count: %u regions of a model with %d tensors that move are too many "
+                                 "for a "
+                                 "checkpoint: write a smaller number",
+                                 rt->spec->edges.count, rt->graph->n_params - rt->graph->i_moving);
+}
+
 int mfl_regions_open(struct mfl_runtime *rt, struct mfl_error *err)
 {
         uint32_t n = rt->spec->edges.count;
         if (!mfl_job_has_regions(rt->spec))
                 return 0;
+        int r = check_header(rt, err);
+        if (r)
+                return r;
         struct mfl_regions *regions = rt->regions = mfl_calloc(1, sizeof *regions);
         if (!regions)
                 return mfl_fail_memory(err, sizeof *regions, "regions");
@@ -87,11 +115,13 @@ int mfl_regions_open(struct mfl_runtime *rt, struct mfl_error *err)
         rt->n_older = rt->older ? n : 0;
         bool failed = !regions->digests || !regions->sum || !regions->made || !regions->meeting ||
                       (keeps_params(rt->spec) && !rt->older);
-        int r = failed ? mfl_fail_memory(err, RANGE_ELEMENTS * sizeof(double), "regions") : 0;
+        r = failed ? mfl_fail_memory(err, RANGE_ELEMENTS * sizeof(double), "regions") : 0;
         for (uint32_t e = 0; e < n && !r; e++) {
                 name_tensors(rt, regions, e);
                 if (rt->older)
                         r = new_params(rt, &rt->older[e], err);
+                if (rt->older && !r && rt->budget)
+                        rt->budget_bytes -= rt->n * sizeof(float);
                 for (int i = 0; i < rt->strategy->n_state && !r; i++) {
                         regions->state[e][i] = mfl_calloc(rt->n, sizeof(float));
                         if (!regions->state[e][i])
@@ -184,16 +214,24 @@ void mfl_regions_store(const struct mfl_runtime *rt, struct mfl_checkpoint *chec
 /* ---- params ---- */
 
 /* What clients of each region start from next. */
+static void note_digests(struct mfl_runtime *rt)
+{
+        struct mfl_regions *regions = rt->regions;
+        for (uint32_t e = 0; e < regions->n; e++)
+                memcpy(regions->digests[e], regions->apart ? rt->older[e]->digest : rt->pool->current->digest,
+                        MFL_DIGEST_BYTES);
+}
+
 int mfl_regions_note(struct mfl_runtime *rt, struct mfl_error *err)
 {
         struct mfl_regions *regions = rt->regions;
         int r = 0;
-        for (uint32_t e = 0; regions && e < regions->n && !r; e++) {
-                struct mfl_params *own = regions->apart ? rt->older[e] : NULL;
-                if (own)
-                        r = mfl_runtime_digest(rt, own->v, own->digest, err);
-                memcpy(regions->digests[e], own ? own->digest : rt->pool->current->digest, MFL_DIGEST_BYTES);
-        }
+        if (!regions)
+                return 0;
+        for (uint32_t e = 0; regions->apart && e < regions->n && !r; e++)
+                r = mfl_runtime_digest(rt, rt->older[e]->v, rt->older[e]->digest, err);
+        if (!r)
+                note_digests(rt);
         return r;
 }
 
@@ -219,33 +257,7 @@ static void count_rows(struct mfl_runtime *rt)
                 regions->weight[e] += regions->added[e];
 }
 
-/* Where they are read from, and, unless they meet, written to: in place, or, where a download still holds them, in a copy. Nobody
- * finds them until they are put back. */
-static int take_params(struct mfl_runtime *rt, bool meets, struct mfl_error *err)
-{
-        struct mfl_regions *regions = rt->regions;
-        int r = 0;
-        for (uint32_t e = 0; e < regions->n; e++)
-                regions->from[e] = rt->pool->current->v;
-        for (uint32_t e = 0; rt->older && e < regions->n; e++) {
-                mfl_slots_lock(rt);
-                struct mfl_params *old = regions->to[e] = rt->older[e], *copy = NULL;
-                rt->older[e] = NULL;
-                mfl_slots_unlock(rt);
-                if (!meets && !r && atomic_load(&old->refs) > 1)
-                        r = new_params(rt, &copy, err);
-                if (copy) {
-                        memcpy((float *)(uintptr_t)copy->v, old->v, rt->n * sizeof(float));
-                        atomic_store(&old->retired, true);
-                        mfl_params_unref(old);
-                        regions->to[e] = copy;
-                }
-                if (regions->apart)
-                        regions->from[e] = regions->to[e]->v;
-        }
-        return r;
-}
-
+/* From here on they are found by the digest of what they are now. */
 static void put_params(struct mfl_runtime *rt)
 {
         struct mfl_regions *regions = rt->regions;
@@ -253,6 +265,52 @@ static void put_params(struct mfl_runtime *rt)
         for (uint32_t e = 0; rt->older && e < regions->n; e++)
                 rt->older[e] = regions->to[e];
         mfl_slots_unlock(rt);
+}
+
+/* What a download still holds is not written to. It ends soon, for they are replaced. */
+static int copy_params(struct mfl_runtime *rt, uint32_t e, struct mfl_error *err)
+{
+        uint64_t bytes = rt->n * sizeof(float);
+        struct mfl_params *old = rt->regions->to[e], *copy;
+        atomic_store(&old->retired, true);
+        if (rt->budget && mfl_budget_reserve(rt->budget, bytes, "a region", NULL))
+                return mfl_fail(err, MFL_BUSY, "apply: all memory of job %s is held", rt->job);
+        int r = new_params(rt, &copy, err);
+        if (r) {
+                if (rt->budget)
+                        mfl_budget_release(rt->budget, bytes);
+                return r;
+        }
+        memcpy((float *)(uintptr_t)copy->v, old->v, bytes);
+        memcpy(copy->digest, old->digest, MFL_DIGEST_BYTES);
+        rt->regions->to[e] = copy;
+        mfl_params_unref(old);
+        return 0;
+}
+
+/* Where they are read from, and, unless they meet, written to. Nobody finds them until they are put back. MFL_BUSY: downloads
+ * hold them, and there is no memory for copies; nothing has happened. */
+static int take_params(struct mfl_runtime *rt, bool meets, struct mfl_error *err)
+{
+        struct mfl_regions *regions = rt->regions;
+        int r = 0;
+        mfl_slots_lock(rt);
+        for (uint32_t e = 0; rt->older && e < regions->n; e++) {
+                regions->to[e] = rt->older[e];
+                rt->older[e] = NULL;
+        }
+        mfl_slots_unlock(rt);
+        for (uint32_t e = 0; !meets && e < regions->n && !r; e++) {
+                if (atomic_load(&regions->to[e]->refs) > 1)
+                        r = copy_params(rt, e, err);
+                else
+                        atomic_store(&regions->to[e]->retired, false);
+        }
+        for (uint32_t e = 0; e < regions->n; e++)
+                regions->from[e] = regions->apart ? regions->to[e]->v : rt->pool->current->v;
+        if (r)
+                put_params(rt);
+        return r;
 }
 
 /* The exact mean of the region's updates into rt->d. */
@@ -277,11 +335,13 @@ static int make_range(struct mfl_runtime *rt, uint32_t e, const struct mfl_strat
         struct mfl_regions *regions = rt->regions;
         float *state[MFL_STRATEGY_STATES_MAX] = {NULL};
         memcpy(regions->made, regions->from[e] + begin, count * sizeof *regions->made);
-        if (!regions->clients[e])
+        if (!regions->clients[e] && regions->n > 1)
                 return 0;
         for (int i = 0; i < rt->strategy->n_state; i++)
                 state[i] = regions->state[e][i] + begin;
-        int r = mean_range(rt, e, begin, count, err);
+        if (!regions->clients[e])
+                memset(rt->d, 0, count * sizeof *rt->d);
+        int r = regions->clients[e] ? mean_range(rt, e, begin, count, err) : 0;
         return r ? r
                  : mfl_strategy_apply(rt->strategy, rt->spec, round, rt->graph, rt->graph->n_frozen + begin,
                            count, regions->from[e] + begin, rt->d, state, regions->made, err);
@@ -303,7 +363,7 @@ static int apply_range(struct mfl_runtime *rt, const struct mfl_strategy_round *
                 if (!meets)
                         memcpy((float *)(uintptr_t)regions->to[e]->v + begin, regions->made,
                                 count * sizeof *out);
-                if (!regions->weight[e])
+                if (!regions->weight[e] && regions->n > 1)
                         continue;
                 if (!n_met++) /* the only one is met exactly */
                         memcpy(out, regions->made, count * sizeof *out);
@@ -334,14 +394,15 @@ int mfl_regions_apply(struct mfl_runtime *rt, const struct mfl_strategy_round *r
 {
         bool meets = mfl_job_regions_meet(rt->spec, rt->round);
         struct mfl_sha256 sha = {0};
-        rt->report = (struct mfl_rows_report){0};
-        int r = mfl_rows_attack(rt, err);
-        if (!r)
-                r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        int r = take_params(rt, meets, err);
         if (r)
                 return r;
-        count_rows(rt);
-        r = take_params(rt, meets, err);
+        rt->report = (struct mfl_rows_report){0};
+        r = mfl_rows_attack(rt, err);
+        if (!r)
+                r = mfl_sha256_copy(&rt->hashed, &sha, err);
+        if (!r)
+                count_rows(rt);
         for (uint64_t begin = 0; begin < rt->n && !r; begin += RANGE_ELEMENTS) {
                 size_t count = MFL_MIN(rt->n - begin, (uint64_t)RANGE_ELEMENTS);
                 r = apply_range(rt, round, meets, begin, count, out + begin, err);
@@ -351,8 +412,11 @@ int mfl_regions_apply(struct mfl_runtime *rt, const struct mfl_strategy_round *r
         if (!r)
                 r = mfl_sha256_final(&sha, params->digest, err);
         mfl_sha256_deinit(&sha);
-        for (uint32_t e = 0; rt->older && e < rt->regions->n && !r; e++)
-                mfl_params_forget_crc(rt->regions->to[e]);
+        for (uint32_t e = 0; !meets && e < rt->regions->n && !r; e++) {
+                struct mfl_params *to = rt->regions->to[e];
+                mfl_params_forget_crc(to);
+                r = mfl_runtime_digest(rt, to->v, to->digest, err);
+        }
         put_params(rt);
         rt->regions->apart = !meets;
         if (meets)
@@ -360,10 +424,10 @@ int mfl_regions_apply(struct mfl_runtime *rt, const struct mfl_strategy_round *r
         return r;
 }
 
-int mfl_regions_applied(struct mfl_runtime *rt, struct mfl_error *err)
+void mfl_regions_applied(struct mfl_runtime *rt)
 {
-        int r = mfl_regions_note(rt, err);
-        if (!r && rt->regions)
-                make_report(rt);
-        return r;
+        if (!rt->regions)
+                return;
+        note_digests(rt);
+        make_report(rt);
 }

@@ -187,8 +187,9 @@ static void count_daemons(const struct mfl_core *core, const struct core_job *jo
         uint64_t data_set = mfl_core_name_key(job->spec->data.name);
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
-                if (!mfl_core_fit_find(daemon, job) ||
-                        (!daemon->conn && mfl_core_refused_find(core, daemon->info.name)))
+                const struct mfl_data_info *data = mfl_core_fit_find(daemon, job);
+                bool decides = data && (job->data.name[0] || !strcmp(data->name, job->spec->data.name));
+                if (!decides || (!daemon->conn && mfl_core_refused_find(core, daemon->info.name)))
                         continue; /* it is counted below */
                 enum lack lack = lack_of(daemon, job);
                 add(count, lack, daemon->info.name);

@@ -11,6 +11,7 @@ import pytest
 
 import cohorts
 import mfl_harness as h
+import robust
 from federated import SHUFFLE, Momentum, Stream, parts_of, pulled, synthetic, train_locally, uniform_init
 
 SEED, CLIENTS = 17, 20
@@ -24,7 +25,7 @@ NORM = {'layers': [{'batchnorm': {}}, {'flatten': {}}, {'dense': {'units': 4}}]}
 
 @pytest.fixture(scope='module')
 def two_daemons(shared_cluster):
-    c = shared_cluster(2)
+    c = shared_cluster(2, config={'allow_simulation': 'true'})
     c.wait_daemons(2)
     return c
 
@@ -33,9 +34,9 @@ def durations():
     return [cohorts.model_duration(SEED, k, 400 // CLIENTS, MODEL['mu'], MODEL['sigma'], MODEL['speed']) for k in range(CLIENTS)]
 
 
-def recomputed(turns, step, shuffled=lambda version, base: version):
+def recomputed(turns, step, shuffled=lambda version, base: version, labels=lambda k, r, y: y):
     """The params after each version. step(newest, [(base, trained, staleness)]): arrays of the weights, then of the biases. shuffled: the round
-    whose draws a client's batches are."""
+    whose draws a client's batches are. labels: what client k has in version r."""
     x, y = synthetic((1, 8, 8), 4, 400, 1, 0)
     parts = [trained for trained, _ in parts_of(SEED, 400, CLIENTS)]
     params = [(uniform_init(SEED, 0, 256, 64).reshape(4, 64), uniform_init(SEED, 1, 4, 64))]
@@ -44,7 +45,7 @@ def recomputed(turns, step, shuffled=lambda version, base: version):
         for k, base in sorted(arrived.items()):
             order = Stream(SEED, SHUFFLE, k, shuffled(r, base) * 65536).shuffled(parts[k])
             batches = [order[at:at + 10] for at in range(0, len(order), 10)]
-            updates.append((params[base], train_locally(*params[base], x, y, batches, 0.1, lambda: Momentum(0)), r - 1 - base))
+            updates.append((params[base], train_locally(*params[base], x, labels(k, r, y), batches, 0.1, lambda: Momentum(0)), r - 1 - base))
         params.append(tuple(step(params[-1][i], [(b[i], t[i], s) for b, t, s in updates]) for i in (0, 1)))
     return params
 
@@ -90,6 +91,25 @@ def test_fedasync_is_the_algorithm(two_daemons):
         (_, trained, s), = updates
         return x + 0.6 / np.sqrt(1 + s) * (trained - x)
     compare(c, job, recomputed(turns, step), turns)
+
+
+@pytest.mark.parametrize('job', [FEDBUFF, FEDASYNC], ids=['fedbuff', 'fedasync'])
+def test_flipped_labels(two_daemons, job):
+    """A bad client flips its labels in the versions from 3 on, however old the params are that it started from."""
+    c = two_daemons
+    at, _ = c.run_job(60, rounds=12, **job, simulation={'attack': 'label-flip', 'share': 0.6, 'from': 3})
+    bad = Stream(SEED, robust.ATTACK, 0, 0).shuffled(range(CLIENTS))[:12]
+    buffer = job['aggregation'].get('buffer', 1)
+    turns = list(itertools.islice(cohorts.versions(SEED, durations(), job['selection']['clients'], buffer, 20), 12))
+
+    def step(x, updates):
+        if buffer > 1:
+            return x + sum((t - b) / np.sqrt(1 + s) for b, t, s in updates) / len(updates)
+        (_, trained, s), = updates
+        return x + 0.6 / np.sqrt(1 + s) * (trained - x)
+    flipped = recomputed(turns, step, labels=lambda k, r, y: 3 - y if k in bad and r >= 3 else y)
+    compare(c, at, flipped, turns)
+    assert np.abs(flipped[-1][0] - recomputed(turns, step)[-1][0]).max() > 1e-3  # which the comparison above would find
 
 
 TABLE = {'csv': 'client,duration,on\n' + ''.join('%d,%g,%s\n' % (k, 2 + 7 * k % 11, '0-20' if k % 3 == 0 else '') for k in range(CLIENTS)),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regions are the paper's algorithm, recomputed in numpy from the seed, and one model whatever daemons and relays there are and whatever
 is killed. Servers that lie, and rules that compare servers. A root data set of its own."""
+import hashlib
 import re
 
 import numpy as np
@@ -8,11 +9,13 @@ import pytest
 
 import robust
 from federated import SHUFFLE, Average, Momentum, Nesterov, Stream, federated_average, parts_of, pulled, synthetic, train_locally, uniform_init
+from mfl_harness import wait_until
 from mfl_relay import Tree
 
 CLIENTS, SEED = 9, 31
 TRAINING = {'lr': 0.1, 'epochs': 1, 'batch': 10}
 REGION, SERVER = 150, 151  # common/base/rng.h
+FIRST_LIAR = Stream(SEED, SERVER, 0, 0).shuffled(range(5))[0]
 LIARS = sorted(Stream(SEED, SERVER, 0, 0).shuffled(range(5))[:2])
 
 
@@ -121,6 +124,29 @@ def test_one_digest_for_any_daemons_and_kills(cluster, two_daemons, tmp_path_fac
         c.close()
 
 
+def site_region(name, count):
+    """Of a daemon without a site."""
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], 'little')
+    return Stream(SEED, REGION, key, 0).below(count)
+
+
+def test_sites_are_drawn_into_regions(cluster):
+    """By their names: a region that no site falls into stays as it was, and does not count."""
+    c, names, count = cluster(0), ['site%d' % i for i in range(2, 6)], 3
+    for i, name in enumerate(names):
+        c.start_daemon(name, data=['tiny=synthetic:1,8,8:4:100:20:%d' % (i + 1)])
+    c.wait_daemons(4)
+    job = c.submit(model='logistic', seed=SEED, rounds=2, data={'partition': 'local', 'clients': None}, training=TRAINING,
+                   selection={'daemons': {'min': 4}, 'clients': 4}, edges={'count': count, 'rounds': 3})
+    c.wait_job(job, 60)
+    sites = [site_region(name, count) for name in names]
+    assert len(set(sites)) == 2
+    for r in c.rounds(job):
+        told = re.findall(r'region (\d): (\d) clients? ([0-9a-f]{8})', r['choice'])
+        assert [int(n) for _, n, _ in told] == [sites.count(e) for e in range(count)]
+        assert len({digest for _, _, digest in told}) == count
+
+
 # -- servers --
 
 def servers(x, within):
@@ -166,24 +192,36 @@ def test_servers_that_lie(two_daemons):
     assert c.rounds(jobs[2][0])[0]['choice'].startswith('servers: sign-flip: 2 bad; trimmed-mean: ')
     job = begin(c, edges={'count': 5}, aggregation={'strategy': 'krum', 'f': 1, 'unit': 'server'}, simulation={'servers': {'attack': 'random', 'scale': 9, 'share': 0.2}})
     c.wait_job(job, 60)
-    assert 'krum: 1 of 5 counted; least: server %d score' % Stream(SEED, SERVER, 0, 0).shuffled(range(5))[0] in c.rounds(job)[0]['choice']
+    assert 'krum: 1 of 5 counted; least: server %d score' % FIRST_LIAR in c.rounds(job)[0]['choice']
     both = begin(c, edges={'count': 5}, aggregation={**rule, 'unit': 'server'}, simulation={'attack': 'lazy', 'share': 0.2, 'servers': {'attack': 'noise', 'share': 0.2}})
     c.wait_job(both, 60)
     assert c.rounds(both)[0]['choice'].startswith('attack lazy: 2 bad; servers: noise: 1 bad; trimmed-mean')
+    log = c.mfl('logs', both).stdout
+    assert re.search(r'simulation: lazy by 2 of 9 clients: \d, \d\n', log) and re.search(r'simulation: noise by 1 of 5 servers: %d\n' % FIRST_LIAR, log)
 
 
 # -- the root's data --
 
+def spilled(c):
+    """Bytes of the server's files of single updates."""
+    with open('/proc/%d/maps' % c.server.pid) as maps:
+        ranges = [line.split()[0].split('-') for line in maps if '/spill-' in line]
+    return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)
+
+
 def test_a_root_with_data_of_its_own(cluster):
-    """Its daemon trains on them, and needs no others."""
+    """Its daemon trains on them, and needs no others. The disk has room for as many updates as a round may have."""
     c = cluster(0)
+    c.start_daemon('judge', data=['trusted=synthetic:1,8,8:4:60:20:9'])
+    c.wait_daemons(1)
+    local = {'model': 'logistic', 'rounds': 2, 'seed': SEED, 'data': {'partition': 'local', 'clients': None}, 'training': TRAINING,
+             'selection': {'daemons': {'min': 4}, 'clients': 4}}
+    job = c.submit(aggregation={'strategy': 'fltrust', 'root': {'daemon': 'judge', 'data': 'trusted'}}, **local)
+    c.wait_info(job, lambda info: info['reason'] == 'no daemon with data set tiny is connected; offered: trusted', 30, 'what it waits for')
     for i in range(3):
         c.start_daemon('site%d' % i, data=['tiny=synthetic:1,8,8:4:100:20:%d' % (i + 1)])
-    c.start_daemon('judge', data=['trusted=synthetic:1,8,8:4:60:20:9'])
-    c.wait_daemons(4)
-    local = {'model': 'logistic', 'rounds': 2, 'seed': SEED, 'data': {'partition': 'local', 'clients': None}, 'training': TRAINING,
-             'selection': {'daemons': {'min': 4}}}
-    job = c.submit(aggregation={'strategy': 'fltrust', 'root': {'daemon': 'judge', 'data': 'trusted'}}, **local)
+        if i == 0:
+            assert wait_until(lambda: spilled(c), 30, 'the file of updates') == 4 * 4096  # a page for the 260 floats of each
     c.wait_job(job, 60)
     assert all(r['clients'] == 4 for r in c.rounds(job))
     shown = c.mfl_json('show', job, '--partition')['partition']['shown']

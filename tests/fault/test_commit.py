@@ -2,6 +2,8 @@
 """The server dies at every step of a commit. The job has every round once, and the same model after each of them."""
 import os
 
+import pytest
+
 import mfl_harness as h
 
 # common/base/fs.h and server/store/store.h: what a commit passes, in order.
@@ -39,6 +41,29 @@ def test_death_at_every_step_of_a_commit(cluster):
     assert not [f for f in files if f.endswith('.tmp')], files
     newest = os.path.join(c.state_dir, 'jobs', job, 'round-%06d.safetensors' % len(digests))
     assert h.params_digest(newest) == digests[-1]
+
+
+SEVERAL = {
+    'regions': {'aggregation': {'strategy': 'fedadam'}, 'edges': {'count': 3, 'rounds': 4}},
+    'delayed servers': {'aggregation': {'strategy': 'median', 'f': 1, 'unit': 'server'}, 'edges': {'count': 4},
+                        'simulation': {'servers': {'attack': 'delayed', 'share': 0.25}}},
+}
+
+
+@pytest.mark.parametrize('kind', SEVERAL)
+def test_death_between_regions(cluster, kind):
+    """Checkpoints have the params and states of each region, or what bad servers had found."""
+    c = cluster(1, config={'allow_simulation': 'true'})
+    settings = {**JOB, **SEVERAL[kind]}
+    job = c.begin(**settings)
+    for point in ('before-write', 'before-rename', 'after-rename', 'before-db-commit', 'after-db-commit'):
+        info = c.wait_info(job, lambda i: i['round'] >= 1, 20, 'a round')
+        c.server.kill()
+        c.start_server({'MFL_FAULT': '%s:3:exit' % point}, ready=False)
+        assert c.server.wait(30) == h.FAULT_STATUS, c.server.log()[-1000:]
+        c.start_server()
+        c.wait_info(job, lambda i: i['round'] > info['round'], 20, 'the next round')
+    c.finish(job, **settings)
 
 
 def test_damaged_checkpoint_is_passed_over(cluster):

@@ -316,6 +316,24 @@ static uint32_t count(const char *text, const char *word)
         return n;
 }
 
+/* What counts is the data set that this daemon would use, whatever the job calls its own. */
+static void data_of_a_root(void **state)
+{
+        static const char root[] =
+                LOCAL_JOB "aggregation: {strategy: fltrust, root: {daemon: site, data: trusted}}\n",
+                          other[] = LOCAL_JOB
+                          "aggregation: {strategy: fltrust, root: {daemon: x, data: trusted}}\n";
+        for (int trusted = 0; trusted < 2; trusted++) {
+                struct place place;
+                open_place(&place, trusted ? "data: [trusted]" : "data: [scans]");
+                assert_int_equal(
+                        ask(&place, "j-000001", "ann", root), trusted ? MFL_SITE_TAKES : MFL_SITE_REFUSES);
+                assert_int_equal(
+                        ask(&place, "j-000002", "ann", other), trusted ? MFL_SITE_REFUSES : MFL_SITE_TAKES);
+                close_place(&place);
+        }
+}
+
 static void answers(void **state)
 {
         struct place place;
@@ -525,6 +543,7 @@ int main(void)
                 cmocka_unit_test(inquiries),
                 cmocka_unit_test(keys),
                 cmocka_unit_test(rounds),
+                cmocka_unit_test(data_of_a_root),
                 cmocka_unit_test(answers),
                 cmocka_unit_test(lines),
                 cmocka_unit_test(many),

@@ -3,6 +3,8 @@
 #include "tests/unit/server/fixture.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 #include "common/base/crc32c.h"
@@ -399,6 +401,175 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
         fixture_deinit(&f);
 }
 
+/* Whoever asks for params by their digest while a round is applied gets those, or none. */
+struct asker {
+        struct mfl_runtime *rt;
+        uint64_t n;
+        uint8_t digest[MFL_DIGEST_BYTES];
+        atomic_bool stop;
+        uint32_t n_wrong;
+};
+
+static void *ask_for_params(void *user)
+{
+        struct asker *asker = user;
+        uint8_t found[MFL_DIGEST_BYTES];
+        while (!atomic_load(&asker->stop)) {
+                struct mfl_params *params = mfl_runtime_params(asker->rt, asker->digest);
+                if (!params)
+                        continue;
+                mfl_sha256(params->v, asker->n * sizeof(float), found, NULL);
+                asker->n_wrong += memcmp(found, asker->digest, sizeof found) != 0;
+                mfl_params_unref(params);
+        }
+        return NULL;
+}
+
+static void regions_are_found_by_what_they_are(void **state)
+{
+        struct fixture f;
+        uint8_t digest[MFL_DIGEST_BYTES];
+        pthread_t thread;
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, SIDE);
+        f.spec.edges = (struct mfl_edges){.count = 8, .rounds = 100};
+        struct mfl_runtime *rt = fixture_open(&f, 2, NULL);
+        struct asker asker = {.rt = rt, .n = f.n};
+        for (uint32_t round = 1; round <= 20; round++) {
+                mfl_runtime_round_open(rt, round);
+                for (uint64_t k = 0; k < 8; k++)
+                        fixture_add_f32(&f, rt, k, round, 1);
+                memcpy(asker.digest, mfl_runtime_digests(rt)[7], sizeof asker.digest);
+                atomic_store(&asker.stop, false);
+                assert_int_equal(pthread_create(&thread, NULL, ask_for_params, &asker), 0);
+                apply_ok(rt, 8, digest);
+                atomic_store(&asker.stop, true);
+                pthread_join(thread, NULL);
+                assert_int_equal(asker.n_wrong, 0);
+        }
+        for (uint32_t e = 0; e < 8; e++) {
+                struct mfl_params *params = mfl_runtime_params(rt, mfl_runtime_digests(rt)[e]);
+                assert_non_null(params);
+                mfl_sha256(params->v, f.n * sizeof(float), digest, NULL);
+                assert_memory_equal(digest, mfl_runtime_digests(rt)[e], sizeof digest);
+                mfl_params_unref(params);
+        }
+        mfl_runtime_close(rt);
+        fixture_deinit(&f);
+}
+
+/* Region 0 has clients 0 to 3, region 1 the others. */
+static int region_round(
+        const struct fixture *f, struct mfl_runtime *rt, uint32_t round, uint8_t digest[MFL_DIGEST_BYTES])
+{
+        struct mfl_error err;
+        mfl_runtime_round_open(rt, round);
+        fixture_add_f32(f, rt, 0, round, 1);
+        fixture_add_f32(f, rt, 7, round, 2);
+        return mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 3}, digest,
+                (double[MFL_METHOD_STATES_MAX]){0}, &err);
+}
+
+/* A download that does not end holds the params that it began with; copies are charged to the budget, and a round waits for room. */
+static void regions_that_are_sent_are_copied(void **state)
+{
+        uint8_t want[MFL_DIGEST_BYTES], digest[MFL_DIGEST_BYTES];
+        for (int turn = 0; turn < 3; turn++) { /* nobody downloads; there is room for a copy; there is none */
+                struct fixture f;
+                struct mfl_budget budget;
+                struct mfl_runtime *rt;
+                fixture_init(&f, MFL_STRATEGY_FEDAVG, SIDE);
+                f.spec.edges = (struct mfl_edges){.count = 2, .rounds = 100};
+                uint64_t copy = f.n * sizeof(float), all = mfl_runtime_bytes(&f.spec, f.n, 1);
+                mfl_budget_init(&budget, all + (turn == 1 ? copy : 0));
+                open_with_budget(&f, &budget, 1, 0, &rt);
+                assert_int_equal(region_round(&f, rt, 1, digest), 0);
+                struct mfl_params *held = turn ? mfl_runtime_params(rt, mfl_runtime_digests(rt)[0]) : NULL;
+                int r = region_round(&f, rt, 2, digest);
+                assert_int_equal(r, turn == 2 ? MFL_BUSY : 0);
+                assert_int_equal(mfl_budget_used(&budget), all + (turn == 1 ? copy : 0));
+                if (held) {
+                        mfl_sha256(held->v, copy, digest, NULL);
+                        assert_memory_equal(digest, held->digest, sizeof digest);
+                        assert_true(held->retired);
+                }
+                mfl_params_unref(held);
+                assert_int_equal(mfl_budget_used(&budget), all);
+                if (turn == 2)
+                        assert_int_equal(
+                                mfl_runtime_apply(rt, &(struct mfl_round_totals){.weight = 3}, digest,
+                                        (double[MFL_METHOD_STATES_MAX]){0}, &(struct mfl_error){{0}}),
+                                0);
+                assert_int_equal(region_round(&f, rt, 3, turn ? digest : want), 0);
+                if (turn)
+                        assert_memory_equal(digest, want, sizeof want);
+                held = mfl_runtime_params(rt, mfl_runtime_digests(rt)[0]);
+                assert_false(held->retired);
+                mfl_runtime_close(rt);
+                assert_int_equal(mfl_budget_used(&budget), copy);
+                mfl_params_unref(held);
+                assert_int_equal(mfl_budget_used(&budget), 0);
+                fixture_deinit(&f);
+        }
+}
+
+/* Also in a round whose only clients are left out (selection.without): the server's momentum goes on. */
+static void one_region_is_no_region(void **state)
+{
+        uint8_t want[3][MFL_DIGEST_BYTES], digest[MFL_DIGEST_BYTES];
+        for (uint32_t rounds = 0; rounds <= 2; rounds++) { /* 0: without regions */
+                struct fixture f;
+                fixture_init(&f, MFL_STRATEGY_FEDAVGM, SIDE);
+                f.spec.selection.n_without = 1;
+                f.spec.edges = (struct mfl_edges){.count = rounds ? 1 : 0, .rounds = rounds};
+                struct mfl_runtime *rt = fixture_open(&f, 2, NULL);
+                for (uint32_t round = 1; round <= 3; round++) {
+                        mfl_runtime_round_open(rt, round);
+                        if (round != 2)
+                                fixture_add_f32(&f, rt, 1, round, 5);
+                        apply_ok(rt, round == 2 ? 0 : 5, rounds ? digest : want[round - 1]);
+                        if (rounds)
+                                assert_memory_equal(digest, want[round - 1], sizeof digest);
+                }
+                mfl_runtime_close(rt);
+                fixture_deinit(&f);
+        }
+        assert_memory_not_equal(want[0], want[1], sizeof want[0]);
+}
+
+/* Of which no checkpoint could be written. */
+static void too_many_regions_are_refused(void **state)
+{
+        enum { LAYERS = 450 };
+        struct fixture f;
+        struct mfl_error err;
+        struct mfl_runtime *rt = NULL;
+        struct mfl_layer *layers = calloc(LAYERS, sizeof *layers);
+        fixture_init(&f, MFL_STRATEGY_FEDADAM, 4);
+        layers[0] = (struct mfl_layer){.op = MFL_OP_INPUT, .input = -1, .out = {1, {4}}};
+        for (int i = 1; i < LAYERS; i++)
+                layers[i] = (struct mfl_layer){
+                        .op = MFL_OP_DENSE, .input = i - 1, .out_channels = 4, .bias = true};
+        mfl_graph_free(f.graph);
+        assert_int_equal(mfl_graph_build("deep", layers, LAYERS, 4, &f.graph, &err), 0);
+        struct mfl_runtime_options options = {.job = "j-000001",
+                .spec = &f.spec,
+                .graph = f.graph,
+                .fixed = f.fixed,
+                .cohort = 8,
+                .state_dir = f.dir};
+        for (uint32_t count = 64; count >= 8; count /= 8) {
+                f.spec.edges = (struct mfl_edges){.count = count, .rounds = 5};
+                assert_int_equal(mfl_runtime_open(&options, &rt, &err), count == 64 ? MFL_INVALID : 0);
+                if (count == 64)
+                        assert_string_equal(err.text, "edges.count: 64 regions of a model with 898 tensors "
+                                                      "that move are too many for a "
+                                                      "checkpoint: write a smaller number");
+        }
+        mfl_runtime_close(rt);
+        free(layers);
+        fixture_deinit(&f);
+}
+
 static void spill_replaces_orders_and_bounds_rows(void **state)
 {
         struct fixture f;
@@ -430,11 +601,22 @@ static void spill_replaces_orders_and_bounds_rows(void **state)
 
 static void open_survives_every_failed_allocation(void **state)
 {
-        const enum mfl_strategy_kind kinds[] = {MFL_STRATEGY_FEDADAM, MFL_STRATEGY_MEDIAN};
-        for (size_t k = 0; k < MFL_ARRAY_SIZE(kinds); k++) {
+        const struct {
+                enum mfl_strategy_kind kind;
+                struct mfl_edges edges;
+        } cases[] = {{MFL_STRATEGY_FEDADAM, {0}}, {MFL_STRATEGY_MEDIAN, {0}},
+                {MFL_STRATEGY_FEDADAM, {.count = 3, .rounds = 2}},
+                {MFL_STRATEGY_MEDIAN, {.count = 3, .rounds = 1}}};
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(cases); k++) {
                 struct fixture f;
                 struct mfl_budget budget;
-                fixture_init(&f, kinds[k], 4);
+                fixture_init(&f, cases[k].kind, 4);
+                f.spec.edges = cases[k].edges;
+                if (k == 3) {
+                        f.spec.aggregation.robust.unit = MFL_ROWS_SERVER;
+                        f.spec.simulation.servers.attack = MFL_SERVER_DELAYED;
+                        f.spec.simulation.servers.share = 0.4;
+                }
                 mfl_budget_init(&budget, 0);
                 struct mfl_runtime_options options = {.job = "j-000001",
                         .spec = &f.spec,
@@ -569,6 +751,10 @@ int main(void)
                 cmocka_unit_test(median_takes_single_updates_only),
                 cmocka_unit_test(a_bucket_is_an_exact_mean),
                 cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
+                cmocka_unit_test(regions_are_found_by_what_they_are),
+                cmocka_unit_test(regions_that_are_sent_are_copied),
+                cmocka_unit_test(one_region_is_no_region),
+                cmocka_unit_test(too_many_regions_are_refused),
                 cmocka_unit_test(spill_replaces_orders_and_bounds_rows),
                 cmocka_unit_test(open_survives_every_failed_allocation),
                 cmocka_unit_test(initial_params_must_fit),
