@@ -202,7 +202,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(audit_list, NULL, {"entries", 0, 1000}),
         MESSAGE(move, check_move, {"step", ENUM}, {"job", JOB_OR_EMPTY}, {"to", 0, 255}, {"token", 0, 32},
                 {"files", 0, MFL_MOVE_FILES_MAX}, {"file", NAME_OR_EMPTY}, {"offset", MOVE_BYTES},
-                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}, {"there", JOB_OR_EMPTY}),
+                {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}, {"there", JOB_OR_EMPTY}, {"back", BOOL}),
         MESSAGE(move_file, check_move_file, {"name", NAME}, {"bytes", MOVE_BYTES}, {"sha256", DIGEST}),
         MESSAGE(moved, NULL, {"token", 0, 32}, {"job", JOB_OR_EMPTY}, {"files", 0, MFL_MOVE_FILES_MAX},
                 {"data", 0, MFL_MOVE_DATA_MAX, VERBATIM}, {"to", 0, 255}),

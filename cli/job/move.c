@@ -41,16 +41,17 @@ static Mfl__Move step_of(Mfl__MoveStep step)
         return move;
 }
 
-/* *ret_answer: with the token and the files. */
-static int hold(struct carrying *c, Mfl__Envelope **ret_answer, struct mfl_error *err)
+/* *ret_answer: with the token; with the files, unless back. */
+static int hold(struct carrying *c, bool back, Mfl__Envelope **ret_answer, struct mfl_error *err)
 {
         Mfl__Move move = step_of(MFL__MOVE_STEP__MOVE_HOLD);
         const char *to = c->cli->options.to;
         Mfl__Envelope *answer = NULL;
         move.job = c->job;
         move.to = (char *)(uintptr_t)to;
+        move.back = back;
         int r;
-        while (!(r = ask(&c->from, &move, &answer, err)) && !answer->moved->n_files) {
+        while (!(r = ask(&c->from, &move, &answer, err)) && !answer->moved->n_files && !*answer->moved->job) {
                 mfl_wire_free(answer);
                 if ((r = mfl_client_sleep(c->cli, ASK_AGAIN_MS, err)))
                         return r;
@@ -67,7 +68,7 @@ static int hold(struct carrying *c, Mfl__Envelope **ret_answer, struct mfl_error
                 return r;
         }
         *ret_answer = answer;
-        return mfl_fs_fault("move-held", c->job) ? -EIO : 0;
+        return !back && mfl_fs_fault("move-held", c->job) ? -EIO : 0;
 }
 
 static int carry_file(struct carrying *c, const char *token, const Mfl__MoveFile *file, struct mfl_error *err)
@@ -143,6 +144,15 @@ static bool is_refusal(int r)
         return r == MFL_INVALID || r == MFL_CLI_CONFLICT || r == MFL_CLI_LIMIT;
 }
 
+/* Its files can't leave that server. If the job is on its way, it stays. */
+static void stay(struct carrying *c)
+{
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *held = NULL;
+        struct mfl_error ignored;
+        if (!hold(c, true, &held, &ignored))
+                give_back(c, held->moved->token, &ignored);
+}
+
 static int move_job(struct carrying *c, struct mfl_error *err)
 {
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *held = NULL;
@@ -150,11 +160,13 @@ static int move_job(struct carrying *c, struct mfl_error *err)
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
         Mfl__Move offer = step_of(MFL__MOVE_STEP__MOVE_OFFER), gone = step_of(MFL__MOVE_STEP__MOVE_GONE);
         struct mfl_error why;
-        int r = hold(c, &held, err);
+        int r = hold(c, c->cli->options.back, &held, err);
+        if (!r && c->cli->options.back)
+                return give_back(c, held->moved->token, err);
+        if (is_refusal(r))
+                stay(c);
         if (r)
                 return r;
-        if (c->cli->options.back)
-                return give_back(c, held->moved->token, err);
         offer.token = held->moved->token;
         r = ask(&c->to, &offer, &known, err);
         if (!r && *known->moved->job)

@@ -8,6 +8,7 @@
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
 #include "server/move/move.h"
+#include "server/transfer/params_down.h"
 
 /* request->own: of every step. */
 struct moving {
@@ -15,6 +16,7 @@ struct moving {
         char to[MFL_MOVE_TO_BYTES], token[MFL_MOVE_TOKEN_BYTES], there[MFL_JOB_ID_BYTES],
                 file[MFL_NAME_BYTES];
         bool ready; /* HOLD: the job has stopped */
+        bool back;
         bool any_owner;
         uint64_t offset;
         size_t n; /* of data */
@@ -52,6 +54,21 @@ static int vet(void *user, const char *text, struct mfl_error *err)
         return r;
 }
 
+static bool vet_body(const char *table, const char *daemon, const void *bytes, size_t n)
+{
+        bool is;
+        if (!strcmp(table, "round_scores")) {
+                Mfl__RoundScores *scores = mfl__round_scores__unpack(NULL, n, bytes);
+                is = scores != NULL;
+                mfl__round_scores__free_unpacked(scores, NULL);
+        } else { /* a site's own has one client: server/jobs/partition.c */
+                Mfl__Partition *partition = mfl__partition__unpack(NULL, n, bytes);
+                is = partition && (!*daemon || partition->n_shown == 1);
+                mfl__partition__free_unpacked(partition, NULL);
+        }
+        return is;
+}
+
 static int run_take(struct mfl_request *op)
 {
         struct moving *m = moving_of(op);
@@ -63,6 +80,7 @@ static int run_take(struct mfl_request *op)
                 .files = m->files.v,
                 .n_files = m->files.n,
                 .vet = vet,
+                .vet_body = vet_body,
                 .user = op};
         int r = mfl_store_move_take(op->admin->store, &take, op->new_job, &op->err);
         return r ? r : mfl_store_job_get(op->admin->store, op->new_job, &op->row, &op->err);
@@ -78,6 +96,19 @@ static int run_read(struct mfl_request *op)
                 op->admin->store, op->job, m->file, m->offset, m->data, MFL_MOVE_DATA_MAX, &m->n, &op->err);
 }
 
+/* Whatever keeps its files from leaving (a full disk, too many of them), the job can stay. */
+static int hold_back(struct mfl_request *op)
+{
+        struct moving *m = moving_of(op);
+        int r = mfl_store_move_get(op->admin->store, op->job, &m->move, &op->err);
+        if (!r && *m->move.there)
+                r = mfl_fail(&op->err, MFL_BUSY, "job %s has moved to %s, as %s", op->job, m->move.to,
+                        m->move.there);
+        if (!r && m->ready)
+                mfl_strcpy(op->new_job, sizeof op->new_job, op->job);
+        return r;
+}
+
 static int run_step(struct mfl_request *op)
 {
         struct mfl_store *store = op->admin->store;
@@ -85,6 +116,8 @@ static int run_step(struct mfl_request *op)
         int r;
         switch (m->step) {
         case MFL__MOVE_STEP__MOVE_HOLD:
+                if (m->back)
+                        return hold_back(op);
                 r = mfl_store_move_begin(store, op->job, m->to, &m->move, &op->err);
                 if (r == MFL_EXISTS) /* there already */
                         r = MFL_BUSY;
@@ -162,8 +195,13 @@ static void end_job(struct mfl_request *op)
 static int restart_job(struct mfl_request *op, struct mfl_error *err)
 {
         struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
-        if (job)
+        if (job && job->operations) /* somebody has begun to ask sites about it meanwhile */
+                return mfl_fail(
+                        err, MFL_BUSY, "%s is in use: it goes on when this server starts again", op->job);
+        if (job) {
+                mfl_transfer_stop_job(op->admin->sessions, job);
                 mfl_server_job_free(job);
+        }
         return mfl_submit_start(op, "goes on here", err);
 }
 
@@ -248,6 +286,7 @@ static int copy_move(const Mfl__Move *move, struct moving **ret_moving, struct m
         if (r)
                 return r;
         m->step = move->step;
+        m->back = move->back;
         mfl_strcpy(m->to, sizeof m->to, move->to);
         mfl_strcpy(m->token, sizeof m->token, move->token);
         mfl_strcpy(m->there, sizeof m->there, move->there);
@@ -288,6 +327,10 @@ static bool may_move(struct mfl_session *session, uint64_t request, const Mfl__M
                 return true;
         struct mfl_server_job *job = mfl_operator_job(session, request, move->job);
         if (!job || !mfl_operator_may_touch(session, request, job, "move"))
+                return false;
+        const bool leaves = (move->step == MFL__MOVE_STEP__MOVE_HOLD && !move->back) ||
+                            move->step == MFL__MOVE_STEP__MOVE_READ;
+        if (leaves && !mfl_operator_may_carry(session, request, job))
                 return false;
         *ret_ready = mfl_server_job_has_ended(job) && !mfl_server_job_in_core(job) && !job->operations &&
                      !job->state_unwritten;

@@ -154,3 +154,18 @@ bool mfl_operator_may_touch(
         refuse(session, request, action, job->id, text);
         return false;
 }
+
+bool mfl_operator_may_carry(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job)
+{
+        char text[300];
+        if (session->roles & MFL_TLS_ROLE_ADMIN || !mfl_job_keeps_state(job->spec) ||
+                job->spec->client_state != MFL_CLIENT_STATE_SERVER)
+                return true;
+        mfl_snprintf(text, sizeof text,
+                "%s keeps a state of each client on this server, which would pass through your hands: only "
+                "OU=admin "
+                "may move it",
+                job->id);
+        refuse(session, request, "move", job->id, text);
+        return false;
+}

@@ -12,6 +12,9 @@ bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *e
 /* Whether the asker owns the job or is an admin. False: as above. */
 bool mfl_operator_may_touch(
         struct mfl_session *session, uint64_t request, const struct mfl_server_job *job, const char *action);
+/* Whether the asker may have all files of the job. Its owner has no states of single clients (docs/jobs.md, Personal layers). False: as
+ * above. */
+bool mfl_operator_may_carry(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job);
 /* "disable", "enable", "allow", "disallow" */
 const char *mfl_operator_access_verb(const Mfl__Access *access);
 

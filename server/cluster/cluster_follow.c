@@ -50,7 +50,7 @@ int mfl_cluster_get(struct mfl_cluster_place *place, const uint8_t sha256[32], u
         mfl_blobs_path(blobs, sha256, blob);
         if (place->copies && !mfl_blobs_is(blobs, blob, sha256, bytes)) {
                 unlink(blob);
-                r = mfl_copies_get(place->copies, sha256, blob, blobs->beat, blobs->user, err);
+                r = mfl_copies_get(place->copies, sha256, bytes, blob, blobs->beat, blobs->user, err);
         }
         return r ? r : mfl_blobs_get(blobs, sha256, bytes, path, err);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "common/base/log.h"
+#include "proto/stream.h"
 
 #define QUEUE_MAX 16u
 
@@ -42,11 +43,10 @@ struct mfl_copies {
 
 /* ---- the list ---- */
 
-static int read_list(const char *servers, const char *own, struct mfl_copies *copies, char ret_own[256],
-        struct mfl_error *err)
+static int read_list(const char *servers, const char *own, struct mfl_copies *copies, struct mfl_error *err)
 {
-        char text[2048], *one;
-        *ret_own = 0;
+        char text[2048], host[256], port[16], *one;
+        bool has_own = false;
         if (!mfl_strcpy(text, sizeof text, servers))
                 return mfl_fail(err, MFL_INVALID, "cluster: servers: the list is too long");
         for (char *rest = text; (one = strsep(&rest, ","));) {
@@ -56,8 +56,17 @@ static int read_list(const char *servers, const char *own, struct mfl_copies *co
                         return mfl_fail(
                                 err, MFL_INVALID, "cluster: servers: '%.100s': expected NAME=HOST:PORT", one);
                 *address++ = 0;
+                int r = mfl_address_parse(address, host, sizeof host, port, sizeof port, err);
+                if (!r && !*host)
+                        r = mfl_fail(err, MFL_INVALID, "%s has no host", address);
+                if (r) {
+                        const struct mfl_error why = *err;
+                        return mfl_fail(err, r, "cluster: servers: %s: %.300s", one, why.text);
+                }
                 if (!strcmp(one, own)) {
-                        mfl_strcpy(ret_own, 256, address);
+                        if (has_own)
+                                return mfl_fail(err, MFL_INVALID, "cluster: servers: %s is there twice", one);
+                        has_own = true;
                         continue;
                 }
                 if (copies->n == MFL_COPIES_SERVERS_MAX - 1)
@@ -71,18 +80,6 @@ static int read_list(const char *servers, const char *own, struct mfl_copies *co
                 mfl_strcpy(t->address, sizeof t->address, address);
         }
         return 0;
-}
-
-int mfl_copies_check(const char *servers, const char *name, char ret_address[256], struct mfl_error *err)
-{
-        struct mfl_copies *copies = mfl_calloc(1, sizeof *copies);
-        if (!copies)
-                return mfl_fail_memory(err, sizeof *copies, "the list of servers");
-        int r = read_list(servers, name, copies, ret_address, err);
-        if (!r && !*ret_address)
-                r = mfl_fail(err, MFL_INVALID, "cluster: servers: %s is not in the list", name);
-        free(copies);
-        return r;
 }
 
 /* ---- a target's thread ---- */
@@ -173,7 +170,7 @@ int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sh
         return r;
 }
 
-int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], const char *path,
+int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], uint64_t bytes, const char *path,
         bool (*beat)(void *user), void *user, struct mfl_error *err)
 {
         struct mfl_error why = {"there is no other server"};
@@ -182,7 +179,7 @@ int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], const ch
                 int r = t->source ? 0 : mfl_peer_new(&t->options, &t->source, err);
                 if (r)
                         return r;
-                r = mfl_peer_get(t->source, sha256, path, beat, user, &why);
+                r = mfl_peer_get(t->source, sha256, bytes, path, beat, user, &why);
                 if (r <= 0) {
                         *err = why;
                         return r;
@@ -196,14 +193,13 @@ int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], const ch
 int mfl_copies_open(
         const struct mfl_copies_options *options, struct mfl_copies **ret_copies, struct mfl_error *err)
 {
-        char address[256];
         struct mfl_copies *copies = mfl_calloc(1, sizeof *copies);
         if (!copies)
                 return mfl_fail_memory(err, sizeof *copies, "the list of servers");
         pthread_mutex_init(&copies->lock, NULL);
         pthread_cond_init(&copies->changed, NULL);
         mfl_strcpy(copies->own, sizeof copies->own, options->own);
-        int r = read_list(options->servers, options->own, copies, address, err);
+        int r = read_list(options->servers, options->own, copies, err);
         for (uint32_t i = 0; i < copies->n && !r; i++) {
                 struct target *t = &copies->target[i];
                 t->copies = copies;

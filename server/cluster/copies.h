@@ -21,8 +21,7 @@ struct mfl_copies_options {
         const char *servers;      /* "s1=a:7433,s2=b:7433,s3=c:7433": all of them, this one too */
         struct mfl_tls_files tls; /* "" or NULL: plain; borrowed */
 };
-/* Whether the list is one, and has that name; ret_address (256 bytes) is its address. */
-int mfl_copies_check(const char *servers, const char *name, char ret_address[256], struct mfl_error *err);
+/* MFL_INVALID: the list is not one. */
 int mfl_copies_open(
         const struct mfl_copies_options *options, struct mfl_copies **ret_copies, struct mfl_error *err);
 void mfl_copies_close(struct mfl_copies *copies); /* NULL is fine */
@@ -31,7 +30,7 @@ void mfl_copies_close(struct mfl_copies *copies); /* NULL is fine */
 int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);
 /* Writes it to path. One thread at a time. MFL_NOT_FOUND: no server that answers has it. */
-int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], const char *path,
+int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], uint64_t bytes, const char *path,
         bool (*beat)(void *user), void *user, struct mfl_error *err);
 
 #endif

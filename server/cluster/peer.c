@@ -187,6 +187,8 @@ static int greet(struct mfl_peer *peer, struct mfl_error *err)
 
 static int dial(struct mfl_peer *peer, struct mfl_error *err)
 {
+        if (peer->stream) /* whether the other side has closed it since the last call */
+                uv_run(&peer->loop, UV_RUN_NOWAIT);
         if (peer->stream && peer->welcomed)
                 return 0;
         drop(peer);
@@ -247,7 +249,12 @@ static int send_pieces(
         if (!piece)
                 return mfl_fail_memory(err, MFL_MOVE_DATA_MAX, "a piece of a file");
         int r = put_piece(peer, put, err);
-        while (!r && !peer->durable) {
+        for (bool again = false; !r && !peer->durable;) {
+                const uint64_t before = put->offset + put->data.len;
+                if (peer->offset < before && again) /* once: what it had was of another file, or damaged */
+                        return mfl_fail(err, MFL_INVALID, "%s: asks for the same piece again and again",
+                                peer->options.name);
+                again = again || peer->offset < before;
                 put->offset = MFL_MIN(peer->offset, put->bytes);
                 ssize_t n = pread(fd, piece, MFL_MOVE_DATA_MAX, (off_t)put->offset);
                 if (n <= 0)
@@ -273,7 +280,7 @@ int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[3
         return r;
 }
 
-static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, struct mfl_fs_file *to,
+static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, uint64_t bytes, struct mfl_fs_file *to,
         struct mfl_sha256 *sha, bool (*beat)(void *user), void *user, struct mfl_error *err)
 {
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
@@ -282,8 +289,10 @@ static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, struct mfl_fs_fi
         envelope.get_file = get;
         do {
                 r = ask(peer, &envelope, err);
-                if (!r && !peer->n && get->offset < peer->bytes)
-                        r = mfl_fail(err, MFL_INVALID, "%s: an empty piece", peer->options.name);
+                if (!r && (peer->bytes != bytes || peer->n > bytes - get->offset ||
+                                  (!peer->n && get->offset < bytes)))
+                        r = mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes",
+                                peer->options.name, (unsigned long long)bytes);
                 if (!r)
                         r = mfl_sha256_update(sha, peer->piece, peer->n, err);
                 if (!r)
@@ -291,12 +300,12 @@ static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, struct mfl_fs_fi
                 get->offset += r ? 0 : peer->n;
                 if (!r && beat && !beat(user))
                         r = mfl_fail(err, -ECANCELED, "copying a file: the lease is over");
-        } while (!r && get->offset < peer->bytes);
+        } while (!r && get->offset < bytes);
         return r;
 }
 
-int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], const char *path, bool (*beat)(void *user),
-        void *user, struct mfl_error *err)
+int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], uint64_t bytes, const char *path,
+        bool (*beat)(void *user), void *user, struct mfl_error *err)
 {
         Mfl__GetFile get = MFL__GET_FILE__INIT;
         struct mfl_fs_file to = {.fd = -1};
@@ -308,7 +317,7 @@ int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], const char *pa
                 return r;
         r = mfl_sha256_init(&sha, err);
         if (!r)
-                r = get_pieces(peer, &get, &to, &sha, beat, user, err);
+                r = get_pieces(peer, &get, bytes, &to, &sha, beat, user, err);
         if (!r)
                 r = mfl_sha256_final(&sha, got, err);
         mfl_sha256_deinit(&sha);

@@ -27,7 +27,7 @@ void mfl_peer_free(struct mfl_peer *peer); /* NULL is fine */
 int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);
 /* Writes the file to path, durably, checked. beat: as mfl_blobs. */
-int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], const char *path, bool (*beat)(void *user),
-        void *user, struct mfl_error *err);
+int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], uint64_t bytes, const char *path,
+        bool (*beat)(void *user), void *user, struct mfl_error *err);
 
 #endif

@@ -50,6 +50,7 @@ int mfl_store_move_export(
 /* A piece of a file. *ret_n < n: its end. */
 int mfl_store_move_read(struct mfl_store *store, const char *id, const char *file, uint64_t offset,
         void *ret_bytes, size_t n, size_t *ret_n, struct mfl_error *err);
+/* MFL_BUSY: it has not stopped. */
 int mfl_store_move_end(struct mfl_store *store, const char *id, const char *there, struct mfl_error *err);
 /* The job is WAITING again. MFL_EXISTS: it is there already. */
 int mfl_store_move_back(struct mfl_store *store, const char *id, struct mfl_error *err);
@@ -59,12 +60,13 @@ int mfl_store_move_settle(struct mfl_store *store, struct mfl_error *err);
 int mfl_store_move_last(struct mfl_store *store, char ret_to[MFL_MOVE_TO_BYTES], struct mfl_error *err);
 
 /* ---- where it goes ---- */
-/* The job that the token stands for, "" if it was never taken. MFL_BUSY: the token is void. */
+/* The job that the token stands for, "" if it was never taken. MFL_BUSY: the token is void. MFL_INVALID: the job leaves this server. */
 int mfl_store_move_known(
         struct mfl_store *store, const char *token, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
-/* From now on the token is never taken. ret_id: it was, before. */
+/* From now on the token is never taken, and what was written for it is gone. ret_id: it was taken before. */
 int mfl_store_move_void(
         struct mfl_store *store, const char *token, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* MFL_NOT_FOUND: not at the end of what has come. MFL_BUSY, MFL_INVALID: as mfl_store_move_known, or it was taken. */
 int mfl_store_move_write(struct mfl_store *store, const char *token, const char *file, uint64_t offset,
         const void *bytes, size_t n, struct mfl_error *err);
 
@@ -76,6 +78,8 @@ struct mfl_move_take {
         uint32_t n_files;
         /* Whether this server runs such a job; under the store's mutex: must not use the store. */
         int (*vet)(void *user, const char *text, struct mfl_error *err);
+        /* Whether a body of the table, round_scores or job_partitions, is one that this server can read again. */
+        bool (*vet_body)(const char *table, const char *daemon, const void *bytes, size_t n);
         void *user;
 };
 /* Adds the job, with the number that it had if none as high was ever given here. MFL_EXISTS: the token was taken before, *ret_id is that job. MFL_INVALID: files that are

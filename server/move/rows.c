@@ -5,12 +5,14 @@
 #include <stdio.h>
 
 #include "common/base/fs.h"
+#include "common/base/plain.h"
 #include "server/store/store_internal.h"
 
 #define MAGIC "mflrows1"
 #define COLUMNS_MAX 64
 #define BUFFER_BYTES (64u << 10)
 #define FILE_MAX ((size_t)2 << 30)
+#define TEXT_MAX ((size_t)1 << 20)
 
 /* In the order of their references. key: the column with the job's number. Columns that the new database sets itself are not taken. */
 static const struct table {
@@ -194,6 +196,18 @@ static bool get_name(struct reader *in, char ret_name[64])
         return strspn(ret_name, "abcdefghijklmnopqrstuvwxyz0123456789_") == n;
 }
 
+/* What ends up on terminals and pages (common/base/plain.h). */
+static bool is_text(const char *bytes, size_t n)
+{
+        MFL_CLEANUP_FREE char *text = n < TEXT_MAX ? mfl_malloc(n + 1) : NULL;
+        uint32_t code;
+        if (!text)
+                return false;
+        memcpy(text, bytes, n);
+        text[n] = 0;
+        return strlen(text) == n && !mfl_plain_find(text, true, &code);
+}
+
 static bool get_value(struct reader *in, struct mfl_db_value *ret_v)
 {
         uint64_t kind, n;
@@ -215,7 +229,7 @@ static bool get_value(struct reader *in, struct mfl_db_value *ret_v)
         ret_v->bytes = in->at;
         ret_v->n = n;
         in->at += n;
-        return true;
+        return kind != MFL_DB_TEXT || is_text(ret_v->bytes, n);
 }
 
 static int on_column(struct mfl_db_row *row, void *user, struct mfl_error *err)
@@ -322,7 +336,10 @@ static int read_row(struct reader *in, struct mfl_error *err)
         } else if (!strcmp(in->table->name, "lines")) {
                 v[n++] = (struct mfl_db_value){.kind = MFL_DB_INT, .integer = (int64_t) new->line(new->user)};
         }
-        return mfl_db_run_values(in->db, in->sql, v, n, err);
+        int r = mfl_db_run_values(in->db, in->sql, v, n, err);
+        return r == MFL_INVALID ? mfl_fail(err, r, "the job's rows: table %s does not take one of them",
+                                          in->table->name)
+                                : r;
 }
 
 static int read_all(struct reader *in, struct mfl_error *err)

@@ -370,7 +370,9 @@ int mfl_db_run_values(
                 rc = sqlite3_step(stmt);
         int r = rc && rc != SQLITE_DONE && rc != SQLITE_ROW ? fail(db, rc, sql, err) : 0;
         sqlite3_finalize(stmt);
-        return r;
+        const int kind = rc & 0xff;
+        return kind == SQLITE_CONSTRAINT || kind == SQLITE_MISMATCH || kind == SQLITE_TOOBIG ? MFL_INVALID
+                                                                                             : r;
 }
 
 int64_t mfl_db_last_id(const struct mfl_db *db)

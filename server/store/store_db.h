@@ -65,7 +65,7 @@ struct mfl_db_value {
 int mfl_db_columns(struct mfl_db_row *row);
 const char *mfl_db_column(struct mfl_db_row *row, int column); /* its name */
 struct mfl_db_value mfl_db_value(struct mfl_db_row *row, int column);
-/* One statement, with ?1, ?2, ... from v. */
+/* One statement, with ?1, ?2, ... from v. MFL_INVALID: the table does not take such a row. */
 int mfl_db_run_values(
         struct mfl_db *db, const char *sql, const struct mfl_db_value *v, int n, struct mfl_error *err);
 

@@ -8,12 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 
 import pytest
 
 import mfl_harness as h
+import mfl_serve
 import mfl_wire
 
 pytestmark = pytest.mark.skipif(not shutil.which('etcd'), reason='etcd is not installed (Debian: etcd-server)')
@@ -56,7 +58,9 @@ class Etcd:
 class Servers:
     """Servers s0, s1, ... of one installation, and a daemon that knows all of them."""
 
-    def __init__(self, directory, n=2, daemon=True, shared=True, env=None):
+    def __init__(self, directory, n=2, daemon=True, shared=True, env=None, first=()):
+        """first: servers of the list that are not of this program."""
+        self.first = list(first)
         self.dir, self.etcd = str(directory), Etcd(directory)
         self.blobs, self.shared = os.path.join(self.dir, 'blobs'), shared
         env = env or {}
@@ -86,7 +90,7 @@ class Servers:
     def config(self, i):
         path = os.path.join(self.dir, 's%d.yaml' % i)
         files = 'blobs: ' + self.blobs if self.shared else 'servers: [%s]' % ', '.join(
-            's%d=%s' % server for server in enumerate(self.addresses))
+            self.first + ['s%d=%s' % server for server in enumerate(self.addresses)])
         with open(path, 'w', encoding='utf-8') as f:
             f.write('listen: %s\nstate_dir: %s\nheartbeat: 500ms\ndead_after: 5s\nreconnect_grace: 2s\nmemory_max: 512MiB\n'
                     'cluster: {etcd: [%s], name: s%d, %s, lease: 2s}\n'
@@ -320,6 +324,55 @@ def test_full_slow_and_damaged_disks(tmp_path, reference):
         h.wait_until(lambda: s.models(1, job) == s.models(2, job) != set(), 30, 'that both have the same files')
 
 
+class Liar(threading.Thread):
+    """A server of the list that takes files and never has them, and gives files without an end."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(('127.0.0.1', 0))
+        self.asked = set()
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                sock = self.listener.accept()[0]
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(sock,), daemon=True).start()
+
+    def serve(self, sock):
+        c = mfl_wire.Connection.__new__(mfl_wire.Connection)
+        c.sock, c.timeout, c.buffer, c.bye = sock, 100, bytearray(), ''
+        try:
+            while True:
+                kind, _, request, _ = c.recv()
+                self.asked.add(kind)
+                if kind == 'hello':
+                    c.send('welcome', {'protocol': 8, 'software': 'liar', 'heartbeat_ms': 500, 'dead_ms': 5000})
+                else:
+                    c.send('file_piece', {} if kind == 'put_file' else {'bytes': 1 << 40, 'data': b'x' * 1000}, request)
+        except (OSError, mfl_wire.Closed, TimeoutError):
+            pass
+
+
+def test_a_server_that_lies(tmp_path, reference):
+    """It is left out, and neither endless questions nor endless files keep the others from going on."""
+    liar = Liar()
+    with Servers(tmp_path, 2, shared=False, first=['liar=127.0.0.1:%d' % liar.listener.getsockname()[1]]) as s:
+        job = s.submit(**JOB)
+        s.wait_round(job, 2)
+        h.wait_until(lambda: 'liar: asks for the same piece again and again' in s.log('s0'), 20, 's0 to say so')
+        s.servers[1].kill()
+        shutil.rmtree(s.state_dir(1))
+        s.start(1)
+        assert s.digests(job) == reference
+        h.wait_until(lambda: s.models(1, job) == s.models(0, job) != set(), 30, 'the files of s1')
+        assert {'put_file', 'get_file'} <= liar.asked
+        assert s.servers[0].stop() == 0
+    liar.listener.close()
+
+
 def test_too_few_disks(tmp_path, reference):
     """A leader that is alone with etcd commits nothing, says why, and goes on when another server is back."""
     with Servers(tmp_path, 3, shared=False) as s:
@@ -356,3 +409,20 @@ def test_python_and_a_relay_follow_the_leader(tmp_path, reference):
             assert [d.relay for d in client.daemons()] == ['site']
         finally:
             relay.kill()
+
+
+def test_serve_follows_the_leader(tmp_path):
+    """mfl-serve has the list, the one that does not lead first; the leader dies, and rounds of the next one are served."""
+    with Servers(tmp_path) as s:
+        job = s.submit(**dict(JOB, rounds=h.ENDLESS))
+        s.wait_round(job, 2)
+        options = ('--server', ','.join(reversed(s.addresses)), '--follow', 'm=' + job)
+        with mfl_serve.Serve(tmp_path, config={'cache_dir': str(tmp_path / 'cache')}, options=options) as serve:
+
+            def at():
+                return json.loads(serve.get('/v2/models/m')[2])['parameters']['round']
+            s.servers[s.leader()].kill()
+            beyond = s.wait_round(job, 0)['round'] + 2  # of the new leader
+            h.wait_until(lambda: at() >= beyond, 30, 'rounds of the new leader')
+            assert b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2]
+            assert serve.stop() == 0

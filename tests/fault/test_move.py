@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mfl move`: a job goes to another server in its middle. Whoever is killed at whichever step, it is in one place, and its rounds are those of
 a job that never moved."""
+import hashlib
 import os
+import struct
 import subprocess
 
 import pytest
@@ -123,7 +125,9 @@ def test_given_up(tmp_path, reference):
         assert p.jobs(p.a) == [(job, 'stopped')]
         held = p.a.mfl('delete', job, status=6)
         assert 'on its way to' in held.stderr
+        assert os.listdir(os.path.join(p.b.state_dir, 'uploads'))
         assert p.move(job, '--back').returncode == 0
+        assert not os.listdir(os.path.join(p.b.state_dir, 'uploads'))
         p.a.wait_job(job, 60)
         assert p.a.digests(job) == reference and p.jobs(p.b) == []
         over = p.move(job)
@@ -139,6 +143,42 @@ def test_a_server_that_may_not_run_it_gives_it_back(tmp_path):
         assert done.returncode == 5 and 'stays where it was' in done.stderr and 'simulation' in done.stderr, done
         p.a.wait_job(job, 60)
         assert p.jobs(p.b) == []
+        # What had come is gone: b starts again, and its next job has none of those files.
+        own = p.b.submit(**dict(JOB, data={'name': 'elsewhere'}))
+        assert os.listdir(os.path.join(p.b.state_dir, 'jobs')) == [own] and os.listdir(os.path.join(p.b.state_dir, 'jobs', own)) == []
+        p.b.server.kill()
+        p.b.start_server()
+
+
+def test_to_the_server_that_has_it(tmp_path):
+    """Under another name. The job goes on."""
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        job = c.submit(**dict(JOB, data={'name': 'elsewhere'}))
+        done = c.mfl('move', job, '--to', c.address.replace('127.0.0.1', 'localhost'), status=5)
+        assert 'stays where it was: this is the server that has' in done.stderr, done
+        assert c.info(job)['state'] == 'waiting'
+
+
+def test_files_that_can_not_leave(tmp_path):
+    """Too many of them: the job goes on where it is, at once or with --back; --back begins no move."""
+    with h.Cluster(tmp_path / 'a') as a, h.Cluster(tmp_path / 'b') as b:
+        a.start_server()
+        b.start_server()
+        job = a.submit(**dict(JOB, data={'name': 'elsewhere'}))
+        move = ('move', job, '--to', b.address)
+        assert 'does not move' in a.mfl(*move, '--back', status=4).stderr
+        a.mfl(*move, status=h.FAULT_STATUS, env={'MFL_FAULT': 'move-held:1:exit'})
+        assert a.info(job)['state'] == 'stopped'
+        for i in range(4100):
+            with open(os.path.join(a.state_dir, 'jobs', job, 'file%d' % i), 'wb'):
+                pass
+        assert 'more than 4096 files' in a.mfl(*move, status=6).stderr
+        assert a.info(job)['state'] == 'waiting'
+        assert 'more than 4096 files' in a.mfl(*move, status=6).stderr
+        a.server.kill()
+        a.start_server()
+        assert a.info(job)['state'] == 'waiting'
 
 
 def test_roles(tmp_path):
@@ -153,8 +193,123 @@ def test_roles(tmp_path):
             done = a.mfl('move', job, '--to', b.address, name=name, status=5)
             assert words in done.stderr, done
         a.mfl('move', job, '--to', b.address, name='root')
+        states = a.submit(**dict(STATES, data={'name': 'elsewhere', 'partition': 'iid', 'clients': 4}))
+        assert 'keeps a state of each client on this server' in a.mfl('move', states, '--to', b.address, status=5).stderr
+        assert a.info(states)['state'] == 'waiting'
         with b.operator() as o:
             assert [(j['job'], j['owner']) for j in o.jobs()] == [(job, 'ann')]
             assert w.ENUM_VALUE['JOB_WAITING'] == o.info(job)['state']
         actions = [(e['who'], e['action'], e['result']) for e in a.mfl_json('audit', name='root')['entries']]
         assert ('bob', 'move', 'refused') in actions and ('root', 'move', 'done') in actions and ('root', 'moved', 'done') in actions
+
+
+# ---- rows that no mfl-server has written ----
+
+TOKEN = 'ab' * 16
+TEXT = h.job_text(**dict(JOB, data={'name': 'elsewhere'}, rounds=5))
+
+
+def row_bytes(tables):
+    """move.rows, as server/move/rows.h says."""
+    def name(text):
+        return struct.pack('<H', len(text)) + text.encode()
+
+    def value(v):
+        if v is None:
+            return b'\0'
+        if isinstance(v, int):
+            return b'\1' + struct.pack('<q', v)
+        if isinstance(v, float):
+            return b'\2' + struct.pack('<d', v)
+        data = v.encode() if isinstance(v, str) else v
+        return (b'\3' if isinstance(v, str) else b'\4') + struct.pack('<I', len(data)) + data
+
+    out = b'mflrows1' + struct.pack('<I', 10)
+    for table, rows in tables.items():
+        out += b'T' + name(table) + struct.pack('<H', len(rows[0])) + b''.join(map(name, rows[0]))
+        for row in rows:
+            out += b'R' + b''.join(map(value, row.values()))
+    return out + b'E'
+
+
+def job_row(**changes):
+    row = {'id': 'j-000001', 'name': 'tiny', 'has_initial': 0, 'text': TEXT, 'data_name': '', 'data_rank': 0, 'data_dims': b'', 'data_classes': 0,
+           'data_train': 0, 'data_test': 0, 'data_fingerprint': 0, 'n_params': 0, 'owner': 'eve', 'data_meaning': 0, 'data_from': '',
+           'stop_after': 0, 'n_frozen': 0, 'initial_sha256': None, 'arithmetic': 5}
+    return dict(row, **changes)
+
+
+def round_row(n, **changes):
+    row = {'job': 'j-000001', 'round': n, 'attempt': 1, 'evaluated': 1, 'loss': 1.0, 'accuracy': 0.5, 'train_loss': 1.0, 'train_accuracy': 0.5,
+           'eval_samples': 1, 'samples': 1, 'weight': 1, 'clients': 1, 'clients_rejected': 0, 'daemons': 1, 'started_ms': 1, 'ended_ms': 2,
+           'digest': b'd' * 32, 'bytes_up': 1, 'bytes_down': 1, 'committed_ms': 1, 'file': 'round-%06d.safetensors' % n, 'file_sha256': b's' * 32,
+           'file_bytes': 1, 'kept': 0, 'superseded': 0, 'bytes_up_alone': 0, 'bytes_down_alone': 0, 'frozen_file': '', 'frozen_sha256': None,
+           'frozen_bytes': 0, 'clamped': 0, 'states_lost': 0, 'choice': ''}
+    return dict(row, **changes)
+
+
+def take(operator, files, token=TOKEN):
+    listed = []
+    for name, data in files.items():
+        operator.request('move', {'step': 'MOVE_WRITE', 'token': token, 'file': name, 'data': data})
+        listed.append({'name': name, 'bytes': len(data), 'sha256': hashlib.sha256(data).digest()})
+    return operator.request('move', {'step': 'MOVE_TAKE', 'token': token, 'files': listed, 'there': 'j-000001', 'to': 'a:1'})
+
+
+BAD_ROWS = {
+    'no name': {'jobs': [job_row(name=None)]},
+    'another name': {'jobs': [job_row(name='a\x1b[2J')]},
+    'a file elsewhere': {'jobs': [job_row()], 'rounds': [round_row(1, file='../../noise.key', kept=1)]},
+    'a file of no digest': {'jobs': [job_row()], 'rounds': [round_row(1, file_sha256=b'', kept=1)]},
+    'a file that has not come': {'jobs': [job_row()], 'rounds': [round_row(1, kept=1)]},
+    'one round twice': {'jobs': [job_row()], 'rounds': [round_row(1), round_row(1)]},
+    'a round beyond the last': {'jobs': [job_row()], 'rounds': [round_row(6)]},
+    'an infinite loss': {'jobs': [job_row()], 'rounds': [round_row(1, loss=float('inf'))]},
+    'an infinite measure': {'jobs': [job_row()], 'rounds': [round_row(1, measures=struct.pack('<12Id', 1, *[0] * 11, float('inf')))]},
+    'too many params': {'jobs': [job_row(n_params=1 << 40)]},
+    'a text for a number': {'jobs': [job_row()], 'rounds': [round_row(1, weight='much')]},
+    'a shape of 2^60': {'jobs': [job_row(data_name='elsewhere', data_rank=2, data_dims=struct.pack('<4q', 1 << 30, 1 << 30, 0, 0))]},
+    'scores that are none': {'jobs': [job_row()], 'round_scores': [{'job': 'j-000001', 'round': 1, 'body': b'\xff'}]},
+    'a site of no client': {'jobs': [job_row()], 'job_partitions': [{'job': 'j-000001', 'daemon': 'd1', 'body': b''}]},
+    'a budget that is spent': {'jobs': [job_row()], 'spent': [{'data': 'elsewhere', 'job': 'j-000001', 'sigma': 0.0, 'rate': 0.5, 'releases': 3}]},
+    'a budget of another data set': {'jobs': [job_row()], 'spent': [{'data': 'other', 'job': 'j-000001', 'sigma': 1.0, 'rate': 0.5, 'releases': 9}]},
+}
+
+
+def test_rows_of_a_stranger(tmp_path):
+    """Nobody knows who made the rows that come: none of them ends the server, reads or removes a file that is not the job's, or spends a
+    budget. One that is as it should be is taken, without the files that no row names."""
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        with c.operator() as o:
+            for what, tables in BAD_ROWS.items():
+                with pytest.raises(w.Failure) as refused:
+                    take(o, {'move.rows': row_bytes(tables), 'round-000003.safetensors': b'x'})
+                assert "the job's rows" in refused.value.text, what
+            assert o.jobs() == [] and os.listdir(os.path.join(c.state_dir, 'jobs')) == []
+            job = take(o, {'move.rows': row_bytes({'jobs': [job_row()]}), 'round-000003.safetensors': b'x'})['job']
+            assert o.info(job)['name'] == 'tiny' and os.listdir(os.path.join(c.state_dir, 'jobs', job)) == []
+        c.server.kill()
+        c.start_server()
+        assert c.info(job)['state'] == 'waiting'
+
+
+def test_pieces_come_in_order(tmp_path):
+    """So a file costs what was sent. A token that is void or taken gets no more of them; the one that only asks can't be voided."""
+    piece = {'step': 'MOVE_WRITE', 'token': TOKEN, 'file': 'a', 'data': b'x'}
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        with c.operator() as o:
+            with pytest.raises(w.Failure, match='send the file again'):
+                o.request('move', dict(piece, offset=1 << 50))
+            o.request('move', piece)
+            o.request('move', dict(piece, offset=1))
+            o.request('move', {'step': 'MOVE_VOID', 'token': TOKEN})
+            assert os.listdir(os.path.join(c.state_dir, 'uploads')) == []
+            with pytest.raises(w.Failure, match='was given up'):
+                o.request('move', piece)
+            take(o, {'move.rows': row_bytes({'jobs': [job_row()]})}, 'cd' * 16)
+            with pytest.raises(w.Failure, match='is here already'):
+                o.request('move', dict(piece, token='cd' * 16))
+            o.request('move', {'step': 'MOVE_VOID', 'token': '0' * 32})
+            assert o.request('move', {'step': 'MOVE_OFFER', 'token': '0' * 32})['job'] == ''

@@ -12,6 +12,7 @@
 #include "server/cluster/base64.h"
 #include "server/cluster/blobs.h"
 #include "server/cluster/commit_core.h"
+#include "server/cluster/copies.h"
 #include "server/cluster/entry.h"
 #include "server/replica/replica.h"
 
@@ -265,6 +266,21 @@ static void servers_take_turns(void **state)
         ok(mfl_servers_hear(&servers, 8, &err), &err);
 }
 
+static void lists_of_servers_are_checked(void **state)
+{
+        static const char *const bad[] = {"s1=a:7433,s2", "s1=a:7433,=b:7433",
+                "s1=a:7433,s2=", "s1=a:7433,s2=:7433", "s1=a:7433,s2=b:99999",
+                "s1=a:7433,s2=b:7433,s2=c:7433", "s1=a:7433,s1=b:7433", ""};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
+                const struct mfl_copies_options options = {.own = "s1", .servers = bad[i]};
+                struct mfl_copies *copies = NULL;
+                struct mfl_error err = {{0}};
+                assert_int_equal(mfl_copies_open(&options, &copies, &err), MFL_INVALID);
+                assert_null(copies);
+                assert_non_null(strstr(err.text, "cluster: servers: "));
+        }
+}
+
 /* What the header's picture says, and nothing else. */
 static void commits_end(void **state)
 {
@@ -299,6 +315,7 @@ int main(void)
                 cmocka_unit_test(entries_are_checked),
                 cmocka_unit_test(blobs_are_checked),
                 cmocka_unit_test(servers_take_turns),
+                cmocka_unit_test(lists_of_servers_are_checked),
                 cmocka_unit_test(commits_end),
         };
         return cmocka_run_group_tests_name("server_cluster", tests, NULL, NULL);
