@@ -145,7 +145,7 @@ LIBRARIES = [
     (r"(cuda|cudnn|cublas|cublasLt|curand|nvrtc|driver_types|vector_types).*\.h(pp)?$|cuda/.*",
      ["kernels/cuda/*", "client/node/collective_nccl*"], "CUDA"),
     (r"nccl.*\.h$", ["kernels/cuda/*", "client/node/collective_nccl*"], "NCCL"),
-    (r"openssl/.*", ["common/base/digest.c", "common/privacy/secret.c", "common/secure/crypto.c", "proto/tls/tls.c", "proto/tls/tls_files.c", "proto/tls/tls_internal.h", "proto/tls/tls_sign.c",
+    (r"openssl/.*", ["common/base/digest.c", "common/privacy/secret.c", "common/secure/crypto.c", "proto/tls/tls.c", "proto/tls/tls_ask.c", "proto/tls/tls_files.c", "proto/tls/tls_internal.h", "proto/tls/tls_sign.c",
      "cli/pki/pki_x509.c"], "OpenSSL"),
     (r"sqlite3.*\.h$", ["server/store/*.c"], "SQLite"),
     (r"yaml\.h$", ["common/settings/yaml.c"], "libyaml"),

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mfl probe: asks the server's HTTP port for its health, for probes of containers without curl.
  *
- *   - connect, send one HTTP/1.0 request, read the answer to its end, check the status.
+ *   - connect, send one HTTP/1.0 request, read the answer to its end, check the status;
+ *   - a port that closes without a word speaks TLS (http_tls): the same over TLS. Health is told to everybody, so no certificate is shown or
+ *     checked.
  *
  * Failures: no server listens, no answer within a few seconds, an answer that is not HTTP, any status but
  * 200.
@@ -14,6 +16,7 @@
 #include "cli/commands/commands.h"
 #include "cli/base/json.h"
 #include "proto/stream.h"
+#include "proto/tls/tls_ask.h"
 
 #define DEFAULT_ADDRESS "127.0.0.1:7434"
 #define ANSWER_WITHIN_S 4
@@ -65,10 +68,9 @@ static int open_connection(const char *address, int *ret_fd, struct mfl_error *e
 /* The socket's limit bounds each read, and the number of bytes bounds the whole; the container's own probe
  * has a time limit, too. */
 static int ask(
-        int fd, const char *path, const char *address, struct answer *ret_answer, struct mfl_error *err)
+        int fd, const char *request, const char *address, struct answer *ret_answer, struct mfl_error *err)
 {
-        char request[128];
-        int length = snprintf(request, sizeof request, "GET /%s HTTP/1.0\r\n\r\n", path);
+        ssize_t length = (ssize_t)strlen(request);
         if (send(fd, request, (size_t)length, MSG_NOSIGNAL) != length)
                 return mfl_fail(err, MFL_CLI_LOST, "%s: %s", address, strerror(errno));
         ssize_t n = 0;
@@ -80,6 +82,27 @@ static int ask(
         if (n < 0)
                 return mfl_fail(err, MFL_CLI_LOST, "%s: no answer within %d s", address, ANSWER_WITHIN_S);
         ret_answer->bytes[ret_answer->n] = '\0';
+        return 0;
+}
+
+static int ask_twice(const char *path, const char *address, struct answer *answer, struct mfl_error *err)
+{
+        char request[128];
+        int fd = -1, r = open_connection(address, &fd, err);
+        snprintf(request, sizeof request, "GET /%s HTTP/1.0\r\n\r\n", path);
+        if (!r)
+                r = ask(fd, request, address, answer, err);
+        if (fd >= 0)
+                close(fd);
+        if (r || answer->n)
+                return r;
+        r = open_connection(address, &fd, err);
+        if (r)
+                return r;
+        /* No TLS either: the empty answer is judged. */
+        if (!mfl_tls_ask(fd, request, answer->bytes, ANSWER_BYTES_MAX, &answer->n, err))
+                answer->bytes[answer->n] = '\0';
+        close(fd);
         return 0;
 }
 
@@ -110,18 +133,14 @@ int mfl_cmd_probe(struct mfl_cli *cli)
         const char *path = cli->argument[0];
         const char *address = cli->argument[1] ? cli->argument[1] : DEFAULT_ADDRESS;
         struct mfl_error err;
-        int fd = -1, r = 0;
+        int r = 0;
         if (strcmp(path, "healthz") && strcmp(path, "readyz"))
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "probe %.60s: expected healthz or readyz", path);
         struct answer *answer = mfl_malloc(sizeof *answer);
         if (!answer)
                 return mfl_cli_report(cli, mfl_fail_memory(&err, sizeof *answer, "an answer"), &err);
-        r = open_connection(address, &fd, &err);
-        if (!r)
-                r = ask(fd, path, address, answer, &err);
-        if (fd >= 0)
-                close(fd);
+        r = ask_twice(path, address, answer, &err);
         if (!r)
                 r = judge(cli, address, path, answer->bytes, &err);
         free(answer);

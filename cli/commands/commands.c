@@ -367,9 +367,9 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl drain --all --wait && apt upgrade && mfl drain --all --undo\n"},
         {"probe", "healthz|readyz [HOST:PORT]", "ask the server's HTTP port how it is", 1, 2, "",
                 "For the probes of containers, and for scripts. HOST:PORT is the address of mfl-server\n"
-                "--http (default 127.0.0.1:7434). healthz: the server answers and can write to its\n"
-                "disk; readyz: it has also loaded its jobs. Exits with 0 if so, with 1 and the reason\n"
-                "if not, and with 3 if there is no answer.\n"
+                "--http (default 127.0.0.1:7434), with http_tls or without. healthz: the server\n"
+                "answers and can write to its disk; readyz: it has also loaded its jobs. Exits with 0\n"
+                "if so, with 1 and the reason if not, and with 3 if there is no answer.\n"
                 "\n"
                 "Example:\n"
                 "  mfl probe readyz && mfl submit job.yaml\n",

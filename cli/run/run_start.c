@@ -253,6 +253,13 @@ int mfl_run_check_data(struct mfl_run *run, struct mfl_error *err)
                         "mfl-server, and "
                         "mfl-client with programs in its configuration, and use mfl submit "
                         "(docs/programs.md)");
+        if (job->n_filters || job->evaluation.n_metrics)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: the server and the daemons that mfl run starts have no plug-ins: start "
+                        "mfl-server and "
+                        "mfl-client with plugins in their configuration, and use mfl submit "
+                        "(docs/plugins.md)",
+                        job->n_filters ? "filters" : "evaluation.metrics");
         int r = mfl_data_option_find(o->data, o->n_data, job->data.name, &config, err);
         if (r)
                 return r;

@@ -39,6 +39,20 @@ static int find(struct mfl_filters *filters, const struct mfl_filters_options *o
         return 0;
 }
 
+/* A job may ask for all of them. */
+static int check_room(const struct mfl_filters *filters, const char *said, struct mfl_error *err)
+{
+        size_t n = strlen(said);
+        for (uint32_t i = 0; i < filters->n; i++)
+                n += filters->v[i].said ? strlen(filters->v[i].said) + 2 : 0;
+        return n < MFL_PLUGINS_TEXT_BYTES
+                       ? 0
+                       : mfl_fail(err, MFL_INVALID,
+                                 "plug-ins: what jobs' logs have to say of those that are used, "
+                                 "and of filters with when: asked, takes more than %d bytes: use fewer",
+                                 MFL_PLUGINS_TEXT_BYTES - 1);
+}
+
 static int digest(struct mfl_filters *filters, const char *said, struct mfl_error *err)
 {
         struct mfl_sha256 sha = {0};
@@ -64,6 +78,8 @@ int mfl_filters_open(
                 return mfl_fail_memory(err, sizeof(*filters), "filters");
         for (uint32_t i = 0; i < options->filters->n && !r; i++)
                 r = find(filters, options, &options->filters->v[i], err);
+        if (!r)
+                r = check_room(filters, mfl_client_plugins_text(options->plugins), err);
         if (!r)
                 r = digest(filters, mfl_client_plugins_text(options->plugins), err);
         if (!r)
@@ -119,8 +135,7 @@ char *mfl_filters_text(const struct mfl_filters *filters, const char *text, cons
         char *all = mfl_strdup(text);
         for (uint32_t i = 0; all && filters && i < filters->n; i++) {
                 const struct filter *filter = &filters->v[i];
-                if (!filter->said || !concerns(filter, job) ||
-                        strlen(all) + strlen(filter->said) + 3 > MFL_PLUGINS_TEXT_BYTES)
+                if (!filter->said || !concerns(filter, job))
                         continue;
                 char *longer = mfl_asprintf("%s%s%s", all, *all ? "; " : "", filter->said);
                 free(all);

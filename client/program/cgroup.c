@@ -16,6 +16,7 @@
 #include "client/program/internal.h"
 
 #define OWN "/daemon"
+#define PROGRAM "program-"
 
 static bool put(const char *group, const char *file, const char *text)
 {
@@ -67,6 +68,20 @@ static bool is_delegated(const char *group)
         return getxattr(group, "user.delegate", value, sizeof(value)) == 1 && value[0] == '1';
 }
 
+/* Those of supervisors that were killed. One that is in use stays: rmdir refuses it. */
+static void remove_left(const char *group)
+{
+        char path[CGROUP_BYTES + 300];
+        DIR *dir = opendir(group);
+        for (struct dirent *one; dir && (one = readdir(dir));)
+                if (!strncmp(one->d_name, PROGRAM, sizeof(PROGRAM) - 1)) {
+                        mfl_snprintf(path, sizeof(path), "%s/%s", group, one->d_name);
+                        rmdir(path);
+                }
+        if (dir)
+                closedir(dir);
+}
+
 const char *mfl_program_cgroups(char group[CGROUP_BYTES])
 {
         char text[512], path[CGROUP_BYTES + 64], own[CGROUP_BYTES + 16];
@@ -92,6 +107,8 @@ const char *mfl_program_cgroups(char group[CGROUP_BYTES])
                 why = "no control groups: other processes are in the daemon's";
         if (why)
                 *group = '\0';
+        else
+                remove_left(group);
         return why ? why : "control groups for memory and processes";
 }
 
@@ -99,20 +116,34 @@ bool mfl_program_cgroup_new(
         const char *parent, pid_t pid, uint64_t memory, uint32_t processes, char group[CGROUP_BYTES])
 {
         char text[32];
-        mfl_snprintf(group, CGROUP_BYTES, "%s/program-%d", parent, (int)pid);
+        mfl_snprintf(group, CGROUP_BYTES, "%s/" PROGRAM "%d", parent, (int)pid);
         bool done = !mkdir(group, 0755);
+        if (!done && errno == EEXIST) { /* an earlier supervisor of that number was killed */
+                mfl_program_cgroup_free(group);
+                done = !mkdir(group, 0755);
+        }
         mfl_snprintf(text, sizeof(text), "%llu", (unsigned long long)memory);
         if (done && memory)
                 done = put(group, "memory.max", text) && put(group, "memory.oom.group", "1");
         if (done && memory)
-                put(group, "memory.swap.max", "0"); /* a kernel may have no swap accounting */
-        mfl_snprintf(text, sizeof(text), "%u", processes);
+                put(group, "memory.swap.max", "0");            /* a kernel may have no swap accounting */
+        mfl_snprintf(text, sizeof(text), "%u", processes + 1); /* and process 1, which starts it */
         return done && put(group, "pids.max", text);
 }
 
 bool mfl_program_cgroup_enter(const char *group)
 {
         return put(group, "cgroup.procs", "0");
+}
+
+/* memory.events has lines such as "oom_kill 2". */
+bool mfl_program_cgroup_is_full(const char *group)
+{
+        char path[CGROUP_BYTES + 64], text[512];
+        unsigned long long n = 0;
+        mfl_snprintf(path, sizeof(path), "%s/memory.events", group);
+        const char *at = get(path, text, sizeof(text)) ? strstr(text, "oom_kill ") : NULL;
+        return at && sscanf(at, "oom_kill %llu", &n) == 1 && n > 0;
 }
 
 /* The processes are killed already; the kernel may need a moment until none is left. */

@@ -204,8 +204,8 @@ static void run_program(const struct child *c)
                 .write = (char **)c->write,
                 .n_write = c->n_write};
         bool limited = limit(RLIMIT_CORE, 0) && (!c->memory || limit(RLIMIT_DATA, c->memory));
-        if (c->spaces) /* counted in its own user namespace alone; root is not held by it */
-                limit(RLIMIT_NPROC, c->processes + 1);
+        if (c->spaces) /* counted in its own user namespace alone, with its two parents; root is not held by it */
+                limit(RLIMIT_NPROC, (uint64_t)c->processes + 2);
         for (int i = 0; i < CAPABILITIES; i++)
                 prctl(PR_CAPBSET_DROP, i, 0, 0, 0);
         if (*c->dir && chdir(c->dir)) {
@@ -270,6 +270,15 @@ static bool has_too_much(pid_t first, const struct child *c)
         return true;
 }
 
+/* The kernel kills without a word. */
+static void tell_end(const struct child *c)
+{
+        char most[16];
+        if (*c->group && mfl_program_cgroup_is_full(c->group))
+                say("too much memory for its control group: its limit is %s\n",
+                        mfl_format_bytes(c->memory, most));
+}
+
 static int supervise(pid_t first, int signals, const struct child *c)
 {
         struct pollfd fds[2] = {{.fd = LIFE_FD, .events = POLLIN}, {.fd = signals, .events = POLLIN}};
@@ -280,8 +289,10 @@ static int supervise(pid_t first, int signals, const struct child *c)
                         break;
                 if (fds[1].revents && read(signals, &info, sizeof(info)) < 0)
                         break;
-                if (waitpid(first, &status, WNOHANG) == first)
+                if (waitpid(first, &status, WNOHANG) == first) {
+                        tell_end(c);
                         return status_of(status); /* and nothing is left of it: run_first, or the kernel */
+                }
         }
         kill(first, SIGKILL);
         kill_all();
@@ -302,6 +313,15 @@ static void tell_limits(const struct child *c)
                                                    : "not limited",
                 files, c->memory ? mfl_format_bytes(c->memory, most) : "not limited", c->processes,
                 *c->group ? "; in a control group" : "");
+}
+
+/* What is not there when the program starts stays closed to it, also when somebody makes it later. */
+static void tell_missing(char *const *paths, int n)
+{
+        for (int i = 0; i < n; i++)
+                if (access(paths[i], F_OK))
+                        say(SANDBOX_LINE "%s can't be opened to the program: %s\n", paths[i],
+                                strerror(errno));
 }
 
 /* A group that can't be made is no reason to train without one: the daemon has said that there are groups. */
@@ -339,6 +359,8 @@ static int run(struct child *c, const char *parent)
         prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         int signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         tell_limits(c);
+        tell_missing(c->read, c->n_read);
+        tell_missing(c->write, c->n_write);
         pid_t first = signals < 0 ? -1 : fork();
         if (!first)
                 _exit(run_first(c));

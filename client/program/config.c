@@ -42,6 +42,9 @@ static int read_paths(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 if (n->type != MFL_YAML_SCALAR || n->text[0] != '/')
                         return mfl_yaml_fail(doc, n, err, "expected an absolute path, such as /data");
+                if (strlen(n->text) >= MFL_PROGRAM_PATH_BYTES)
+                        return mfl_yaml_fail(
+                                doc, n, err, "a path has at most %d bytes", MFL_PROGRAM_PATH_BYTES - 1);
                 (*ret_paths)[*ret_n] = mfl_strdup(n->text);
                 if (!(*ret_paths)[(*ret_n)++])
                         return mfl_fail_memory(err, strlen(n->text), "a path");

@@ -79,10 +79,11 @@ bool mfl_program_hold_files(const struct program_files *files, bool network);
 /* ---- control groups: cgroup.c ---- */
 
 #define CGROUP_BYTES MFL_PROGRAM_GROUP_BYTES
-/* Makes a group of its own for a program of the supervisor pid. False: errno. */
+/* Makes a group of its own for a program of the supervisor pid, which starts it through one process more than `processes`. False: errno. */
 bool mfl_program_cgroup_new(
         const char *parent, pid_t pid, uint64_t memory, uint32_t processes, char group[CGROUP_BYTES]);
-bool mfl_program_cgroup_enter(const char *group); /* this process */
-void mfl_program_cgroup_free(const char *group);  /* kills what is in it */
+bool mfl_program_cgroup_enter(const char *group);   /* this process */
+bool mfl_program_cgroup_is_full(const char *group); /* the kernel has killed in it for want of memory */
+void mfl_program_cgroup_free(const char *group);    /* kills what is in it */
 
 #endif

@@ -12,12 +12,12 @@
 #include "common/base/log.h"
 #include "common/base/plain.h"
 
-#define LOOK_MS 50         /* how often a call looks whether it is stopped */
-#define ENDS_MS 3000       /* how long a supervisor may take to end */
-#define FD_FREE 16         /* descriptors from here on are not those that a child gets */
-#define ARGUMENTS_MAX 192  /* of the supervisor */
-#define ARGUMENTS_PATHS 72 /* where its paths end */
-#define PATH_BYTES 1100
+#define LOOK_MS 50                              /* how often a call looks whether it is stopped */
+#define ENDS_MS 3000                            /* how long a supervisor may take to end */
+#define FD_FREE 16                              /* descriptors from here on are not those that a child gets */
+#define ARGUMENTS_MAX 192                       /* of the supervisor */
+#define ARGUMENTS_PATHS 72                      /* where its paths end */
+#define PATH_BYTES (1 + MFL_PROGRAM_PATH_BYTES) /* and a letter */
 #define LAST_LINES "; last lines: "
 #define TAIL_LEAST 60    /* bytes of them in a reason */
 #define REASON_BYTES 165 /* of a reason that people see: the server puts its own words before it */

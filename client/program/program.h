@@ -18,6 +18,7 @@
 #define MFL_PROGRAMS_MAX 16
 #define MFL_PROGRAM_GROUP_BYTES 1024
 #define MFL_PROGRAM_PATHS_MAX 16
+#define MFL_PROGRAM_PATH_BYTES 1024
 #define MFL_PROGRAM_PROCESSES 2000u      /* default of processes */
 #define MFL_PROGRAM_SAMPLES_MAX 1000000u /* default of samples_max */
 

@@ -10,6 +10,8 @@
 
 /* Before and after a round is applied. begin: MFL_INVALID if the server has ended in this round so many times already. */
 int mfl_plugin_mark(const char *path, uint32_t round, const char *name, struct mfl_error *err);
+/* Another plug-in follows in the same round: of crashes from here on, it is the one that is blamed. */
+void mfl_plugin_mark_next(const char *path, uint32_t round, const char *name);
 void mfl_plugin_unmark(const char *path);
 
 #endif

@@ -113,6 +113,8 @@ int mfl_metrics_measure(const struct mfl_job *spec, const char *mark, const stru
                 at += (uint32_t)mfl_snprintf(
                         metrics.names + at, sizeof metrics.names - at, "%s%s", k ? "," : "", metric->name);
                 call.settings = metric->values;
+                if (k && known)
+                        mfl_plugin_mark_next(mark, 0, metric->name);
                 double value = known ? table_of(metric)->measure(&call) : (double)NAN;
                 metrics.v[k] = isfinite(value) ? value : (double)NAN;
         }

@@ -490,7 +490,7 @@ static int open_socket(struct mfl_http *http, int *ret_fd, struct mfl_error *err
 static int start_daemon(struct mfl_http *http, int fd, struct mfl_error *err)
 {
         sigset_t all, old;
-        struct MHD_OptionItem tls[5];
+        struct MHD_OptionItem tls[3];
         mfl_http_tls_options(http->tls, tls);
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);

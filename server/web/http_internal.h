@@ -60,7 +60,7 @@ struct mfl_http_tls;
 int mfl_http_tls_read(const struct mfl_tls_files *files, struct mfl_http_tls *before,
         struct mfl_http_tls **ret_tls, struct mfl_error *err);
 void mfl_http_tls_free(struct mfl_http_tls *tls); /* NULL is fine; when the daemon has stopped */
-/* What libmicrohttpd is started with: room for 5 rows, the last of which is MHD_OPTION_END. Sets the certificates that handshakes use. */
+/* What libmicrohttpd is started with: room for 3 rows, the last of which is MHD_OPTION_END. Sets the certificates that handshakes use. */
 struct MHD_OptionItem;
 void mfl_http_tls_options(struct mfl_http_tls *tls, struct MHD_OptionItem *ret_items);
 /* HTTP thread. False: the visitor has shown none, or it does not count. */

@@ -24,6 +24,7 @@ struct mfl_http_tls {
         unsigned n_chain;
         gnutls_privkey_t key;
         char *trust; /* PEM: which CAs' certificates visitors are asked for; NULL: of any CA */
+        bool told;   /* HTTP thread: GnuTLS has them */
         struct mfl_tls_signer *judge;
 };
 
@@ -106,6 +107,20 @@ void mfl_http_tls_free(struct mfl_http_tls *tls)
         }
 }
 
+/* libmicrohttpd reads them once, and GnuTLS only ever adds: browsers may also offer certificates of a CA that was replaced, and those do not
+ * count. */
+static void tell_trust(gnutls_session_t session, struct mfl_http_tls *tls)
+{
+        gnutls_certificate_credentials_t ours;
+        if (tls->told || !tls->trust ||
+                gnutls_credentials_get(session, GNUTLS_CRD_CERTIFICATE, (void **)&ours))
+                return;
+        const gnutls_datum_t pem = {
+                .data = (unsigned char *)tls->trust, .size = (unsigned)strlen(tls->trust)};
+        gnutls_certificate_set_x509_trust_mem(ours, &pem, GNUTLS_X509_FMT_PEM);
+        tls->told = true;
+}
+
 /* HTTP thread, in each handshake. */
 static int choose(gnutls_session_t session, const gnutls_datum_t *ca_names, int n_names,
         const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **ret_chain,
@@ -113,6 +128,7 @@ static int choose(gnutls_session_t session, const gnutls_datum_t *ca_names, int 
 {
         struct mfl_http_tls *tls = atomic_load(&newest);
         gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUEST);
+        tell_trust(session, tls);
         *ret_chain = tls->chain;
         *ret_n = tls->n_chain;
         *ret_key = tls->key;
@@ -127,8 +143,6 @@ void mfl_http_tls_options(struct mfl_http_tls *tls, struct MHD_OptionItem *ret_i
                 ret_items[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_PRIORITIES, 0, versions};
                 ret_items[n++] =
                         (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(uintptr_t)choose};
-                if (tls->trust)
-                        ret_items[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_MEM_TRUST, 0, tls->trust};
         }
         ret_items[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
 }

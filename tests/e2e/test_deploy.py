@@ -103,6 +103,13 @@ def test_what_daemons_share():
     assert settings['RestartPreventExitStatus'] == '2 78'
 
 
+def test_programs_may_be_held():
+    """@system-service has no Landlock, with which mfl-client limits the files of training programs."""
+    with open(os.path.join(BUILT, 'mfl-client@.service'), encoding='utf-8') as f:
+        allowed = ' '.join(re.findall(r'^SystemCallFilter=([^~].*)', f.read(), re.M)).split()
+    assert {'landlock_create_ruleset', 'landlock_add_rule', 'landlock_restrict_self'} <= set(allowed)
+
+
 @pytest.mark.parametrize('program,file', [('systemd-sysusers', 'sysusers'), ('systemd-tmpfiles', 'tmpfiles')])
 def test_accounts_and_folders(tmp_path, program, file):
     """Made in a root of their own; a second time changes nothing."""

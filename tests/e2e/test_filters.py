@@ -152,6 +152,13 @@ def test_filters_of_a_job_that_are_no_list_of_names(tmp_path, key, text):
     assert text in h.mfl('check', str(path), status=5).stderr
 
 
+@pytest.mark.parametrize('key,more', [('filters', {'filters': ['a']}), ('evaluation.metrics', {'evaluation': {'metrics': ['a']}})])
+def test_mfl_run_has_no_plugins(tmp_path, key, more):
+    path = tmp_path / 'job.yaml'
+    path.write_text(h.job_text(**JOB, **more))
+    assert '%s: the server and the daemons that mfl run starts have no plug-ins' % key in h.mfl('run', str(path), status=5).stderr
+
+
 def test_an_update_that_a_filter_rejects(cluster, plugins):
     site = Site(cluster, plugins, [use('reject', a=3)])
     job = site.c.run_job(**JOB)[0]

@@ -3,9 +3,11 @@
 import http.client
 import json
 import os
+import shutil
 import socket
 import ssl
 import struct
+import subprocess
 
 import pytest
 
@@ -248,6 +250,7 @@ def test_tls_of_the_port(people, tmp_path, kind):
         c.start_server()
         ann, vic, stranger, daemon = Visitor(c, 'ann'), Visitor(c, 'vic'), Visitor(c), Visitor(c, 'd1')
         assert stranger.ask('/healthz')[0] == 200
+        assert h.mfl('probe', 'healthz', address_of(c)).stdout == 'ok\n'  # as the probes of containers do, without certificates
         for nobody in (stranger, daemon):
             seen = nobody.ask('/api/jobs')[0]
             assert seen == (403 if kind == 'certificates' else 200)
@@ -276,6 +279,26 @@ def test_tls_of_the_port(people, tmp_path, kind):
         c.reload()
         h.wait_until(lambda: ssl.get_server_certificate(tuple(address_of(c).split(':'))) != before, 20, 'the new certificate')
         assert ann.ask('/api/login', headers=mine)[0] == 200
+
+
+def asked_for(c):
+    """What the port tells browsers of the certificates that it takes: the names of their CAs."""
+    said = subprocess.run(['openssl', 's_client', '-connect', address_of(c)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=20, check=False).stdout
+    return said.partition('Acceptable client certificate CA names')[2].partition('Requested Signature')[0]
+
+
+def test_the_port_asks_for_certificates_of_a_ca_that_came_later(people, tmp_path):
+    """Browsers offer only certificates of the CAs that they are told."""
+    trust, other = str(tmp_path / 'trust.pem'), mfl_certs.Ca(tmp_path / 'other', 'Other CA')
+    shutil.copy(people.ca.ca, trust)
+    with TlsCluster(tmp_path, people.ca, tls_ca=trust, http='127.0.0.1:0', http_tls='server') as c:
+        c.start_server()
+        assert 'Test CA' in asked_for(c) and 'Other CA' not in asked_for(c)
+        with open(other.ca, encoding='ascii') as f, open(trust, 'a', encoding='ascii') as to:
+            to.write(f.read())
+        c.reload()
+        h.wait_until(lambda: 'Other CA' in asked_for(c), 20, 'the new CA')
 
 
 def test_tls_of_the_port_needs_certificates(tmp_path):

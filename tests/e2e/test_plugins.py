@@ -136,13 +136,14 @@ def test_metrics_that_are_refused(cluster, metrics):
 def test_a_metric_that_crashes(cluster, metrics):
     """Three times; then the job goes on without its metrics, and its models are those of a job that has none."""
     c = cluster(1, config={'plugins': metrics})
-    job = c.submit(**JOB, evaluation={'metrics': [{'name': 'fatal', 'settings': {'after': 1}}]})
+    job = c.submit(**JOB, evaluation={'metrics': ['right', {'name': 'fatal', 'settings': {'after': 1}}]})
     for _ in range(3):
         wait_until(lambda: not c.server.alive(), 30, 'the crash')
         c.start_server()
     c.wait_job(job)
-    assert [r['metrics'] for r in c.mfl_json('show', job)['rounds']] == [{'fatal': 1}, None, None]
-    assert 'the server ended 3 times in it' in c.mfl('logs', job).stdout and 'the job goes on without them' in c.mfl('logs', job).stdout
+    first, *rest = [r['metrics'] for r in c.mfl_json('show', job)['rounds']]
+    assert first['fatal'] == 1 and rest == [None, None]
+    assert 'plug-in fatal: the server ended 3 times in it' in c.mfl('logs', job).stdout and 'the job goes on without them' in c.mfl('logs', job).stdout
     assert c.digests(job) == cluster(1).run_job(**JOB)[1]
 
 

@@ -64,6 +64,15 @@ static void mistakes_are_named(void **state)
                 {"programs: [{name: a, command: [/a], write: [data]}]", "absolute path"},
                 {"programs: [{name: a, command: [/a], processes: 0}]", "processes"},
         };
+        char path[MFL_PROGRAM_PATH_BYTES + 1], text[sizeof path + 64];
+        struct mfl_programs one = {0};
+        struct mfl_error why;
+        memset(path, '/', sizeof path - 1);
+        path[sizeof path - 1] = 0;
+        mfl_snprintf(text, sizeof text, "programs: [{name: a, command: [/a], read: [%s]}]", path);
+        assert_int_equal(read_programs(text, &one, &why), MFL_INVALID);
+        assert_non_null(strstr(why.text, "at most 1023 bytes"));
+        mfl_programs_deinit(&one);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct mfl_programs programs = {0};
                 struct mfl_error err;
@@ -140,6 +149,7 @@ static void call(char **command, uint64_t timeout_ms, bool stops, int code, cons
                 .command = command,
                 .timeout_ms = timeout_ms,
                 .threads = 1,
+                .processes = 2,
                 .samples_max = 10};
         struct mfl_job *job = parse();
         struct mfl_graph *graph;
@@ -170,6 +180,9 @@ static void silent_programs_fail(void **state)
 {
         call((char *[]){"/bin/sh", "-c", "echo too bad >&2; exit 3", NULL}, 30000, false, MFL_PROGRAM_FAILED,
                 "program pets: ended with status 3; last lines: too bad");
+        /* `processes` are so many, not one less. */
+        call((char *[]){"/bin/sh", "-c", "sleep 1000 & echo two >&2; exit 3", NULL}, 30000, false,
+                MFL_PROGRAM_FAILED, "program pets: ended with status 3; last lines: two");
         call((char *[]){"/bin/sh", "-c", "kill -9 $$", NULL}, 30000, false, MFL_PROGRAM_FAILED,
                 "killed by signal 9");
         call((char *[]){"/nonexistent", NULL}, 30000, false, MFL_PROGRAM_FAILED, "can't run /nonexistent");
