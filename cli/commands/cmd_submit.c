@@ -130,42 +130,65 @@ static int fetch_rounds(struct mfl_watch *watch, bool once, struct mfl_error *er
         return r == MFL_CLI_FAILED && watch->state == MFL__JOB_STATE__JOB_STOPPED ? 0 : r;
 }
 
-/* The first round whose model differs, or is missing on one side; 0: none. */
-static uint32_t find_difference(const struct mfl_watch *old, const struct mfl_watch *new)
+/* Of the rounds that both have, and of the first `least` ones, the first whose model differs or is missing; 0: none. The old job may have
+ * gone on meanwhile. */
+static uint32_t find_difference(const struct mfl_watch *old, const struct mfl_watch *new, size_t least)
 {
         size_t n = MFL_MIN(old->n, new->n);
         for (size_t i = 0; i < n; i++)
                 if (old->all[i].info.round != new->all[i].info.round ||
                         memcmp(old->all[i].digest, new->all[i].digest, MFL_DIGEST_BYTES) != 0)
                         return new->all[i].info.round;
-        return new->n < old->n ? old->all[n].info.round : 0;
+        return new->n < least ? (uint32_t) new->n + 1 : 0;
 }
 
 static int tell_replay(struct mfl_cli *cli, const struct mfl_watch *old, const struct mfl_watch *new,
-        bool *ret_same, struct mfl_error *err)
+        size_t least, bool *ret_same, struct mfl_error *err)
 {
-        uint32_t differs = find_difference(old, new);
+        uint32_t differs = find_difference(old, new, least);
         *ret_same = !differs;
         if (cli->json)
                 return mfl_json_print(stdout,
                         json_pack("{ss ss sI sb sI}", "job", new->job, "replays", old->job, "rounds",
                                 (json_int_t) new->n, "same", (int)!differs, "differs", (json_int_t)differs),
                         err);
-        if (differs)
+        if (differs > new->n)
+                printf("%s: it was stopped after %zu of the %zu rounds of %s\n", new->job, new->n, least,
+                        old->job);
+        else if (differs)
                 printf("%s: round %u of %s has another model\n", new->job, differs, old->job);
         else
                 printf("%s: all %zu rounds of %s have the same models\n", new->job, new->n, old->job);
         return mfl_cli_flush(err);
 }
 
+/* How many rounds the job has, so many at least are made again. */
+static int count_rounds(struct mfl_cli *cli, struct mfl_watch *watch, size_t *ret_n, struct mfl_error *err)
+{
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, err);
+        if (!r)
+                r = mfl_client_resolve(&client, cli->argument[0], watch->job, err);
+        if (!r)
+                r = fetch_rounds(watch, true, err);
+        if (!r)
+                *ret_n = watch->n;
+        mfl_watch_deinit(watch);
+        return r;
+}
+
 int mfl_cmd_replay(struct mfl_cli *cli)
 {
         uint64_t timeout_ms = cli->options.timeout >= 0 ? (uint64_t)cli->options.timeout * 1000 : 60000;
-        struct mfl_watch old = {.cli = cli, .address = cli->server, .give_up_ms = timeout_ms}, new = old;
+        struct mfl_watch old = {.cli = cli, .address = cli->server, .give_up_ms = timeout_ms}, new = old,
+                         before = old;
         struct mfl_error err;
-        bool existed, same = false;
+        bool existed = false, same = false;
+        size_t least = 0;
         int r = check_token(cli->options.token, &err);
         new.output = cli->options.watch && !cli->json ? MFL_WATCH_LINES : MFL_WATCH_SILENT;
+        if (!r)
+                r = count_rounds(cli, &before, &least, &err);
         if (!r)
                 r = send_clone(cli, CLONE_REPLAYED, old.job, new.job, &existed, &err);
         if (!r)
@@ -173,7 +196,7 @@ int mfl_cmd_replay(struct mfl_cli *cli)
         if (!r)
                 r = fetch_rounds(&old, true, &err);
         if (!r)
-                r = tell_replay(cli, &old, &new, &same, &err);
+                r = tell_replay(cli, &old, &new, existed ? 0 : least, &same, &err);
         mfl_watch_deinit(&old);
         mfl_watch_deinit(&new);
         return r ? mfl_cli_report(cli, r, &err) : same ? MFL_EXIT_OK : MFL_EXIT_FAILED;

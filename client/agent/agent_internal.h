@@ -135,7 +135,8 @@ struct mfl_agent {
         struct agent_task *tasks; /* in the order received */
         struct agent_part *parts; /* newest first */
         uint64_t part_numbers, part_clock;
-        uint32_t boot; /* upper half of the last task's number: which start of the server */
+        char turn[MFL_JOB_ID_BYTES]; /* the job of the last task: a daemon works for one at a time */
+        uint32_t boot;               /* upper half of the last task's number: which start of the server */
         char jobs[AGENT_JOBS_MAX][MFL_JOB_ID_BYTES]; /* newest first */
         uint32_t n_jobs;
         uint32_t n_named; /* the first ones, which this connection's JobSpecs named */

@@ -262,7 +262,7 @@ static void add_task(struct mfl_agent *agent, const struct mfl_msg *msg)
                 mfl_agent_group_take(agent, task, &msg->task);
 }
 
-/* The server did not know yet that this daemon takes no more work. */
+/* The server did not know yet that this daemon leaves. */
 static void give_back(struct mfl_agent *agent, const struct mfl_task *t)
 {
         struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_TASK_FAILED);
@@ -297,6 +297,7 @@ static void on_task(struct mfl_agent *agent, const struct mfl_msg *msg)
 {
         const struct mfl_task *t = &msg->task;
         struct agent_task *same = NULL;
+        mfl_strcpy(agent->turn, sizeof agent->turn, t->job);
         if (mfl_agent_find_number(agent, t->task) && !mfl_agent_find_wire(agent, t->task))
                 return; /* cancelled here already, or renumbered */
         for (struct agent_task *task = agent->tasks; task && !same; task = task->next)
@@ -506,21 +507,29 @@ void mfl_agent_computed(struct mfl_agent *agent, const struct mfl_agent_event *e
         drop_old_evals(agent);
 }
 
+static bool makes_way(const struct mfl_agent *agent, const struct agent_task *task)
+{
+        return task->state == TASK_RESULT && task->task.stands && strcmp(task->task.job, agent->turn) != 0;
+}
+
 /* Makes room for one more result. A result of an earlier start of the server, which nobody has asked for, is
- * dropped. */
-static bool make_room(struct mfl_agent *agent)
+ * dropped. So is one that makes way: it is held for another job than the one whose turn it is, and trained again then. */
+static bool make_room(struct mfl_agent *agent, const struct agent_task *ready)
 {
         uint32_t n = 0;
-        struct agent_task *orphan = NULL;
+        struct agent_task *orphan = NULL, *stands = NULL;
         for (struct agent_task *task = agent->tasks; task; task = task->next) {
                 if (task->state != TASK_RESULT || task->task.kind != MFL_TASK_TRAIN)
                         continue;
                 n++;
                 if (!orphan && task->wire >> 32 != agent->boot)
                         orphan = task;
+                if (makes_way(agent, task) && strcmp(ready->task.job, agent->turn) == 0)
+                        stands = task;
         }
         if (n < agent->options.results_max)
                 return true;
+        orphan = orphan ? orphan : stands;
         if (orphan)
                 mfl_agent_drop_task(agent, orphan);
         return orphan && n == agent->options.results_max;
@@ -545,25 +554,29 @@ static void seek_params(struct mfl_agent *agent, struct agent_task *task)
                 mfl_agent_task_move(task, TASK_READY);
 }
 
-/* Work that stands may go on for several rounds, and so may its results: the evaluation of one, and other jobs, go before, and it
- * begins only when its result will have room. */
+/* Work that stands may go on for several rounds, and so may its results: the evaluation of one goes before, and it begins only when its
+ * result will have room. The job whose turn it is goes first, and what is held for others makes way: their turn may come after it. */
 static struct agent_task *find_queued(const struct mfl_agent *agent)
 {
-        uint32_t n_results = 0;
-        struct agent_task *stands = NULL;
+        uint32_t n_results = 0, n_way = 0;
+        struct agent_task *turn = NULL, *other = NULL;
         for (struct agent_task *task = agent->tasks; task; task = task->next) {
                 if (task->state == TASK_QUEUED && !task->task.stands)
                         return task;
-                stands = !stands && task->state == TASK_QUEUED ? task : stands;
+                struct agent_task **first = strcmp(task->task.job, agent->turn) == 0 ? &turn : &other;
+                *first = !*first && task->state == TASK_QUEUED ? task : *first;
                 n_results += task->task.kind == MFL_TASK_TRAIN &&
                              (task->state == TASK_COMPUTE ||
                                      (task->state == TASK_RESULT && task->wire >> 32 == agent->boot));
+                n_way += makes_way(agent, task) && task->wire >> 32 == agent->boot;
         }
-        return n_results < agent->options.results_max ? stands : NULL;
+        if (turn && n_results - n_way < agent->options.results_max)
+                return turn;
+        return n_results < agent->options.results_max ? other : NULL;
 }
 
 /* One task at a time uses the device: the first in the list that is not done. One task at a time seeks its
- * params, and another one may compute meanwhile. */
+ * params, and another one may compute meanwhile. Others don't wait for one whose turn has passed. */
 void mfl_agent_schedule(struct mfl_agent *agent)
 {
         struct agent_task *seeks = find_state(agent, TASK_PARAMS);
@@ -571,13 +584,12 @@ void mfl_agent_schedule(struct mfl_agent *agent)
                 seek_params(agent, seeks);
         if (computing(agent) || find_state(agent, TASK_PARAMS))
                 return;
-        struct agent_task *ready = find_state(agent, TASK_READY);
-        struct agent_task *queued = ready ? NULL : find_queued(agent);
-        if (queued) {
-                mfl_agent_params_open(agent, queued);
-                mfl_agent_schedule(agent);
-        } else if (ready && (ready->task.kind != MFL_TASK_TRAIN || make_room(agent))) {
+        struct agent_task *ready = find_state(agent, TASK_READY), *queued = ready ? NULL : find_queued(agent);
+        if (ready && (ready->task.kind != MFL_TASK_TRAIN || make_room(agent, ready)))
                 start(agent, ready);
+        else if (queued || (ready && ready->task.stands && strcmp(ready->task.job, agent->turn) != 0)) {
+                queued ? mfl_agent_params_open(agent, queued) : mfl_agent_drop_task(agent, ready);
+                mfl_agent_schedule(agent);
         }
 }
 

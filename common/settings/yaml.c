@@ -95,7 +95,7 @@ static const char *path_of(const struct mfl_yaml_node *node, char *buffer, size_
 int mfl_yaml_fail(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, struct mfl_error *err,
         const char *fmt, ...)
 {
-        char what[448], path[256];
+        char what[512], path[256];
         va_list ap;
         va_start(ap, fmt);
         vsnprintf(what, sizeof what, fmt, ap);

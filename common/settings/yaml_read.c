@@ -249,14 +249,26 @@ static void describe_limit(enum mfl_yaml_kind kind, double value, char *text, si
         snprintf(text, bytes, "%.12g%s", shown, units->name);
 }
 
+/* Whole names, as many as there is room for. */
+static void describe_names(const char *const *names, char *text, size_t bytes)
+{
+        static const char more[] = ", ...";
+        size_t len = (size_t)snprintf(text, bytes, "one of");
+        for (int i = 0; names[i] && len < bytes; i++) {
+                size_t left = bytes - len, n = (size_t)snprintf(NULL, 0, "%s '%s'", i ? "," : "", names[i]);
+                if (n + (names[i + 1] ? sizeof more : 1) > left) {
+                        snprintf(text + len, left, "%s", more);
+                        return;
+                }
+                len += (size_t)snprintf(text + len, left, "%s '%s'", i ? "," : "", names[i]);
+        }
+}
+
 void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
 {
         int len = snprintf(text, bytes, "%s", noun_of(f->kind));
         if (f->kind == MFL_YAML_ENUM) {
-                len = snprintf(text, bytes, "one of");
-                for (int i = 0; f->names[i] && (size_t)len < bytes; i++)
-                        len += snprintf(
-                                text + len, bytes - (size_t)len, "%s '%s'", i ? "," : "", f->names[i]);
+                describe_names(f->names, text, bytes);
                 return;
         }
         char *at = text + len, min[32], max[32];
@@ -283,7 +295,8 @@ void mfl_yaml_describe(const struct mfl_yaml_field *f, char *text, size_t bytes)
 static int fail_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
         const struct mfl_yaml_field *f, struct mfl_error *err)
 {
-        char want[240];
+        char want
+                [392]; /* with the file's name before it and the value behind it, it is to fit in an error's text */
         mfl_yaml_describe(f, want, sizeof want);
         if (f->kind == MFL_YAML_FIELDS && f->fields && f->fields[0].key)
                 snprintf(want, sizeof want, "a mapping such as {%s: ...}", f->fields[0].key);

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of a job, and its stages: memory that operations use goes with the last of them. */
+#include <unistd.h>
+
+#include "common/base/log.h"
 #include "server/jobs/job_internal.h"
 #include "server/loop/states.h"
+
+#define DISK_WAIT_US 200000
 
 static const unsigned edges[] = {
         [OPERATION_NEW] = MFL_TO(OPERATION_QUEUED) | MFL_TO(OPERATION_ENDED),
@@ -70,6 +75,17 @@ bool mfl_job_operation_again(struct job_operation *op, struct mfl_worker *worker
                 return false;
         mfl_state_move(op->state, edges, OPERATION_QUEUED);
         return true;
+}
+
+int mfl_job_operation_disk(
+        const struct mfl_server_job *job, int r, const char *what, const struct mfl_error *err)
+{
+        if (r != MFL_STORE_FULL && r != MFL_STORE_AGAIN)
+                return r;
+        mfl_log_job(
+                MFL_LOG_WARN, job->id, "%s: %s can't be written down, retried: %s", job->id, what, err->text);
+        usleep(DISK_WAIT_US);
+        return MFL_BUSY;
 }
 
 void mfl_job_operation_run(struct job_operation *op)

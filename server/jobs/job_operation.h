@@ -90,6 +90,10 @@ void mfl_job_operation_free(struct job_operation *op);
 void mfl_job_operation_start(struct job_operation *op, struct mfl_worker *worker);
 /* In `done`: puts it into the queue once more. False: the queue is full or closing. */
 bool mfl_job_operation_again(struct job_operation *op, struct mfl_worker *worker);
+/* r of a write that must be on the disk before anything else: MFL_BUSY if the disk is full or fails, after a line in the log and a pause.
+ * Worker thread. */
+int mfl_job_operation_disk(
+        const struct mfl_server_job *job, int r, const char *what, const struct mfl_error *err);
 /* Runs it here and now; the core hears of it when its step is over. */
 void mfl_job_operation_run(struct job_operation *op);
 /* The common end: tells the core, unless the worker was closed or something broke. */

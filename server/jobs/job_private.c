@@ -30,7 +30,6 @@
  * Worker thread. Fails when the budget is spent, and when the disk or the key's file is not usable.
  */
 #include <stdio.h>
-#include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/method/central_grid.h"
@@ -38,8 +37,6 @@
 #include "common/privacy/spend.h"
 #include "server/jobs/job_internal.h"
 #include "server/jobs/spent.h"
-
-#define DISK_WAIT_US 200000
 
 static int open_secret(const struct mfl_server_job *job, struct mfl_secret *ret_secret, struct mfl_error *err)
 {
@@ -202,12 +199,7 @@ int mfl_job_private_release(struct mfl_server_job *job, uint32_t round, const st
                 r = release_local(job, round, digest, &n, event, err);
         if (r == MFL_BUSY)
                 return refuse_another(job, event, err);
-        if (r == MFL_STORE_FULL || r == MFL_STORE_AGAIN) { /* a full disk: nothing has left */
-                mfl_log_job(MFL_LOG_WARN, job->id, "%s: a release can't be written down, retried: %s",
-                        job->id, err->text);
-                usleep(DISK_WAIT_US);
-                return MFL_BUSY;
-        }
+        r = mfl_job_operation_disk(job, r, "a release", err); /* if it is full: nothing has left */
         if (!r)
                 r = mfl_privacy_epsilon(
                         &job->spec->privacy, mfl_job_rate(job->spec), n, &event->epsilon, err);

@@ -24,12 +24,20 @@ void mfl_server_job_round_open(struct mfl_server_job *job, uint32_t round)
         mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 
+/* Real time: the record comes before what is made of it. */
+static int record_arrivals(struct job_operation *op)
+{
+        if (!op->n_arrivals)
+                return 0;
+        int r = mfl_store_arrivals_put(
+                op->job->jobs->store, op->job->id, op->round, op->arrivals, op->n_arrivals, &op->err);
+        return mfl_job_operation_disk(op->job, r, "the order of arrival", &op->err);
+}
+
 static void run_apply(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        op->status = op->n_arrivals ? mfl_store_arrivals_put(op->job->jobs->store, op->job->id, op->round,
-                                              op->arrivals, op->n_arrivals, &op->err)
-                                    : 0;
+        op->status = record_arrivals(op);
         if (!op->status)
                 op->status = mfl_job_private_release(op->job, op->round, &op->totals, &op->event, &op->err);
         if (!op->status)
@@ -46,7 +54,7 @@ static void done_apply(struct mfl_work *work)
                 if (mfl_job_has_regions(op->job->spec))
                         op->event.bases = mfl_runtime_digests(op->job->runtime);
         }
-        /* A download still holds the block and ends soon: try again. */
+        /* A download still holds the block and ends soon, or the disk is full: try again. */
         if (op->status == MFL_BUSY && !work->cancelled && !mfl_loop_is_stopping(op->job->jobs->loop)) {
                 if (mfl_job_operation_again(op, &op->job->jobs->loop->compute))
                         return;

@@ -283,6 +283,17 @@ def test_sites_in_real_time(cluster):
     assert c.mfl_json('replay', job)['same']
 
 
+def test_jobs_take_turns_in_real_time(cluster):
+    """Of one daemon, which holds results for a job whose turn is over."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    wants = {**REAL, 'rounds': 20, **{k: FEDBUFF[k] for k in ('aggregation', 'selection')}}
+    jobs = [c.submit(**wants), c.submit(**wants), c.submit(model='logistic', rounds=20)]
+    for job in jobs:
+        c.wait_job(job, 60)
+    assert all(c.mfl_json('replay', job)['same'] for job in jobs)
+
+
 def test_a_replay_of_rounds(two_daemons):
     """Of any other job the rounds follow from its file; a job that has stopped is made as far as it came. Another model is told."""
     c = two_daemons
@@ -291,6 +302,7 @@ def test_a_replay_of_rounds(two_daemons):
     assert again['same'] and again['replays'] == job and c.digests(again['job']) == digests
     at = c.begin(model='logistic', data={'clients': 3})
     c.wait_info(at, lambda i: i['round'] >= 2, 30, 'two rounds')
+    assert c.mfl_json('replay', at)['same']  # of those that it has, while it goes on
     c.stop_job(at)
     n = len(c.digests(at))
     again = c.mfl_json('replay', at)

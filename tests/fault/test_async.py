@@ -89,3 +89,19 @@ def test_real_time_killed_at_each_step(cluster):
     c.start_server()
     c.wait_job(again, 60, state='stopped')
     assert c.digests(again) == digests
+
+
+def test_real_time_waits_for_room(cluster):
+    """A record that finds the disk full is written later; the job goes on."""
+    c = cluster(1)
+    at, told = c.begin(**{**REAL, **JOBS['fedbuff']}), ''
+    c.wait_info(at, lambda i: i['round'] >= 1, 30, 'a version')
+    for n in range(2, 8):
+        c.server.kill()
+        c.start_server({'MFL_FAULT': 'before-db-commit:%d:enospc' % n})
+        done = c.info(at)['round']
+        c.wait_info(at, lambda i, done=done: i['round'] >= done + 3, 30, 'three more versions')
+        told += c.server.log()
+    assert "the order of arrival can't be written down, retried: " in told
+    c.stop_job(at)
+    assert c.mfl_json('replay', at)['same']

@@ -176,6 +176,13 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:5: training.optimizer: expected one of 'sgd', 'adam', 'adamw', 'adagrad', got "
                 "'adamx'; "
                 "did you mean 'adam'?");
+        assert_refused(NULL, "{lr: 1}\naggregation: {strategy: fedfoo}",
+                "j.yaml:6: aggregation.strategy: expected one of 'fedavg', 'fedavgm', 'fedadagrad', "
+                "'fedadam', 'fedyogi', 'fedprox', 'median', 'fednova', 'qfedavg', 'scaffold', 'feddyn', "
+                "'trimmed-mean', 'mean-around-median', 'krum', 'multi-krum', 'bulyan', 'rfa', "
+                "'centered-clip', 'norm-filter', 'dnc', 'signguard', 'flame', 'fedbuff', 'fedasync', "
+                "'ditto', 'pfedme', 'foolsgold', 'fltrust', 'plugin', 'mimelite', 'mime', 'apfl', got "
+                "'fedfoo'; did you mean 'fedavg'?");
         assert_refused(NULL, "{lr: 1, schedule: {kind: step}}",
                 "j.yaml:5: training.schedule: step needs every, the number of rounds after which the rate "
                 "is multiplied by factor");
