@@ -87,11 +87,7 @@ static int make_matrix(struct question *q, struct mfl_error *err)
         if (q->n > 1 || q->v[0].rounds > MFL_MATRIX_ROUNDS_MAX)
                 return mfl_fail(err, MFL_CLI_USAGE,
                         "--rounds: correlated noise takes one number, from 1 to %u", MFL_MATRIX_ROUNDS_MAX);
-        q->matrix = mfl_malloc(sizeof *q->matrix);
-        if (!q->matrix)
-                return mfl_fail_memory(err, sizeof *q->matrix, "noise");
-        mfl_matrix_make(q->mechanism, (uint32_t)q->v[0].rounds, q->separation, q->matrix);
-        return 0;
+        return mfl_matrix_new(q->mechanism, (uint32_t)q->v[0].rounds, q->separation, &q->matrix, err);
 }
 
 static int read_question(const struct mfl_cli_options *o, struct question *q, struct mfl_error *err)
@@ -144,12 +140,12 @@ static void print_matrix(const struct question *q, double epsilon)
 {
         const struct mfl_matrix *m = q->matrix;
         printf("%" PRIu64
-               " rounds, each client in every %u%s at most, noise %.6g times the sensitivity of them all\n"
+               " rounds, turns of a client at least %u apart, noise %.6g times the sensitivity of them all\n"
                "  epsilon      %.6g\n  delta        %g\n"
                "  bands        %u\n  sensitivity  %.6g  (the noise of a round has its factor, too)\n"
                "  error        %.6g  (of sums over rounds, times the sensitivity: %.6g)\n",
-                q->v[0].rounds, q->separation, q->separation == 1 ? "st" : "th", q->v[0].sigma, epsilon,
-                q->delta, m->bands, m->sensitivity, m->error, m->error * m->sensitivity);
+                q->v[0].rounds, q->separation, q->v[0].sigma, epsilon, q->delta, m->bands, m->sensitivity,
+                m->error, m->error * m->sensitivity);
 }
 
 static json_t *matrix_json(const struct question *q, double epsilon)

@@ -238,7 +238,10 @@ static int new_member(struct link_secure *secure, const struct link_job *job,
                 .trust = &secure->trust,
                 .book = secure->link->book,
                 .keep = keep};
-        r = mfl_secure_who(secure->link->options.agent.info.name, options.who, err);
+        if (result->result->noise)
+                r = mfl_site_promise(secure->link->options.privacy, result->result->digest, options.who, err);
+        else
+                r = mfl_secure_who(secure->link->options.agent.info.name, options.who, err);
         if (secure->combine)
                 memcpy(options.who, tail_of(secure->combine) + MFL_SECURE_FIGURES, sizeof options.who);
         return r ? r : mfl_secure_member_new(&options, &secure->member, err);
@@ -363,10 +366,12 @@ static int add_share(struct link_secure *secure, struct mfl_error *err)
 {
         const struct mfl_train_result *result = secure->result->result;
         const struct mfl_site_privacy *site = secure->link->options.privacy;
+        uint8_t group[MFL_SHA256_BYTES];
         struct mfl_site_share share = {.data = secure->data,
                 .text = secure->text,
                 .params = secure->result->params,
                 .update = mfl_secure_member_update(secure->member),
+                .group = group,
                 .round = secure->round,
                 .threads = 1,
                 .sigma = result->noise,
@@ -376,6 +381,8 @@ static int add_share(struct link_secure *secure, struct mfl_error *err)
                 return 0;
         mfl_assert(site && site->secret); /* the trainer has refused the task without */
         int r = mfl_secure_member_honest(secure->member, &share.honest, err);
+        if (!r)
+                r = mfl_secure_member_group(secure->member, group, err);
         return r ? r : mfl_site_add_share(site, &share, (int64_t *)secure->masked, err);
 }
 

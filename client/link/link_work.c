@@ -2,6 +2,8 @@
 /* The link's jobs, and the running tasks. */
 #include "client/link/link_secure.h"
 
+#include "client/noise/site.h"
+
 static int send_piece(struct mfl_link *link, struct link_job *job, struct mfl_error *err)
 {
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
@@ -303,7 +305,8 @@ void mfl_link_work_progress(struct mfl_link *link)
                         continue;
                 work->progress_sent = samples;
                 const struct link_job *job = job_of(link, work->order.job);
-                bool hides = job && job->secure.bits;
+                bool hides = job && (job->secure.bits || mfl_privacy_withholds(&job->privacy) ||
+                                            (link->options.privacy && link->options.privacy->withholds));
                 struct mfl_msg msg = {.kind = MFL_MSG_PROGRESS,
                         .progress = {.task = work->task,
                                 .items_done = atomic_load(&control->items_done),

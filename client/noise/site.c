@@ -90,8 +90,21 @@ static int name_share(
         if (!r)
                 r = mfl_sha256_update(&sha, share->update, MFL_SHA256_BYTES, err);
         if (!r)
+                r = mfl_sha256_update(&sha, share->group, MFL_SHA256_BYTES, err);
+        if (!r)
                 r = mfl_sha256_final(&sha, ret_name, err);
         mfl_sha256_deinit(&sha);
+        return r;
+}
+
+int mfl_site_promise(const struct mfl_site_privacy *site, const uint8_t update[MFL_SHA256_BYTES],
+        uint64_t ret_who[MFL_SECURE_WHO_WORDS], struct mfl_error *err)
+{
+        struct mfl_secret promise;
+        int r = mfl_secret_derive(site->secret, "share-promise", "", 0, update, &promise, err);
+        _Static_assert(sizeof promise.key == MFL_SECURE_WHO_WORDS * sizeof *ret_who, "a digest");
+        if (!r)
+                memcpy(ret_who, promise.key, sizeof promise.key);
         return r;
 }
 

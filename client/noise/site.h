@@ -5,6 +5,7 @@
 #define MFL_CLIENT_NOISE_SITE_H
 
 #include "common/method/local_noise.h"
+#include "common/secure/packet.h"
 #include "proto/message.h"
 
 /* A noisy value that is about to be made. */
@@ -46,13 +47,19 @@ int mfl_site_noise(const struct mfl_site_privacy *site, const struct mfl_local_r
 /* A member's share of the noise of a secure sum (common/secure/shares.h), of the kind distributed. */
 struct mfl_site_share {
         const char *data, *text; /* data set, job file */
-        const uint8_t *params,
-                *update; /* MFL_SHA256_BYTES: what the round starts from, and the sum before its noise */
+        const uint8_t *params, *update,
+                *group; /* MFL_SHA256_BYTES: what the round starts from, the sum before its noise, and what it is added to
+                                    (mfl_secure_member_group) */
         uint32_t round, honest, threads;
         uint64_t sigma, n; /* of the whole noise, in units of the sum; elements */
         double charge; /* the accountant's sigma; 0: this site's own noise is in the sum, which is counted already */
 };
-/* Writes the release down and adds the share. The same sum gets the same noise, whoever asks how often. As mfl_site_noise. */
+/* Which update this site brings, so that others know it again, and nothing else of it: no one finds it without the site's key. */
+int mfl_site_promise(const struct mfl_site_privacy *site, const uint8_t update[MFL_SHA256_BYTES],
+        uint64_t ret_who[MFL_SECURE_WHO_WORDS], struct mfl_error *err);
+/* Writes the release down and adds the share. The same sum gets the same noise, whoever asks how often: if anybody's update is another, all
+ * shares are, too. Otherwise the difference of two sums would show how that update has changed with the noise of its own share alone. As
+ * mfl_site_noise. */
 int mfl_site_add_share(const struct mfl_site_privacy *site, const struct mfl_site_share *share, int64_t *sums,
         struct mfl_error *err);
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "common/cohort/memory.h"
 #include "common/method/method.h"
 
 /* ---- the file ---- */
@@ -322,6 +323,12 @@ static const char *check_noise(const struct mfl_policy *policy, const struct mfl
                 mfl_snprintf(reason, MFL_REASON_BYTES, "this site's policy %s every update, and %s",
                         policy->rule.noise > 0 ? "adds noise to" : "clips", why);
                 return policy->rule.noise > 0 ? "noise" : "clip";
+        }
+        if (mfl_policy_withholds(policy) && (mfl_method_get(job)->needs_loss || mfl_memory_is_needed(job))) {
+                mfl_strcpy(reason, MFL_REASON_BYTES,
+                        "this site's policy keeps losses here (metrics: withheld), and the job's strategy or "
+                        "selection takes them from each client");
+                return "metrics";
         }
         if (policy->epsilon_max == 0)
                 return NULL;

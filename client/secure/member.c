@@ -396,8 +396,8 @@ static int compare_survivors(const void *a, const void *b)
         return memcmp(x->print, y->print, sizeof x->print);
 }
 
-/* A digest of who they are and whose updates they bring, whatever their numbers in this sum. */
-static int name_survivors(const struct mfl_secure_member *m, const struct mfl_secure_set *set,
+/* A digest of who they are, and of what they bring, whatever their numbers in this sum. */
+static int name_survivors(const struct mfl_secure_member *m, const struct mfl_secure_set *set, bool brings,
         uint8_t ret_name[MFL_SHA256_BYTES], struct mfl_error *err)
 {
         uint32_t n = 0;
@@ -408,12 +408,21 @@ static int name_survivors(const struct mfl_secure_member *m, const struct mfl_se
                 if (!mfl_secure_has(set, i))
                         continue;
                 memcpy(v[n].print, m->peer[i].identity.fingerprint, MFL_SECURE_PRINT_BYTES);
-                memcpy(v[n++].who, m->peer[i].keys.who, sizeof v->who);
+                if (brings)
+                        memcpy(v[n].who, m->peer[i].keys.who, sizeof v->who);
+                n++;
         }
         qsort(v, n, sizeof *v, compare_survivors);
         int r = mfl_sha256(v, n * sizeof *v, ret_name, err);
         free(v);
         return r;
+}
+
+int mfl_secure_member_group(
+        const struct mfl_secure_member *m, uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err)
+{
+        mfl_assert(m->stage == MASKING);
+        return name_survivors(m, &m->set, true, ret_digest, err);
 }
 
 void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
@@ -454,7 +463,7 @@ static int on_survivors(struct mfl_secure_member *m, const struct mfl_secure_msg
         uint32_t n_signature = 0;
         int r = check_set(m, &msg->set, &m->set, err);
         if (!r)
-                r = name_survivors(m, &msg->set, with, err);
+                r = name_survivors(m, &msg->set, m->spec.least == 0, with, err);
         if (!r)
                 r = enter(m, with, err);
         if (r)

@@ -57,7 +57,7 @@ void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_
 
 struct mfl_secure_member_options {
         const char *job, *text;             /* number and job file */
-        uint64_t who[MFL_SECURE_WHO_WORDS]; /* whose updates it brings */
+        uint64_t who[MFL_SECURE_WHO_WORDS]; /* whose updates it brings; with spec.least: which update */
         uint32_t round;
         const uint8_t *params; /* digest */
         struct mfl_secure_spec spec;
@@ -94,6 +94,10 @@ const uint8_t *mfl_secure_member_update(
 /* Masks the update, once; may run on another thread while nobody else touches the member. */
 int mfl_secure_member_mask(struct mfl_secure_member *member, uint64_t *v, uint64_t n,
         uint64_t figures[MFL_SECURE_FIGURES], struct mfl_error *err);
+/* After MASK, of a sum with noise in shares: a digest of the members that the update is masked for, and of the updates that they have
+ * promised to bring (options.who). Equal only where all of them bring what they brought before. */
+int mfl_secure_member_group(
+        const struct mfl_secure_member *member, uint8_t ret_digest[MFL_SHA256_BYTES], struct mfl_error *err);
 /* After PEERS: how many of those who stay have honest noise (common/secure/shares.h). */
 int mfl_secure_member_honest(
         const struct mfl_secure_member *member, uint32_t *ret_honest, struct mfl_error *err);

@@ -154,14 +154,18 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         result->vectors = mfl_method_trained(run->job->spec);
         result->packed = run->job->spec->compression.up;
         result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
+        int r = 0;
         if (run->job->spec->privacy.kind == MFL_PRIVACY_DISTRIBUTED)
-                result->noise = mfl_central_sigma(run->job->spec, &task->fixed, run->job->spec->privacy.clip);
+                r = mfl_central_sigma(
+                        run->job->spec, &task->fixed, run->job->spec->privacy.clip, &result->noise, err);
+        if (r)
+                return r;
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!result->updates || !result->data)
                 return mfl_fail_memory(err, n * sizeof(*result->updates), "updates");
         result->n_updates = n;
-        int r = make_ring(run, &result->ring, err);
+        r = make_ring(run, &result->ring, err);
         if (!r)
                 r = mfl_trainer_group_place(run, owned, err);
         bool weighs = mfl_method_get(run->job->spec)->weighs || run->job->spec->secure.bits;
@@ -374,7 +378,11 @@ static int run_train(struct trainer_run *run, struct trainer_result *owned, stru
                 r = mfl_trainer_train_result(run, err);
         if (!r)
                 r = settle(run->trainer, run->job, owned, err);
-        return r ? r : leave_sum(run, owned, err);
+        if (!r)
+                r = leave_sum(run, owned, err);
+        const struct mfl_train_result *made = &owned->base;
+        return r || !made->noise ? r
+                                 : mfl_sha256(run->sum, made->n * sizeof *run->sum, owned->base.digest, err);
 }
 
 static int run_eval(struct trainer_run *run, struct mfl_error *err)

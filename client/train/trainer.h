@@ -53,6 +53,7 @@
 #include "client/data/population.h"
 #include "common/base/base.h"
 #include "common/base/budget.h"
+#include "common/base/digest.h"
 #include "common/data/dataset.h"
 #include "common/secure/ring.h"
 #include "kernels/backend.h"
@@ -152,6 +153,7 @@ struct mfl_train_result {
         bool packed;                 /* compression.up: they travel packed (common/codec/pack.h) */
         struct mfl_secure_ring ring; /* secure_sum: in which they are masked */
         uint64_t noise; /* sigma of the noise that members of the sum share, in its units; 0: none */
+        uint8_t digest[MFL_SHA256_BYTES]; /* noise: of the sum */
         uint32_t
                 tail; /* secure_sum: elements behind the n of a grouped result, which its owner sets and a group adds, too */
         uint32_t n_updates;

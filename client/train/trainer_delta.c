@@ -11,6 +11,7 @@
 #include "common/codec/bf16.h"
 #include "common/codec/grid.h"
 #include "common/codec/top_k.h"
+#include "common/method/central_grid.h"
 
 int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
 {
@@ -112,18 +113,35 @@ struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run)
         return mfl_site_rule(run->trainer->privacy, run->job->spec);
 }
 
-int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err)
+/* The grid comes from the server, and this daemon's noise is as wide as its units say. */
+static int check_share(const struct trainer_run *run, struct mfl_error *err)
 {
-        const struct mfl_local_rule rule = mfl_trainer_rule(run);
         const struct mfl_site_privacy *site = run->trainer->privacy;
-        if (shares_noise(run) && (!site || !site->secret))
+        const struct mfl_fixed *fixed = &run->request->task->fixed;
+        const struct mfl_job *spec = run->job->spec;
+        if (!site || !site->secret)
                 return mfl_fail(err, MFL_INVALID,
                         "the job has privacy: {kind: distributed}, and this daemon's share of the noise "
                         "needs "
                         "a "
                         "key that survives restarts: give it a place for one, policy: {dir: DIR}");
-        if (rule.clip == 0)
-                return 0;
+        int most, r = mfl_central_scale_max(spec, &most, err);
+        if (r)
+                return r;
+        if (fixed->scale_bits > most || (double)fixed->delta_max < spec->privacy.clip)
+                return mfl_fail(err, MFL_INVALID,
+                        "the server's grid has no room for the clip and the noise of the job: 2^-%d to %g",
+                        fixed->scale_bits, (double)fixed->delta_max);
+        return mfl_central_check(spec, fixed, run->job->graph->n_moving, err);
+}
+
+int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err)
+{
+        const struct mfl_local_rule rule = mfl_trainer_rule(run);
+        const struct mfl_site_privacy *site = run->trainer->privacy;
+        int r = shares_noise(run) ? check_share(run, err) : 0;
+        if (r || rule.clip == 0)
+                return r;
         if (rule.noise > 0 && (!site || !site->secret))
                 return mfl_fail(err, MFL_INVALID,
                         "the job has privacy: {kind: local}, whose noise needs a key that survives restarts: "

@@ -144,9 +144,10 @@ static void eval_worker(void *arg, uint32_t worker)
 {
         struct trainer_run *run = arg;
         struct mfl_error err = {{0}};
+        uint32_t n = mfl_trainer_withholds(run) ? 0 : run->result->n_eval;
         int r = 0;
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
-        for (uint32_t i = 0; !r && !mfl_trainer_run_stopped(run) && i < run->result->n_eval; i++)
+        for (uint32_t i = 0; !r && !mfl_trainer_run_stopped(run) && i < n; i++)
                 r = evaluate_one(run, i, &err);
         trainer_turn(run->trainer, 1, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
         if (r)

@@ -47,28 +47,46 @@ double mfl_central_next_clip(const struct mfl_job *job, double clip, uint64_t n,
 }
 
 /* The noise of a sum of changes, as a multiple of the clip. */
-static double multiplier(const struct mfl_job *job)
+static int find_multiplier(const struct mfl_job *job, double *ret_multiplier, struct mfl_error *err)
 {
         double z = job->privacy.noise, bits = 2 * mfl_central_bits_sigma(job);
-        if (job->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
-                return z *
-                       mfl_matrix_sensitivity(job->privacy.mechanism, job->rounds, job->selection.separation);
-        return job->privacy.adaptive ? 1 / sqrt(1 / (z * z) - 1 / (bits * bits)) : z;
+        MFL_CLEANUP_FREE struct mfl_matrix *matrix = NULL;
+        int r = job->privacy.mechanism == MFL_MECHANISM_GAUSSIAN
+                        ? 0
+                        : mfl_matrix_new(job->privacy.mechanism, job->rounds, job->selection.separation,
+                                  &matrix, err);
+        if (r)
+                return r;
+        *ret_multiplier = matrix                  ? z * matrix->sensitivity
+                          : job->privacy.adaptive ? 1 / sqrt(1 / (z * z) - 1 / (bits * bits))
+                                                  : z;
+        return 0;
 }
 
-int mfl_central_scale_max(const struct mfl_job *job)
+int mfl_central_scale_max(const struct mfl_job *job, int *ret_scale_bits, struct mfl_error *err)
 {
-        double sigma = multiplier(job) * clip_most(job);
+        double sigma;
+        int r = find_multiplier(job, &sigma, err);
+        if (r)
+                return r;
+        sigma *= clip_most(job);
         int s = 24 - (int)ceil(log2(sigma)) + 1;
         while (ldexp(sigma, s) * (1 + 0x1p-50) > (double)MFL_NOISE_SIGMA_MAX)
                 s--;
-        return s;
+        *ret_scale_bits = s;
+        return 0;
 }
 
-uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed, double clip)
+int mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed, double clip,
+        uint64_t *ret_sigma, struct mfl_error *err)
 {
-        double sigma = ldexp(multiplier(job) * clip, fixed->scale_bits);
-        return (uint64_t)ceil(sigma * (1 + 0x1p-50));
+        double multiplier;
+        int r = find_multiplier(job, &multiplier, err);
+        if (r)
+                return r;
+        double sigma = ldexp(multiplier * clip, fixed->scale_bits);
+        *ret_sigma = (uint64_t)ceil(sigma * (1 + 0x1p-50));
+        return 0;
 }
 
 static double rounding_share(int scale_bits, uint64_t n)
@@ -96,7 +114,10 @@ int mfl_central_check(
         if (!mfl_privacy_of_sums(&job->privacy))
                 return 0;
         double share = rounding_share(fixed->scale_bits, n);
-        uint64_t sigma = mfl_central_sigma(job, fixed, clip_least(job));
+        uint64_t sigma;
+        int r = mfl_central_sigma(job, fixed, clip_least(job), &sigma, err);
+        if (r)
+                return r;
         if (share > clip_least(job) / 2)
                 return mfl_fail(err, MFL_INVALID,
                         "privacy.clip: %g is too short for %" PRIu64
@@ -109,6 +130,6 @@ int mfl_central_check(
                         "privacy: noise * clip is %g, only %" PRIu64
                         " units of the grid of sums, too few for noise that hides; write a smaller "
                         "aggregation.delta_max",
-                        multiplier(job) * clip_least(job), sigma);
+                        ldexp((double)sigma, -fixed->scale_bits), sigma);
         return 0;
 }

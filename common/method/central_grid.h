@@ -48,10 +48,11 @@ double mfl_central_next_clip(const struct mfl_job *job, double clip, uint64_t n,
 /* s_b */
 double mfl_central_bits_sigma(const struct mfl_job *job);
 
-/* The largest s of the grid. */
-int mfl_central_scale_max(const struct mfl_job *job);
-/* Sigma in units of the grid. */
-uint64_t mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed, double clip);
+/* The largest s of the grid. -ENOMEM. */
+int mfl_central_scale_max(const struct mfl_job *job, int *ret_scale_bits, struct mfl_error *err);
+/* Sigma in units of the grid. -ENOMEM. */
+int mfl_central_sigma(const struct mfl_job *job, const struct mfl_fixed *fixed, double clip,
+        uint64_t *ret_sigma, struct mfl_error *err);
 /* A client's weight, from the sum of squares of its n elements. */
 double mfl_central_weight(double clip, int scale_bits, uint64_t n, double norm2);
 /* q N, by which a round's sum is divided. */

@@ -63,14 +63,16 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
         else
                 while (weight_max < train_samples)
                         weight_max *= 2;
-        struct mfl_fixed fixed;
+        struct mfl_fixed fixed = {0};
         const struct mfl_method_ops *method = mfl_method_get(spec);
         int share_bits = method->share_bits ? method->share_bits(spec) : 0;
         int r = mfl_job_check_ring(spec, weight_max, err);
         if (!r)
                 r = mfl_fixed_choose_share(spec->aggregation.delta_max, weight_max, share_bits, &fixed, err);
+        int most = fixed.scale_bits;
         if (!r && mfl_privacy_of_sums(&spec->privacy))
-                fixed.scale_bits = MFL_MIN(fixed.scale_bits, mfl_central_scale_max(spec));
+                r = mfl_central_scale_max(spec, &most, err);
+        fixed.scale_bits = MFL_MIN(fixed.scale_bits, most);
         if (!r && spec->arithmetic >= MFL_ARITHMETIC_STATISTICS)
                 r = mfl_fixed_choose_statistics(spec->aggregation.statistics_max, &fixed, err);
         if (!r)

@@ -14,8 +14,7 @@ static double next_inverse_root(double before, uint32_t j)
         return before * (2.0 * j - 1) / (2.0 * j);
 }
 
-static void make_band(
-        double (*next)(double before, uint32_t j), uint32_t p, double ret_v[static MFL_MATRIX_ROUNDS_MAX])
+static void make_band(double (*next)(double before, uint32_t j), uint32_t p, double *ret_v)
 {
         ret_v[0] = 1;
         for (uint32_t j = 1; j < p; j++)
@@ -23,7 +22,7 @@ static void make_band(
 }
 
 /* The first n coefficients of 1 / v, v having p of them and v[0] = 1. */
-static void invert(const double *v, uint32_t p, uint32_t n, double ret_inverse[static MFL_MATRIX_ROUNDS_MAX])
+static void invert(const double *v, uint32_t p, uint32_t n, double *ret_inverse)
 {
         ret_inverse[0] = 1;
         for (uint32_t t = 1; t < n; t++) {
@@ -34,14 +33,16 @@ static void invert(const double *v, uint32_t p, uint32_t n, double ret_inverse[s
         }
 }
 
-/* c: n coefficients of C, then zeros. Columns b apart add up: element t has c[t] + c[t - b] + c[t - 2 b] .. */
-static double find_sensitivity(const double *c, uint32_t n, uint32_t rounds, uint32_t b)
+/* c: n coefficients of C; room for one in each round. Columns b apart add up: element t becomes c[t] + c[t - b] + c[t - 2 b] .. */
+static double find_sensitivity(double *c, uint32_t n, uint32_t rounds, uint32_t b)
 {
-        double sums[MFL_MATRIX_ROUNDS_MAX], squares = 0;
+        double before = INFINITY, squares = 0;
         for (uint32_t t = 0; t < rounds; t++) {
-                mfl_assert(t + 1 >= n || (c[t + 1] >= 0 && c[t + 1] <= c[t]));
-                sums[t] = (t < n ? c[t] : 0) + (t >= b ? sums[t - b] : 0);
-                squares += sums[t] * sums[t];
+                double one = t < n ? c[t] : 0;
+                mfl_assert(one >= 0 && one <= before);
+                before = one;
+                c[t] = one + (t >= b ? c[t - b] : 0);
+                squares += c[t] * c[t];
         }
         return sqrt(squares) * (1 + 0x1p-40);
 }
@@ -58,9 +59,9 @@ static double find_error(const double *v, uint32_t n, uint32_t rounds)
         return sqrt(all / rounds);
 }
 
-static void make_bsr(uint32_t rounds, uint32_t b, struct mfl_matrix *m)
+/* c: room for `rounds`. */
+static void make_bsr(uint32_t rounds, uint32_t b, double *c, struct mfl_matrix *m)
 {
-        double c[MFL_MATRIX_ROUNDS_MAX];
         m->bands = MFL_MIN(b, rounds);
         m->n = rounds;
         make_band(next_inverse_root, m->bands, c);
@@ -69,9 +70,9 @@ static void make_bsr(uint32_t rounds, uint32_t b, struct mfl_matrix *m)
         m->error = find_error(m->v, m->n, rounds);
 }
 
-static void make_bisr(uint32_t rounds, uint32_t b, struct mfl_matrix *m)
+static void make_bisr(uint32_t rounds, uint32_t b, double *c, struct mfl_matrix *m)
 {
-        double c[MFL_MATRIX_ROUNDS_MAX], best = INFINITY;
+        double best = INFINITY;
         make_band(next_root, MFL_MIN(MFL_MATRIX_BANDS_MAX, rounds), m->v);
         for (uint32_t p = 1; p <= MFL_MIN(MFL_MATRIX_BANDS_MAX, rounds); p++) {
                 invert(m->v, p, rounds, c);
@@ -86,17 +87,18 @@ static void make_bisr(uint32_t rounds, uint32_t b, struct mfl_matrix *m)
         }
 }
 
-void mfl_matrix_make(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation,
-        struct mfl_matrix *ret_matrix)
+int mfl_matrix_new(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation,
+        struct mfl_matrix **ret_matrix, struct mfl_error *err)
 {
         mfl_assert(mechanism != MFL_MECHANISM_GAUSSIAN && rounds >= 1 && rounds <= MFL_MATRIX_ROUNDS_MAX &&
                    separation >= 1);
-        (mechanism == MFL_MECHANISM_BSR ? make_bsr : make_bisr)(rounds, separation, ret_matrix);
-}
-
-double mfl_matrix_sensitivity(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation)
-{
-        struct mfl_matrix matrix;
-        mfl_matrix_make(mechanism, rounds, separation, &matrix);
-        return matrix.sensitivity;
+        struct mfl_matrix *m = mfl_calloc(1, sizeof *m + rounds * sizeof m->v[0]);
+        MFL_CLEANUP_FREE double *c = mfl_calloc(rounds, sizeof *c);
+        if (!m || !c) {
+                free(m);
+                return mfl_fail_memory(err, 2 * rounds * sizeof *c, "correlated noise");
+        }
+        (mechanism == MFL_MECHANISM_BSR ? make_bsr : make_bisr)(rounds, separation, c, m);
+        *ret_matrix = m;
+        return 0;
 }

@@ -32,16 +32,15 @@
 #define MFL_MATRIX_BANDS_MAX 64u
 
 struct mfl_matrix {
-        uint32_t n;                      /* of C^-1's coefficients */
-        uint32_t bands;                  /* p */
-        double v[MFL_MATRIX_ROUNDS_MAX]; /* C^-1's: round t gets sum over j < min(n, t) of v[j] w_(t-j) */
-        double sensitivity;              /* s */
+        uint32_t n;         /* of C^-1's coefficients */
+        uint32_t bands;     /* p */
+        double sensitivity; /* s */
         double error; /* root mean square, over rounds, of the deviation of the noise of all rounds so far, for w of deviation 1 */
+        double v[]; /* C^-1's: round t gets sum over j < min(n, t) of v[j] w_(t-j) */
 };
 
-/* rounds from 1 to MFL_MATRIX_ROUNDS_MAX, separation at least 1; bisr or bsr. */
-void mfl_matrix_make(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation,
-        struct mfl_matrix *ret_matrix);
-double mfl_matrix_sensitivity(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation);
+/* rounds from 1 to MFL_MATRIX_ROUNDS_MAX, separation at least 1; bisr or bsr. The caller frees it. -ENOMEM. */
+int mfl_matrix_new(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t separation,
+        struct mfl_matrix **ret_matrix, struct mfl_error *err);
 
 #endif

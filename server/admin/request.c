@@ -92,12 +92,13 @@ static void done_request(struct mfl_work *work)
         struct mfl_sessions *sessions = op->admin->sessions;
         struct mfl_session *session = mfl_session_find(sessions, op->conn);
         mfl_session_worked(sessions, op->conn);
+        bool failed = op->status > 0 && op->status != MFL_EXISTS;
         if (op->status < 0 && !work->cancelled)
                 mfl_loop_fatal(op->admin->loop, op->status, &op->err);
-        else if (op->status > 0 && op->status != MFL_EXISTS && session)
+        else if (failed && session)
                 mfl_session_fail(
                         session, op->request, mfl_operator_failure_code(op->status), "%s", op->err.text);
-        else if (op->status >= 0 && !work->cancelled)
+        else if (op->status >= 0 && !failed && !work->cancelled)
                 op->answer(op, session);
         mfl_request_free(op);
 }

@@ -58,13 +58,13 @@ static int add_correlated(
         struct mfl_runtime *rt, const struct mfl_noise *noise, uint32_t threads, struct mfl_error *err)
 {
         const struct mfl_job *spec = rt->spec;
-        MFL_CLEANUP_FREE struct mfl_matrix *matrix = mfl_malloc(sizeof *matrix);
+        MFL_CLEANUP_FREE struct mfl_matrix *matrix = NULL;
         MFL_CLEANUP_FREE struct mfl_secret *secrets = mfl_malloc(rt->round * sizeof *secrets);
-        if (!matrix || !secrets)
-                return mfl_fail_memory(err, sizeof *matrix, "noise");
-        mfl_matrix_make(spec->privacy.mechanism, spec->rounds, spec->selection.separation, matrix);
-        uint32_t n = MFL_MIN(matrix->n, rt->round);
-        int r = 0;
+        if (!secrets)
+                return mfl_fail_memory(err, rt->round * sizeof *secrets, "noise");
+        int r = mfl_matrix_new(
+                spec->privacy.mechanism, spec->rounds, spec->selection.separation, &matrix, err);
+        uint32_t n = r ? 0 : MFL_MIN(matrix->n, rt->round);
         for (uint32_t j = 0; j < n && !r; j++)
                 r = mfl_secret_derive(&rt->noise, "round", "", rt->round - j, NULL, &secrets[j], err);
         return r ? r : mfl_noise_add_weighted(noise, secrets, matrix->v, n, rt->n, threads, rt->sums, err);
@@ -73,13 +73,15 @@ static int add_correlated(
 int mfl_runtime_add_noise(struct mfl_runtime *rt, struct mfl_round_totals *totals, struct mfl_error *err)
 {
         double clip = mfl_central_clip(rt->spec, rt->numbers);
-        struct mfl_noise noise = {.a = mfl_central_sigma(rt->spec, &rt->fixed, clip), .b = 1};
+        struct mfl_noise noise = {.b = 1};
         long threads = rt->n_threads ? (long)rt->n_threads : sysconf(_SC_NPROCESSORS_ONLN);
         mfl_assert(rt->has_noise && rt->sums); /* no sum leaves without */
         rt->has_noise = false;
         uint32_t n_threads = (uint32_t)MFL_MIN(MFL_MAX(threads, 1), (long)THREADS_MAX);
-        if (rt->spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
+        int r = mfl_central_sigma(rt->spec, &rt->fixed, clip, &noise.a, err);
+        if (!r && rt->spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
                 return add_correlated(rt, &noise, n_threads, err);
-        int r = rt->spec->privacy.adaptive ? add_bits_noise(rt, totals, err) : 0;
+        if (!r)
+                r = rt->spec->privacy.adaptive ? add_bits_noise(rt, totals, err) : 0;
         return r ? r : mfl_noise_add(&noise, &rt->noise, rt->n, n_threads, rt->sums, err);
 }

@@ -258,7 +258,8 @@ const char *mfl_core_claim_score(const struct core_task *task, const struct core
         const struct mfl_data_info *data = mfl_core_daemon_data(daemon, job);
         struct bounds tested = data ? tested_of(job, data, item->item) : (struct bounds){0, 0};
         uint64_t most = multiply(tested.max, job->scored), least = multiply(tested.min, job->scored);
-        bool wrong = item->samples > most || (job->scored_all && item->samples < least);
+        bool withheld = !item->samples; /* a site's policy may keep its figures */
+        bool wrong = item->samples > most || (job->scored_all && !withheld && item->samples < least);
         if (data && job->scored && wrong) {
                 mfl_snprintf(text, MFL_REASON_BYTES,
                         "%" PRIu64 " predictions are scored, but the test samples have %s%" PRIu64,

@@ -73,6 +73,19 @@ def test_jobs_add_up_whatever_becomes_of_them(limited):
     assert 'tiny: epsilon' in shown and 'of 3' in shown and 'no limit' in shown, shown
 
 
+def test_nobody_waits_for_the_refusal(limited):
+    """Whoever asks for what is refused, and is gone before the answer, changes nothing."""
+    c = limited
+    first = c.submit(**POISSON, privacy=PRIVACY, rounds=5)
+    c.wait_job(first)
+    for kind, body in (('clone_job', {'job': first}), ('submit', {'text': h.job_text(**POISSON, privacy=PRIVACY, rounds=6), 'file': 'job.yaml'})):
+        with c.operator() as o:
+            o.send(kind, body, 1)
+    assert 'privacy_limits allow' in refused(c, **POISSON, privacy=PRIVACY, rounds=5)  # the disk worker has done the others by now
+    c.check_alive()
+    assert [j['job'] for j in c.operator().__enter__().jobs()] == [first]
+
+
 def test_a_job_stops_before_the_release_that_would_pass(limited):
     """Each of two jobs is allowed alone, and they run side by side."""
     c = limited

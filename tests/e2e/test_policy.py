@@ -70,6 +70,8 @@ REFUSALS = [
     ('rounds_max', {'rounds_max': 2}, {}, 'it has 3 rounds'),
     ('clip', {'clip': 1}, {'aggregation': {'strategy': 'scaffold'}}, 'clips every update'),
     ('noise', {'clip': 1, 'noise': 1}, {'aggregation': {'strategy': 'qfedavg'}}, 'adds noise to every update'),
+    ('metrics', {'metrics': 'withheld'}, {'aggregation': {'strategy': 'qfedavg'}}, 'keeps losses here'),
+    ('metrics', {'metrics': 'withheld'}, {'selection': {'kind': 'power-of-choice', 'clients': 2, 'candidates': 4}}, 'keeps losses here'),
     ('epsilon_max', {'epsilon_max': 8}, {'data': LOCAL}, 'add privacy to the job'),
     ('epsilon_max', {'epsilon_max': 8, 'clip': 1, 'noise': 9}, {}, 'write partition: local'),
     ('epsilon_max', {'epsilon_max': 0.1, 'clip': 1, 'noise': 9}, {'data': LOCAL}, "site's policy allows 0.1"),

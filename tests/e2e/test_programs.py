@@ -201,6 +201,15 @@ def test_daemons_of_one_node_add_their_updates(tmp_path):
         assert together == alone
 
 
+def test_a_site_keeps_its_figures(tmp_path):
+    """With policy: {metrics: withheld} the program's losses and accuracies stay, too, in training and in evaluations."""
+    with Lab(tmp_path, more="policy: {dir: '%s', metrics: withheld}\n" % (tmp_path / 'policy')) as lab:
+        lab.daemon('d1')
+        job, digests = lab.run()
+        assert len(set(digests)) == 2
+        assert all(not r['evaluated'] and not r['samples'] and not r['train_loss'] for r in lab.cluster.rounds(job)), lab.cluster.rounds(job)
+
+
 def wait_marks(lab, n):
     def marks():
         if not os.path.exists(lab.path('waits')):

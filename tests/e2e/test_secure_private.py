@@ -55,6 +55,20 @@ def test_shares_of_noise(lab):
     assert 'epsilon' in lab.sites[0].tell('budget')
 
 
+def test_shares_are_fresh_beside_another_update(lab):
+    """The same job, with other data at one site only: the difference of the two sums has the noise of all shares of both, not of that
+    site's alone, and every site counts a second release."""
+    job, _ = lab.run_job(60, **{**JOB, 'rounds': 1}, privacy=SHARED)
+    lab.daemons.pop('d1').kill()
+    lab.sites[0] = Site(lab, 'd1', sets=('tiny=synthetic:1,8,8:4:30:8:77',), node='n0').start()
+    lab.wait_daemons(4, 20)
+    other, _ = lab.run_job(60, **{**JOB, 'rounds': 1}, privacy=SHARED)
+    assert [len(ledger(site)) for site in lab.sites] == [2] * 4
+    a, b = pulled(lab, job), pulled(lab, other)
+    share = SHARED['noise'] * SHARED['clip'] / 3 ** .5
+    assert abs(np.std(np.concatenate([(a[k] - b[k]).ravel() for k in a])) / (share * 8 ** .5 / 4) - 1) < 0.05
+
+
 def test_a_site_without_a_place_for_its_key(tmp_path):
     with Sites(tmp_path, 3) as c:
         c.start_server()

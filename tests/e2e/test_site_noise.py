@@ -57,6 +57,20 @@ def cluster(tmp_path):
         c.check_alive()
 
 
+def test_evaluations_are_answered_for_no_sample(cluster):
+    """With noise the site's figures stay there; nobody calls it a liar for that, and the job goes on. `metrics: plain` lets them leave."""
+    site = Site(cluster, clip=0.25, noise=4.0).start()
+    cluster.wait_daemons(1)
+    for data in (LOCAL, {}):
+        job, _ = cluster.run_job(**{**PLAIN, 'rounds': 2, 'evaluation': {'every': 1}, 'data': data})
+        assert all(not r['evaluated'] and not r['samples'] and not r['train_loss'] for r in cluster.rounds(job)), cluster.rounds(job)
+    site.daemon.kill()
+    Site(cluster, clip=0.25, noise=4.0, metrics='plain').start()
+    cluster.wait_daemons(1)
+    job, _ = cluster.run_job(**{**PLAIN, 'rounds': 1, 'evaluation': {'every': 1}})
+    assert cluster.rounds(job)[0]['accuracy'] is not None and cluster.rounds(job)[0]['train_loss']
+
+
 def test_noise_is_added_whatever_the_job_says(cluster):
     """A job without privacy: what leaves has the site's noise, of the site's clip. The same job again, after a kill and as another number,
     shows the same values and costs nothing. Another clip or another job is another release."""

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "client/noise/site.h"
 #include "client/train/trainer.h"
 #include "common/job/job.h"
 #include "common/partition/partition.h"
@@ -81,6 +82,8 @@ static void close_world(struct world *w)
         mfl_backend_reference.device_close(w->device);
 }
 
+static const struct mfl_site_privacy *privacy; /* of trainers to come */
+
 static struct mfl_trainer *new_trainer_of(
         struct world *w, const struct mfl_backend_ops *ops, uint32_t workers, struct mfl_activity *activity)
 {
@@ -94,6 +97,7 @@ static struct mfl_trainer *new_trainer_of(
                 .n_data_sets = 1,
                 .data_sets = data_sets,
                 .fingerprints = &fingerprint,
+                .privacy = privacy,
                 .activity = activity};
         struct mfl_trainer *trainer;
         assert_int_equal(mfl_trainer_new(&options, &trainer, &err), 0);
@@ -388,6 +392,37 @@ static void what_does_not_go_together_is_refused(void **state)
         close_world(&w);
 }
 
+/* Noise in shares has the units of a grid that comes from the server: one that has no room for it is refused, and breaks nothing. */
+static void a_grid_has_room_for_noise(void **state)
+{
+        static const struct mfl_secret secret = {{1}};
+        static const struct mfl_site_privacy site = {.secret = &secret};
+        static const char text[] = LABELLED
+                "data: {name: toy, partition: iid, clients: 4}\ntraining: {lr: 0.1}\nevaluation: {every: 0}\n"
+                "secure_sum: {bits: 64}\n"
+                "privacy: {kind: distributed, clip: 1, noise: 2, epsilon_max: 8, delta: 1e-5}\n";
+        static const struct mfl_fixed bad[] = {{60, 0x1p-20f, 4, 0, 0, 0}, {24, 16, 4, 0, 0, 0},
+                {20, 0.5f, 4, 0, 0, 0}, {5, 16, 4, 0, 0, 0}, {-120, 16, 4, 0, 0, 0}};
+        struct world w;
+        struct mfl_error err;
+        struct mfl_train_result *result;
+        privacy = &site;
+        open_world(&w, &labelled, text);
+        struct mfl_trainer *trainer = new_trainer(&w, 1);
+        w.fixed.scale_bits = 20;
+        uint64_t items[] = {0, 1, 2, 3};
+        mfl_trainer_result_free(trainer, train(&w, trainer, text, items, 4));
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(bad); i++) {
+                w.fixed = bad[i];
+                assert_int_equal(
+                        run_kind(&w, trainer, text, MFL_TASK_TRAIN, items, 4, &result, &err), MFL_INVALID);
+                assert_non_null(strstr(err.text, i < 3 ? "the server's grid has no room" : "privacy"));
+        }
+        mfl_trainer_free(trainer);
+        close_world(&w);
+        privacy = NULL;
+}
+
 /* ---- where the time goes ---- */
 
 /* Everybody is idle after a task, however it ended; what was trained is counted, and no time is lost. */
@@ -563,6 +598,7 @@ int main(void)
                 cmocka_unit_test(tokens_are_scored_one_by_one),
                 cmocka_unit_test(targets_are_met_by_either_loss),
                 cmocka_unit_test(what_does_not_go_together_is_refused),
+                cmocka_unit_test(a_grid_has_room_for_noise),
                 cmocka_unit_test(time_is_accounted_for),
                 cmocka_unit_test(gathering_is_data),
                 cmocka_unit_test(phases_count_what_the_server_gets),

@@ -105,7 +105,8 @@ static void sigma_is_on_the_grid(void **state)
                         struct mfl_job *job = good(clips[i], noises[k]);
                         struct mfl_fixed fixed;
                         assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, NULL), 0);
-                        uint64_t sigma = mfl_central_sigma(job, &fixed, job->privacy.clip);
+                        uint64_t sigma;
+                        assert_int_equal(mfl_central_sigma(job, &fixed, job->privacy.clip, &sigma, NULL), 0);
                         assert_true(sigma <= (uint64_t)1 << 24);
                         assert_true((double)sigma >= ldexp(noises[k] * clips[i], fixed.scale_bits));
                         if (clips[i] * noises[k] > 1e-3) {
@@ -272,7 +273,9 @@ static void bits_take_their_part_of_the_noise(void **state)
         struct mfl_fixed fixed;
         assert_non_null(job);
         assert_int_equal(mfl_job_fixed(job, 60000, 1000, &fixed, &err), 0);
-        double z = (double)mfl_central_sigma(job, &fixed, 0.8) / ldexp(0.8, fixed.scale_bits), b = 10;
+        uint64_t sigma;
+        assert_int_equal(mfl_central_sigma(job, &fixed, 0.8, &sigma, NULL), 0);
+        double z = (double)sigma / ldexp(0.8, fixed.scale_bits), b = 10;
         assert_true(fabs(1 / (z * z) + 1 / (b * b) - 1) < 1e-4);
         double up = 0.1, down = 0.1;
         for (int i = 0; i < 200; i++) {
@@ -280,7 +283,8 @@ static void bits_take_their_part_of_the_noise(void **state)
                 down = mfl_central_next_clip(job, down, 100, 600);
         }
         assert_true(fabs(up - 6.4) < 1e-12 && fabs(down - 0.1 / 128) < 1e-12);
-        assert_true(mfl_central_sigma(job, &fixed, up) <= MFL_NOISE_SIGMA_MAX);
+        assert_int_equal(mfl_central_sigma(job, &fixed, up, &sigma, NULL), 0);
+        assert_true(sigma <= MFL_NOISE_SIGMA_MAX);
         assert_int_equal(mfl_central_check(job, &fixed, 1000000, &err), 0);
         /* Exactly half below: it stays. */
         assert_true(mfl_central_next_clip(job, 0.3, 100, 50) == 0.3);

@@ -193,6 +193,13 @@ static void the_widest_noise_fits(void **state)
         }
 }
 
+static struct mfl_matrix *matrix_of(enum mfl_privacy_mechanism mechanism, uint32_t rounds, uint32_t b)
+{
+        struct mfl_matrix *matrix;
+        assert_int_equal(mfl_matrix_new(mechanism, rounds, b, &matrix, NULL), 0);
+        return matrix;
+}
+
 static int compare_doubles(const void *a, const void *b)
 {
         double x = *(const double *)a, y = *(const double *)b;
@@ -205,21 +212,20 @@ static void correlated_noise_is_normal(void **state)
 {
         enum { T = 24, B = 6, N = 20000 };
         const struct mfl_noise noise = {.a = 100000, .b = 1};
-        static struct mfl_matrix matrix;
+        struct mfl_matrix *matrix = matrix_of(MFL_MECHANISM_BISR, T, B);
         struct mfl_secret secret[T], terms[T];
         static int64_t sums[N];
         static double sorted[N];
-        mfl_matrix_make(MFL_MECHANISM_BISR, T, B, &matrix);
         for (int t = 0; t < T; t++)
                 secret[t] = key_of((uint8_t)(100 + t));
         double prefix[T], sum = 0, variance = 0;
         for (uint32_t t = 0; t < T; t++) {
-                uint32_t n = MFL_MIN(t + 1, matrix.n);
+                uint32_t n = MFL_MIN(t + 1, matrix->n);
                 for (uint32_t j = 0; j < n; j++)
                         terms[j] = secret[t - j];
                 assert_int_equal(
-                        mfl_noise_add_weighted(&noise, terms, matrix.v, n, N, t % 2 + 1, sums, NULL), 0);
-                sum += t < matrix.n ? matrix.v[t] : 0;
+                        mfl_noise_add_weighted(&noise, terms, matrix->v, n, N, t % 2 + 1, sums, NULL), 0);
+                sum += t < matrix->n ? matrix->v[t] : 0;
                 prefix[t] = sum;
                 variance += prefix[t] * prefix[t];
                 double sigma = (double)noise.a * sqrt(variance), most = 0;
@@ -233,6 +239,7 @@ static void correlated_noise_is_normal(void **state)
                 assert_true(most * sqrt(N) < 2.2);
         }
         assert_true(variance < T / 2.5);
+        free(matrix);
         /* one draw with factor 1 is that of mfl_noise_add */
         static int64_t one[N], same[N];
         const double factor = 1;
@@ -249,22 +256,26 @@ static void correlated_noise_has_the_published_error(void **state)
                 double bsr, bisr;
         } of[] = {{100, 10, 6, 9.610999, 10.016726}, {200, 20, 12, 10.356054, 10.723720},
                 {200, 50, 22, 5.441594, 5.662117}};
-        static struct mfl_matrix m;
+        struct mfl_matrix *m;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++) {
-                mfl_matrix_make(MFL_MECHANISM_BSR, of[i].rounds, of[i].b, &m);
-                assert_true(fabs(m.error * m.sensitivity - of[i].bsr) < 2e-6);
-                assert_int_equal(m.bands, of[i].b);
-                mfl_matrix_make(MFL_MECHANISM_BISR, of[i].rounds, of[i].b, &m);
-                assert_true(fabs(m.error * m.sensitivity - of[i].bisr) < 2e-6);
-                assert_int_equal(m.bands, of[i].bands);
+                m = matrix_of(MFL_MECHANISM_BSR, of[i].rounds, of[i].b);
+                assert_true(fabs(m->error * m->sensitivity - of[i].bsr) < 2e-6);
+                assert_int_equal(m->bands, of[i].b);
+                free(m);
+                m = matrix_of(MFL_MECHANISM_BISR, of[i].rounds, of[i].b);
+                assert_true(fabs(m->error * m->sensitivity - of[i].bisr) < 2e-6);
+                assert_int_equal(m->bands, of[i].bands);
+                free(m);
         }
-        mfl_matrix_make(
-                MFL_MECHANISM_BISR, 7, 1, &m); /* everybody in each round: nothing to win but little */
-        assert_true(m.sensitivity >= sqrt(7));
-        mfl_matrix_make(MFL_MECHANISM_BSR, 1, 5, &m);
-        assert_true(m.n == 1 && m.v[0] == 1 && fabs(m.sensitivity - 1) < 1e-9);
-        mfl_matrix_make(MFL_MECHANISM_BISR, MFL_MATRIX_ROUNDS_MAX, 100, &m);
-        assert_true(m.bands > 1 && isfinite(m.error));
+        m = matrix_of(MFL_MECHANISM_BISR, 7, 1); /* everybody in each round: nothing to win but little */
+        assert_true(m->sensitivity >= sqrt(7));
+        free(m);
+        m = matrix_of(MFL_MECHANISM_BSR, 1, 5);
+        assert_true(m->n == 1 && m->v[0] == 1 && fabs(m->sensitivity - 1) < 1e-9);
+        free(m);
+        m = matrix_of(MFL_MECHANISM_BISR, MFL_MATRIX_ROUNDS_MAX, 100);
+        assert_true(m->bands > 1 && isfinite(m->error));
+        free(m);
 }
 
 static void neither_threads_nor_sums_matter(void **state)

@@ -442,6 +442,24 @@ static void an_evaluation_is_held_to_its_shards(void **state)
         }
 }
 
+/* Its policy keeps its figures (metrics: withheld): nobody lies, and the round is evaluated on what others say, if anybody does. */
+static void a_site_may_answer_for_no_sample(void **state)
+{
+        (void)state;
+        for (uint64_t others = 0; others <= 10; others += 10) {
+                struct bed bed;
+                start(&bed, MFL_PARTITION_IID, 2);
+                announce(&bed, 1, update_of(&bed, 1, 0));
+                announce(&bed, 2, update_of(&bed, 2, 0));
+                evaluate(&bed, 2, others, others / 2, 0);
+                evaluate(&bed, 1, 0, 0, 0);
+                expect_accused(&bed, "", "");
+                assert_int_equal(bed.record.eval_samples, others);
+                assert_int_equal(bed.record.evaluated, others > 0);
+                end(&bed);
+        }
+}
+
 /* The mean intersection over union is that of the sums over all shards, over the classes that occur. */
 static void counts_by_class_are_added_and_checked(void **state)
 {
@@ -633,6 +651,7 @@ int main(void)
                 cmocka_unit_test(a_site_is_held_to_its_hello),
                 cmocka_unit_test(a_program_may_count_up_to_its_limit),
                 cmocka_unit_test(an_evaluation_is_held_to_its_shards),
+                cmocka_unit_test(a_site_may_answer_for_no_sample),
                 cmocka_unit_test(counts_by_class_are_added_and_checked),
                 cmocka_unit_test(a_liar_does_not_come_back),
                 cmocka_unit_test(progress_is_checked),

@@ -21,6 +21,7 @@ struct party {
         const char *with; /* another daemon of its node, whose update it brings, too; NULL: none */
         struct mfl_secure_member *member;
         uint64_t plain[WORDS], v[WORDS], figures[MFL_SECURE_FIGURES], told[MFL_SECURE_FIGURES];
+        uint8_t group[MFL_SHA256_BYTES];
         bool lost;
 };
 
@@ -155,6 +156,7 @@ static int serve(struct bed *bed, uint32_t i, lie_fn lie, struct mfl_error *err)
         if (r)
                 return r;
         if (mfl_secure_member_masks(party->member)) {
+                assert_int_equal(mfl_secure_member_group(party->member, party->group, NULL), 0);
                 assert_int_equal(
                         mfl_secure_member_mask(party->member, party->v, WORDS, party->told, NULL), 0);
                 answer.step = MFL_SECURE_MASKED;
@@ -416,6 +418,35 @@ static void test_noise_needs_survivors(void **state)
         }
 }
 
+/* What the shares of noise follow from: the same for the same members with the same updates, in whatever job, and another for everybody if
+ * one member brings another update. That is no other sum for the book, which knows with whom an update was summed. */
+static void test_noise_follows_from_all_updates(void **state)
+{
+        struct bed bed;
+        struct mfl_error err;
+        uint8_t before[5][MFL_SHA256_BYTES];
+        char why[256];
+        (void)state;
+        open_bed(&bed, 5, 0.1, 3);
+        bed.spec.least = 0.8;
+        for (int sum = 0; sum < 3; sum++) {
+                bed.job = sum ? "j-000002" : "j-000001";
+                bed.v[2].with = sum == 2 ? "d9" : NULL; /* another mark */
+                for (uint32_t i = 0; i < bed.n; i++)
+                        make_member(&bed, &bed.v[i]);
+                assert_int_equal(begin(&bed, &err), 0);
+                while (mfl_leader_stage(bed.leader) < MFL_LEADER_WHOLE)
+                        run_stage(&bed, why, sizeof why);
+                for (uint32_t i = 0; i < bed.n; i++) {
+                        assert_memory_equal(bed.v[i].group, bed.v[0].group, sizeof before[0]);
+                        assert_int_equal(
+                                !sum || !memcmp(bed.v[i].group, before[i], sizeof before[0]), sum < 2);
+                        memcpy(before[i], bed.v[i].group, sizeof before[0]);
+                }
+        }
+        close_bed(&bed);
+}
+
 static void test_two_sets(void **state)
 {
         struct bed bed;
@@ -639,6 +670,7 @@ int main(void)
                 cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_two_sets),
                 cmocka_unit_test(test_noise_needs_survivors),
+                cmocka_unit_test(test_noise_follows_from_all_updates),
                 cmocka_unit_test(test_split_ring),
                 cmocka_unit_test(test_replay),
                 cmocka_unit_test(test_other_subset),
