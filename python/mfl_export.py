@@ -8,7 +8,8 @@
 `mfl run` replay the proof: mfl computes the same outputs and gradients from the same inputs, or refuses the file. The module itself does
 not change: parameters, buffers, training flags and random states are afterwards what they were before.
 
-Needs only torch (1.13 or newer).
+Needs only torch (1.13 or newer). While it runs, it replaces functions of torch (dropout among them) in the whole process: exports of several threads wait
+for each other, and no other thread should train meanwhile.
 
 What the file says beyond ONNX, as JSON in the file's metadata_props:
 
@@ -31,6 +32,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 import unittest.mock
 import warnings
@@ -91,6 +93,7 @@ def _changes(func, x, *args, **kwargs):
 
 
 Ordered = collections.namedtuple("Ordered", ("values", "indices"))
+_LOCK = threading.RLock()  # an export replaces functions of torch for its duration
 
 
 class ExportError(Exception):
@@ -105,11 +108,12 @@ def save(net, example, path):
     path = os.fspath(path)
     unfinished = path + ".part"
     try:
-        with _unchanged(net):
+        with _LOCK, _unchanged(net):
             if not net.training:
                 net.train()
             _check(net)
             stops, calls = _find_stops(net, examples)
+            _check_states(net, examples)
             exporter, is_log = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops, calls)
             model = _describe(net, _initializers(unfinished), exporter)
             if is_log:
@@ -165,6 +169,33 @@ def _unchanged(net):
                         buffer.copy_(value)
 
 
+def _check_states(net, examples):
+    """Refuses what a forward pass leaves for the next one, other than batch norm's statistics: centres and scales that follow the data,
+    weights that are clipped. The proof is of one pass, and can't show it."""
+    try:
+        copied, outs = _copy_as_it_is(net), []
+        for _ in range(2):
+            torch.manual_seed(1)
+            out = _tensors(copied(*(torch.cat([e[:1], e[:1]]) for e in examples)))
+            outs.append([o.detach() for o in (out if isinstance(out, tuple) else (out,))])
+        params, buffers = (_changed(a, b) for a, b in ((net.named_parameters(), copied.named_parameters()), (net.named_buffers(), copied.named_buffers())))
+        same = all(a.shape == b.shape and torch.allclose(a.double(), b.double(), 1e-4, 1e-4 * float(torch.nan_to_num(a.double()).abs().max()), equal_nan=True)
+                   for a, b in zip(*outs) if a.numel())  # not a number: rows of nothing but padding
+    except Exception:  # noqa: BLE001: the export says what fails
+        return
+    if params:
+        raise ExportError(f"the forward pass changes the parameter {params[0]}, which mfl does not do: compute another tensor from it "
+                          "(self.weight.clamp(-1, 1)); what the first pass sets, set before the export")
+    if not same:
+        raise ExportError(f"a second forward pass of the same input has other outputs than the first: by {buffers[0] if buffers else 'a state of the module'}, "
+                          "which the forward pass changes, or by random numbers that are not torch's. mfl keeps no state but batch norm's statistics: "
+                          "compute it from the input, or leave it constant")
+
+
+def _changed(before, after):
+    return [name for (name, a), (_, b) in zip(before, after) if not torch.allclose(a.detach().cpu().to(b.dtype), b, 0, 0, equal_nan=True)]
+
+
 # ---- where gradients stop ----
 
 Stop = collections.namedtuple("Stop", ("module", "kind", "by", "kept"))
@@ -216,7 +247,7 @@ class _Watch(torch.overrides.TorchFunctionMode):
 def _find_stops(net, examples):
     watch, found = None, []
     try:
-        watch = _Watch(_copy(net))
+        watch = _Watch(_copy_as_it_is(net))
         found = watch.run(examples)
     except Exception:  # noqa: BLE001: the export says what fails
         pass
@@ -601,7 +632,8 @@ def _plain_functions():
 
     def norm(x, mean, var, weight=None, bias=None, training=False, *args, **kwargs):
         if training or mean is None or var is None:
-            return plain_norm(x, mean, var, weight, bias, training, *args, **kwargs)
+            with _kept(mean, var):
+                return plain_norm(x, mean, var, weight, bias, training, *args, **kwargs)
         eps = kwargs.get("eps", args[1] if len(args) > 1 else 1e-5)
         shape = (1, -1) + (1,) * (x.dim() - 2)
         scale = torch.rsqrt(var + eps) if weight is None else weight * torch.rsqrt(var + eps)
@@ -630,6 +662,24 @@ def _plain_functions():
         for patch in patches:
             stack.enter_context(patch)
         yield
+
+
+@contextlib.contextmanager
+def _kept(*tensors):
+    """The exporter writes running statistics as they are after its forward pass: here they stay what they are, without a trace in the graph."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        yield
+        return
+    torch._C._set_tracing_state(None)
+    before = [(t, t.detach().clone()) for t in tensors if t is not None]
+    torch._C._set_tracing_state(state)
+    yield
+    torch._C._set_tracing_state(None)
+    with torch.no_grad():
+        for t, value in before:
+            t.copy_(value)
+    torch._C._set_tracing_state(state)
 
 
 def _from_states(plain):
@@ -793,6 +843,16 @@ def _quantile_by_sort(plain):
     return quantile
 
 
+def _take_by_gather(plain):
+    def take_along_dim(x, indices, dim=None):
+        if dim is None or x.dim() != indices.dim():
+            return plain(x, indices, dim)
+        dim %= x.dim()
+        sizes = [-1 if d == dim else max(int(a), int(b)) for d, (a, b) in enumerate(zip(x.shape, indices.shape))]
+        return x.expand(*sizes).gather(dim, indices.expand(*sizes))
+    return take_along_dim
+
+
 def _refuse_packed(*_):
     raise ExportError("packed sequences are not supported: pass all positions, and take the state of the last word, "
                       "y[torch.arange(len(y)), lengths - 1]")
@@ -820,7 +880,7 @@ WRITTEN = {
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
     "hstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 1) if tensors[0].dim() > 1 else plain(tensors),
     "dstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 2) if tensors[0].dim() > 2 else plain(tensors),
-    "take_along_dim": lambda plain: lambda x, indices, dim=None: plain(x, indices, dim) if dim is None else x.gather(dim, indices),
+    "take_along_dim": _take_by_gather,
     "fmax": lambda plain: torch.maximum,
     "fmin": lambda plain: torch.minimum,
     "cummax": lambda plain: lambda x, dim: Ordered(_each_in_turn(torch.maximum)(plain)(x, dim), None),
@@ -922,6 +982,9 @@ def _prove(net, examples, model):
     if _branches(net, inputs):
         raise ExportError("the module takes one way or another by the numbers of its input (a tensor in an `if` or `while`); the file "
                           "would have the way that the example takes. Compute both, and choose with a product or torch.clamp")
+    if _asks_parameters(net, inputs):
+        raise ExportError("the module takes a number from a parameter (item(), float(), or an `if`); the file would have the number of today, while "
+                          "the parameter is trained. Compute with the parameter itself, and choose with torch.where")
     rows = _rows(net, examples, [3, 5] if n_elements < 10_000_000 else [2, 3])
     best, start = None, time.monotonic()
     for seed in range(1, TRIES + 1):
@@ -966,6 +1029,43 @@ def _branches(net, inputs):
     except Exception:  # noqa: BLE001: the proof says what fails
         pass
     return False
+
+
+ASKED = ("__bool__", "__float__", "__int__", "item", "tolist")
+
+
+def _ask(net, inputs, known=()):
+    """The outputs, and what Python asked of tensors; as far as they go, it is given the known answers."""
+    answers, patches = [], []
+    for name in ASKED:
+        def asked(t, plain=getattr(torch.Tensor, name)):
+            answers.append(plain(t))
+            return known[len(answers) - 1] if len(answers) <= len(known) else answers[-1]
+        patches.append(unittest.mock.patch.object(torch.Tensor, name, asked))
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        for patch in patches:
+            stack.enter_context(patch)
+        out = _tensors(net(*(_make_input(kind, 1, 2 * i, 2) for i, kind in enumerate(inputs))))
+    return (out[0] if isinstance(out, tuple) else out).double(), answers
+
+
+def _asks_parameters(net, inputs):
+    """Whether other parameters have other outputs than the file would give: one with the numbers that these parameters had."""
+    try:
+        changed = _copy(net)
+        _, before = _ask(changed, inputs)
+        if not before:
+            return False
+        for _ in range(BRANCH_TRIES):
+            with torch.no_grad():
+                for p in changed.parameters():
+                    p.mul_(torch.empty_like(p).uniform_(-1.5, 1.5)).add_(torch.randn_like(p), alpha=0.1)
+            right, after = _ask(changed, inputs)
+            if before != after and not torch.allclose(_ask(changed, inputs, before)[0], right, 1e-4, 1e-6, equal_nan=True):
+                return True
+        return False
+    except Exception:  # noqa: BLE001: the proof says what fails
+        return False
 
 
 def _depends(net, inputs):
@@ -1148,6 +1248,13 @@ def _copy(net):
     made.cpu().float().eval()
     for norm in norms:
         norm.training = True
+    return made
+
+
+def _copy_as_it_is(net):
+    made = _copy(net)
+    for own, module in zip(net.modules(), made.modules()):
+        module.training = own.training
     return made
 
 

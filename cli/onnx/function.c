@@ -295,6 +295,7 @@ int mfl_onnx_add_unary(struct onnx *o, const struct onnx_value *v, const struct 
         view->layer = layer;
         view->samples = NULL;
         view->function = NULL;
+        view->cut = NULL;
         *ret_view = view;
         return 0;
 }
@@ -408,6 +409,15 @@ static float bound_of(double v, double at)
         return is_close(v, at) ? (at < 0 ? -1e38f : 1e38f) : (float)v;
 }
 
+/* Whether two samples lie between the bounds: a clamp of 1.02 x between 0.3 and 0.31 has none there, and looks like one of x. */
+static bool is_shown(double low, double high)
+{
+        int inside = 0;
+        for (int i = 0; i < ONNX_SAMPLES; i++)
+                inside += mfl_onnx_sample_at(i) > low && mfl_onnx_sample_at(i) < high;
+        return inside >= 2;
+}
+
 /* Gets the parameters, and the scale of functions that go on to the right as scale * x, from the samples. */
 static bool fit(const struct onnx_value *v, struct mfl_layer *f, double *ret_scale)
 {
@@ -434,7 +444,7 @@ static bool fit(const struct onnx_value *v, struct mfl_layer *f, double *ret_sca
                         (f->beta < 1e37f && mfl_onnx_value_at(v, last - 1) != high))
                         return false;
                 *ret_scale = 1;
-                return f->alpha < f->beta;
+                return is_shown((double)f->alpha, (double)f->beta);
         case MFL_OP_POW:
                 alpha = log(high / mfl_onnx_value_at(v, last - 1)) /
                         log(right / mfl_onnx_sample_at(last - 1));

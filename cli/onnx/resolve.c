@@ -169,6 +169,7 @@ static int make_unmoved(struct onnx *o, struct onnx_value *v, struct onnx_value 
                 return r;
         view->layer = made->layer;
         view->samples = NULL;
+        view->cut = NULL;
         view->unmoved = NULL;
         *ret_view = view;
         return 0;

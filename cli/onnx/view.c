@@ -15,6 +15,7 @@ int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx
         if (of->samples)
                 v->unmoved = of->unmoved ? of->unmoved : (struct onnx_value *)(uintptr_t)of;
         v->function = of->function;
+        v->cut = of->cut;
         v->pair = of->pair;
         v->map = of->map;
         v->parent = map ? of : of->parent;

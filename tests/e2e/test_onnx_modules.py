@@ -110,6 +110,38 @@ class NearBounds(Between):
         return a + torch.where(x > 0.31, 2 * x, x) + torch.where(x > 0.27, torch.tensor(0.2), x) + 1e8 * (1e-8 * F.silu(x)) + 2 ** x
 
 
+@of((6,))
+class NarrowBends(Base):
+    """Bends and steps of which several lie between two of the points at which functions are compared."""
+    lr = 1e-5  # no step crosses a bend, which rounding would decide
+
+    def build(self):
+        self.a, self.b = nn.Linear(6, 5), nn.Linear(5, 4)
+        with torch.no_grad():
+            self.a.weight.mul_(0.05)
+            self.a.bias.copy_(torch.linspace(0.295, 0.325, 5))
+
+    def forward(self, x):
+        y = self.a(x)
+        hat = F.relu(y - 0.3) - 2 * F.relu(y - 0.31) + F.relu(y - 0.32)
+        gate = torch.sigmoid(1000 * (y - 0.3)) - torch.sigmoid(1000 * (y - 0.33))
+        step = (y >= 0.3).unsqueeze(-1).float() * (y < 0.315).unsqueeze(-1).float()
+        return self.b(10 * hat + gate + 10 * ((1.02 * y).clamp(0.3, 0.31) + (F.hardtanh(y, 0.3, 0.33) - F.hardtanh(y, 0.31, 0.32))) + step.squeeze(-1))
+
+
+@of((6,))
+class Zeros(Base):
+    """Conditions on numbers that are exactly 0, which no point of comparison is, also behind a move."""
+
+    def build(self):
+        self.e, self.a, self.fc = nn.Linear(1, 5), nn.Linear(6, 6), nn.Linear(11, 4)
+
+    def forward(self, x):
+        x = x * torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+        h = self.a(x) * (x.abs() > 0).float() + torch.where(x.abs() <= 0, torch.tensor(0.5), x)
+        return self.fc(torch.cat([(torch.tanh(self.e(x.unsqueeze(-1))) * (x != 0).unsqueeze(-1).float()).sum(1), h], 1))
+
+
 # ---- parameters computed from parameters ----
 
 @of((6,))

@@ -76,7 +76,35 @@ class Called(nn.Module):
         return self.function[0](self.fc(x))
 
 
+class Keeps(nn.Module):
+    """A forward pass that changes the next one."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.fc, self.scale, self.step = nn.Linear(8, 4), nn.Parameter(torch.tensor(1.2)), step
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        return self.step(self, self.fc(x) * self.scale)
+
+
+def centre(net, y):
+    if net.training:
+        with torch.no_grad():
+            net.mean.mul_(0.9).add_(0.1 * y.mean(0))
+    return y - net.mean
+
+
+def clip(net, y):
+    net.fc.weight.data.clamp_(-0.2, 0.2)
+    return y
+
+
 UNSUPPORTED = {
+    "moving-mean": (lambda: Keeps(centre), modules.VECTOR, "by mean, which the forward pass changes"),
+    "clipped": (lambda: Keeps(clip), modules.VECTOR, "the forward pass changes the parameter fc.weight"),
+    "number": (lambda: Keeps(lambda net, y: y * net.scale.item()), modules.VECTOR, "takes a number from a parameter"),
+    "choice": (lambda: Keeps(lambda net, y: y if net.scale > 0.5 else torch.tanh(y)), modules.VECTOR, "takes a number from a parameter"),
     "ways": (Ways, modules.VECTOR, "takes one way or another"),
     "projection": (recurrent(proj_size=2), torch.zeros(1, 3, 8), "0 (LSTM): proj_size is not supported"),
     "max-norm": (lambda: nn.Sequential(nn.Embedding(9, 4, max_norm=1.0)), modules.tokens(), "0 (Embedding): max_norm changes"),
@@ -103,6 +131,15 @@ def test_what_no_file_can_say_is_refused(tmp_path, name):
     with pytest.raises(mfl_export.ExportError) as refused:
         mfl_export.save(made(), example, tmp_path / "model.onnx")
     assert text in str(refused.value) and not os.listdir(tmp_path)
+
+
+def test_running_statistics_are_the_modules(tmp_path):
+    """Not as the export's own forward pass would leave them."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(256, 3))
+    nn.init.constant_(net[1].running_mean, 3.25)
+    mfl_export.save(net, torch.zeros(2, 3, 10, 10), tmp_path / "model.onnx")
+    assert np.full(4, 3.25, "<f4").tobytes() in (tmp_path / "model.onnx").read_bytes()
+    assert net[1].running_mean.tolist() == [3.25] * 4
 
 
 def test_a_proof_beside_an_auxiliary_output(tmp_path):

@@ -703,6 +703,33 @@ class Frames(nn.Module):
         return self.fc(self.r(y.view(*x.shape[:2], 6))[0][:, -1])
 
 
+class Pooled(nn.Module):
+    """Adaptive max pools whose windows differ, overlap, or keep a dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv2d(3, 4, 3), nn.Conv1d(4, 3, 2), nn.Linear(21, 4)
+
+    def forward(self, x):
+        y = nn.AdaptiveMaxPool2d((3, None))(self.a(x)).amax(2)
+        y = F.adaptive_max_pool1d(self.b(y), 5)
+        return self.fc(torch.cat([y.flatten(1), F.adaptive_max_pool2d(torch.relu(self.a(x)), (3, 5)).mean(1)[:, :2, :3].flatten(1)], 1))
+
+
+class Placed(nn.Module):
+    """What stands at constant places, some of them several times, of a value and of its function."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 6), nn.Linear(12, 4)
+
+    def forward(self, x):
+        y = self.a(x)
+        again = torch.tanh(y).gather(1, torch.tensor([[3, 3, 0, 5]]).expand(len(x), -1)) ** 2
+        rows = torch.take_along_dim(y.view(-1, 3, 2), torch.tensor([[[2], [0]]]), 1)
+        return self.fc(torch.cat([again, rows.flatten(1), y.view(-1, 2, 3).gather(1, torch.tensor([[[1, 0, 1]]]).expand(len(x), -1, -1)).flatten(1) * y[:, [0]], y[:, -1:]], 1))
+
+
 class Biases(nn.Module):
     """A bias in two places, and biases that are trained while their weights are not."""
 
@@ -758,6 +785,7 @@ PROVED = {
     "rewritten": (Rewritten, VECTOR), "frozen-norm": (frozen_norm, IMAGE), "sums-of-letters": (Letters, VECTOR), "reshaped": (Reshaped, VECTOR),
     "experts": (Experts, VECTOR), "last-word": (LastWord, tokens()),
     "log-softmax": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(1)), VECTOR),
+    "pooled": (Pooled, torch.zeros(1, 3, 10, 11)), "placed": (Placed, VECTOR),
     "frames": (Frames, torch.zeros(1, 3, 3, 9, 11)), "biases": (Biases, IMAGE), "written": (Written, VECTOR),
     "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }

@@ -78,11 +78,14 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         char code = mfl_onnx_node(o)->op_type[0];
         struct onnx_value *view, *v;
         double *f;
-        bool compares = code == 'G' || code == 'L';
+        bool compares = code == 'G' || code == 'L', both = false;
+        struct onnx_cut cut = cut_at(mfl_onnx_node(o)->op_type, c, scalar_first);
         /* Samples of x + 1e-8 are those of x, but its root at 0 is another. */
         bool tiny = (code == 'A' || (code == 'S' && !scalar_first)) && c != 0 && fabs(c) < 1e-5;
         int r = tiny ? mfl_onnx_resolve(o, x, &view) : settle(o, x, &view);
-        if (!r && compares && view->samples && !is_absolute(view)) /* samples do not tell where it is c */
+        if (!r)
+                both = compares && is_absolute(view) && isfinite(cut.above) && c > 0;
+        if (!r && compares && view->samples && !both) /* samples do not tell where it is c */
                 r = mfl_onnx_resolve(o, x, &view);
         if (!r && tiny &&
                 !(r = mfl_onnx_add_constant(o, view, MFL_OP_ADD, (float)(code == 'A' ? c : -c), &v)))
@@ -95,13 +98,9 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         for (int i = 0; i < ONNX_SAMPLES; i++)
                 f[i] = scalar_first ? binary(code, c, mfl_onnx_value_at(view, i))
                                     : binary(code, mfl_onnx_value_at(view, i), c);
-        if (compares) {
-                struct onnx_cut cut = cut_at(mfl_onnx_node(o)->op_type, c, scalar_first);
-                bool both = is_absolute(view) && isfinite(cut.above) && c > 0;
-                cut.below = both ? -cut.above : cut.below;
-                if ((both || !view->samples) && (r = new_cut(o, cut, v)))
-                        return r;
-        }
+        cut.below = both ? -cut.above : cut.below;
+        if (compares && (r = new_cut(o, cut, v)))
+                return r;
         return mfl_onnx_output(o, 0, v);
 }
 
@@ -129,6 +128,39 @@ static int power(struct onnx *o, struct onnx_value *x, struct onnx_value *y, str
         return mfl_onnx_add_unary(o, v, &exp, ret_view);
 }
 
+/* Whether samples i .. k lie on a line. */
+static bool is_line(const struct onnx_value *v, int i, int k)
+{
+        double first = mfl_onnx_value_at(v, i), x = mfl_onnx_sample_at(i),
+               slope = (mfl_onnx_value_at(v, k) - first) / (mfl_onnx_sample_at(k) - x), largest = 0;
+        for (int j = i; j <= k; j++)
+                largest = fmax(largest, fabs(mfl_onnx_value_at(v, j)));
+        for (int j = i + 1; j < k; j++)
+                if (!(fabs(first + slope * (mfl_onnx_sample_at(j) - x) - mfl_onnx_value_at(v, j)) <=
+                            1e-9 * largest))
+                        return false;
+        return true;
+}
+
+/* Whether the function has a bend or a step between samples i and i + 1, and is a line on either side. */
+static bool bends_at(const struct onnx_value *v, int i)
+{
+        int first = MFL_MAX(i - 2, 0), last = MFL_MIN(i + 3, ONNX_SAMPLES - 1);
+        return is_line(v, first, i) && is_line(v, i + 1, last) && !is_line(v, first, last);
+}
+
+/* Whether both functions bend between the same two samples, other than those around 0: what the samples then show of their sum or
+ * product may be that of a function with one bend, or none. relu(x - 0.3) - 2 relu(x - 0.31) + relu(x - 0.32) is 0 at all samples. */
+static bool hides_bends(const struct onnx_value *a, const struct onnx_value *b)
+{
+        if (!a->samples || !b->samples)
+                return false;
+        for (int i = 0; i + 1 < ONNX_SAMPLES; i++)
+                if (mfl_onnx_sample_at(i) * mfl_onnx_sample_at(i + 1) > 0 && bends_at(a, i) && bends_at(b, i))
+                        return true;
+        return false;
+}
+
 static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
 {
         struct onnx_value *va, *vb, *v;
@@ -139,7 +171,7 @@ static int two_variables(struct onnx *o, struct onnx_value *a, struct onnx_value
                 r = settle(o, b, &vb);
         if (r)
                 return r;
-        if (!are_of_one(va, vb) || op[0] == 'G' || op[0] == 'L') {
+        if (!are_of_one(va, vb) || op[0] == 'G' || op[0] == 'L' || hides_bends(va, vb)) {
                 r = op[0] == 'G' || op[0] == 'L' ? mfl_onnx_make_comparison(o, &v)
                     : !strcmp(op, "Pow")         ? power(o, va, vb, &v)
                                                  : mfl_onnx_join_views(o, va, vb, &v);
