@@ -163,11 +163,22 @@ static void on_closed(uv_handle_t *handle)
 {
 }
 
+static void forget_free(const struct connection *c)
+{
+        for (uint32_t i = 0; i < g.n_free; i++)
+                if (&g.connections[g.free[i]] == c) {
+                        g.free[i] = g.free[--g.n_free];
+                        return;
+                }
+}
+
 static void lose(struct connection *c)
 {
         if (c->busy) {
                 c->fine = false;
                 note(c);
+        } else {
+                forget_free(c);
         }
         c->busy = c->open = false;
         g.n_open--;

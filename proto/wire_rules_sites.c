@@ -102,7 +102,7 @@ static const struct mfl_wire_message messages[] = {
         MESSAGE(inquiry, check_inquiry, {"inquiry", ANY}, {"kind", ENUM}, {"data", NAME},
                 {"fingerprint", ANY}, {"who", NAME_OR_EMPTY, LINE}, {"text", 0, JOB_TEXT_MAX, VERBATIM},
                 {"digest", 0, MFL_DIGEST_BYTES}, {"n_params", PARAMS_OFFSET}, {"n_frozen", PARAMS_OFFSET},
-                {"bins", 0, MFL_STATS_BINS_MAX}, {"edges", 0, 2 * MFL_STATS_FEATURES_MAX}),
+                {"bins", 0, MFL_STATS_BINS_MAX}, {"edges", 0, 2 * MFL_STATS_FEATURES_MAX}, {"foreign", BOOL}),
         MESSAGE(inquiry_model_get, NULL, {"inquiry", ANY}, {"offset", PARAMS_OFFSET}),
         MESSAGE(inquiry_model, check_model, {"inquiry", ANY}, {"offset", PARAMS_OFFSET},
                 {"data", 0, PIECE_MAX, VERBATIM}),

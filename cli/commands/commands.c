@@ -293,7 +293,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "round as accuracy worse sites set output",
                 "  show MODEL                   what a model expects of its input, and where it comes from\n"
                 "  import FILE.onnx [-o OUT]    a network of another program as a model file, for predict,\n"
-                "                               evaluate, validate and mfl-serve; --set training.loss=mse "
+                "                               evaluate, validate and mfl-serve; --set "
+                "training.loss=squared "
                 "if\n"
                 "                               it is no classifier\n"
                 "  register JOB --as NAME       a round of a job (--round) becomes the next version of "

@@ -5,7 +5,7 @@
  * an order of params that sites don't have.
  */
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "cli/sites/sites.h"
 #include "common/base/digest.h"
@@ -16,9 +16,11 @@
 bool mfl_sites_is_file(const char *model)
 {
         const char *dot = strrchr(model, '.');
-        return !strchr(model, '@') &&
-               (!access(model, F_OK) || strchr(model, '/') ||
-                       (dot && (!strcmp(dot, ".safetensors") || !strcmp(dot, ".onnx"))));
+        struct stat st;
+        if (strchr(model, '/') || (dot && (!strcmp(dot, ".safetensors") || !strcmp(dot, ".onnx"))))
+                return true;
+        /* A job may be called as a folder is, and no file is NAME@ALIAS. */
+        return !strchr(model, '@') && !stat(model, &st) && S_ISREG(st.st_mode);
 }
 
 static int send_params(struct mfl_client *client, const struct mfl_model_file *model, struct mfl_error *err)

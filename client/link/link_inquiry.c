@@ -425,8 +425,10 @@ static bool allowed(struct mfl_link *link, const Mfl__Inquiry *m, struct link_in
         static const enum mfl_policy_inquiry kinds[] = {[MFL__INQUIRY_KIND__INQUIRY_STATS] = MFL_POLICY_STATS,
                 [MFL__INQUIRY_KIND__INQUIRY_EVALUATE] = MFL_POLICY_VALIDATE,
                 [MFL__INQUIRY_KIND__INQUIRY_PREDICT] = MFL_POLICY_PREDICT};
-        const struct mfl_gate_inquiry question = {
-                .kind = kinds[m->kind], .data = m->data, .who = m->who, .text = m->text};
+        const struct mfl_gate_inquiry question = {.kind = m->foreign ? MFL_POLICY_FOREIGN : kinds[m->kind],
+                .data = m->data,
+                .who = m->who,
+                .text = m->text};
         char reason[MFL_REASON_BYTES] = "";
         struct mfl_error err;
         bool ok = true;

@@ -192,6 +192,7 @@ int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inqui
         mfl_snprintf(what, sizeof(what), "%s of data set %s%s%s",
                 inquiry->kind == MFL_POLICY_STATS      ? "statistics"
                 : inquiry->kind == MFL_POLICY_VALIDATE ? "an evaluation"
+                : inquiry->kind == MFL_POLICY_FOREIGN  ? "an evaluation of a foreign model"
                                                        : "predictions",
                 inquiry->data, rule ? ": " : "", reason);
         const struct mfl_audit_line line = {.daemon = gate->daemon,

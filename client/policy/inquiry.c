@@ -2,21 +2,21 @@
 /* What a site's policy says of inquiries. */
 #include "client/policy/policy.h"
 
-static const char *const kind_names[] = {"stats", "validate", "predict", NULL}; /* by bit */
+static const char *const kind_names[] = {"stats", "validate", "predict", "foreign", NULL}; /* by bit */
 
 static int read_kinds(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         uint32_t *kinds = value;
         if (node->type != MFL_YAML_SEQUENCE)
-                return mfl_yaml_fail(
-                        doc, node, err, "expected a list of stats, validate and predict; [] for none");
+                return mfl_yaml_fail(doc, node, err,
+                        "expected a list of stats, validate, predict and foreign; [] for none");
         for (const struct mfl_yaml_node *n = node->first; n; n = n->next) {
                 int k = 0;
                 while (kind_names[k] && (n->type != MFL_YAML_SCALAR || strcmp(n->text, kind_names[k]) != 0))
                         k++;
                 if (!kind_names[k])
-                        return mfl_yaml_fail(doc, n, err, "expected stats, validate or predict");
+                        return mfl_yaml_fail(doc, n, err, "expected stats, validate, predict or foreign");
                 *kinds |= 1u << k;
         }
         return 0;

@@ -39,6 +39,7 @@ enum mfl_policy_inquiry {
         MFL_POLICY_STATS = 1,
         MFL_POLICY_VALIDATE = 2,
         MFL_POLICY_PREDICT = 4,
+        MFL_POLICY_FOREIGN = 8, /* validations of models that whoever asks has brought */
 };
 #define MFL_POLICY_MIN_SAMPLES 10
 struct mfl_policy_inquiries {

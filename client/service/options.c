@@ -404,8 +404,8 @@ static const struct mfl_setting rows[] = {
                         "sample; the default with noise. plain: they leave\n"
                         "  ask       true: each job waits until 'mfl-client approve JOB' says yes; 'mfl-client deny JOB' says "
                         "no, also later, and 'mfl-client jobs' lists them. Answers survive restarts\n"
-                        "  inquiries {kinds: [stats, validate, predict], min_samples: 10, extremes: false}: what the server may ask about "
-                        "the data sets beside its jobs; without it nothing. Counts of fewer than min_samples samples stay here, and so do "
+                        "  inquiries {kinds: [stats, validate, predict, foreign], min_samples: 10, extremes: false}: what the server may ask about "
+                        "the data sets beside its jobs; without it nothing. foreign: validations of models of files. Counts of fewer than min_samples samples stay here, and so do "
                         "smallest and largest values unless extremes is true\n"
                         "  dir       required; an absolute path: answers, the control socket, and the audit log "
                         "NAME.audit.jsonl, which has a line for each decision"},

@@ -21,7 +21,7 @@ struct mfl_canary_config {
 
 /* Answers of two versions to the same questions. */
 struct mfl_mirrored {
-        uint64_t requests, dropped; /* dropped: the new version's queue was full */
+        uint64_t requests, dropped; /* dropped: the new version had a batch waiting */
         uint64_t rows,
                 differ; /* differ: rows whose class is another one; without classes, rows with other numbers */
         double difference_max; /* of two numbers */

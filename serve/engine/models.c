@@ -23,6 +23,10 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
                 r = mfl_worker_start(&models->engines[i], loop, name, QUEUE_MAX, err);
                 models->n_engines += !r;
         }
+        if (!r && config->canary.mirror > 0) {
+                r = mfl_worker_start(&models->mirror, loop, "mirror", QUEUE_MAX, err);
+                models->mirroring = !r;
+        }
         return r;
 }
 
@@ -208,6 +212,7 @@ static void end_well(struct mfl_model *model)
                 return;
         struct mfl_lane *lane = model->candidate;
         model->candidate = NULL;
+        lane->worker = model->worker; /* from its next batch on */
         mfl_model_switch(model, lane, model->current);
         mfl_log(MFL_LOG_INFO, "%s: version %s has done well on trial and takes over", model->name,
                 lane->version->model.version);
@@ -259,7 +264,11 @@ static int pump_model(struct mfl_model *model, uint64_t now_us, uint64_t *due_us
                         let_go(model, lane);
                 }
         }
-        if (model->again && !model->load && !model->candidate)
+        if (model->later && !model->candidate) {
+                model->later = false;
+                model->again = true;
+        }
+        if (model->again && !model->load)
                 mfl_model_load(model);
         return r;
 }
@@ -324,6 +333,8 @@ void mfl_models_close(struct mfl_models *models)
         }
         if (models->loading)
                 mfl_worker_close(&models->loader, NULL);
+        if (models->mirroring)
+                mfl_worker_close(&models->mirror, NULL);
         for (uint32_t i = 0; i < models->n_engines; i++)
                 mfl_worker_close(&models->engines[i], NULL);
 }

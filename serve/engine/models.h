@@ -49,6 +49,7 @@ struct mfl_model {
         char previous_digest[65];
         uv_fs_poll_t poll;
         bool again; /* the source has changed during the load */
+        bool later; /* the source has another version than the two that are side by side */
         bool polls;
         bool comes; /* the source is written while this runs: it need not be there yet */
 };
@@ -69,8 +70,10 @@ struct mfl_models {
         /* Private. */
         uv_loop_t *loop;
         struct mfl_worker loader, engines[MFL_ENGINE_THREADS_MAX];
+        struct mfl_worker
+                mirror; /* versions on trial, with config.canary.mirror: their batches delay no other version's */
         uint32_t n_engines;
-        bool loading, closing; /* loading: the loader has been started */
+        bool loading, mirroring, closing; /* loading, mirroring: that worker has been started */
 };
 
 int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,

@@ -3,6 +3,7 @@
  *
  *   IDLE -- load ---> STAGE -- new bytes --------------------------------> OPEN -- fine --> switch, NOTE -> IDLE
  *                       |-- the same bytes, or those of a rollback -> IDLE    `- failed: logged -> IDLE, or the version before again
+ *                       |-- the present version's while another is on trial: that one is out, NOTE -> IDLE
  *                       `- failed: served already: logged -> IDLE
  *                                  nothing served yet: the cache's version -> OPEN
  */
@@ -21,6 +22,7 @@ struct mfl_load {
         struct mfl_work work;
         struct mfl_version_options options;
         enum purpose purpose;
+        bool looks; /* beside a version on trial: whether the source goes back, without a copy */
         struct mfl_staged staged;
         struct mfl_version *version;
         char previous[65], refused[65];
@@ -33,12 +35,13 @@ struct mfl_load {
 static void run_stage(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
+        struct mfl_version_options options = load->options;
         switch (load->purpose) {
         case FOR_SOURCE:
                 if (load->options.cache)
                         mfl_version_refused(load->options.cache, load->refused);
-                load->result =
-                        mfl_version_stage(load->model->source, &load->options, &load->staged, &load->err);
+                options.cache = load->looks ? NULL : options.cache;
+                load->result = mfl_version_stage(load->model->source, &options, &load->staged, &load->err);
                 return;
         case FOR_START:
                 load->result = mfl_version_stage_cached(&load->options, NULL, &load->staged, &load->err);
@@ -146,8 +149,10 @@ static void install(struct mfl_load *load)
 {
         struct mfl_model *model = load->model;
         struct mfl_lane *lane;
-        const int r =
-                mfl_lane_open(load->version, model->worker, &model->all->config.batch, &lane, &load->err);
+        const struct mfl_canary_config *canary = &model->all->config.canary;
+        const bool mirrors = model->current && load->purpose != FOR_PREVIOUS && canary->mirror > 0;
+        const int r = mfl_lane_open(load->version, mirrors ? &model->all->mirror : model->worker,
+                &model->all->config.batch, &lane, &load->err);
         if (r) {
                 note_failure(load);
                 end_load(load);
@@ -162,7 +167,6 @@ static void install(struct mfl_load *load)
         model->error[0] = '\0';
         if (model->current)
                 begin_trial(model);
-        const struct mfl_canary_config *canary = &model->all->config.canary;
         if (model->current && (canary->share > 0 || canary->mirror > 0)) {
                 model->candidate = lane;
                 mfl_log(MFL_LOG_INFO,
@@ -203,6 +207,33 @@ static void on_opened(struct mfl_work *work)
         }
 }
 
+/* The source is what is served: a version that it had meanwhile is not wanted, whether it is on trial or was rolled back. Afterwards it may come
+ * again. */
+static void forget_others(struct mfl_load *load)
+{
+        struct mfl_model *model = load->model;
+        struct mfl_lane *lane = model->candidate;
+        if (!lane && !*model->refused) {
+                end_load(load);
+                return;
+        }
+        if (lane)
+                mfl_log(MFL_LOG_INFO,
+                        "%s: version %s, which was on trial, is out: the source is version %s again",
+                        model->name, lane->version->model.version, model->current->version->model.version);
+        else
+                mfl_log(MFL_LOG_INFO,
+                        "%s: the source is version %s again: %.*s, which was rolled back, may come back",
+                        model->name, model->current->version->model.version, MFL_VERSION_HEX, model->refused);
+        model->refused[0] = '\0';
+        if (lane) {
+                model->candidate = NULL;
+                model->on_trial = model->later = false;
+                mfl_model_retire(model, lane);
+        }
+        note(load, model->current->version->model.digest, model->previous_digest);
+}
+
 static void on_staged(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
@@ -229,8 +260,14 @@ static void on_staged(struct mfl_work *work)
                 stage(load, FOR_START);
                 return;
         }
-        const bool same = model->current && !strcmp(digest, model->current->version->model.digest);
-        if (load->purpose == FOR_SOURCE && (same || !strcmp(digest, model->refused))) {
+        if (load->purpose == FOR_SOURCE && model->current &&
+                !strcmp(digest, model->current->version->model.digest)) {
+                forget_others(load);
+                return;
+        }
+        if (load->purpose == FOR_SOURCE && (model->candidate || !strcmp(digest, model->refused))) {
+                model->later =
+                        model->candidate && strcmp(digest, model->candidate->version->model.digest) != 0;
                 end_load(load);
                 return;
         }
@@ -275,12 +312,13 @@ static struct mfl_load *new_load(struct mfl_model *model)
 void mfl_model_load(struct mfl_model *model)
 {
         model->again = true;
-        if (model->load || model->candidate || !has_room(model))
+        if (model->load || !has_room(model))
                 return;
         struct mfl_load *load = new_load(model);
         if (!load)
                 return; /* the next turn tries again */
         model->again = false;
+        load->looks = model->candidate != NULL;
         stage(load, FOR_SOURCE);
 }
 

@@ -75,6 +75,8 @@ static void take_header(struct mfl_http_parser *p)
                 q->json_bytes = n;
         } else if (is(p, "authorization") && whole && !strncasecmp(p->value, "bearer ", 7))
                 mfl_strcpy(q->bearer, sizeof q->bearer, p->value + 7);
+        else if (is(p, "origin"))
+                q->from_page = true;
         else if (is(p, "content-encoding"))
                 q->encoded |= strcasecmp(p->value, "identity") != 0;
         else if (is(p, "mfl-key"))
@@ -305,7 +307,7 @@ void mfl_http_parser_next(struct mfl_http_parser *p)
         forget_body(p);
         p->request.path[0] = p->request.bearer[0] = p->request.key[0] = '\0';
         p->request.json_bytes = p->request.body_bytes = 0;
-        p->request.has_json_bytes = p->request.encoded = false;
+        p->request.has_json_bytes = p->request.encoded = p->request.from_page = false;
         p->request.body = NULL;
         p->url_bytes = p->name_bytes = p->value_bytes = 0;
         p->has_host = p->continues = false;

@@ -46,6 +46,7 @@ struct mfl_http_request {
         uint64_t json_bytes; /* of Inference-Header-Content-Length */
         bool has_json_bytes;
         bool encoded;    /* Content-Encoding is something other than identity */
+        bool from_page;  /* a page of the web asks: there is an Origin */
         bool keep_alive; /* the connection stays open after the answer */
         const char *body;
         size_t body_bytes;

@@ -107,6 +107,12 @@ static void mirror(struct asked *a, struct mfl_model *model)
                 mfl_model_note_answer(model, lane, true);
                 return;
         }
+        /* At most a batch of copies waits: they keep nobody from an answer, neither now nor when the version takes over. */
+        const struct mfl_batcher *b = &lane->batcher;
+        if (b->n_rows && b->n_rows + a->request.rows > b->config.rows_max) {
+                model->mirrored.dropped++;
+                return;
+        }
         struct mirrored *m = mfl_calloc(1, sizeof *m);
         float *y = m ? mfl_malloc((size_t)a->request.rows * lane->version->model.outputs * sizeof *y) : NULL;
         if (!y) {
@@ -330,6 +336,11 @@ static bool is_post(enum mfl_kserve_what what)
 static bool may(struct mfl_serve *serve, struct mfl_http_exchange *x, const struct mfl_http_request *request,
         enum mfl_kserve_what what)
 {
+        if (what == MFL_KSERVE_ROLLBACK && !serve->keys.n && request->from_page) {
+                refuse(serve, x, 403, NULL,
+                        "without api_keys no page in a browser may roll back: any page could");
+                return false;
+        }
         if (!serve->keys.n || what == MFL_KSERVE_LIVE || what == MFL_KSERVE_READY ||
                 (what == MFL_KSERVE_PAGE && serve->config->page))
                 return true;

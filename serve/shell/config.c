@@ -139,7 +139,7 @@ static const struct mfl_setting rows[] = {
                         "takes over at once"},
         {.field = {KEY("mirror", F64, mirror_share), .min = 0, .max = 1}, .option = "mirror", .argument = "SHARE", .value = "0", .unit = "share",
                 .help = "the share of keys whose questions a new version computes, too, after the version in service has answered them. Its answers are "
-                        "compared and counted (/metrics), and nobody gets them; after `canary_for` it takes over"},
+                        "compared and counted (/metrics), and nobody gets them; after `canary_for` it takes over. It computes on a thread of its own, and has one batch waiting at most"},
         {.field = {KEY("canary_for", DURATION, canary_ms), .min = 0, .max = 604800000}, .value = "1m",
                 .help = "how long a new version is on trial, with `canary` or `mirror`, or after it took over; while it is on trial beside another one, newer ones wait"},
         {.field = {KEY("canary_failures", F64, canary_failures), .min = 0, .max = 1}, .value = "0.02", .unit = "share",

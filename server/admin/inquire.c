@@ -167,6 +167,7 @@ static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
                 .text = op->text,
                 .params = op->params,
                 .n_frozen = own->n_frozen,
+                .foreign = own->sent,
                 .no_accuracy = own->no_accuracy,
                 .scored = own->scored,
                 .bins = own->bins,
@@ -207,7 +208,7 @@ static void expect_model(struct mfl_session *session, struct mfl_request *op, co
         op->text = mfl_strdup(inquire->text);
         int r = asking && op->text ? 0 : mfl_fail_memory(&err, sizeof *asking, "a model");
         if (!r)
-                r = mfl_params_alone(op->admin->budget, inquire->n_params, op->round.record.digest,
+                r = mfl_params_arriving(op->admin->budget, inquire->n_params, op->round.record.digest,
                         &asking->v, &op->params, &err);
         if (!r) {
                 mfl_operator_asking_free(session);

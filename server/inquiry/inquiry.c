@@ -84,6 +84,7 @@ static void send_question(
                 body.digest = (ProtobufCBinaryData){MFL_DIGEST_BYTES, (uint8_t *)(uintptr_t)q->digest};
                 body.n_params = q->params->n;
                 body.n_frozen = q->n_frozen;
+                body.foreign = q->foreign;
         }
         body.bins = q->bins;
         body.n_edges = q->n_edges;
@@ -348,6 +349,7 @@ int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_
         mfl_strcpy(q->model, sizeof q->model, question->model);
         q->round = question->round;
         q->n_frozen = question->n_frozen;
+        q->foreign = question->foreign;
         q->no_accuracy = question->no_accuracy;
         q->scored = question->scored;
         q->bins = question->bins;

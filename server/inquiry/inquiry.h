@@ -44,6 +44,7 @@ struct mfl_inquiry_question {
         struct mfl_params *params;
         uint64_t n_frozen;
         uint8_t digest[MFL_DIGEST_BYTES];
+        bool foreign; /* EVALUATE: the model is none of this server's: sites may refuse it */
         bool no_accuracy;
         uint32_t scored; /* EVALUATE: predictions of a sample, at most; 0: not known */
         /* STATS */

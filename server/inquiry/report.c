@@ -102,9 +102,12 @@ int mfl_inquiry_report_store(struct mfl_store *store, Mfl__InquiryReport *report
         if (!packed)
                 return mfl_fail_memory(err, bytes, "a report");
         mfl__inquiry_report__pack(report, packed);
+        /* A model that came with its question is no version, not even with the params of one: its job file makes another function of them. */
+        static const uint8_t foreign[MFL_DIGEST_BYTES];
+        const uint8_t *found_by = *report->job ? report->digest.data : foreign;
         const struct mfl_store_inquiry row = {.kind = (uint32_t)report->kind,
                 .time_ms = report->time_ms,
-                .digest = report->digest.len ? report->digest.data : NULL,
+                .digest = report->digest.len ? found_by : NULL,
                 .body = packed,
                 .bytes = bytes};
         return mfl_store_inquiry_add(store, &row, &report->number, err);

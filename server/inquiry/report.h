@@ -16,6 +16,7 @@ struct mfl_inquiry {
         char *text;
         struct mfl_params *params; /* NULL: none, or it is over */
         uint64_t n_frozen;
+        bool foreign;
         uint8_t digest[MFL_DIGEST_BYTES];
         bool no_accuracy;
         uint32_t scored;

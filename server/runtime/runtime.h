@@ -83,6 +83,10 @@ uint32_t mfl_params_crc(struct mfl_params *params, uint64_t i);
  * none); the caller fills *ret_v before anybody else sees them. MFL_RUNTIME_MEMORY, -ENOMEM. */
 int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
         float **ret_v, struct mfl_params **ret_params, struct mfl_error *err);
+/* The same for params that a peer sends, which has told how many there are: memory is taken as they come, and too little of it is no reason for this
+ * process to end. MFL_RUNTIME_MEMORY. */
+int mfl_params_arriving(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
+        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err);
 
 /* ---- the job ---- */
 struct mfl_runtime;

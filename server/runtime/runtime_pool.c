@@ -185,14 +185,15 @@ struct mfl_params *mfl_params_new(struct mfl_block *block, uint64_t n)
 }
 
 /* A pool of one block that is closed at once: it goes with the params. */
-int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
-        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err)
+static int make_alone(struct mfl_budget *budget, uint64_t n, uint64_t touched_bytes,
+        const uint8_t digest[MFL_DIGEST_BYTES], float **ret_v, struct mfl_params **ret_params,
+        struct mfl_error *err)
 {
         struct mfl_pool *pool = NULL;
         int r = budget ? mfl_budget_reserve(budget, n * sizeof(float), "a model to send", err) : 0;
         if (r)
                 return MFL_RUNTIME_MEMORY;
-        r = mfl_pool_new(budget, n * sizeof(float), n * sizeof(float), 1, &pool, err);
+        r = mfl_pool_new(budget, n * sizeof(float), touched_bytes, 1, &pool, err);
         if (r)
                 return r;
         struct mfl_block *block = mfl_pool_take(pool);
@@ -206,6 +207,19 @@ int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest
         *ret_v = block->memory;
         *ret_params = params;
         return 0;
+}
+
+int mfl_params_alone(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
+        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err)
+{
+        return make_alone(budget, n, n * sizeof(float), digest, ret_v, ret_params, err);
+}
+
+int mfl_params_arriving(struct mfl_budget *budget, uint64_t n, const uint8_t digest[MFL_DIGEST_BYTES],
+        float **ret_v, struct mfl_params **ret_params, struct mfl_error *err)
+{
+        const int r = make_alone(budget, n, 0, digest, ret_v, ret_params, err);
+        return r < 0 ? MFL_RUNTIME_MEMORY : r;
 }
 
 struct mfl_params *mfl_params_mapped(void *map, uint64_t n)

@@ -92,7 +92,7 @@ function validationsSection() {
         setText(note, answer.error);
         return;
       }
-      const found = versions.slice(-VERSIONS_SHOWN).map((v) => ({ v, report: answer.reports.find((r) => r.digest === v.digest) })).filter((one) => one.report);
+      const found = versions.slice(-VERSIONS_SHOWN).map((v) => ({ v, report: answer.reports.find((r) => r.job && r.digest === v.digest) })).filter((one) => one.report);
       const reports = found.map((one) => one.report);
       const sites = [...new Set(reports.flatMap((r) => r.sites.map((s) => s.site)))].sort();
       const rows = sites.map((site) => ({ name: site, find: (r) => r.sites.find((s) => s.site === site) }));

@@ -68,6 +68,19 @@ def test_bad_job(one, text, words):
     assert one.mfl('check', path, status=5).stderr
 
 
+def test_a_model_that_does_not_come(one):
+    """Who announces params takes no memory for them before they come."""
+    def resident():
+        with open('/proc/%d/status' % one.server.pid, encoding='ascii') as f:
+            return next(int(line.split()[1]) for line in f if line.startswith('VmRSS'))
+
+    with one.operator() as o:
+        before = resident()
+        o.send('inquire', {'kind': w.ENUM_VALUE['INQUIRY_EVALUATE'], 'deadline_s': 5, 'text': h.job_text(), 'n_params': 1 << 28, 'digest': bytes(32)}, request=7)
+        o.jobs()
+        assert resident() < before + (64 << 10)
+
+
 def test_a_model_is_not_a_job(one):
     path = one.write('net.onnx', b'\x08\x08\x12\x00')
     for command in 'check', 'submit', 'run':

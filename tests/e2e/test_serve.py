@@ -689,6 +689,36 @@ def test_a_version_in_the_mirror(tmp_path, trained, rows):
         assert metric('failed_total') == 0 and math.isinf(metric('mirror_difference'))
 
 
+def test_a_source_that_goes_back(tmp_path, trained, rows):
+    """It ends a trial at once, and what was rolled back may come again after it."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[1])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'canary': 0.5, 'canary_for': '1h'}) as serve:
+        def versions():
+            return json.loads(serve.get('/v2/models/m')[2])['versions']
+
+        first, before = versions(), ask_each(serve, rows[:20])
+        replace(file, trained[3])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial')
+        replace(file, trained[1])
+        h.wait_until(lambda: versions() == first, 10, 'its end')
+        assert ask_each(serve, rows[:20]) == before
+        replace(file, trained[3])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial again')
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
+        new = versions()
+        replace(file, trained[1])
+        h.wait_until(lambda: versions()[0] != new[0], 10, 'the other version')
+        # Any page that somebody opens could send this one.
+        assert serve.ask('POST', '/v2/models/m/rollback', headers={'Origin': 'http://evil.example'})[0] == 403 and versions()[0] != new[0]
+        h.wait_until(lambda: serve.ask('POST', '/v2/models/m/rollback')[0] == 200, 10, 'the rollback')
+        assert versions()[0] == new[0]
+        replace(file, trained[3])
+        h.wait_until(lambda: 'may come back' in serve.log(), 10, 'the source to be what is served')
+        replace(file, trained[1])
+        h.wait_until(lambda: versions()[0] == first[0], 10, 'the version that was rolled back')
+
+
 @pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))
 def test_the_page_for_people(tmp_path, trained, rows):
     """Off unless it is configured; in a browser an image is dropped, a row is typed, and both get the answer that the protocol gives."""

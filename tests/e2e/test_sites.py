@@ -15,7 +15,7 @@ import mfl_tap
 MODEL = {'layers': [{'dense': {'units': 3}}]}
 LOCAL = {'name': 'ward', 'partition': 'local', 'clients': None}
 SIZES = {'a': (60, 40), 'b': (90, 30), 'c': (20, 6), 'd': (25, 7)}
-ALL = {'kinds': ['stats', 'validate', 'predict'], 'min_samples': 10, 'extremes': True}
+ALL = {'kinds': ['stats', 'validate', 'predict', 'foreign'], 'min_samples': 10, 'extremes': True}
 
 
 def make_ward(path, seed, n):
@@ -168,6 +168,11 @@ def test_a_file_is_validated_at_every_site(sites, job):
     assert 'nowhere.safetensors' in c.mfl('validate', 'nowhere.safetensors', status=4).stderr
     assert 'no connected daemon' in c.mfl('validate', os.path.join(c.dir, 'two.safetensors'), '--data', 'elsewhere', status=4).stderr
     assert c.mfl_json('validate', os.path.join(c.dir, 'two.safetensors'), '--at', 'a')['models'][0]['all']['samples'] == 40
+    # A folder is no model, and a file's name may have an @.
+    os.makedirs(os.path.join(c.dir, job), exist_ok=True)
+    assert c.mfl_json('validate', job, '--round', '2')['models'][0]['all'] == round_['all']
+    os.rename(os.path.join(c.dir, 'two.safetensors'), os.path.join(c.dir, 'two@home.safetensors'))
+    assert c.mfl_json('validate', os.path.join(c.dir, 'two@home.safetensors'))['models'][0]['all'] == round_['all']
 
 
 def test_reports_are_kept(sites, job):
@@ -186,6 +191,11 @@ def test_reports_are_kept(sites, job):
     newest = c.mfl_json('model', 'reports')['reports']
     assert newest[0]['round'] == 2 and newest[1]['model'] == 'kept@1' and newest[0]['number'] > newest[1]['number'] and newest[0]['time_ms']
     assert 'kept@1' in c.mfl('model', 'reports').stdout
+    # A file is no version, not even one with its params.
+    c.mfl('pull', job, '--round', '2', '-o', 'kept.safetensors')
+    assert c.mfl_json('validate', os.path.join(c.dir, 'kept.safetensors'), '--at', 'a')['models'][0]['digest'] == told[1]['digest']
+    assert c.mfl_json('model', 'reports', 'kept')['models'] == told and c.mfl_json('model', 'reports')['reports'][0]['job'] is None
+    assert {v['version']: v['validated'] for v in c.mfl_json('model', 'list')['versions'] if v['name'] == 'kept'} == {1: 4, 2: 4}
 
 
 def test_predictions_stay(sites, job):
@@ -237,6 +247,11 @@ def test_the_site_decides(sites, job):
     done = json.loads(c.mfl('predict', job, '--at', 'a-closed', '--json', status=1).stdout.splitlines()[0])
     assert [(s['status'], s['rows']) for s in done['sites']] == [('refused', 0)]
     assert sites.audit('a-closed')[-1]['decision'] == 'refuses' and sites.audit('a-closed')[-1]['rule'] == 'inquiries'
+    # Who may have the server's models evaluated may not bring models.
+    c.mfl('pull', job, '-o', 'brought.safetensors')
+    asked = c.mfl('validate', os.path.join(c.dir, 'brought.safetensors'), '--at', 'a-closed', status=1)
+    assert 'policy.inquiries does not allow foreign' in asked.stderr
+    assert sites.audit('a-closed')[-1]['decision'] == 'refuses' and 'a foreign model' in sites.audit('a-closed')[-1]['reason']
 
 
 def test_below_a_relay(tmp_path):

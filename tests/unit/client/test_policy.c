@@ -76,6 +76,12 @@ static void inquiries(void **state)
         assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_PREDICT, "alice", "e", reason), "data");
         mfl_policy_inquiry_limits(&policy, &least, &keeps);
         assert_true(least == 3 && keeps);
+        /* Who may ask for the server's models may not bring one. */
+        policy = policy_of("inquiries: {kinds: [validate]}");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_FOREIGN, "", "d", reason), "inquiries");
+        assert_string_equal(reason, "this site's policy.inquiries does not allow foreign");
+        policy = policy_of("inquiries: {kinds: [foreign]}");
+        assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_FOREIGN, "", "d", reason));
         /* A policy that was written before there were inquiries allows none; a site without a policy answers, and keeps small counts. */
         policy = policy_of("");
         assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "alice", "d", reason), "inquiries");
