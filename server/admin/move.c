@@ -49,7 +49,14 @@ static int vet(void *user, const char *text, struct mfl_error *err)
                 r = mfl_job_parse(text, strlen(text), "the job", &spec, err);
         if (r)
                 return r;
-        r = mfl_submit_allows(op->admin, spec, "the job", err);
+        if (spec->privacy.kind && spec->privacy.mechanism != MFL_MECHANISM_GAUSSIAN)
+                r = mfl_fail(err, MFL_INVALID,
+                        "the job: privacy.mechanism %s: noise of later rounds takes back what earlier noise "
+                        "has "
+                        "added, with the key of the server that began: it can't move",
+                        mfl_privacy_mechanism_names[spec->privacy.mechanism]);
+        if (!r)
+                r = mfl_submit_allows(op->admin, spec, "the job", err);
         mfl_job_free(spec);
         return r;
 }

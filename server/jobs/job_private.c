@@ -15,7 +15,9 @@
  * WHO IS DRAWN is secret, too: the accountant counts on it (amplification by sampling), and the job's seed is public.
  *
  * CORRELATED NOISE (mechanism bisr, bsr) follows from the key, the job, when it was submitted, and the round alone, since later rounds need it
- * again. So a round has one release. If it is trained again, after kill -9, and its sum is another, the job stops.
+ * again. So a round has one release. If it is trained again, after kill -9, and its sum is another, the job stops. It also stops where the key is
+ * another than earlier rounds had (a state directory of which a part was restored, another server of a cluster): noise of another key does
+ * not take back what theirs has added, and the rounds would cost more than one release. Therefore a row's digest begins with a mark of the key.
  *
  * KIND LOCAL. Daemons add the noise (common/method/local_noise.h), so there is no secret here. A client makes one release for each params that
  * a round has started from: a round that is trained again from the same ones gets the same noise again. But the next round trains while
@@ -37,6 +39,8 @@
 #include "common/privacy/spend.h"
 #include "server/jobs/job_internal.h"
 #include "server/jobs/spent.h"
+
+#define MARK_BYTES 16 /* of a row's 32 */
 
 static int open_secret(const struct mfl_server_job *job, struct mfl_secret *ret_secret, struct mfl_error *err)
 {
@@ -134,6 +138,27 @@ static int release_local(struct mfl_server_job *job, uint32_t round, const uint8
         return count_release(job, *ret_n + (more ? job->last_round - round : 0), event, err);
 }
 
+/* Correlated noise: the row's name begins with the mark of its key, as all rows before must. */
+static int mark_row(struct mfl_server_job *job, const struct mfl_secret *noise, struct mfl_secret *name,
+        struct mfl_core_event *event, struct mfl_error *err)
+{
+        struct mfl_secret mark;
+        bool alike = false;
+        int r = mfl_secret_derive(noise, "mark", job->id, 0, NULL, &mark, err);
+        if (r)
+                return r;
+        memcpy(name->key, mark.key, MARK_BYTES);
+        r = mfl_store_released_alike(job->jobs->store, job->id, mark.key, MARK_BYTES, &alike, err);
+        if (r || alike)
+                return r;
+        event->spent = true;
+        return mfl_fail(err, MFL_INVALID,
+                "this server's " MFL_STORE_SECRET_FILE
+                " is another than the one of earlier rounds, and noise of "
+                "privacy.mechanism %s takes back what theirs has added: clone the job",
+                mfl_privacy_mechanism_names[job->spec->privacy.mechanism]);
+}
+
 /* Kind central: the row, and the key of the noise. */
 static int release_central(struct mfl_server_job *job, uint32_t round, const uint8_t digest[MFL_DIGEST_BYTES],
         uint64_t *ret_n, struct mfl_core_event *event, struct mfl_error *err)
@@ -143,15 +168,17 @@ static int release_central(struct mfl_server_job *job, uint32_t round, const uin
         int r = open_secret(job, &secret, err);
         if (!r)
                 r = mfl_secret_derive(&secret, "release", job->id, round, digest, &name, err);
-        if (!r && !job->spec->secure.bits)
-                r = mfl_store_release(job->jobs->store, job->id, round, name.key, most, ret_n, err);
-        if (!r && !job->spec->secure.bits)
-                r = count_release(job, *ret_n, event, err);
         if (!r && is_correlated(job))
                 r = mfl_secret_derive(
                         &secret, "correlated", job->id, job->created_unix_ms, NULL, &noise, err);
         else if (!r)
                 r = mfl_secret_derive(&secret, "noise", job->id, round, digest, &noise, err);
+        if (!r && is_correlated(job))
+                r = mark_row(job, &noise, &name, event, err);
+        if (!r && !job->spec->secure.bits)
+                r = mfl_store_release(job->jobs->store, job->id, round, name.key, most, ret_n, err);
+        if (!r && !job->spec->secure.bits)
+                r = count_release(job, *ret_n, event, err);
         if (!r)
                 mfl_runtime_set_noise(job->runtime, &noise);
         return r;

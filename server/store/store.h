@@ -282,6 +282,9 @@ struct mfl_store_released {
 };
 int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
         struct mfl_store_released *ret_released, struct mfl_error *err);
+/* Whether all that the job has begin with these n bytes of their digests. */
+int mfl_store_released_alike(struct mfl_store *store, const char *id, const uint8_t *begin, size_t n,
+        bool *ret_alike, struct mfl_error *err);
 /* Adds one, durably, unless it is there; *ret_n: how many there are now. MFL_BUSY: it would be one more than n_max, and nothing
  * was added. MFL_STORE_FULL, MFL_STORE_AGAIN. */
 int mfl_store_release(struct mfl_store *store, const char *id, uint32_t round,

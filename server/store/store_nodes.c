@@ -308,6 +308,23 @@ int mfl_store_released(struct mfl_store *store, const char *id, uint32_t round,
         return r;
 }
 
+static int on_unlike(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        *(bool *)user = !mfl_db_int(row, 0);
+        return 0;
+}
+
+int mfl_store_released_alike(struct mfl_store *store, const char *id, const uint8_t *begin, size_t n,
+        bool *ret_alike, struct mfl_error *err)
+{
+        mfl_store_lock(store);
+        int r = mfl_db_query(store->db, on_unlike, ret_alike, err,
+                "SELECT count(*) FROM releases WHERE job = ?1 AND substr(digest, 1, ?3) <> ?2", "tbi", id,
+                (const void *)begin, n, (int64_t)n);
+        mfl_store_unlock(store);
+        return r;
+}
+
 int mfl_store_release(struct mfl_store *store, const char *id, uint32_t round,
         const uint8_t digest[MFL_DIGEST_BYTES], uint64_t n_max, uint64_t *ret_n, struct mfl_error *err)
 {

@@ -366,3 +366,21 @@ def test_correlated_noise(tmp_path):
             got = np.std(params[t] - params[0])
             assert abs(got / want - 1) < 0.03, (t, got, want)
         c.check_alive()
+
+
+def test_correlated_noise_has_one_key(tmp_path):
+    """Noise of another key does not take back what earlier noise has added: the job stops."""
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        daemon = c.start_daemon('d')
+        c.wait_daemons(1)
+        job = c.submit(rounds=200, model={'preset': 'mlp'}, data={'clients': 8}, evaluation={'every': 0}, limits={'retries': 20},
+                       selection={'kind': 'separated', 'separation': 4},
+                       privacy={'kind': 'central', 'clip': 1e-4, 'noise': 100.0, 'epsilon_max': 1, 'delta': 1e-5, 'mechanism': 'bsr'})
+        c.wait_info(job, lambda info: info['round'] >= 2, 60, 'some rounds')
+        c.server.kill()
+        os.unlink(c.dir + '/state/noise.key')
+        c.start_server()
+        info = c.wait_info(job, lambda info: info['state'] in h.ENDED, 60, 'the end')
+        assert 'noise.key is another' in info['reason'] and 'clone' in info['reason']
+        assert daemon.alive()

@@ -150,6 +150,19 @@ def test_a_server_that_may_not_run_it_gives_it_back(tmp_path):
         p.b.start_server()
 
 
+def test_correlated_noise_stays_with_its_key(tmp_path):
+    """Later noise takes back what earlier noise has added, with the key of the server that began: the job stays, and ends."""
+    private = dict(JOB, data=dict(JOB['data'], clients=8), aggregation={'strategy': 'fedavg'}, evaluation={'every': 0},
+                   selection={'kind': 'separated', 'separation': 4}, rounds=40,
+                   privacy={'kind': 'central', 'clip': 1e-4, 'noise': 100.0, 'epsilon_max': 1, 'delta': 1e-5, 'mechanism': 'bisr'})
+    with Pair(tmp_path) as p:
+        job = p.begin(**private)
+        done = p.move(job)
+        assert done.returncode == 5 and 'stays where it was' in done.stderr and 'privacy.mechanism bisr' in done.stderr, done
+        p.a.wait_job(job, 60)
+        assert p.jobs(p.b) == []
+
+
 def test_to_the_server_that_has_it(tmp_path):
     """Under another name. The job goes on."""
     with h.Cluster(tmp_path) as c:
