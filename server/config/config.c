@@ -117,7 +117,7 @@ static const struct mfl_setting rows[] = {
 
         {.section = "Relay",
                 .field = {KEY("upstream", STRING, upstream)}, .option = "upstream", .argument = "HOST:PORT",
-                .note = "none: this is a server", .example = "fl.example.org:7433", .words = true,
+                .note = "not a relay", .example = "fl.example.org:7433", .words = true,
                 .help = "be a relay of the server, or relay, at this address, or of a cluster, [a:7433, b:7433, c:7433]: daemons that connect here work for it. Params come "
                         "here once for all of them, and their updates are added here. A relay keeps no state. With TLS it "
                         "needs a certificate with OU=relay (mfl pki issue relay NAME --host HOST)"},
@@ -198,12 +198,11 @@ static const struct mfl_setting rows[] = {
         {.section = "Metrics and dashboard",
                 .field = {KEY("http", STRING, http)}, .option = "http", .argument = "HOST:PORT", .value = "off",
                 .help = "the address for metrics, health and dashboard, such as 127.0.0.1:7434. An address other than "
-                        "loopback needs http_tls: certificates, or insecure_http"},
+                        "loopback needs http_tls with certificates, or insecure_http"},
         {.field = {KEY("http_tls", ENUM, http_tls), .names = http_tls_names}, .option = "http-tls",
                 .argument = "KIND", .value = "off",
-                .help = "off; server: the HTTP port speaks TLS with tls_cert, and people may log in with their certificates; or "
-                        "certificates: besides, nobody sees anything without a certificate of a viewer, an operator or an admin, so that "
-                        "the address may be any"},
+                .help = "off, or TLS on the HTTP port: with server, tls_cert is shown, and people may log in with their certificates; with "
+                        "certificates, nobody sees anything without one of a viewer, an operator or an admin, so that the address may be any"},
         {.field = {KEY("insecure_http", BOOL, insecure_http)}, .option = "insecure-http", .value = "false",
                 .help = "allow http on an address other than loopback: anyone who can reach the port sees jobs, their "
                         "files and logs, and daemons"},

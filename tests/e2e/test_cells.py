@@ -47,6 +47,9 @@ FEATURES = {
     'stage 2': {'parallel': {'grain': 5, 'members': 2, 'zero': 2}},
     'central noise': {'privacy': {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 30, 'delta': 1e-5},
                       'aggregation': {'weighting': 'uniform'}},
+    'correlated noise': {'privacy': {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 30, 'delta': 1e-5, 'mechanism': 'bisr'},
+                         'aggregation': {'weighting': 'uniform'}, 'selection': {'kind': 'separated', 'separation': 2}},
+    'regions': {'edges': {'count': 2, 'rounds': 2}},
     'clip': {'aggregation': {'update_clip': 0.5}},
     'clip at the median': {'aggregation': {'update_clip': 'median'}},
     'attack on updates': {'simulation': {'attack': 'sign-flip', 'share': 0.2}},
@@ -67,13 +70,16 @@ FEATURES = {
     'secure sums': {'secure_sum': {'bits': 64}},
     'fp16': {'training': {'precision': 'fp16'}},
 }
-CHECKED = {'secure sums', 'fp16', 'central noise'}  # need TLS or a device, or have secret noise: other tests train them
+CHECKED = {'secure sums', 'fp16', 'central noise', 'correlated noise'}  # need TLS or a device, or have secret noise: other tests train them
 ASYNC = {'fedbuff', 'fedasync'}  # in virtual time; in real time it is test_async that has them
 # Reasons that are no pairs: of single keys, of counts, and of lists of strategies.
 OWN = ['is not used by', 'is for strategies that average', 'works on single updates', "needs the root's update", 'needs a simulated population',
        'needs root', 'stale keeps what this strategy keeps', '0 never evaluates', 'divided among', 'needs buffer']
 NOISY = {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 30, 'delta': 1e-5}
 SITES = {'partition': 'local', 'clients': None}
+APART = {'kind': 'separated', 'separation': 2}
+SHARES = {'secure_sum': {'bits': 64}, 'privacy': {**NOISY, 'kind': 'distributed'}, 'data': SITES, 'aggregation': {'weighting': 'uniform'},
+          'evaluation': {'every': 0}}
 # Rows of the table that need more than two features.
 MORE = [
     {'aggregation': {'strategy': 'apfl', 'alpha': 1.5}},
@@ -92,6 +98,8 @@ MORE = [
     {'parallel': {'grain': 5, 'members': {'min': 2}}, 'selection': {'assign': 'modulo'}},
     {'simulation': {'attack': 'backdoor', 'share': 0.2}, 'evaluation': {'on': 'clients', 'split': 0.25}},
     {'simulation': {'attack': 'backdoor', 'share': 0.2}, 'evaluation': {'detailed': True}},
+    {'simulation': {'attack': 'backdoor', 'share': 0.2}, 'evaluation': {'metrics': ['f-beta']}},
+    {**SHARES, 'evaluation': {'every': 1}},
     {'selection': {'kind': 'oort', 'clients': 4}},
     {'trace': {'sigma': 1}},
     {'selection': {'over': 1.2, 'clients': 4}},
@@ -106,8 +114,18 @@ MORE = [
     {'privacy': {**NOISY, 'clip': 100}, 'aggregation': {'weighting': 'uniform', 'delta_max': 16}},
     {'privacy': {**NOISY}, 'data': SITES, 'aggregation': {'weighting': 'uniform'}},
     {'privacy': {**NOISY}, 'compression': {'up': {'bits': 8}}, 'aggregation': {'weighting': 'uniform'}},
+    {'privacy': {**NOISY, 'kind': 'local', 'mechanism': 'bisr'}, 'data': SITES, 'aggregation': {'weighting': 'uniform'}},
+    {'privacy': {**NOISY, 'mechanism': 'bsr'}, 'aggregation': {'weighting': 'uniform'}},
+    {'privacy': {**NOISY, 'mechanism': 'bisr', 'clip': 'adaptive', 'noise': 0.1}, 'selection': APART, 'aggregation': {'weighting': 'uniform'}},
+    {'privacy': {**NOISY, 'mechanism': 'bisr'}, 'selection': APART, 'aggregation': {'weighting': 'uniform'}, 'rounds': 10001},
+    {'privacy': {**NOISY, 'mechanism': 'bisr'}, 'selection': APART, 'aggregation': {'weighting': 'uniform'}, 'secure_sum': {'bits': 64}},
+    {'privacy': {**NOISY, 'kind': 'distributed'}, 'data': SITES, 'aggregation': {'weighting': 'uniform'}},
+    {**SHARES, 'privacy': {**NOISY, 'kind': 'distributed', 'clip': 'adaptive'}},
+    {**SHARES, 'privacy': {**NOISY, 'kind': 'distributed', 'clients': 5}},
+    {**SHARES, 'limits': {'quorum': 0.1}},
+    {**SHARES, 'selection': {'clients': 21}},
     {'secure_sum': {'bits': 64}, 'selection': {'clients': 2}},
-    {'secure_sum': {'bits': 64}, 'privacy': {**NOISY}, 'aggregation': {'weighting': 'uniform'}},
+    {'secure_sum': {'bits': 32}, 'privacy': {**NOISY}, 'aggregation': {'weighting': 'uniform'}},
     {'secure_sum': {'bits': 32}},
     {'secure_sum': {'bits': 64}, 'compression': {'up': 'lossless'}},
     {'secure_sum': {'bits': 64}, 'parallel': {'grain': 5}},

@@ -197,7 +197,7 @@ def as_schema(c, job, schema):
     os.unlink(folder + 'frozen.safetensors')
     mfl_state.drop_sums(db)
     for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'clamped', 'virtual_start_us', 'virtual_end_us', 'states_lost',
-                   'choice', 'measures'):
+                   'choice', 'measures', 'metric_names', 'metrics'):
         db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
     for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
         db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
