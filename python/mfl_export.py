@@ -25,6 +25,7 @@ import base64
 import collections
 import contextlib
 import copy
+import gc
 import inspect
 import itertools
 import json
@@ -538,6 +539,8 @@ def _quiet():
 
 
 def _export_once(net, inputs, path, options):
+    # What an export that failed has left in cycles of frames keeps graphs of PyTorch 1 by their addresses; a new graph at one of them crashes.
+    gc.collect()
     options = {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False, "opset_version": 17, **options}
     try:
         torch.onnx.export(net, inputs, path, **options)
