@@ -301,10 +301,10 @@ int mfl_trainer_site_keep(struct trainer_run *run, const struct trainer_lane *la
 {
         const struct mfl_graph *graph = run->job->graph;
         size_t n = (size_t)graph->n_moving;
-        float *delta = run->result->data[lane->item];
         void *own;
         if (!mfl_trainer_keeps_own(run))
                 return 0;
+        float *delta = run->result->data[lane->item]; /* such a job sends each update by itself */
         if (mfl_method_get(run->job->spec)->models)
                 return mfl_trainer_site_save(
                         run, lane->local.client, n, delta + n, !item->state.anew, item, err);
