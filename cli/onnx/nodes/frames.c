@@ -60,7 +60,7 @@ static int pile(
         struct mfl_layer l = {.op = MFL_OP_MAP,
                 .map = {.kind = MFL_MAP_PAD, .after = {0, (int)(s->each - s->rows), 0}},
                 .out = {3, {in.dim[0], s->each, s->columns}}};
-        int layer, r = mfl_onnx_view(o, view, &turned, map, &v);
+        int layer = 0, r = mfl_onnx_view(o, view, &turned, map, &v);
         if (!r)
                 r = mfl_onnx_view_layer(o, v, &in, &layer);
         l.input = layer;
