@@ -658,8 +658,9 @@ static void who_waits_for_a_team_says_why(void **state)
                         "; d2 rests for some seconds; j-000001: its team lost it: daemon d3: lost",
                         "; all have 3", "; daemon d2 joins no team (team: off, or an older release)",
                         "; these compute with other last bits: d1 (H100) and d2 (A100)",
-                        "; these compute with other last bits: d1 (mfl-9 cuda (CUDA 13.0, cuDNN 9.19.0)) and "
-                        "d2 (unknown)",
+                        ("; these compute with other last bits: d1 (mfl-9 cuda (CUDA 13.0, cuDNN 9.19.0)) "
+                         "and "
+                         "d2 (unknown)"),
                         "; no node has them (within: any joins nodes)",
                         "; daemon d3 has no peer_listen in client.yaml, so other nodes can't reach it"};
                 assert_waits(&bed, words[kind]);

@@ -216,8 +216,8 @@ static void what_it_does_not_go_with_is_refused(void **state)
                 PRIVACY POISSON "aggregation: {strategy: fedadam}\n",
                 PRIVACY POISSON "aggregation: {strategy: fedprox, mu: 0.1, weighting: uniform}\n",
                 PRIVACY POISSON "compression: {up: lossless}\n",
-                "privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: bsr}\n"
-                "selection: {kind: separated, separation: 5}\n"};
+                ("privacy: {kind: central, clip: 1, noise: 1, epsilon_max: 8, delta: 1e-5, mechanism: bsr}\n"
+                 "selection: {kind: separated, separation: 5}\n")};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(fine); i++) {
                 struct mfl_job *job = job_of(fine[i], &err);
                 if (!job)
