@@ -87,11 +87,12 @@ class Operator(threading.Thread):
         with self.stage.ledger.lock:
             if job.deleting:
                 return
-            job.pinned = True  # its text is needed until the clone is known to be there
-        if send(self.stage, self.who, job.kind, token, ('clone', job.id)):
-            job.pinned = False
-        else:
-            with self.stage.ledger.lock:
+            job.pinned += 1  # its text is needed until the clone is known to be there
+        known = send(self.stage, self.who, job.kind, token, ('clone', job.id))
+        with self.stage.ledger.lock:
+            if known:
+                job.pinned -= 1
+            else:
                 self.stage.ledger.pending.append((self.who, job.kind, token, ('clone', job.id)))
 
     def stop(self, job):

@@ -55,7 +55,7 @@ class Job:
         self.stops = set()        # who asked
         self.stopped = False      # the server said that it is, and that the disk has it
         self.end = None           # (state, reason, digests), once judged
-        self.pinned = False       # a clone of it may have to be asked for again
+        self.pinned = 0           # clones of it that may have to be asked for again
         self.deleting = False     # somebody asked, and the answer may have been lost
 
 

@@ -76,7 +76,7 @@ def resolve(stage):
         if argv[0] == 'submit':
             os.remove(argv[1])
     for job in stage.ledger.there():
-        job.pinned = False
+        job.pinned = 0
         if job.kind.endless and not job.end:
             actors.stop(stage, job.owner, job)
 

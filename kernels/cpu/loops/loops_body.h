@@ -21,7 +21,14 @@ typedef float vec_unaligned __attribute__((vector_size(LANES * 4), aligned(4), m
 #define TILE_VECS 4                    /* vectors of a register tile in the products along n_in */
 #define BACKWARD_OUTS (10 * TILE_ROWS) /* outputs of a block of weights, which stays in the first cache */
 #define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
 #define UNROLL _Pragma("GCC unroll 16")
+/* The loop's arrays are apart, or the same: without it the compiler asks, and takes a loop without vectors where they are the same. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 /* Calls over [begin, end) of [0, n), divided among the threads; one thread needs no parallel region. */
 #define DIVIDE(threads, n, call)                                                                             \

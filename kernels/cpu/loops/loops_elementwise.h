@@ -146,23 +146,37 @@ INLINE float log1p_of_exp(float x)
 #define UNARY_GATE(v, x) ((v) / (1.0f + exp_poly(-(x))))
 #include "common/model/unary_bodies.h"
 
-static void curve_range(enum mfl_curve which, float a, float b, const float *x, float *y, int64_t n)
+/* Vectors alone: n is a multiple of LANES. The compiler contracts products and sums of a loop's scalar rest in another way, where a
+ * function branches, so that an element's bits would depend on where its range ends. */
+NOINLINE static void curve_lanes(enum mfl_curve which, float a, float b, const float *x, float *y, int64_t n)
 {
         switch (which) {
 #define UNARY(symbol, body, stem, reads, n_params, ...)                                                      \
         case MFL_CURVE_##symbol:                                                                             \
-                for (int64_t i = 0; i < n; i++)                                                              \
-                        y[i] = body##_at(x[i] MFL_UNARY_ARGS_##n_params(a, b));                              \
+                INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] =                                           \
+                        body##_at(x[i] MFL_UNARY_ARGS_##n_params(a, b));                                     \
                 break;
 #define UNARY_VARIANT(symbol, variant, body, ...)                                                            \
         case MFL_CURVE_##variant:                                                                            \
-                for (int64_t i = 0; i < n; i++)                                                              \
-                        y[i] = body##_at(x[i]);                                                              \
+                INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = body##_at(x[i]);                          \
                 break;
 #include "common/model/unary.def"
         case MFL_CURVE_COUNT_:
                 mfl_assert(false);
         }
+}
+
+static void curve_range(enum mfl_curve which, float a, float b, const float *x, float *y, int64_t n)
+{
+        int64_t rest = n % LANES, whole = n - rest;
+        float last[LANES] = {0};
+        volatile int64_t lanes = LANES; /* not a constant, or the loop would be no loop */
+        curve_lanes(which, a, b, x, y, whole);
+        if (!rest)
+                return;
+        memcpy(last, x + whole, (size_t)rest * sizeof *last);
+        curve_lanes(which, a, b, last, last, lanes);
+        memcpy(y + whole, last, (size_t)rest * sizeof *last);
 }
 
 static void curve(enum mfl_curve which, float a, float b, int64_t n, const float *x, float *y, int threads)
@@ -170,24 +184,38 @@ static void curve(enum mfl_curve which, float a, float b, int64_t n, const float
         DIVIDE(threads, n, curve_range(which, a, b, x + begin, y + begin, end - begin));
 }
 
-static void curve_grad_range(
+NOINLINE static void curve_grad_lanes(
         enum mfl_curve which, float a, float b, const float *v, const float *dy, float *dx, int64_t n)
 {
         switch (which) {
 #define UNARY(symbol, body, stem, reads, n_params, ...)                                                      \
         case MFL_CURVE_##symbol:                                                                             \
-                for (int64_t i = 0; i < n; i++)                                                              \
-                        dx[i] = body##_grad_at(v[i], dy[i] MFL_UNARY_ARGS_##n_params(a, b));                 \
+                INDEPENDENT for (int64_t i = 0; i < n; i++) dx[i] =                                          \
+                        body##_grad_at(v[i], dy[i] MFL_UNARY_ARGS_##n_params(a, b));                         \
                 break;
 #define UNARY_VARIANT(symbol, variant, body, ...)                                                            \
         case MFL_CURVE_##variant:                                                                            \
-                for (int64_t i = 0; i < n; i++)                                                              \
-                        dx[i] = body##_grad_at(v[i], dy[i]);                                                 \
+                INDEPENDENT for (int64_t i = 0; i < n; i++) dx[i] = body##_grad_at(v[i], dy[i]);             \
                 break;
 #include "common/model/unary.def"
         case MFL_CURVE_COUNT_:
                 mfl_assert(false);
         }
+}
+
+static void curve_grad_range(
+        enum mfl_curve which, float a, float b, const float *v, const float *dy, float *dx, int64_t n)
+{
+        int64_t rest = n % LANES, whole = n - rest;
+        float last_v[LANES] = {0}, last_dy[LANES] = {0};
+        volatile int64_t lanes = LANES;
+        curve_grad_lanes(which, a, b, v, dy, dx, whole);
+        if (!rest)
+                return;
+        memcpy(last_v, v + whole, (size_t)rest * sizeof *last_v);
+        memcpy(last_dy, dy + whole, (size_t)rest * sizeof *last_dy);
+        curve_grad_lanes(which, a, b, last_v, last_dy, last_dy, lanes);
+        memcpy(dx + whole, last_dy, (size_t)rest * sizeof *last_dy);
 }
 
 static void curve_grad(enum mfl_curve which, float a, float b, int64_t n, const float *v, const float *dy,
