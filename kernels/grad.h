@@ -40,6 +40,20 @@ struct mfl_grad_tensor {
         uint64_t at, count; /* ascending, and apart from each other */
 };
 
+/* The first tensor that has an element at or after `at`; n_tensors: none has. */
+static inline int mfl_grad_tensor_at(const struct mfl_grad_tensor *tensors, int n_tensors, uint64_t at)
+{
+        int from = 0, to = n_tensors;
+        while (from < to) {
+                int middle = (from + to) / 2;
+                if (tensors[middle].at + tensors[middle].count > at)
+                        to = middle;
+                else
+                        from = middle + 1;
+        }
+        return from;
+}
+
 struct mfl_grad_layout {
         uint64_t n; /* elements */
         int n_tensors;
@@ -77,6 +91,12 @@ struct mfl_grad_sink {
         void *user;
 };
 
+/* Of each tensor, as in a sink. */
+struct mfl_grad_rounding {
+        const int *bits;
+        float *largest;
+};
+
 /* A range of a whole step's gradient, and what the optimizer keeps for it. Element first + i is sum[i] * 2^-bits, or
  * floats[i], whichever there is. */
 struct mfl_grad_total {
@@ -95,6 +115,11 @@ struct mfl_grad_ops {
         /* Forward and backward of at most options.batch rows. Running statistics stay as they are. Adds to the score. */
         int (*grain)(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *grain,
                 const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err);
+        /* Elements [first, first + n) of a grain's gradient, which a sink took as floats, are rounded and added to sum[0 .. n) as a
+         * sink that rounds does it; `set`: sum = instead of +=. Places between tensors are neither read nor written. From any thread,
+         * also while the network computes. */
+        void (*round)(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,
+                uint64_t n, const float *grads, bool set, int64_t *sum);
         /* The sum of squares of each block of the gradient that the optimizer clips: squares[0] is of block first /
          * MFL_GRAD_BLOCK. */
         int (*squares)(struct mfl_net *net, const struct mfl_grad_total *total,

@@ -76,6 +76,20 @@ bool mfl_grad_host_take(const struct mfl_grad_host *host, const struct mfl_grad_
         return true;
 }
 
+void mfl_grad_host_round(const struct mfl_grad_host *host, const struct mfl_grad_rounding *how,
+        uint64_t first, uint64_t n, const float *grads, bool set, int64_t *sum)
+{
+        for (int t = mfl_grad_tensor_at(host->tensors, host->n_tensors, first); t < host->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &host->tensors[t];
+                uint64_t from = MFL_MAX(tensor->at, first),
+                         end = MFL_MIN(tensor->at + tensor->count, first + n);
+                if (from >= end)
+                        return;
+                round_elements(grads + (from - first), end - from, ldexp(1.0, how->bits[t]), set,
+                        sum + (from - first), &how->largest[t]);
+        }
+}
+
 /* The step's element i as a float; unit: that of the tensor's integers. */
 static float element(const struct mfl_grad_host *host, const struct mfl_grad_total *total, double unit,
         uint64_t i, float prox_mu)

@@ -24,6 +24,8 @@ void mfl_grad_host_layout(const struct mfl_grad_host *host, struct mfl_grad_layo
 bool mfl_grad_host_take(const struct mfl_grad_host *host, const struct mfl_grad_sink *sink, int t,
         uint64_t at, uint64_t n, const float *grads);
 /* As in struct mfl_grad_ops. */
+void mfl_grad_host_round(const struct mfl_grad_host *host, const struct mfl_grad_rounding *how,
+        uint64_t first, uint64_t n, const float *grads, bool set, int64_t *sum);
 void mfl_grad_host_squares(const struct mfl_grad_host *host, const struct mfl_grad_total *total,
         const struct mfl_optimizer *opt, double *ret_squares);
 void mfl_grad_host_apply(const struct mfl_grad_host *host, const struct mfl_grad_total *total,

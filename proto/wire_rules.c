@@ -387,7 +387,7 @@ static const struct mfl_wire_message messages[] = {
                 {"n_ranks", 2, MFL_TEAM_RANKS_MAX}, {"nonce", PEER_NONCE}, {"proof", 0, MFL_TEAM_KEY_BYTES}),
         MESSAGE(peer_proof, NULL, {"proof", MFL_TEAM_KEY_BYTES, MFL_TEAM_KEY_BYTES}),
         MESSAGE(peer_piece, NULL, {"team", 1, INT64_MAX}, {"epoch", ANY}, {"step", ANY}, {"sequence", ANY},
-                {"kind", 0, 7}, {"type", 0, 3}, {"reduction", 0, 1}, {"root", 0, MFL_TEAM_RANKS_MAX - 1},
+                {"kind", 0, 7}, {"type", 0, 3}, {"reduction", 0, 2}, {"root", 0, MFL_TEAM_RANKS_MAX - 1},
                 {"n", NOT_NEGATIVE}, {"edge", ANY}, {"offset", NOT_NEGATIVE}, {"result", BOOL}),
         MESSAGE(peer_end, NULL, {"reason", REASON}, {"broken", BOOL}, {"accused", 0, MFL_TEAM_RANKS_MAX},
                 {"loss", 0, MFL_TEAM_LOSS_MAX}),

@@ -68,7 +68,7 @@ static int ask(struct mfl_cli *cli, const struct mfl_job *job, struct question *
         if (!r) {
                 uint32_t most = cli->options.members > 0 ? (uint32_t)cli->options.members : MEMBERS_DEFAULT;
                 q->members = MFL_MIN(most, job->parallel.members ? job->parallel.members : most);
-                q->members = MFL_MIN(q->members, q->facts.grains);
+                q->members = MFL_MIN(q->members, q->facts.shape.grains);
                 q->zero = job->parallel.zero;
                 int failed = cli->options.sizes ? 1 : mfl_plan_measure(backend, job, graph, &q->facts, &why);
                 q->timed = !failed;
@@ -133,8 +133,8 @@ static int print_table(struct mfl_cli *cli, const struct question *q, const stru
         mfl_table_deinit(&table);
         if (!text)
                 return mfl_fail_memory(err, 0, "the table of plans");
-        printf("%" PRIu64 " parameters move; a step has %u grain%s\n", q->facts.moving, q->facts.grains,
-                q->facts.grains > 1 ? "s" : "");
+        printf("%" PRIu64 " parameters move; a step has %u grain%s\n", q->facts.moving, q->facts.shape.grains,
+                q->facts.shape.grains > 1 ? "s" : "");
         fputs(text, stdout);
         return 0;
 }
@@ -179,8 +179,9 @@ static json_t *answer_json(const struct question *q, const struct mfl_parallel_p
                 costs = json_pack("{sf sf sf sf sf}", "grain_seconds", f->grain_s, "grain_seconds_beside",
                         f->beside_s, "apply_seconds", f->apply_s, "bytes_per_second", f->bytes_per_s,
                         "wait_seconds", f->wait_s);
-        return json_pack("{sI sI so so so}", "moving", (json_int_t)f->moving, "grains", (json_int_t)f->grains,
-                "measured", costs, "plans", plans, "best", plan_json(best, q->timed));
+        return json_pack("{sI sI so so so}", "moving", (json_int_t)f->moving, "grains",
+                (json_int_t)f->shape.grains, "measured", costs, "plans", plans, "best",
+                plan_json(best, q->timed));
 }
 
 int mfl_cmd_plan(struct mfl_cli *cli)

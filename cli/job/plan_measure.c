@@ -91,7 +91,6 @@ int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct 
                 .network = own_memory ? 0 : s.ops->net_bytes(graph, &s.net),
                 .own_memory = own_memory,
                 .link = mfl_mesh_shm_bytes(0),
-                .grains = mfl_job_grains(job),
                 .overlap = job->parallel.overlap};
         mfl_team_shape(s.ops, graph, &s.net, &s.team, &ret_facts->shape);
         ret_facts->cores = MFL_MAX(1u, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN) / (uint32_t)s.net.threads);
@@ -254,7 +253,7 @@ static int time_alone(
                 r = worker_new(s, NULL, mesh, &w, err);
         if (!r)
                 r = time_steps(s, &w, STEPS, &timed, err);
-        double step_s = facts->grains * timed.grain_s + timed.apply_s;
+        double step_s = facts->shape.grains * timed.grain_s + timed.apply_s;
         *ret_steps = (uint32_t)MFL_MAX(STEPS, MFL_MIN(STEPS_MAX, STEPS_NS * 1e-9 / MFL_MAX(step_s, 1e-6)));
         if (!r)
                 r = time_steps(s, &w, *ret_steps, &timed, err);
@@ -389,7 +388,7 @@ int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struc
         if (!r)
                 r = time_alone(&s, facts, &n_steps, err);
         /* Members do not share a card. */
-        if (!r && facts->grains > 1 && facts->cores > 1 && !facts->own_memory)
+        if (!r && facts->shape.grains > 1 && facts->cores > 1 && !facts->own_memory)
                 r = time_beside(&s, n_steps, facts, err);
         return r ? r : time_exchange(facts, err);
 }

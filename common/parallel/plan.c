@@ -10,17 +10,29 @@ uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks)
         return n_ranks == 1 ? 1 : shared ? MFL_MAX(1, zero) : zero;
 }
 
+bool mfl_parallel_rounds_late(uint32_t grains, uint32_t n_ranks, uint32_t stage)
+{
+        return n_ranks > 1 && (stage >= 2 || (stage == 1 && grains <= n_ranks));
+}
+
+/* Of an element that a rank sends. */
+static uint32_t sent_bytes(const struct mfl_parallel_shape *s, uint32_t n_ranks, uint32_t stage)
+{
+        return mfl_parallel_rounds_late(s->grains, n_ranks, stage) ? sizeof(float) : s->size;
+}
+
 uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_ranks, uint32_t stage)
 {
         uint64_t bucket = MFL_MAX(s->bucket, 1), window = MFL_MAX(bucket, s->largest) + MFL_PARALLEL_BLOCK;
         uint64_t n_buckets = MFL_MIN(s->n_tensors, s->n / bucket + 2);
         /* A slice may have a block more than its share of a bucket. */
         uint64_t own = stage ? MFL_MIN(s->n, s->n / n_ranks + n_buckets * MFL_PARALLEL_BLOCK) : s->n;
-        uint64_t sums = stage < 2 ? s->n : own + MFL_MIN(s->n, 3 * window);
+        uint64_t filled = stage < 2 ? s->n : MFL_MIN(s->n, 3 * window);
         uint64_t copies = stage && n_ranks > 1 ? own * s->snapshot : 0;
-        return sums * s->size + own * s->kept * sizeof(float) + copies +
-               s->n / MFL_PARALLEL_BLOCK * sizeof(double) + s->statistics * sizeof(float) +
-               (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
+        bool late = sent_bytes(s, n_ranks, stage) < s->size;
+        return filled * sent_bytes(s, n_ranks, stage) + (late ? own * s->size : 0) +
+               own * s->kept * sizeof(float) + copies + s->n / MFL_PARALLEL_BLOCK * sizeof(double) +
+               s->statistics * sizeof(float) + (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
 }
 
 /* Ranks of the widest process are [*ret_first, *ret_first + the width that is returned). */
@@ -72,15 +84,15 @@ static uint32_t grains_each(uint32_t grains, uint32_t ranks)
 static uint64_t traffic_bytes(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
 {
-        uint64_t others = f->shape.n * (members - 1) / members, each = grains_each(f->grains, members);
-        *ret_sums = others * f->shape.size * (zero < 2 ? 1 + !zero : each);
+        uint64_t others = f->shape.n * (members - 1) / members, each = grains_each(f->shape.grains, members);
+        *ret_sums = others * sent_bytes(&f->shape, members, zero) * (zero < 2 ? 1 + !zero : each);
         return *ret_sums + (zero == 1 || zero == 2 ? others * sizeof(float) : 0);
 }
 
 static double step_seconds(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t traffic, uint64_t sums)
 {
-        uint32_t each = grains_each(f->grains, members);
+        uint32_t each = grains_each(f->shape.grains, members);
         if (f->grain_s <= 0)
                 return 0;
         if (members == 1)
@@ -130,7 +142,7 @@ bool mfl_parallel_choose(const struct mfl_parallel_facts *facts, uint32_t member
 {
         struct mfl_parallel_plan best, plan;
         uint32_t first = zero < 0 ? 1 : (uint32_t)zero,
-                 most = MFL_MAX(1u, MFL_MIN(members_max, facts->grains));
+                 most = MFL_MAX(1u, MFL_MIN(members_max, facts->shape.grains));
         mfl_parallel_estimate(facts, 1, 0, &best);
         for (uint32_t members = 2; members <= most; members++)
                 for (uint32_t z = first; z < MFL_PARALLEL_STAGES && (zero < 0 || z == first); z++) {

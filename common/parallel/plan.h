@@ -21,6 +21,7 @@ struct mfl_parallel_shape {
         uint64_t statistics; /* floats of all grains */
         uint32_t kept;       /* floats per element that optimizer and proximal term keep */
         uint32_t size;       /* bytes of an element of a sum */
+        uint32_t grains;     /* of a step, at most */
         uint64_t bucket;     /* elements */
         bool aside;          /* a bucket of params that another rank writes */
         uint32_t snapshot;   /* bytes per own element of copies of sharded state; 0: none are kept */
@@ -28,6 +29,8 @@ struct mfl_parallel_shape {
 
 /* The stage at which so many ranks work: one alone has nothing to share out, and ranks with one memory share it anyway. */
 uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks);
+/* Whether ranks send grains as floats, which their owners round: where no rank adds a grain to another before. grains: of a step. */
+bool mfl_parallel_rounds_late(uint32_t grains, uint32_t n_ranks, uint32_t stage);
 /* Bytes of a rank, at most, beside its params; stage: as above. */
 uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *shape, uint32_t n_ranks, uint32_t stage);
 
@@ -45,7 +48,6 @@ struct mfl_parallel_facts {
         bool own_memory;       /* each member has a card, whose memory is not counted */
         uint64_t link;         /* bytes of a member's traffic */
         uint64_t memory;       /* a daemon's budget in bytes; 0: no limit */
-        uint32_t grains;       /* of a step */
         bool overlap;          /* traffic behind backward */
         uint32_t cores;        /* of the node, for members with one thread each; 0: enough */
         double grain_s;        /* of a grain's gradient by one worker alone */

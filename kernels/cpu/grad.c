@@ -57,6 +57,21 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
         return mfl_cpu_run_grain(&pass, data, g, score);
 }
 
+static void round_floats(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,
+        uint64_t n, const float *grads, bool set, int64_t *sum)
+{
+        for (int t = mfl_grad_tensor_at(net->tensors, net->n_tensors, first); t < net->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &net->tensors[t];
+                uint64_t from = MFL_MAX(tensor->at, first),
+                         end = MFL_MIN(tensor->at + tensor->count, first + n);
+                if (from >= end)
+                        return;
+                float largest = net->device->loops->round_add((int64_t)(end - from), grads + (from - first),
+                        ldexp(1.0, how->bits[t]), set, sum + (from - first));
+                how->largest[t] = MFL_MAX(how->largest[t], largest);
+        }
+}
+
 /* A part of a tensor within one block. */
 struct piece {
         int tensor;
@@ -197,6 +212,7 @@ const struct mfl_grad_ops mfl_cpu_grad_ops = {
         .elements = elements,
         .layout = layout,
         .grain = grain,
+        .round = round_floats,
         .squares = squares,
         .apply = apply,
         .statistics = statistics,

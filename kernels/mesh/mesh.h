@@ -53,6 +53,16 @@ enum mfl_mesh_type { MFL_MESH_I64, MFL_MESH_F32, MFL_MESH_BF16, MFL_MESH_U8, MFL
 enum mfl_mesh_reduction {
         MFL_MESH_SUM, /* integers wrap */
         MFL_MESH_MAX, /* of floats: a NaN counts as infinity */
+        /* Of floats, in a reduce-scatter: the sum of the integers that they are rounded to, where they arrive. out is int64_t, and
+         * apart from in. Integers have twice the bytes. */
+        MFL_MESH_SUM_ROUNDED,
+};
+
+/* out[0 .. n) = or, unless `first`, += the integers of in[0 .. n), which are elements [at, at + n) of the vector. On the thread
+ * that is in `start` or `progress`. The operation's end ends its use. */
+struct mfl_mesh_rounding {
+        void (*add)(void *user, uint64_t at, uint64_t n, const float *in, bool first, int64_t *out);
+        void *user;
 };
 
 struct mfl_mesh_op {
@@ -63,7 +73,8 @@ struct mfl_mesh_op {
         uint32_t step, sequence; /* the same at all ranks, but for send and recv: at both ends */
         const void *in;
         void *out;
-        uint64_t n; /* elements of the whole vector */
+        uint64_t n;                               /* elements of the whole vector */
+        const struct mfl_mesh_rounding *rounding; /* sum of rounded ones; each rank has its own */
         const uint64_t *
                 edge; /* reduce-scatter, all-gather: slice r is [edge[r], edge[r + 1]); n_ranks + 1 numbers, the
                                  same at all ranks. NULL: mfl_mesh_slice of n in units of 1 */

@@ -209,6 +209,23 @@ static void reduce_own(struct mfl_mesh_shm *mesh, uint64_t round, const char *ow
                                 slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes, n);
 }
 
+static void reduce_rounded(
+        struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, uint64_t n, int64_t *out)
+{
+        const struct mfl_mesh_rounding *rounding = mesh->op.rounding;
+        uint32_t rank = mesh->base.rank;
+        for (uint64_t at = 0, count; at < n; at += count) {
+                count = MFL_MIN(CHUNK_BYTES / sizeof *out, n - at);
+                for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
+                        const char *in =
+                                r == rank ? (const char *)((const float *)mesh->op.in + first)
+                                          : slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes;
+                        rounding->add(
+                                rounding->user, first + at, count, (const float *)in + at, !r, out + at);
+                }
+        }
+}
+
 /* The ranks' parts reduced, in the order of the ranks where that counts, to the output and, for an all-reduce, to the own slot. */
 static void reduce(struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, uint64_t n)
 {
@@ -217,6 +234,11 @@ static void reduce(struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, ui
         uint32_t rank = mesh->base.rank;
         bool all = op->kind == MFL_MESH_ALL_REDUCE;
         mfl_mesh_op_slice(op, mesh->base.n_ranks, rank, &own_first, &count);
+        if (op->reduction == MFL_MESH_SUM_ROUNDED) {
+                reduce_rounded(mesh, round, first, n, (int64_t *)op->out + (first - own_first));
+                mesh->base.received_bytes += n * size * (mesh->base.n_ranks - 1);
+                return;
+        }
         char *out = (char *)op->out + (all ? first : first - own_first) * size;
         char *result = slot_of(mesh, rank, round) + (uint64_t)rank * mesh->part_bytes;
         _Alignas(64) char chunk[CHUNK_BYTES];

@@ -58,6 +58,12 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
         return 0;
 }
 
+static void round_floats(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,
+        uint64_t n, const float *grads, bool set, int64_t *sum)
+{
+        mfl_grad_host_round(&net->host, how, first, n, grads, set, sum);
+}
+
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
         double *ret_squares, struct mfl_error *err)
 {
@@ -99,6 +105,7 @@ const struct mfl_grad_ops mfl_ref_grad_ops = {
         .elements = elements,
         .layout = layout,
         .grain = grain,
+        .round = round_floats,
         .squares = squares,
         .apply = apply,
         .statistics = statistics,

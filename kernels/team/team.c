@@ -25,15 +25,15 @@ enum { EDGES_SQUARES, EDGES_STATISTICS };
 
 static uint64_t n_sums(const struct mfl_team *team)
 {
-        return team->zero < 2 ? team->layout.n : team->n_own;
+        return team->late ? team->n_own : team->layout.n;
 }
 
 uint64_t mfl_team_held(const struct mfl_team *team)
 {
         uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
         return n_sums(team) * team->size + team->n_own * kept * sizeof(float) +
-               mfl_team_traffic_bytes(team->traffic) + mfl_team_snapshots_held(team->snapshots) +
-               team->n_blocks * sizeof(double) +
+               (team->grads ? team->layout.n * sizeof(float) : 0) + mfl_team_traffic_bytes(team->traffic) +
+               mfl_team_snapshots_held(team->snapshots) + team->n_blocks * sizeof(double) +
                (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float) +
                (team->aside ? mfl_team_largest_bucket(&team->buckets) * sizeof(float) : 0);
 }
@@ -81,8 +81,12 @@ static int allocate(struct mfl_team *team, struct mfl_error *err)
         if (!team->sum || !team->exponent || !team->bits || !team->largest || !team->statistics ||
                 !team->squares)
                 return mfl_fail_memory(err, bytes, "a team's gradient");
-        int rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_FIRST,
-                &team->momentum, err);
+        int rc = allocate_floats(team->layout.n, team->late && team->zero < 2, &team->grads, err);
+        if (team->grads)
+                memset(team->grads, 0, (size_t)team->layout.n * sizeof(float));
+        if (!rc)
+                rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_FIRST,
+                        &team->momentum, err);
         if (!rc)
                 rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_SECOND,
                         &team->second, err);
@@ -125,9 +129,13 @@ static int start(struct mfl_team *team, struct mfl_error *err)
         const struct team_traffic_options traffic = {.mesh = team->mesh,
                 .buckets = &team->buckets,
                 .layout = &team->layout,
-                .type = team->options.floats ? MFL_MESH_F32 : MFL_MESH_I64,
+                .type = team->options.floats || team->late ? MFL_MESH_F32 : MFL_MESH_I64,
                 .sum = team->sum,
-                .own = team->zero >= 2 ? team->own : NULL,
+                .own = team->late ? team->own : NULL,
+                .grads = team->grads,
+                .ops = team->ops,
+                .net = team->net,
+                .rounding = {team->bits, team->largest},
                 .all = !team->zero,
                 .behind = team->options.overlap && team->mesh->n_ranks > 1};
         return rc ? rc : mfl_team_traffic_new(&traffic, &team->traffic, err);
@@ -143,8 +151,8 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                         "backend",
                         ops->name);
         mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX &&
-                   options->zero <= MFL_TEAM_ZERO_MAX && !(options->together && options->floats) &&
-                   !(options->snapshot && options->floats));
+                   options->zero <= (options->floats ? 1 : MFL_TEAM_ZERO_MAX) &&
+                   !(options->together && options->floats) && !(options->snapshot && options->floats));
         struct mfl_team *team = mfl_calloc(1, sizeof *team);
         if (!team)
                 return mfl_fail_memory(err, sizeof *team, "a team");
@@ -154,6 +162,7 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         team->n_grains = mfl_team_grains(options, options->step_rows);
         team->n_blocks = blocks_of(team->layout.n);
         team->zero = mfl_team_stage(options, mesh->n_ranks);
+        team->late = !options->floats && mfl_parallel_rounds_late(team->n_grains, mesh->n_ranks, team->zero);
         team->size = options->floats ? sizeof(float) : sizeof(int64_t);
         int rc = start(team, err);
         if (rc) {
@@ -174,6 +183,7 @@ void mfl_team_free(struct mfl_team *team)
         mfl_team_buckets_deinit(&team->buckets);
         free(team->own);
         free(team->sum);
+        free(team->grads);
         free(team->momentum);
         free(team->second);
         free(team->start);
@@ -252,8 +262,8 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .share = &call->share,
                         .moved = call->moved};
                 struct mfl_grad_sink sink = {.place = mfl_team_traffic_place,
-                        .first = k == first && team->zero < 2,
-                        .floats = team->options.floats,
+                        .first = k == first,
+                        .floats = team->options.floats || team->late,
                         .bits = team->bits,
                         .largest = team->largest,
                         .statistics = team->layout.n_statistics
@@ -294,8 +304,9 @@ static int end_traffic(struct call *call, int rc)
 }
 
 /* The gradients of the rank's grains; *score: of their rows. With `sends` also the ranks' sum. Ranks that own shards alone send
- * each grain by itself, so all have the same number of turns. */
-static int take_grains(struct call *call, bool sends, struct mfl_score *score)
+ * each grain by itself, so all have the same number of turns. `again`: a second time, with other scales; a grain that is still
+ * there is not computed again. */
+static int take_grains(struct call *call, bool sends, bool again, struct mfl_score *score)
 {
         struct mfl_team *team = call->team;
         uint32_t n = mfl_team_grains(&team->options, call->rows), rank = team->mesh->rank,
@@ -307,14 +318,18 @@ static int take_grains(struct call *call, bool sends, struct mfl_score *score)
                 team->bits[t] = mfl_team_bits(team->exponent[t], team->n_grains);
                 team->largest[t] = 0;
         }
-        if (first == end && team->zero < 2)
+        if (first == end && team->grads)
+                memset(team->grads, 0, (size_t)team->layout.n * sizeof(float));
+        else if (first == end && team->zero < 2)
                 memset(team->sum, 0, (size_t)(team->layout.n * team->size));
         for (uint32_t t = 0; !rc && t < turns; t++) {
                 uint32_t from = team->zero < 2 ? first : MFL_MIN(first + t, end);
                 uint64_t start_ns = mfl_now_ns();
                 if (sends)
                         begin_traffic(call, t > 0);
-                rc = run_grains(call, from, team->zero < 2 ? end : MFL_MIN(from + 1, end), sends, score);
+                if (!again || !team->grads)
+                        rc = run_grains(
+                                call, from, team->zero < 2 ? end : MFL_MIN(from + 1, end), sends, score);
                 team->times.compute += mfl_now_ns() - start_ns;
                 if (sends)
                         rc = end_traffic(call, rc);
@@ -349,16 +364,17 @@ static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
         struct mfl_score score = {0};
-        bool behind = team->options.overlap && team->mesh->n_ranks > 1, shards = team->zero >= 2;
-        bool sends = shards || (behind && !team->fresh);
+        bool behind = team->options.overlap && team->mesh->n_ranks > 1;
+        bool sends = team->late || (behind && !team->fresh);
         if (team->fresh)
                 mfl_team_start(team);
-        int rc = take_grains(call, sends, &score);
+        int rc = take_grains(call, sends, false, &score);
         if (!rc && !scales_fit(team)) {
                 team->times.repeats++;
-                score = (struct mfl_score){0};
-                sends = shards || behind;
-                rc = take_grains(call, sends, &score);
+                if (!team->grads)
+                        score = (struct mfl_score){0};
+                sends = team->late || behind;
+                rc = take_grains(call, sends, true, &score);
                 if (!rc && !scales_fit(team))
                         return mfl_fail(call->err, -EIO,
                                 "the gradient of step %u came out differently when it was computed again, so "
@@ -410,7 +426,7 @@ static int take_statistics(struct call *call)
 static struct mfl_grad_total total_of(const struct mfl_team *team, uint32_t k)
 {
         uint64_t first, n = mfl_team_own(team, k, mfl_team_owner(team), &first), own = team->own[k];
-        const char *sum = team->sum + (team->zero < 2 ? first : own) * team->size;
+        const char *sum = team->sum + (team->late ? own : first) * team->size;
         return (struct mfl_grad_total){.sum = team->options.floats ? NULL : (const int64_t *)sum,
                 .floats = team->options.floats ? (const float *)sum : NULL,
                 .first = first,

@@ -15,14 +15,19 @@
  * ranks. A step whose scales did not fit sends the gradient twice; so the first step of a training, which rarely fits,
  * does without.
  *
+ * Where a rank adds no grain to another before it sends them (always in the stages 2 and 3, and in stage 1 where a step has no more
+ * grains than there are ranks), grains travel as floats, and their owners round and add them: the same integers for half the bytes.
+ * In stage 1 the rank's grain then stays until the step's end, and scales that did not fit cost only that it is sent again.
+ *
  * What a rank holds, by stage (Rajbhandari et al. 2020, "ZeRO": there it is P_os and P_os+g; here with integers), in bytes
  * per param, with AdamW in float; and what it takes from other ranks in a step, with g grains per rank:
  *
  *   zero  params  sums  optimizer  total     bytes taken per param
  *   0     4       8     8          20        16 (W - 1) / W                   all-reduce; each rank takes the whole step
  *   1     4       8     8 / W      12 + 8/W  12 (W - 1) / W                   reduce-scatter, own step, all-gather
- *   2     4       8 / W 8 / W      4 + 16/W  (8 g + 4) (W - 1) / W            the same for each grain
- *   3     4 / V   8 / W 8 / W      20/W      8 g (W - 1) / W                  the same; V = W ranks of a host have one memory
+ *   ...g=1 4      4+8/W 8 / W      8 + 16/W  8 (W - 1) / W                    the same with floats
+ *   2     4       8 / W 8 / W      4 + 16/W  (4 g + 4) (W - 1) / W            the same with floats for each grain
+ *   3     4 / V   8 / W 8 / W      20/W      4 g (W - 1) / W                  the same; V = W ranks of a host have one memory
  *
  * Stage 3 is stage 2 with networks whose params are lent (kernels/grad.h), from memory that the ranks of a host have together
  * (kernels/mesh/mesh_memory.h): each writes the params that it owns. Where ranks are on several hosts, the params travel as in stage

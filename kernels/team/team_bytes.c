@@ -46,6 +46,7 @@ void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *g
                 .statistics = mfl_team_grains(options, options->step_rows) * statistics,
                 .kept = moments_of(options->moments) + options->start,
                 .size = size,
+                .grains = mfl_team_grains(options, options->step_rows),
                 .bucket = (options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET) / size,
                 .aside = options->follows,
                 .snapshot = options->snapshot ? 2 * (1 + MFL_MAX(1u, options->keeps)) *

@@ -46,9 +46,13 @@ struct mfl_team {
         struct mfl_score
                 score; /* of all ranks' rows in this training, as far as they have heard of each other */
         uint32_t zero; /* the stage at work */
-        uint64_t size; /* of an element of a sum */
+        /* Grains go as floats, and who owns an element rounds it: half the bytes. So it is where a rank never adds a grain to
+         * another before it sends them. */
+        bool late;
+        uint64_t size;        /* of an element of a sum */
         uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
-        char *sum;            /* layout.n elements, in stage 2 n_own; the rank's own ones become the total */
+        char *sum;            /* layout.n elements, of `late` n_own; the rank's own ones become the total */
+        float *grads;         /* of `late` in stage 1: layout.n, the rank's grain */
         float *momentum, *second, *start; /* n_own */
         float *aside;                     /* with `follows`: a bucket's params that another rank writes */
         int *exponent, *bits;             /* of each tensor */
@@ -118,10 +122,15 @@ struct team_traffic_options {
         const struct team_buckets *buckets;
         const struct mfl_grad_layout *layout;
         enum mfl_mesh_type type;
-        /* The whole gradient; a bucket's reduction is in place. With `own`: the rank's shards alone, bucket k's at own[k], and a
-         * bucket has memory only while it is filled and goes. */
+        /* The whole gradient; a bucket's reduction is in place. With `own`: the rank's shards alone, bucket k's at own[k], integers
+         * that `round` adds to (as grad_ops, of the network); what is filled is floats: `grads`, the whole gradient, or where that is
+         * NULL memory that a bucket has only while it is filled and goes. */
         void *sum;
         const uint64_t *own;
+        float *grads;
+        const struct mfl_grad_ops *ops;
+        const struct mfl_net *net;
+        struct mfl_grad_rounding rounding;
         bool all;    /* every rank gets all of a bucket; not with `own` */
         bool behind; /* on a thread of its own; else in `ready` and `wait` */
 };
@@ -130,7 +139,7 @@ struct team_traffic_session {
         uint32_t step, sequence; /* operations have sequences `sequence`, + 1, ... */
         uint32_t deadline_ms;
         const atomic_bool *cancel;
-        bool adds; /* with `own`: shards keep what they hold, and the buckets' sums are added */
+        bool adds; /* with `own`: shards keep what they hold, and grains are added */
 };
 
 int mfl_team_traffic_new(

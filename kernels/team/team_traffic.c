@@ -15,7 +15,9 @@ struct buffer {
 
 struct team_traffic {
         struct team_traffic_options options;
-        uint64_t size; /* of an element */
+        struct mfl_mesh_rounding rounding;
+        uint64_t at;   /* of the bucket that is rounded */
+        uint64_t size; /* of an element that is filled */
         pthread_t thread;
         pthread_mutex_t lock;
         pthread_cond_t changed;
@@ -100,12 +102,14 @@ static struct mfl_mesh_op op_of(const struct team_traffic *traffic, uint32_t k, 
         const struct team_traffic_options *options = &traffic->options;
         const struct team_bucket *bucket = &options->buckets->bucket[k];
         uint64_t slice = bucket->edge[options->mesh->rank] * traffic->size;
-        char *sum = options->sum;
-        char *in = window ? window : sum + bucket->first * traffic->size;
+        char *whole = options->grads ? (char *)options->grads : options->sum;
+        char *in = window ? window : whole + bucket->first * traffic->size;
         return (struct mfl_mesh_op){.kind = options->all ? MFL_MESH_ALL_REDUCE : MFL_MESH_REDUCE_SCATTER,
                 .type = options->type,
+                .reduction = options->own ? MFL_MESH_SUM_ROUNDED : MFL_MESH_SUM,
+                .rounding = &traffic->rounding,
                 .in = in,
-                .out = window         ? sum + options->own[k] * traffic->size
+                .out = options->own   ? (char *)((int64_t *)options->sum + options->own[k])
                        : options->all ? in
                                       : in + slice,
                 .n = bucket->n,
@@ -114,30 +118,29 @@ static struct mfl_mesh_op op_of(const struct team_traffic *traffic, uint32_t k, 
                 .sequence = traffic->sequence + k};
 }
 
-/* What the rank's shard holds from earlier turns goes with its own part. */
-static void add_shard(const struct team_traffic *traffic, uint32_t k, char *window)
+/* Elements from `at` of the bucket on. */
+static void add_rounded(void *user, uint64_t at, uint64_t n, const float *grads, bool first, int64_t *sum)
 {
+        struct team_traffic *traffic = user;
         const struct team_traffic_options *options = &traffic->options;
-        const uint64_t *edge = options->buckets->bucket[k].edge;
-        uint32_t rank = options->mesh->rank;
-        mfl_mesh_reduce(options->type, MFL_MESH_SUM, window + edge[rank] * traffic->size,
-                (char *)options->sum + options->own[k] * traffic->size, edge[rank + 1] - edge[rank]);
+        options->ops->round(
+                options->net, &options->rounding, traffic->at + at, n, grads, first && !traffic->adds, sum);
 }
 
 /* The lock is held, but not while the bucket goes. */
 static void run_bucket(struct team_traffic *traffic, uint32_t k)
 {
-        char *window = traffic->options.own ? open_window(traffic, k) : NULL;
+        const struct team_traffic_options *options = &traffic->options;
+        char *window = options->own && !options->grads ? open_window(traffic, k) : NULL;
         if (traffic->code)
                 return;
         struct mfl_mesh_op op = op_of(traffic, k, window);
         struct mfl_error err;
         traffic->going = true;
+        traffic->at = options->buckets->bucket[k].first;
         pthread_mutex_unlock(&traffic->lock);
         uint64_t start_ns = mfl_now_ns();
-        if (window && traffic->adds)
-                add_shard(traffic, k, window);
-        int rc = mfl_mesh_run(traffic->options.mesh, &op, traffic->deadline_ms, traffic->cancel, &err);
+        int rc = mfl_mesh_run(options->mesh, &op, traffic->deadline_ms, traffic->cancel, &err);
         uint64_t ns = mfl_now_ns() - start_ns;
         pthread_mutex_lock(&traffic->lock);
         traffic->busy_ns += ns;
@@ -208,7 +211,9 @@ int mfl_team_traffic_new(
         struct team_traffic *traffic = mfl_calloc(1, sizeof *traffic);
         if (!traffic)
                 return mfl_fail_memory(err, sizeof *traffic, "a team's traffic");
-        *traffic = (struct team_traffic){.options = *options, .size = mfl_mesh_type_bytes(options->type)};
+        *traffic = (struct team_traffic){.options = *options,
+                .rounding = {add_rounded, traffic},
+                .size = mfl_mesh_type_bytes(options->type)};
         pthread_mutex_init(&traffic->lock, NULL);
         pthread_cond_init(&traffic->changed, NULL);
         int rc = start(traffic, err);
@@ -282,6 +287,8 @@ static bool may_open(const struct team_traffic *traffic)
 void *mfl_team_traffic_place(void *user, uint64_t at, uint64_t *n)
 {
         struct team_traffic *traffic = user;
+        if (traffic->options.grads)
+                return traffic->options.grads + at;
         if (!traffic->options.own)
                 return (char *)traffic->options.sum + at * traffic->size;
         const struct team_bucket *bucket = traffic->options.buckets->bucket;

@@ -31,8 +31,8 @@ def test_sizes(tmp_path):
     sizes = {(p['members'], p['zero']): p for p in found['plans']}
     assert set(sizes) == {(1, 0)} | {(n, zero) for n in (2, 4, 8) for zero in range(4)}
     assert all(p['fits'] and p['seconds'] is None for p in sizes.values())
-    for n in (2, 4, 8):  # 1 - 1/n of eight bytes per grain of a member
-        assert sizes[n, 3]['traffic_bytes'] == pytest.approx(8 * (8 / n) * params * (n - 1) / n, rel=0.01)
+    for n in (2, 4, 8):  # 1 - 1/n of four bytes per grain of a member
+        assert sizes[n, 3]['traffic_bytes'] == pytest.approx(4 * (8 / n) * params * (n - 1) / n, rel=0.01)
     leaders = [sizes[4, zero]['leader_bytes'] for zero in range(4)]
     assert leaders == sorted(leaders, reverse=True)
     assert leaders[2] - leaders[3] == pytest.approx(3 * params, rel=0.05)

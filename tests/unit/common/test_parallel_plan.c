@@ -13,9 +13,9 @@ static struct mfl_parallel_facts adamw(uint32_t grains)
                                                    .largest = 1 << 16,
                                                    .kept = 2,
                                                    .size = 8,
+                                                   .grains = grains,
                                                    .bucket = 1 << 16},
                 .moving = N,
-                .grains = grains,
                 .n_buckets = 64};
 }
 
@@ -23,13 +23,15 @@ static struct mfl_parallel_facts adamw(uint32_t grains)
 static void bytes_are_those_of_the_table(void **state)
 {
         static const struct {
-                uint32_t members, zero;
-                double bytes, traffic; /* with two grains for each member */
-        } table[] = {{1, 0, 20, 0}, {2, 0, 20, 8}, {2, 1, 16, 6}, {2, 2, 12, 10}, {2, 3, 10, 8},
-                {4, 0, 20, 12}, {4, 1, 14, 9}, {4, 2, 8, 15}, {4, 3, 5, 12}, {8, 1, 13, 10.5},
-                {8, 2, 6, 17.5}, {8, 3, 2.5, 14}};
+                uint32_t members, zero, grains; /* of each member */
+                double bytes, traffic;
+        } table[] = {{1, 0, 2, 20, 0}, {2, 0, 2, 20, 8}, {2, 1, 2, 16, 6}, {2, 2, 2, 12, 6}, {2, 3, 2, 10, 4},
+                {4, 0, 2, 20, 12}, {4, 1, 2, 14, 9}, {4, 2, 2, 8, 9}, {4, 3, 2, 5, 6}, {8, 1, 2, 13, 10.5},
+                {8, 2, 2, 6, 10.5}, {8, 3, 2, 2.5, 7},
+                /* Floats travel where a member has one grain. */
+                {2, 0, 1, 20, 8}, {2, 1, 1, 16, 4}, {4, 1, 1, 12, 6}, {8, 1, 1, 10, 7}, {8, 3, 1, 2.5, 3.5}};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++) {
-                struct mfl_parallel_facts facts = adamw(2 * table[i].members);
+                struct mfl_parallel_facts facts = adamw(table[i].grains * table[i].members);
                 struct mfl_parallel_plan plan;
                 mfl_parallel_estimate(&facts, table[i].members, table[i].zero, &plan);
                 assert_float_equal((double)plan.member / N, table[i].bytes, 0.03);
@@ -125,7 +127,7 @@ static void what_gains_nothing_stays_on_one_worker(void **state)
         assert_chosen(&facts, 4, -1, true, 4, 1);
         assert_chosen(&facts, 4, 0, true, 4, 0);
         assert_chosen(&facts, 3, -1, true, 2, 1); /* three members have two grains to wait for, too */
-        facts.grains = 1;
+        facts.shape.grains = 1;
         assert_chosen(&facts, 4, -1, true, 1, 0);
 }
 
@@ -134,21 +136,21 @@ static void overlap_hides_traffic(void **state)
         struct mfl_parallel_facts facts = adamw(2);
         struct mfl_parallel_plan plain, overlapped;
         facts.grain_s = 3;
-        facts.bytes_per_s = (double)N; /* 6 s, 4 of them gradients */
+        facts.bytes_per_s = (double)N; /* 4 s, 2 of them gradients as floats */
         mfl_parallel_estimate(&facts, 2, 1, &plain);
         facts.overlap = true;
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
-        assert_float_equal(plain.seconds, 9, 0.01);
-        assert_float_equal(overlapped.seconds, 7, 0.01); /* behind two thirds of a grain */
+        assert_float_equal(plain.seconds, 7, 0.01);
+        assert_float_equal(overlapped.seconds, 5, 0.01); /* behind two thirds of a grain */
         facts.cores = 3;                                 /* one for the traffic of two */
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
-        assert_float_equal(overlapped.seconds, 8, 0.01);
+        assert_float_equal(overlapped.seconds, 6, 0.01);
         facts.cores = 2;
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
-        assert_float_equal(overlapped.seconds, 9, 0.01);
+        assert_float_equal(overlapped.seconds, 7, 0.01);
         facts.beside_s = 4; /* of a grain, where two compute */
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
-        assert_float_equal(overlapped.seconds, 10, 0.01);
+        assert_float_equal(overlapped.seconds, 8, 0.01);
         mfl_parallel_estimate(&facts, 1, 0, &plain);
         assert_float_equal(plain.seconds, 6, 0.01);
 }

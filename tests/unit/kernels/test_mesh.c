@@ -205,6 +205,49 @@ static float real(uint32_t r, uint64_t i)
         return (float)(i % 13) * 0.1f - (float)r * 1.7f;
 }
 
+/* Thousandths, and the element's number once, so that a wrong place shows. */
+static void add_thousandths(void *user, uint64_t at, uint64_t n, const float *in, bool first, int64_t *out)
+{
+        for (uint64_t i = 0; i < n; i++) {
+                int64_t rounded = llrintf(in[i] * 1000.0f);
+                out[i] = first ? rounded + (int64_t)(at + i) : out[i] + rounded;
+        }
+        ++*(uint64_t *)user;
+}
+
+/* Floats that become integers where they arrive. */
+static void rounded_sums(struct rank *rank)
+{
+        struct mfl_mesh *mesh = rank->mesh;
+        uint64_t n = rank->n, edge[RANKS_MAX + 1] = {0}, calls = 0;
+        int64_t *sum = mfl_calloc(n + 1, sizeof *sum);
+        float *f = mfl_calloc(n + 1, sizeof *f);
+        mfl_assert(sum && f);
+        for (uint32_t r = 1; r <= mesh->n_ranks; r++) /* of very different sizes */
+                edge[r] = r == mesh->n_ranks ? n : n - n / (2 * r);
+        for (uint64_t i = 0; i < n; i++)
+                f[i] = real(mesh->rank, i);
+        const struct mfl_mesh_rounding rounding = {add_thousandths, &calls};
+        must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_REDUCE_SCATTER,
+                           .type = MFL_MESH_F32,
+                           .reduction = MFL_MESH_SUM_ROUNDED,
+                           .rounding = &rounding,
+                           .in = f,
+                           .out = sum,
+                           .n = n,
+                           .edge = edge});
+        for (uint64_t i = edge[mesh->rank]; i < edge[mesh->rank + 1]; i++) {
+                int64_t wanted = (int64_t)i;
+                for (uint32_t r = 0; r < mesh->n_ranks; r++)
+                        wanted += llrintf(real(r, i) * 1000.0f);
+                rank->failures += sum[i - edge[mesh->rank]] != wanted;
+        }
+        rank->failures += sum[edge[mesh->rank + 1] - edge[mesh->rank]] != 0; /* nothing beyond the slice */
+        rank->failures += !calls && edge[mesh->rank + 1] > edge[mesh->rank];
+        free(sum);
+        free(f);
+}
+
 static void all_operations(struct rank *rank)
 {
         struct mfl_mesh *mesh = rank->mesh;
@@ -274,6 +317,7 @@ static void all_operations(struct rank *rank)
                         rank->failures += from[r] != r * 10 + mesh->rank;
                 must(rank, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
         }
+        rounded_sums(rank);
         free(a);
         free(b);
         free(f);

@@ -145,13 +145,15 @@ static void nothing_goes_before_it_is_ready(void **state)
 struct sharer {
         struct mfl_mesh *mesh;
         const struct team_buckets *buckets;
-        bool behind, fails;
+        bool behind, keeps, fails; /* keeps: a grain has memory of its own */
         int64_t shard[10 * BLOCK + 135];
+        float grads[10 * BLOCK + 135];
         uint64_t own[TENSORS], n_own, bytes;
         struct mfl_error err;
         int rc;
 };
 
+/* A whole number that a float holds. */
 static int64_t element(uint32_t rank, uint32_t turn, uint64_t at)
 {
         return (int64_t)(at * 31 + rank * 1000003 + turn * 77);
@@ -163,14 +165,23 @@ static void give_tensor(struct team_traffic *traffic, int t, uint32_t rank, uint
         const struct mfl_grad_tensor *tensor = &tensors[t];
         for (uint64_t at = tensor->at, end = at + tensor->count, n; at < end; at += n) {
                 n = end - at;
-                int64_t *to = mfl_team_traffic_place(traffic, at, &n);
+                float *to = mfl_team_traffic_place(traffic, at, &n);
                 if (!to)
                         return;
                 for (uint64_t i = 0; i < n; i++)
-                        to[i] += element(rank, turn, at + i);
+                        to[i] = (float)element(rank, turn, at + i);
         }
         mfl_team_traffic_ready(traffic, t);
 }
+
+static void add_whole(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,
+        uint64_t n, const float *grads, bool set, int64_t *sum)
+{
+        for (uint64_t i = 0; i < n; i++)
+                sum[i] = (set ? 0 : sum[i]) + (int64_t)grads[i];
+}
+
+static const struct mfl_grad_ops whole_ops = {.round = add_whole};
 
 static void *share(void *arg)
 {
@@ -185,9 +196,11 @@ static void *share(void *arg)
         const struct team_traffic_options options = {.mesh = own->mesh,
                 .buckets = own->buckets,
                 .layout = &layout,
-                .type = MFL_MESH_I64,
+                .type = MFL_MESH_F32,
                 .sum = own->shard,
                 .own = own->own,
+                .grads = own->keeps ? own->grads : NULL,
+                .ops = &whole_ops,
                 .behind = own->behind};
         own->rc = mfl_team_traffic_new(&options, &traffic, &own->err);
         for (uint32_t turn = 0; !own->rc && turn < TURNS; turn++) {
@@ -196,8 +209,11 @@ static void *share(void *arg)
                 next.adds = turn > 0;
                 mfl_team_traffic_begin(traffic, &next);
                 /* The last rank has no grain in the last turn; it does not see the second tensor at all. */
+                bool has_grain = rank < RANKS - 1 || turn < TURNS - 1;
+                if (!has_grain)
+                        memset(own->grads, 0, sizeof own->grads);
                 for (int t = TENSORS; t-- > 0;)
-                        if (t != 1 && (rank < RANKS - 1 || turn < TURNS - 1))
+                        if (t != 1 && has_grain)
                                 give_tensor(traffic, t, rank, turn);
                 own->rc = mfl_team_traffic_wait(
                         traffic, own->fails ? "rank 1 has failed" : NULL, &busy, &own->err);
@@ -209,14 +225,18 @@ static void *share(void *arg)
         return NULL;
 }
 
-static void share_all(struct sharer *v, const struct team_buckets *buckets, bool behind, bool fails)
+static void share_all(
+        struct sharer *v, const struct team_buckets *buckets, bool behind, bool keeps, bool fails)
 {
         struct mfl_mesh *mesh[RANKS];
         pthread_t threads[RANKS];
         assert_int_equal(mfl_mesh_threads_new(RANKS, mesh, NULL), 0);
         for (uint32_t r = 0; r < RANKS; r++) {
-                v[r] = (struct sharer){
-                        .mesh = mesh[r], .buckets = buckets, .behind = behind, .fails = fails && r == 1};
+                v[r] = (struct sharer){.mesh = mesh[r],
+                        .buckets = buckets,
+                        .behind = behind,
+                        .keeps = keeps,
+                        .fails = fails && r == 1};
                 assert_int_equal(pthread_create(&threads[r], NULL, share, &v[r]), 0);
         }
         for (uint32_t r = 0; r < RANKS; r++)
@@ -231,12 +251,14 @@ static void shards_add_turn_after_turn(void **state)
         struct team_buckets buckets;
         assert_non_null(v);
         assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
-        for (int behind = 0; behind < 2; behind++) {
-                share_all(v, &buckets, behind, false);
+        for (int way = 0; way < 4; way++) {
+                bool behind = way & 1, keeps = way & 2;
+                share_all(v, &buckets, behind, keeps, false);
                 for (uint32_t r = 0; r < RANKS; r++) {
                         assert_int_equal(v[r].rc, 0);
                         /* Two of three buckets; one more may go behind. */
-                        assert_true(behind || v[r].bytes <= 8 * BLOCK * sizeof(int64_t));
+                        assert_true(behind || v[r].bytes <= 8 * BLOCK * sizeof(float));
+                        assert_true(!keeps || !v[r].bytes);
                         for (uint32_t k = 0; k < buckets.n; k++)
                                 for (uint64_t i = buckets.bucket[k].edge[r];
                                         i < buckets.bucket[k].edge[r + 1]; i++) {
@@ -263,8 +285,8 @@ static void a_failed_rank_ends_all_windows(void **state)
         struct team_buckets buckets;
         assert_non_null(v);
         assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
-        for (int behind = 0; behind < 2; behind++) {
-                share_all(v, &buckets, behind, true);
+        for (int way = 0; way < 4; way++) {
+                share_all(v, &buckets, way & 1, way & 2, true);
                 for (uint32_t r = 0; r < RANKS; r++)
                         assert_int_equal(v[r].rc, MFL_MESH_BROKEN);
         }
