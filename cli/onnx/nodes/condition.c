@@ -49,7 +49,7 @@ static int make_fmod(struct onnx *o, struct onnx_value *x)
         int r = mfl_onnx_resolve(o, x, &v);
         if (!r)
                 r = mfl_onnx_add_unary(
-                        o, v, &(struct mfl_layer){.op = MFL_OP_FMOD, .alpha = (float)divisor}, &v);
+                        o, v, &(struct mfl_layer){.op = MFL_OP_FMOD, .alpha = (float)fabs(divisor)}, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
