@@ -406,7 +406,7 @@ def transformer_entries():
             return self.net(x).logits
 
     def language(kind, config, **options):
-        return Entry(lambda: Ids(kind(config(**options))), text, words)
+        return Entry(lambda: Ids(kind(config(**options))), text, options["vocab_size"])
 
     class Encoder(nn.Module):
         def __init__(self):
@@ -420,6 +420,7 @@ def transformer_entries():
             return self.fc(self.net(x).last_hidden_state.mean(1))
 
     decoder = dict(small, vocab_size=words, max_position_embeddings=32, num_key_value_heads=2, use_cache=False, attn_implementation="eager")
+    narrow = dict(decoder, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
     bert = dict(small, vocab_size=words, max_position_embeddings=32, num_labels=4, attn_implementation="eager")
     return {
         "bert-classification": language(t.BertForSequenceClassification, t.BertConfig, **bert),
@@ -433,6 +434,9 @@ def transformer_entries():
         "llama": language(t.LlamaForCausalLM, t.LlamaConfig, **decoder),
         "mistral": language(t.MistralForCausalLM, t.MistralConfig, **dict(decoder, sliding_window=None)),
         "qwen2": language(t.Qwen2ForCausalLM, t.Qwen2Config, **decoder),
+        # Narrow ones with the vocabularies of Llama 3 and Qwen2.
+        "llama3-vocabulary": language(t.LlamaForCausalLM, t.LlamaConfig, **dict(narrow, vocab_size=128256, rope_theta=500000.0)),
+        "qwen2-vocabulary": language(t.Qwen2ForCausalLM, t.Qwen2Config, **dict(narrow, vocab_size=151936, tie_word_embeddings=True)),
         "vit": Entry(lambda: Ids(t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=8, num_labels=4, attn_implementation="eager",
                                                                        **small))), (3, 32, 32)),
         "whisper-encoder": Entry(Encoder, (20, 48)),

@@ -30,6 +30,8 @@
 #define UNARY_POW powf
 #define UNARY_SIN sinf
 #define UNARY_COS cosf
+#define UNARY_ATAN atanf
+#define UNARY_FMOD fmodf
 #define UNARY_FLOOR floorf
 #define UNARY_RINT rintf
 #define UNARY_GATE(v, x) ((v)*mfl_unary_sigmoid(x))

@@ -273,6 +273,18 @@ class _StopGradient(torch.autograd.Function):
         return g.op("mfl::StopGradient", x).setType(x.type())
 
 
+class _ByName(torch.autograd.Function):
+    """A function that ONNX has, and PyTorch's first exporter does not write. Within an export, where no gradient is computed."""
+
+    @staticmethod
+    def forward(ctx, x, name):
+        return getattr(torch.ops.aten, name)(x)
+
+    @staticmethod
+    def symbolic(g, x, name):
+        return g.op(name.capitalize(), x).setType(x.type())
+
+
 class _KeepStops(torch.overrides.TorchFunctionMode):
     """Within an export. What is computed under no_grad() is detached."""
 
@@ -314,6 +326,7 @@ MOVES = {"add", "sub", "__add__", "__sub__", "clamp", "unsqueeze", "squeeze", "v
          "permute", "t", "__getitem__", "contiguous", "clone", "detach"}
 NUMBERS = {"float", "mul", "__mul__", "__rmul__", "div", "__truediv__", "eq", "__eq__"}  # which take a place as a number
 PLACES_MAX, ORDERED_MAX = 256, 1 << 22  # that are compared with each other; comparisons
+MASKED = -1e9  # what mfl adds where a mask is: in float, its exponential is 0
 
 
 class _Places(torch.overrides.TorchFunctionMode):
@@ -441,6 +454,8 @@ class _Places(torch.overrides.TorchFunctionMode):
         if int(base.shape[-1]) * int(places.shape[-1]) > PLACES_MAX ** 2:
             return None
         kind = x.dtype if x.is_floating_point() else torch.float32
+        if not add and bool((base == -math.inf).all()):  # what is not chosen, before a softmax: no product with 0 has a number
+            base = torch.full_like(base, MASKED)
         at = self.ones(places, int(base.shape[-1])).to(kind)
         n = int(places.shape[-1])
         if not add and n > 1:  # of equal places the last one is written, as PyTorch does on the CPU
@@ -875,11 +890,21 @@ def _each_in_turn(step):
     return function
 
 
+def _product_with_log(plain):
+    """x log(y). Where x is 0 and y has no logarithm, that of 1, so that neither the product nor its slope is infinite."""
+    def xlogy(x, y):
+        if not isinstance(x, torch.Tensor):
+            return x * torch.log(y) if x else torch.zeros_like(y)
+        if not isinstance(y, torch.Tensor):
+            return x * math.log(y)
+        return x * torch.log(torch.where((y <= 0) & (x >= 0) & (x <= 0), 1.0, y))
+    return xlogy
+
+
 # Functions that no exporter writes, or none in a way that mfl reads, by others.
 WRITTEN = {
-    "sinh": lambda plain: lambda x: (torch.exp(x) - torch.exp(-x)) / 2,
-    "cosh": lambda plain: lambda x: (torch.exp(x) + torch.exp(-x)) / 2,
-    "tan": lambda plain: lambda x: torch.sin(x) / torch.cos(x),
+    **{name: lambda plain, name=name: lambda x: _ByName.apply(x, name) for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
+    "xlogy": _product_with_log,
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
     "hstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 1) if tensors[0].dim() > 1 else plain(tensors),
     "dstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 2) if tensors[0].dim() > 2 else plain(tensors),
@@ -893,9 +918,6 @@ WRITTEN = {
     "lerp": lambda plain: lambda x, end, weight: x + (end - x) * weight,
     "copysign": lambda plain: lambda x, y: x.abs() * torch.where(y < 0, -1.0, 1.0) if isinstance(y, torch.Tensor) else plain(x, y),
     "diff": _differences,
-    "asinh": lambda plain: lambda x: torch.where(x > 0, torch.log(x.abs() + torch.sqrt(x * x + 1)), -torch.log(x.abs() + torch.sqrt(x * x + 1))),
-    "acosh": lambda plain: lambda x: torch.log(x + torch.sqrt(x * x - 1)),
-    "atanh": lambda plain: lambda x: (torch.log(1 + x) - torch.log(1 - x)) / 2,
     "repeat_interleave": _repeat_by_expand,
     "tile": lambda plain: _repeat_by_tile,
     "index_add": _add_by_product,

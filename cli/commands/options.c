@@ -7,6 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/options.h"
 #include "common/settings/yaml.h"
+#include "common/model/graph.h"
 
 #define AT(member) offsetof(struct mfl_cli_options, member)
 static const struct mfl_cli_option options[] = {
@@ -68,7 +69,7 @@ static const struct mfl_cli_option options[] = {
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
         {"last", 0, KIND_NUMBER, AT(last), "N", "only the newest N (audit: default 100)", 1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
-        {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, 65536},
+        {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, MFL_WIDTH_MAX},
         {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
                 256},
         {"memory", 0, KIND_TEXT, AT(memory), "SIZE",

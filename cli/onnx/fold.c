@@ -7,6 +7,10 @@
 enum arity { UNARY = 1, BINARY = 2, OTHER = 0 };
 enum result { SAME, FLOAT_ONLY, TRUTH };
 
+/* By the codes '1' to '9' below. */
+static const enum mfl_curve functions[] = {MFL_CURVE_TAN, MFL_CURVE_ASIN, MFL_CURVE_ACOS, MFL_CURVE_ATAN,
+        MFL_CURVE_SINH, MFL_CURVE_COSH, MFL_CURVE_ASINH, MFL_CURVE_ACOSH, MFL_CURVE_ATANH};
+
 static double fold_unary(char code, double x)
 {
         switch (code) {
@@ -38,8 +42,10 @@ static double fold_unary(char code, double x)
                 return nearbyint(x);
         case 't':
                 return tanh(x);
-        default:
+        case 'i':
                 return isnan(x);
+        default:
+                return mfl_curve_value(functions[code - '1'], x, 0, 0);
         }
 }
 
@@ -74,6 +80,10 @@ static double fold_binary(char code, double x, double y)
                 return x > y ? x : y;
         case 'm':
                 return x < y ? x : y;
+        case '%':
+                return x - floor(x / y) * y;
+        case 'F':
+                return fmod(x, y);
         default:
                 return x != 0 || y != 0;
         }
@@ -92,6 +102,8 @@ static int64_t fold_whole(char code, int64_t x, int64_t y)
                 return (int64_t)((uint64_t)x * (uint64_t)y);
         case '/':
                 return y == 0 || y == -1 ? (y ? (int64_t)(0 - (uint64_t)x) : 0) : x / y;
+        case 'F':
+                return y == 0 || y == -1 ? 0 : x % y;
         case '%': {
                 int64_t m = y == 0 || y == -1 ? 0 : x % y;
                 return m && (m < 0) != (y < 0) ? m + y : m;
@@ -133,7 +145,10 @@ static const struct {
         {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
         {"ScatterND", OTHER, 0, SAME}, {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME},
         {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME},
-        {"NonZero", OTHER, 0, SAME}};
+        {"NonZero", OTHER, 0, SAME}, {"Tan", UNARY, '1', FLOAT_ONLY}, {"Asin", UNARY, '2', FLOAT_ONLY},
+        {"Acos", UNARY, '3', FLOAT_ONLY}, {"Atan", UNARY, '4', FLOAT_ONLY}, {"Sinh", UNARY, '5', FLOAT_ONLY},
+        {"Cosh", UNARY, '6', FLOAT_ONLY}, {"Asinh", UNARY, '7', FLOAT_ONLY},
+        {"Acosh", UNARY, '8', FLOAT_ONLY}, {"Atanh", UNARY, '9', FLOAT_ONLY}};
 
 static int fold_of(const struct onnx *o)
 {
@@ -221,6 +236,7 @@ static int fold_elements(struct onnx *o, int which)
         if ((r = mfl_onnx_broadcast(o, &a->shape, &b->shape, &shape)))
                 return r;
         enum result kind = folds[which].result;
+        char code = folds[which].code == '%' && mfl_onnx_int(o, "fmod", 0) ? 'F' : folds[which].code;
         bool is_float = kind == FLOAT_ONLY || (kind == SAME && (a->f || b->f));
         if ((r = mfl_onnx_fold_new(o, &shape, is_float, &t)))
                 return r;
@@ -229,13 +245,12 @@ static int fold_elements(struct onnx *o, int which)
                 int64_t ia = mfl_onnx_broadcast_at(&shape, i, &a->shape),
                         ib = mfl_onnx_broadcast_at(&shape, i, &b->shape);
                 if (binary && a->i && b->i)
-                        put_whole(t, i, fold_whole(folds[which].code, a->i[ia], b->i[ib]));
+                        put_whole(t, i, fold_whole(code, a->i[ia], b->i[ib]));
                 else if (binary)
-                        mfl_onnx_fold_put(t, i,
-                                fold_binary(
-                                        folds[which].code, mfl_onnx_number(a, ia), mfl_onnx_number(b, ib)));
+                        mfl_onnx_fold_put(
+                                t, i, fold_binary(code, mfl_onnx_number(a, ia), mfl_onnx_number(b, ib)));
                 else
-                        mfl_onnx_fold_put(t, i, fold_unary(folds[which].code, mfl_onnx_number(a, ia)));
+                        mfl_onnx_fold_put(t, i, fold_unary(code, mfl_onnx_number(a, ia)));
         }
         return mfl_onnx_fold_output(o, t);
 }

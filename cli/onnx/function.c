@@ -39,12 +39,11 @@ struct unary {
 static const char *const others[] = {
         "Clip", "Gelu", "HardSigmoid", "Mish", "Selu", "Shrink", "ThresholdedRelu", NULL};
 
-/* Functions that are constant between jumps, and the one that nothing is trained through: their nodes are layers at once
- * (condition.c), since samples do not tell where they jump. */
-static bool is_step(int curve)
+/* From the steps on, unary.def has functions that are never recognised by their values: their nodes are layers at once
+ * (condition.c). */
+static bool is_named(int curve)
 {
-        return curve == MFL_CURVE_SIGN || curve == MFL_CURVE_ROUND || curve == MFL_CURVE_FLOOR ||
-               curve == MFL_CURVE_DETACH;
+        return curve >= MFL_CURVE_SIGN && curve < MFL_CURVE_COUNT_;
 }
 
 /* The function that unary.def writes as this node alone; MFL_CURVE_COUNT_ if there is none. */
@@ -56,7 +55,7 @@ static enum mfl_curve curve_of_node(const char *op)
                         return MFL_CURVE_COUNT_;
         for (int i = 0; i < MFL_CURVE_COUNT_; i++) {
                 const char *node = mfl_unaries[i].onnx + 2; /* "x Name", "x Name:alpha=a" */
-                if (!is_step(i) && !strncmp(node, op, n) && (node[n] == 0 || node[n] == ':'))
+                if (!is_named(i) && !strncmp(node, op, n) && (node[n] == 0 || node[n] == ':'))
                         return (enum mfl_curve)i;
         }
         return MFL_CURVE_COUNT_;
@@ -483,7 +482,7 @@ static bool find_function(const struct onnx_value *v, struct mfl_layer *ret_f, d
 {
         for (int params = 0; params <= MFL_UNARY_PARAMS_MAX; params++)
                 for (int i = 0; i < MFL_CURVE_COUNT_; i++)
-                        if (mfl_unaries[i].n_params == params && !is_step(i) &&
+                        if (mfl_unaries[i].n_params == params && !is_named(i) &&
                                 is_function(v, (enum mfl_curve)i, ret_f, ret_scale))
                                 return true;
         return false;

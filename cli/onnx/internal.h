@@ -277,6 +277,8 @@ int mfl_onnx_is_simple(struct onnx *o, const struct onnx_tensor *t, bool *ret_si
 /* The constant as a layer of its own, the same for all samples: *ret_view is a view of that layer. A later call for the
  * same numbers finds the same layer. */
 int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view);
+int mfl_onnx_lift_tensor(struct onnx *o, const struct onnx_tensor *t, const struct onnx_shape *shape,
+        struct onnx_value **ret_view);
 /* A constant that is a part of a parameter, as a view of the layer that holds more of it; *ret_view NULL: there is none, or it
  * holds just this part. */
 int mfl_onnx_lifted_part(struct onnx *o, const struct onnx_value *constant, struct onnx_value **ret_view);
@@ -292,6 +294,10 @@ bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w)
  * shares all of its tensors or its weights alone, and is trained as a whole. */
 bool mfl_onnx_bias_is_apart(
         const struct onnx *o, const struct onnx_tensor *bias, const struct onnx_tensor *weight);
+/* Whether the shift of a norm, input 2, is trained and its scale, input 1, is not, or the other way round: then they are layers
+ * of their own behind the norm, which has one element per channel. */
+bool mfl_onnx_scale_is_apart(const struct onnx *o);
+int mfl_onnx_scale_channels(struct onnx *o, struct onnx_value **v);
 /* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */
@@ -444,8 +450,8 @@ int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view);
 
 /* BatchNormalization of {rows, features} of each sample, as x.view(-1, features) makes: the statistics are of all rows of the
  * batch. l: the norm without input and output. */
-int mfl_onnx_norm_of_rows(
-        struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x);
+int mfl_onnx_norm_of_rows(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t,
+        struct onnx_value *x, struct onnx_value **ret_view);
 /* nodes/: groupnorm.c, norm.c, attention.c, noise.c: sequences of nodes that one layer stands for. *ret_taken says
  * whether the node was such a step. */
 int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken);
@@ -459,9 +465,9 @@ int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
 
-/* condition.c: Sign, Round, Floor, Ceil and StopGradient of computed values; And, Or and Not of conditions on different ones */
+/* condition.c: functions of computed values that only their names tell (unary.def); And, Or and Not of conditions on different ones */
 #define ONNX_STOP "StopGradient" /* mfl_export.py writes it for detach(), in the domain "mfl" */
-int mfl_onnx_steps_step(struct onnx *o, bool *ret_taken);
+int mfl_onnx_named_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_condition_step(struct onnx *o, bool *ret_taken);
 
 /* move.c: nodes that only move elements */

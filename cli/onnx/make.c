@@ -33,8 +33,9 @@ int mfl_onnx_make_product(
         if (r)
                 return r;
         int64_t outputs = t[0]->shape.dim[0];
-        if (outputs < 1 || outputs > 65536)
-                return mfl_onnx_fail(o, "%lld outputs; the limit is 1 to 65536", (long long)outputs);
+        if (outputs < 1 || outputs > MFL_WIDTH_MAX)
+                return mfl_onnx_fail(
+                        o, "%lld outputs; the limit is 1 to %d", (long long)outputs, MFL_WIDTH_MAX);
         mfl_onnx_rows_shape(view, &rows);
         own = *mfl_onnx_layer_shape(o, view->layer);
         /* A dense layer flattens an image by itself. */

@@ -232,6 +232,19 @@ int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value
         return r;
 }
 
+int mfl_onnx_lift_tensor(struct onnx *o, const struct onnx_tensor *t, const struct onnx_shape *shape,
+        struct onnx_value **ret_view)
+{
+        struct onnx_tensor *own = mfl_onnx_alloc(o, 1, sizeof *own);
+        struct onnx_value *v;
+        int r = own ? mfl_onnx_new_value(o, shape, &v) : onnx_memory(o);
+        if (r)
+                return r;
+        *own = *t;
+        v->tensor = own;
+        return mfl_onnx_lift(o, v, ret_view);
+}
+
 /* ---- nodes ---- */
 
 /* Nodes that keep a parameter as a tensor, or use no values of it. */

@@ -425,7 +425,7 @@ static double number_of(const struct mfl_layer *l, const char *word)
 
 static int inputs_of(const char *node)
 {
-        static const char *const two[] = {"Add", "Sub", "Mul", "Div", "Pow", "Greater", NULL};
+        static const char *const two[] = {"Add", "Sub", "Mul", "Div", "Pow", "Greater", "Mod", NULL};
         for (int i = 0; two[i]; i++)
                 if (!strcmp(two[i], node))
                         return 2;
@@ -441,7 +441,10 @@ static void write_attributes(struct onnx_writer *w, const struct mfl_layer *l, c
                         *comma = 0;
                 mfl_assert(value);
                 *value++ = 0;
-                mfl_onnx_writer_float(w, rest, (float)number_of(l, value));
+                if (!strcmp(rest, "fmod")) /* the only one that is a whole number */
+                        mfl_onnx_writer_int(w, rest, 1);
+                else
+                        mfl_onnx_writer_float(w, rest, (float)number_of(l, value));
                 rest = comma ? comma + 1 : NULL;
         }
 }

@@ -188,7 +188,7 @@ static const struct mfl_setting rows[] = {
                         "  shape     [features], [positions, features] or [channels, height, width]; npy, npz: needed if "
                         "the file's rows are flat, and for series of (n, positions, features), which else are images; "
                         "images: every image is cropped and scaled to this\n"
-                        "  classes   2 to 65536; default: the largest label + 1\n"
+                        "  classes   2 to 1048576; default: the largest label + 1\n"
                         "  mean, std one number for each channel, both or none\n"
                         "  normalise auto: mean and deviation of the training samples; columns, for rows of numbers: "
                         "of each column by itself, except categories; default: none\n"

@@ -45,8 +45,8 @@ enum mfl_token_kind {
 #define MFL_TOKEN_FIRST 2   /* of words: the vocabulary's first */
 
 #define MFL_CHANNELS_MAX 16
-#define MFL_CLASSES_MAX 65536
-#define MFL_TARGETS_MAX 65536
+#define MFL_CLASSES_MAX MFL_WIDTH_MAX
+#define MFL_TARGETS_MAX MFL_WIDTH_MAX
 struct mfl_dataset {
         char name[MFL_NAME_BYTES];
         struct mfl_shape shape; /* {C,H,W}, {F}, {T,F} of a time series, or {T} of tokens */

@@ -14,6 +14,7 @@ struct tables {
         struct mfl_csv csv[2];
 };
 
+#define NUMBERS_MAX 65536 /* larger ones are names, such as codes of articles */
 static bool label_number(struct mfl_span s, int32_t *ret_label)
 {
         int32_t v = 0;
@@ -25,7 +26,7 @@ static bool label_number(struct mfl_span s, int32_t *ret_label)
                 v = v * 10 + (s.s[i] - '0');
         }
         *ret_label = v;
-        return v < MFL_CLASSES_MAX;
+        return v < NUMBERS_MAX;
 }
 
 static bool all_numbers(const struct tables *t)

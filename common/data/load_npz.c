@@ -189,13 +189,15 @@ static int convert(const struct mfl_dataset_config *config, const char *name, st
                 unsigned long long sample = i / each;
                 if (v != floorf(v) || v < 0 || v >= MFL_CLASSES_MAX)
                         return mfl_fail(err, MFL_INVALID,
-                                "data set %s: %g in %s sample %llu is not a token; tokens are whole numbers "
+                                "data set %s: %.9g in %s sample %llu is not a token; tokens are whole "
+                                "numbers "
                                 "from 0 "
                                 "to %d",
                                 config->name, (double)v, name, sample, MFL_CLASSES_MAX - 1);
                 if (vocabulary && v >= (float)vocabulary)
                         return mfl_fail(err, MFL_INVALID,
-                                "data set %s: token %g in %s sample %llu is outside the vocabulary of %d: 0 "
+                                "data set %s: token %.9g in %s sample %llu is outside the vocabulary of %d: "
+                                "0 "
                                 "to %d",
                                 config->name, (double)v, name, sample, vocabulary, vocabulary - 1);
                 int32_t token = (int32_t)v;

@@ -150,7 +150,7 @@ static int read_order(
         }
 #define OUTPUTS(key_)                                                                                        \
         {                                                                                                    \
-                .key = key_, AT(U32, layer.out_channels), .required = true, .min = 1, .max = SIZE_LIMIT      \
+                .key = key_, AT(U32, layer.out_channels), .required = true, .min = 1, .max = MFL_WIDTH_MAX   \
         }
 
 /* The second is a key that the operator requires. */
@@ -199,15 +199,15 @@ static const struct mfl_yaml_field slice_fields[] = {NAME, AXIS,
         {.key = "start", AT(U32, layer.start), .max = INT32_MAX},
         {.key = "end", AT(U32, layer.end), .min = 1, .max = INT32_MAX}, INPUT, {0}};
 static const struct mfl_yaml_field embedding_fields[] = {NAME, OUTPUTS("features"),
-        {.key = "vocabulary", AT(U32, layer.vocabulary), .required = true, .min = 1, .max = SIZE_LIMIT},
+        {.key = "vocabulary", AT(U32, layer.vocabulary), .required = true, .min = 1, .max = MFL_WIDTH_MAX},
         {.key = "padding_idx",
                 AT(U32, layer.padding_idx),
-                .max = SIZE_LIMIT - 1,
+                .max = MFL_WIDTH_MAX - 1,
                 .seen = offsetof(struct mfl_layer_reader, layer.has_padding)},
         {.key = "init", AT(ENUM, init), .names = mfl_job_init_names}, FROZEN, SHARES, SHARES_WEIGHT, INPUT,
         {0}};
 static const struct mfl_yaml_field mask_fields[] = {
-        NAME, {.key = "token", AT(U32, layer.padding_idx), .max = SIZE_LIMIT - 1}, INPUT, {0}};
+        NAME, {.key = "token", AT(U32, layer.padding_idx), .max = MFL_WIDTH_MAX - 1}, INPUT, {0}};
 static const struct mfl_yaml_field attention_fields[] = {NAME,
         {.key = "heads", AT(U32, layer.heads), .required = true, .min = 1, .max = SIZE_LIMIT},
         {.key = "causal", AT(BOOL, layer.causal)},

@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#define SIZE_LIMIT 65536
-
 static int read_preset(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
@@ -28,7 +26,7 @@ static int read_input(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
-                .kind = MFL_YAML_I64, .size = sizeof(int64_t), .min = 1, .max = SIZE_LIMIT};
+                .kind = MFL_YAML_I64, .size = sizeof(int64_t), .min = 1, .max = MFL_WIDTH_MAX};
         struct mfl_shape *shape = value;
         if (node->type != MFL_YAML_SEQUENCE || node->n_children < 1 || node->n_children > 3)
                 return mfl_yaml_fail(doc, node, err,
@@ -117,7 +115,7 @@ static const struct mfl_yaml_field model_fields[] = {
                 .kind = MFL_YAML_CALL,
                 .offset = offsetof(struct mfl_job, model.input),
                 .read = read_input},
-        {.key = "classes", MFL_YAML_AT(U32, struct mfl_job, model.classes), .min = 1, .max = SIZE_LIMIT},
+        {.key = "classes", MFL_YAML_AT(U32, struct mfl_job, model.classes), .min = 1, .max = MFL_WIDTH_MAX},
         {.key = "freeze",
                 .kind = MFL_YAML_CALL,
                 .offset = offsetof(struct mfl_job, model.freeze),

@@ -91,19 +91,18 @@ static int read_floats(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
         return 0;
 }
 
-#define CLASS_WEIGHTS_MAX 65536 /* MFL_CLASSES_MAX (common/data/dataset.h) */
-#define AUXILIARY_MAX 7         /* MFL_AUXILIARY_MAX (kernels/backend.h) */
+#define AUXILIARY_MAX 7 /* MFL_AUXILIARY_MAX (kernels/backend.h) */
 
 static int read_class_weights(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        return read_floats(doc, node, CLASS_WEIGHTS_MAX, false, value, err);
+        return read_floats(doc, node, MFL_WIDTH_MAX, false, value, err);
 }
 
 static int read_pos_weight(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        return read_floats(doc, node, CLASS_WEIGHTS_MAX, true, value, err);
+        return read_floats(doc, node, MFL_WIDTH_MAX, true, value, err);
 }
 
 static int read_auxiliary(

@@ -78,9 +78,9 @@ static int infer_input(struct mfl_layer *layer, struct mfl_error *err)
                         "(channels x height x width) are possible",
                         out->rank);
         for (int i = 0; i < out->rank; i++) {
-                if (out->dim[i] < 1 || out->dim[i] > MFL_GRAPH_SIZE_MAX)
+                if (out->dim[i] < 1 || out->dim[i] > MFL_WIDTH_MAX)
                         return mfl_fail(err, MFL_INVALID, "the input is %s; each dimension must be 1 to %d",
-                                mfl_shape_text(out, text, sizeof text), MFL_GRAPH_SIZE_MAX);
+                                mfl_shape_text(out, text, sizeof text), MFL_WIDTH_MAX);
         }
         return 0;
 }
@@ -367,9 +367,8 @@ static int build(const char *name, const struct mfl_layer *layers, int n_layers,
                 return mfl_fail(err, MFL_INVALID,
                         "a model of %d layers (the input included); 2 to %d are possible", n_layers,
                         MFL_LAYERS_MAX);
-        if (classes < 0 || classes > MFL_GRAPH_SIZE_MAX)
-                return mfl_fail(
-                        err, MFL_INVALID, "%d classes; 1 to %d are possible", classes, MFL_GRAPH_SIZE_MAX);
+        if (classes < 0 || classes > MFL_WIDTH_MAX)
+                return mfl_fail(err, MFL_INVALID, "%d classes; 1 to %d are possible", classes, MFL_WIDTH_MAX);
         struct mfl_graph *graph = mfl_calloc(1, sizeof *graph);
         if (!graph)
                 return mfl_fail_memory(err, sizeof *graph, "a graph");

@@ -22,6 +22,9 @@
 #define MFL_SHAPE_RANK_MAX 4
 #define MFL_LAYERS_MAX 4096
 #define MFL_LAYERS_OLD 1024 /* before protocol 5 */
+#define MFL_WIDTH_MAX                                                                                        \
+        (1 << 20) /* features, channels, classes, targets, tokens of a vocabulary, sizes of the input */
+#define MFL_WIDTH_OLD 65536 /* before protocol 8 */
 #define MFL_NAME_BYTES 64
 #define MFL_TAGS_BYTES 256                 /* a daemon's tags: "gpu=h100,region=eu" */
 #define MFL_PARAMS_MAX ((uint64_t)1 << 34) /* elements */
@@ -223,7 +226,8 @@ struct mfl_graph {
 
 /* Builds a graph from layer descriptions (inferred fields ignored; layers[0] is MFL_OP_INPUT, its `out` the
  * input shape; zero stride or dilation means 1, empty names are generated, "conv1"), inferring every shape.
- * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, kernel and sizes at most 65536. The last layer's
+ * Limits: MFL_LAYERS_MAX layers, MFL_PARAMS_MAX parameters, widths of at most MFL_WIDTH_MAX, kernels and other
+ * sizes of at most 65536. The last layer's
  * output must be {classes} or {T, classes}, or an image {classes, H, W} of logits for each pixel, which the graph turns
  * into {H * W, classes} by a reshape and a transposition at its end; classes = 0 lifts this, for conformance tests of single
  * operators. Each layer but the last is read by at least one other; two inputs of a layer are different

@@ -259,9 +259,9 @@ static int infer_embedding(struct mfl_layer *layer, const struct mfl_shape *in, 
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (embedding): reads tokens, so the model's input must have one dimension",
                         layer->name);
-        if (layer->vocabulary < 1 || layer->vocabulary > MFL_GRAPH_SIZE_MAX)
+        if (layer->vocabulary < 1 || layer->vocabulary > MFL_WIDTH_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (embedding): vocabulary %d is outside 1 to %d",
-                        layer->name, layer->vocabulary, MFL_GRAPH_SIZE_MAX);
+                        layer->name, layer->vocabulary, MFL_WIDTH_MAX);
         if (layer->has_padding && (layer->padding_idx < 0 || layer->padding_idx >= layer->vocabulary))
                 return mfl_fail(err, MFL_INVALID,
                         "layer %s (embedding): padding_idx %d is outside the vocabulary, 0 to %d",

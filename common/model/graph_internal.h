@@ -5,7 +5,7 @@
 
 #include "common/model/graph.h"
 
-#define MFL_GRAPH_SIZE_MAX 65536 /* of kernels, channels, features, vocabularies, classes */
+#define MFL_GRAPH_SIZE_MAX 65536 /* of windows and sizes of maps; widths: MFL_WIDTH_MAX */
 
 /* The product, or UINT64_MAX when it does not fit. */
 static inline uint64_t mfl_graph_multiply(uint64_t a, uint64_t b)

@@ -96,9 +96,9 @@ int mfl_op_inputs(enum mfl_op op)
 
 int mfl_graph_check_outputs(const struct mfl_layer *layer, const char *what, struct mfl_error *err)
 {
-        if (layer->out_channels < 1 || layer->out_channels > MFL_GRAPH_SIZE_MAX)
+        if (layer->out_channels < 1 || layer->out_channels > MFL_WIDTH_MAX)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): %s %d is outside 1 to %d", layer->name,
-                        mfl_layer_kind(layer), what, layer->out_channels, MFL_GRAPH_SIZE_MAX);
+                        mfl_layer_kind(layer), what, layer->out_channels, MFL_WIDTH_MAX);
         if (layer->init > MFL_INIT_GPT2)
                 return mfl_fail(err, MFL_INVALID, "layer %s (%s): there is no initialisation number %u",
                         layer->name, mfl_op_name(layer->op), (unsigned)layer->init);

@@ -5,7 +5,7 @@
  *   UNARY_BODY        how bodies are declared: static inline and the like
  *   UNARY_NAME(body)  how they are called there
  *   UNARY_C(number)   a constant of the type
- *   UNARY_EXP, _EXPM1, _LOG, _LOG1P_OF_EXP, _TANH, _ERF, _ABS, _SQRT, _POW, _SIN, _COS, _FLOOR, _RINT
+ *   UNARY_EXP, _EXPM1, _LOG, _LOG1P_OF_EXP, _TANH, _ERF, _ABS, _SQRT, _POW, _SIN, _COS, _ATAN, _FMOD, _FLOOR, _RINT
  *                     its functions; LOG1P_OF_EXP(x) = log(1 + exp(x)) for x <= 0
  *   UNARY_GATE(v, x)  v / (1 + exp(-x)); v is evaluated once
  *
@@ -54,6 +54,7 @@ UNARY_BODY UNARY_REAL UNARY_NAME(relu6_grad)(UNARY_REAL y, UNARY_REAL dy)
         return y > UNARY_C(0.0) && y < UNARY_C(6.0) ? dy : UNARY_C(0.0);
 }
 
+#define UNARY_LN_2 UNARY_C(0.69314718055994530942)
 #define UNARY_SQRT_HALF UNARY_C(0.70710678118654752440)
 #define UNARY_SQRT_2_OVER_PI UNARY_C(0.79788456080286535588)
 #define UNARY_1_OVER_SQRT_2PI UNARY_C(0.39894228040143267794)
@@ -425,6 +426,130 @@ UNARY_BODY UNARY_REAL UNARY_NAME(detach_grad)(UNARY_REAL x, UNARY_REAL dy)
         return UNARY_C(0.0);
 }
 
+UNARY_BODY UNARY_REAL UNARY_NAME(tan)(UNARY_REAL x)
+{
+        return UNARY_SIN(x) / UNARY_COS(x);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(tan_grad)(UNARY_REAL y, UNARY_REAL dy)
+{
+        return dy * (UNARY_C(1.0) + y * y);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(atan)(UNARY_REAL x)
+{
+        return UNARY_ATAN(x);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(atan_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy / (UNARY_C(1.0) + x * x);
+}
+
+/* Half the angle: the sum below has no cancellation. */
+UNARY_BODY UNARY_REAL UNARY_NAME(asin)(UNARY_REAL x)
+{
+        UNARY_REAL cosine = UNARY_SQRT((UNARY_C(1.0) - x) * (UNARY_C(1.0) + x));
+        return UNARY_C(2.0) * UNARY_ATAN(x / (UNARY_C(1.0) + cosine));
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(asin_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy / UNARY_SQRT((UNARY_C(1.0) - x) * (UNARY_C(1.0) + x));
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(acos)(UNARY_REAL x)
+{
+        return UNARY_C(2.0) * UNARY_ATAN(UNARY_SQRT((UNARY_C(1.0) - x) / (UNARY_C(1.0) + x)));
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(acos_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return -UNARY_NAME(asin_grad)(x, dy);
+}
+
+/* (e^x - e^-x) / 2 of u = e^|x| - 1. Where e^|x| has no number, neither has sinh. */
+UNARY_BODY UNARY_REAL UNARY_NAME(sinh)(UNARY_REAL x)
+{
+        UNARY_REAL u = UNARY_EXPM1(UNARY_ABS(x));
+        UNARY_REAL y = UNARY_C(0.5) * (u + (u > UNARY_C(1e30) ? UNARY_C(1.0) : u / (u + UNARY_C(1.0))));
+        return x < UNARY_C(0.0) ? -y : y;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(cosh)(UNARY_REAL x)
+{
+        UNARY_REAL e = UNARY_EXP(UNARY_ABS(x));
+        return UNARY_C(0.5) * (e + UNARY_C(1.0) / e);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(sinh_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy * UNARY_NAME(cosh)(x);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(cosh_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy * UNARY_NAME(sinh)(x);
+}
+
+/* log(1 + u), u > -1, of a logarithm that is exact near 1: the rounding of 1 + u falls out of u / (w - 1) (Kahan). */
+UNARY_BODY UNARY_REAL UNARY_NAME(log1p)(UNARY_REAL u)
+{
+        UNARY_REAL w = UNARY_C(1.0) + u, d = w - UNARY_C(1.0);
+        return d == UNARY_C(0.0) || u > UNARY_C(1e30) ? (d == UNARY_C(0.0) ? u : UNARY_LOG(u))
+                                                      : UNARY_LOG(w) * (u / d);
+}
+
+/* Beyond 1e15 the root is |x| to the last bit, and x^2 may have no number. */
+UNARY_BODY UNARY_REAL UNARY_NAME(asinh)(UNARY_REAL x)
+{
+        UNARY_REAL a = UNARY_ABS(x), s = a < UNARY_C(1e15) ? a * a : UNARY_C(0.0);
+        UNARY_REAL y = a < UNARY_C(1e15)
+                               ? UNARY_NAME(log1p)(a + s / (UNARY_C(1.0) + UNARY_SQRT(s + UNARY_C(1.0))))
+                               : UNARY_LOG(a) + UNARY_LN_2;
+        return x < UNARY_C(0.0) ? -y : y;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(asinh_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy / UNARY_SQRT(x * x + UNARY_C(1.0));
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(acosh)(UNARY_REAL x)
+{
+        UNARY_REAL t = x - UNARY_C(1.0);
+        return x < UNARY_C(1e15) ? UNARY_NAME(log1p)(t + UNARY_SQRT(t * (t + UNARY_C(2.0))))
+                                 : UNARY_LOG(x) + UNARY_LN_2;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(acosh_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy / UNARY_SQRT((x - UNARY_C(1.0)) * (x + UNARY_C(1.0)));
+}
+
+/* Odd, so that small numbers on either side of 0 have equal errors. */
+UNARY_BODY UNARY_REAL UNARY_NAME(atanh)(UNARY_REAL x)
+{
+        UNARY_REAL a = UNARY_ABS(x);
+        UNARY_REAL y = UNARY_C(0.5) * UNARY_NAME(log1p)(UNARY_C(2.0) * a / (UNARY_C(1.0) - a));
+        return x < UNARY_C(0.0) ? -y : y;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(atanh_grad)(UNARY_REAL x, UNARY_REAL dy)
+{
+        return dy / ((UNARY_C(1.0) - x) * (UNARY_C(1.0) + x));
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(fmod)(UNARY_REAL x, UNARY_REAL divisor)
+{
+        return UNARY_FMOD(x, divisor);
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(fmod_grad)(UNARY_REAL y, UNARY_REAL dy, UNARY_REAL divisor)
+{
+        return dy;
+}
+
 #undef UNARY_REAL
 #undef UNARY_BODY
 #undef UNARY_NAME
@@ -440,10 +565,13 @@ UNARY_BODY UNARY_REAL UNARY_NAME(detach_grad)(UNARY_REAL x, UNARY_REAL dy)
 #undef UNARY_POW
 #undef UNARY_SIN
 #undef UNARY_COS
+#undef UNARY_ATAN
+#undef UNARY_FMOD
 #undef UNARY_FLOOR
 #undef UNARY_RINT
 #undef UNARY_GATE
 #undef UNARY_SQRT_HALF
+#undef UNARY_LN_2
 #undef UNARY_SQRT_2_OVER_PI
 #undef UNARY_1_OVER_SQRT_2PI
 #undef UNARY_SELU_SCALE

@@ -20,6 +20,8 @@
 #define UNARY_POW pow
 #define UNARY_SIN sin
 #define UNARY_COS cos
+#define UNARY_ATAN atan
+#define UNARY_FMOD fmod
 #define UNARY_FLOOR floor
 #define UNARY_RINT rint
 #define UNARY_GATE(v, x) ((v) / (1.0 + exp(-(x))))

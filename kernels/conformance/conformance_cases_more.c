@@ -172,6 +172,7 @@ const struct conf_case mfl_conf_more_cases[] = {
         {"embedding", SIZE(7), {EMBED(5, 9)}},
         {"embedding of one token", SIZE(1), {EMBED(1, 1)}, .batch = 3},
         {"embedding wide", SIZE(5), {EMBED(100, 33)}, .batch = 3},
+        {"embedding of 70000 tokens", SIZE(6), {EMBED(70000, 2)}, .batch = 3},
         {"embedding frozen", SIZE(5),
                 {{.op = MFL_OP_EMBEDDING, .vocabulary = 11, .out_channels = 6, .frozen = true}, DENSE(4)},
                 .batch = 3},

@@ -10,7 +10,7 @@
 #define CONF_BATCH 7
 #define CONF_PARTS 3 /* batches of a step, at most */
 #define CONF_GROUPS 7
-#define CONF_CLASSES_MAX 1100
+#define CONF_CLASSES_MAX 70000
 #define CONF_TALLIED 24 /* classes whose predictions are counted, at most */
 #define CONF_TALLY (CONF_TALLIED * CONF_TALLIED)
 

@@ -66,6 +66,11 @@ static const struct mfl_layer wider_layers[] = {{.op = MFL_OP_INPUT, .input = -1
         {.op = MFL_OP_DENSE, .input = 0, .out_channels = 13, .bias = true}, {.op = MFL_OP_TANH, .input = 1},
         {.op = MFL_OP_DENSE, .input = 2, .out_channels = 1100, .bias = true}};
 
+/* Tokens and classes that 16 bits don't number, as Llama 3 and Qwen2 have them. */
+static const struct mfl_layer numerous_layers[] = {{.op = MFL_OP_INPUT, .input = -1},
+        {.op = MFL_OP_EMBEDDING, .input = 0, .vocabulary = 70000, .out_channels = 3},
+        {.op = MFL_OP_DENSE, .input = 1, .out_channels = 70000}};
+
 /* One part frozen, one part adapted. */
 static const struct mfl_layer lora_layers[] = {{.op = MFL_OP_INPUT, .input = -1},
         {.op = MFL_OP_DENSE, .input = 0, .out_channels = 15, .bias = true, .lora_rank = 3, .lora_alpha = 6},
@@ -272,6 +277,8 @@ const struct conf_train_case mfl_conf_train_cases[] = {
                 .loss = {.kind = MFL_LOSS_FOCAL, .parameter = 2}},
         {"very many classes focal weighted", NULL, {1, {20}}, 1100, {.lr = 0.1f}, LAYERS(wider_layers),
                 .loss = {.kind = MFL_LOSS_FOCAL, .parameter = 1.5f}, .weighted = true},
+        {"70000 tokens", NULL, {1, {2}}, 70000, {.lr = 0.1f}, LAYERS(numerous_layers), .positions = 2,
+                .vocabulary = 70000},
         {"several positions", NULL, {2, {5, 8}}, 6, {.lr = 0.1f}, LAYERS(tanh_layers), .positions = 5},
         {"lora and frozen", NULL, {1, {20}}, 6, {.lr = 0.2f, .momentum = 0.9f, .weight_decay = 0.1f},
                 LAYERS(lora_layers)},

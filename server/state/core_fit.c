@@ -86,6 +86,29 @@ static const char *changed_by(const struct mfl_job *spec)
         return spec->data.normalise.kind != MFL_NORMALISE_SITE ? "data.normalise" : NULL;
 }
 
+/* What the model alone demands. */
+static struct core_demand demand_of_model(const struct core_job *job)
+{
+        struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
+        for (int i = 0; i < job->spec->model.n_layers; i++) {
+                const struct mfl_layer *layer = &job->spec->model.layers[i];
+                const struct mfl_op_info *op = mfl_op_info(layer->op);
+                if (op->since > demand.version)
+                        demand = (struct core_demand){op->since, mfl_layer_kind(layer), " layers"};
+                if (layer->has_padding && MFL_PROTOCOL_FUNCTIONS > demand.version)
+                        demand = (struct core_demand){
+                                MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};
+                if (MFL_MAX(layer->vocabulary, layer->out_channels) > MFL_WIDTH_OLD &&
+                        MFL_PROTOCOL_WIDTHS > demand.version)
+                        demand = (struct core_demand){MFL_PROTOCOL_WIDTHS, "layers wider than 65536", ""};
+                if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
+                        demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
+        }
+        if (job->spec->model.n_layers > MFL_LAYERS_OLD && MFL_PROTOCOL_FUNCTIONS > demand.version)
+                demand = (struct core_demand){MFL_PROTOCOL_FUNCTIONS, "more than 1024 layers", ""};
+        return demand.version > 1 ? demand : (struct core_demand){0, "", ""};
+}
+
 /* The latest version comes first. */
 struct core_demand mfl_core_fit_demand(const struct core_job *job)
 {
@@ -141,21 +164,7 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.zero", ""};
         if (job->spec->parallel.grain)
                 return (struct core_demand){MFL_PROTOCOL_PARALLEL, "parallel", ""};
-        struct core_demand demand = {job->n_frozen ? MFL_PROTOCOL_FROZEN : 1, "frozen params", ""};
-        for (int i = 0; i < job->spec->model.n_layers; i++) {
-                const struct mfl_layer *layer = &job->spec->model.layers[i];
-                const struct mfl_op_info *op = mfl_op_info(layer->op);
-                if (op->since > demand.version)
-                        demand = (struct core_demand){op->since, mfl_layer_kind(layer), " layers"};
-                if (layer->has_padding && MFL_PROTOCOL_FUNCTIONS > demand.version)
-                        demand = (struct core_demand){
-                                MFL_PROTOCOL_FUNCTIONS, "embeddings with padding_idx", ""};
-                if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
-                        demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
-        }
-        if (job->spec->model.n_layers > MFL_LAYERS_OLD && MFL_PROTOCOL_FUNCTIONS > demand.version)
-                demand = (struct core_demand){MFL_PROTOCOL_FUNCTIONS, "more than 1024 layers", ""};
-        return demand.version > 1 ? demand : (struct core_demand){0, "", ""};
+        return demand_of_model(job);
 }
 
 bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job)

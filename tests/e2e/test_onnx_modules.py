@@ -1008,9 +1008,32 @@ class WeightsOfBoth(Base):
         return self.fc((w @ x).mean(1))
 
 
+@of((6,))
+class Angles(WithP):
+    """Trigonometry of values and of a parameter, and what is left after divisions."""
+
+    def mid(self, x):
+        y = torch.tanh(x) * 0.9
+        angles = torch.atan(2 * x) + torch.asin(y) * torch.acos(y) + torch.tan(y) * torch.atan(self.p)
+        return torch.tanh(angles + torch.fmod(3 * x, 0.7) - torch.fmod(x, -0.3) + torch.remainder(x, 0.41))
+
+
+@of((6,))
+class PlacedParameters(WithP):
+    """A parameter, and one number, where a constant mask is."""
+
+    def build(self):
+        super().build()
+        self.s = nn.Parameter(torch.tensor(0.4))
+        self.register_buffer("mask", torch.tensor([True, False, True, True, False]))
+
+    def mid(self, x):
+        return torch.where(self.mask, x, self.p) * torch.where(self.mask, self.s, x)
+
+
 # Functions between two dense layers that mfl does not have, and what it says instead.
 FUNCTIONS = {
-    "Atan": (torch.atan, "tanh and softsign"), "Powers": (lambda x: x ** torch.arange(1.0, 7), "torch.stack"),
+    "Powers": (lambda x: x ** torch.arange(1.0, 7), "torch.stack"),
     "Sampled": (lambda x: F.grid_sample(x.view(-1, 1, 2, 3), x.view(-1, 1, 3, 2), align_corners=True).flatten(1).repeat(1, 2), "nn.Upsample"),
 }
 

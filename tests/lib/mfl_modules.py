@@ -178,16 +178,42 @@ class Padded(nn.Module):
         return self.fc(torch.tanh(self.embed(x)))
 
 
-class Partial(nn.Module):
-    """A norm with a frozen scale and a shift that is trained."""
+class HalfNorms(nn.Module):
+    """Norms whose scale is trained and whose shift is not, or the other way round."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.conv, self.group, self.image = nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.BatchNorm2d(4)
+        self.a, self.layer, self.row, self.fc = nn.Linear(4, 6), nn.LayerNorm(6), nn.BatchNorm1d(6), nn.Linear(6, 4)
+        for norm in (self.group, self.image, self.layer, self.row):
+            for name, parameter in norm.named_parameters():
+                nn.init.uniform_(parameter, 0.5, 1.5)
+                parameter.requires_grad_(name != frozen)
+
+    def forward(self, x):
+        x = torch.tanh(self.image(torch.tanh(self.group(self.conv(x))))).mean((2, 3))
+        return self.fc(torch.tanh(self.row(torch.tanh(self.layer(self.a(x))))))
+
+
+def partial():
+    net = nn.Sequential(nn.LSTM(6, 5, batch_first=True))
+    net[0].weight_ih_l0.requires_grad_(False)
+    return net
+
+
+class Angles(nn.Module):
+    """Inverses, hyperbolic functions, remainders, of values and of a parameter."""
 
     def __init__(self):
         super().__init__()
-        self.fc, self.norm = nn.Linear(8, 4), nn.BatchNorm1d(4)
-        self.norm.weight.requires_grad_(False)
+        self.a, self.fc, self.p = nn.Linear(8, 6), nn.Linear(6, 4), nn.Parameter(torch.linspace(-0.7, 0.8, 6))
 
     def forward(self, x):
-        return self.norm(self.fc(x))
+        x = self.a(x)
+        y = torch.tanh(x) * 0.9
+        angles = torch.atan(x) + torch.asin(y) - torch.acos(y) * 0.3 + torch.tan(y)
+        curves = torch.sinh(x) + torch.cosh(x) * 0.4 + torch.asinh(3 * x) + torch.acosh(x * x + 1.3) + torch.atanh(y) + torch.xlogy(x, x * x + 0.5)
+        return self.fc(torch.tanh(angles * torch.asin(self.p) + curves * torch.sinh(self.p) + torch.fmod(x, 0.37) + torch.remainder(x, 0.41)))
 
 
 class Siamese(nn.Module):
@@ -760,6 +786,19 @@ class Written(nn.Module):
         return self.fc(torch.lerp(y, x, 0.3) + torch.cat([torch.diff(x, dim=1), torch.hstack([x[:, :1]])], 1))
 
 
+class Directions(nn.Module):
+    """The angle of a point, and the experts that are chosen: the others' scores are minus infinity."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.gate = nn.Linear(8, 4), nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        scores, places = self.gate(x).topk(2, -1)
+        weights = torch.full((len(x), 4), -math.inf).scatter(-1, places, scores).softmax(-1)
+        return torch.atan2(self.a(x), self.b(x)) * weights
+
+
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
@@ -786,14 +825,16 @@ PROVED = {
     "experts": (Experts, VECTOR), "last-word": (LastWord, tokens()),
     "log-softmax": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LogSoftmax(1)), VECTOR),
     "pooled": (Pooled, torch.zeros(1, 3, 10, 11)), "placed": (Placed, VECTOR),
-    "frames": (Frames, torch.zeros(1, 3, 3, 9, 11)), "biases": (Biases, IMAGE), "written": (Written, VECTOR),
+    "frames": (Frames, torch.zeros(1, 3, 3, 9, 11)), "biases": (Biases, IMAGE), "angles": (Angles, VECTOR),
+    "half-norms-scale": (lambda: HalfNorms("weight"), torch.zeros(2, 3, 10, 10)), "half-norms-shift": (lambda: HalfNorms("bias"), torch.zeros(2, 3, 10, 10)),
+    "written": (Written, VECTOR),
     "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"codebook": (Codebook, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
+    PROVED.update({"codebook": (Codebook, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
-    "partial": (Partial, VECTOR, "norm.bias is trained, but norm.weight is not"),
+    "partial": (partial, torch.zeros(1, 4, 6), "is trained, but 0.weight_ih_l0 is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
 }

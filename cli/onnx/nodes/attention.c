@@ -160,16 +160,27 @@ static int choose(struct onnx *o, const struct onnx_shape *shape, const struct o
         return mfl_onnx_lift(o, v, ret_view);
 }
 
+/* A parameter where the condition says so, else 0. */
+static int place_param(struct onnx *o, const struct onnx_value *mask, const struct onnx_tensor *param,
+        bool kept_if_true, struct onnx_value **ret_view)
+{
+        struct onnx_value *own, *where;
+        int r = mfl_onnx_lift_tensor(o, param, &param->shape, &own);
+        if (r || (r = choose(o, &mask->shape, mask, !kept_if_true, NULL, &where)))
+                return r;
+        return mfl_onnx_combine(o, MFL_OP_MULTIPLY, where, own, ret_view);
+}
+
 /* A constant where the condition says so: the value times 1 or 0, and the constant added. */
 static int replace(struct onnx *o, const struct onnx_value *mask, struct onnx_value *v,
         const struct onnx_tensor *constant, bool kept_if_true)
 {
         struct onnx_shape whole;
         struct onnx_value *kept, *added, *made;
-        int r = constant->param ? mfl_onnx_fail(o, "puts a parameter where a mask is; add it instead")
-                                : mfl_onnx_broadcast(o, &mask->shape, &constant->shape, &whole);
+        int r = mfl_onnx_broadcast(o, &mask->shape, &constant->shape, &whole);
         if (r || (r = choose(o, &mask->shape, mask, kept_if_true, NULL, &kept)) ||
-                (r = choose(o, &whole, mask, kept_if_true, constant, &added)) ||
+                (r = constant->param ? place_param(o, mask, constant, kept_if_true, &added)
+                                     : choose(o, &whole, mask, kept_if_true, constant, &added)) ||
                 (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, v, kept, &made)) ||
                 (r = mfl_onnx_combine(o, MFL_OP_ADD, made, added, &made)))
                 return r;

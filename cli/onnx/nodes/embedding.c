@@ -53,9 +53,9 @@ int mfl_onnx_embedding(struct onnx *o)
                                         "positions}, or neighbouring columns "
                                         "of an input of {batch, features}");
         int64_t n = table->shape.dim[0], features = table->shape.dim[1];
-        if (n < 1 || n > 65536 || features < 1 || features > 65536)
-                return mfl_onnx_fail(o, "the embedding is %lld x %lld; the limit is 65536 each", (long long)n,
-                        (long long)features);
+        if (n < 1 || n > MFL_WIDTH_MAX || features < 1 || features > MFL_WIDTH_MAX)
+                return mfl_onnx_fail(o, "the embedding is %lld x %lld; the limit is %d each", (long long)n,
+                        (long long)features, MFL_WIDTH_MAX);
         struct mfl_layer l = {.op = MFL_OP_EMBEDDING,
                 .input = from,
                 .vocabulary = (int)n,

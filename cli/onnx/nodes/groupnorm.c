@@ -105,8 +105,25 @@ static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
         if (scale->tensor->count != x->shape.dim[1])
                 return mfl_onnx_fail(o, "scales groups, not channels, as opsets before 21 do; export with "
                                         "opset_version=17 or 21");
-        r = mfl_onnx_make_scaled_groups(o, &whole, scale->tensor, shift->tensor, &made);
+        bool apart = mfl_onnx_scale_is_apart(o);
+        r = mfl_onnx_make_scaled_groups(
+                o, &whole, apart ? NULL : scale->tensor, apart ? NULL : shift->tensor, &made);
+        if (!r && apart)
+                r = mfl_onnx_scale_channels(o, &made);
         return r ? r : mfl_onnx_output(o, 0, made);
+}
+
+/* The scale and the shift are layers of their own, of which one is trained. */
+static int scale_apart(
+        struct onnx *o, const struct onnx_value *x, struct onnx_value *shift, struct onnx_value **ret_view)
+{
+        struct onnx_value *scale, *made;
+        int r = mfl_onnx_make_scaled_groups(o, x, NULL, NULL, &made);
+        if (r || (r = mfl_onnx_lift_tensor(o, x->weight, &shift->shape, &scale)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, made, scale, &made)) ||
+                (r = mfl_onnx_lift(o, shift, &shift)))
+                return r;
+        return mfl_onnx_combine(o, MFL_OP_ADD, made, shift, ret_view);
 }
 
 int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken)
@@ -120,13 +137,16 @@ int mfl_onnx_groupnorm_step(struct onnx *o, bool *ret_taken)
                 return convert(o, a, a->shape.rank > 1 ? a->shape.dim[1] : 0);
         if (!a->tensor && !strcmp(op, "GroupNormalization"))
                 return convert(o, a, mfl_onnx_int(o, "num_groups", 0));
-        const struct onnx_value *x = a->tensor ? b : a, *constant = a->tensor ? a : b;
+        const struct onnx_value *x = a->tensor ? b : a;
+        struct onnx_value *constant = a->tensor ? a : b;
         bool fits = !x->tensor && is_per_channel(x, constant);
         if (fits && x->pending == ONNX_GROUPS && !strcmp(op, "Mul") && shift_follows(o, x))
                 return pend(o, x, ONNX_SCALED_GROUPS, &x->shape, constant->tensor);
         if (fits && x->pending == ONNX_SCALED_GROUPS && !strcmp(op, "Add")) {
                 struct onnx_value *made;
-                int r = mfl_onnx_make_scaled_groups(o, x, x->weight, constant->tensor, &made);
+                bool apart = mfl_onnx_bias_is_apart(o, constant->tensor, x->weight);
+                int r = apart ? scale_apart(o, x, constant, &made)
+                              : mfl_onnx_make_scaled_groups(o, x, x->weight, constant->tensor, &made);
                 return r ? r : mfl_onnx_output(o, 0, made);
         }
         *ret_taken = false;

@@ -203,8 +203,8 @@ int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken)
 
 /* ---- batch norm of rows ---- */
 
-int mfl_onnx_norm_of_rows(
-        struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t, struct onnx_value *x)
+int mfl_onnx_norm_of_rows(struct onnx *o, struct mfl_layer *l, const struct onnx_tensor *const *t,
+        struct onnx_value *x, struct onnx_value **ret_view)
 {
         int64_t rows = x->shape.dim[0], features = x->shape.dim[1];
         struct onnx_shape turned = {3, {1, features, rows}};
@@ -225,5 +225,6 @@ int mfl_onnx_norm_of_rows(
                 (r = mfl_onnx_layer_value(o, layer, &turned, &v)) ||
                 (r = mfl_onnx_view(o, v, &x->shape, back, &v)))
                 return r;
-        return mfl_onnx_output(o, 0, v);
+        *ret_view = v;
+        return 0;
 }

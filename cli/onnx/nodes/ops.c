@@ -179,7 +179,7 @@ static int convert_conv(struct onnx *o)
         if (r)
                 return r;
         int64_t outputs = transposed ? t[0]->shape.dim[1] * groups : t[0]->shape.dim[0];
-        if (groups < 1 || groups > 65536 || outputs < 1 || outputs > 65536 ||
+        if (groups < 1 || groups > 65536 || outputs < 1 || outputs > MFL_WIDTH_MAX ||
                 (spatial(o) == 2 && l.kernel[0] != t[0]->shape.dim[2]) ||
                 l.kernel[1] != t[0]->shape.dim[1 + spatial(o)])
                 return mfl_onnx_fail(o, "weights, group and kernel_shape don't match");
@@ -242,20 +242,68 @@ static int convert_global_pool(struct onnx *o)
         return add_image(o, &l, NULL);
 }
 
+/* A scale or shift that is no tensor of the norm. */
+static int scale_norm(struct onnx *o, size_t i, enum mfl_op op, bool of_channels, struct onnx_value **v)
+{
+        struct onnx_value *given = mfl_onnx_input(o, i), *view;
+        struct onnx_shape channels = {(*v)->shape.rank, {1, (*v)->shape.dim[1], 1, 1, 1}};
+        int r = 0;
+        if (!given)
+                return 0;
+        if (given->tensor)
+                r = mfl_onnx_lift(o, given, &given);
+        if (!r)
+                r = mfl_onnx_resolve(o, given, &view);
+        if (!r && of_channels)
+                r = mfl_onnx_view(o, view, &channels, NULL, &view);
+        return r ? r : mfl_onnx_combine(o, op, *v, view, v);
+}
+
+int mfl_onnx_scale_channels(struct onnx *o, struct onnx_value **v)
+{
+        int r = scale_norm(o, 1, MFL_OP_MULTIPLY, true, v);
+        return r ? r : scale_norm(o, 2, MFL_OP_ADD, true, v);
+}
+
+bool mfl_onnx_scale_is_apart(const struct onnx *o)
+{
+        const struct onnx_value *scale = mfl_onnx_input(o, 1), *shift = mfl_onnx_input(o, 2);
+        return scale && scale->tensor && shift && shift->tensor &&
+               mfl_onnx_bias_is_apart(o, shift->tensor, scale->tensor);
+}
+
+/* "n.statistics" of "n.running_mean". */
+static void name_statistics(struct onnx *o, const struct onnx_tensor *mean, struct mfl_layer *l)
+{
+        struct onnx_tensor named = *mean;
+        char origin[MFL_NAME_BYTES * 2];
+        const char *end = mean->origin ? strstr(mean->origin, ".running_mean") : NULL;
+        if (!end || end - mean->origin >= MFL_NAME_BYTES)
+                return;
+        mfl_snprintf(origin, sizeof origin, "%.*s.statistics", (int)(end - mean->origin), mean->origin);
+        named.origin = origin;
+        mfl_onnx_name(o, l, &named, "");
+}
+
 static int convert_batchnorm(struct onnx *o)
 {
         struct mfl_layer l = {.op = MFL_OP_BATCHNORM,
                 .eps = mfl_onnx_float(o, "epsilon", 1e-5f),
                 .momentum = 1 - mfl_onnx_float(o, "momentum", 0.9f)};
         const struct onnx_tensor *t[ONNX_TENSORS_PER_LAYER] = {NULL};
-        struct onnx_value *x = mfl_onnx_input(o, 0);
+        struct onnx_value *x = mfl_onnx_input(o, 0), *v;
         static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
-        int r = 0;
+        bool apart = mfl_onnx_scale_is_apart(o);
+        int layer, r = 0;
         for (int i = 0; !r && i < 4; i++) {
                 r = mfl_onnx_weight_of(o, (size_t)i + 1, 1, &t[i]);
-                if (!r)
+                if (!r && !apart)
                         mfl_onnx_name(o, &l, t[i], names[i]);
         }
+        if (!r && apart) /* "n.weight" is the layer that scales */
+                name_statistics(o, t[2], &l);
+        for (int i = 0; !r && apart && i < 2; i++)
+                r = mfl_onnx_ones(o, t[2]->count, i ? 0 : 1, &t[i]);
         if (r)
                 return r;
         /* 1 - 0.9 in floats is not 0.1. */
@@ -268,26 +316,16 @@ static int convert_batchnorm(struct onnx *o)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], x->shape.dim[2], x->shape.dim[3]}};
         else if (x->shape.rank == 3 && x->shape.dim[0] == 1)
                 l.out = (struct mfl_shape){3, {x->shape.dim[1], 1, x->shape.dim[2]}};
-        else if (x->shape.rank == 2)
-                return mfl_onnx_norm_of_rows(o, &l, t, x);
-        else
+        else if (x->shape.rank != 2)
                 return mfl_onnx_fail(o, "needs {batch, features}, {batch, channels, positions} or images");
-        r = mfl_onnx_layer_of(o, x, &l.out, &l.input);
-        return r ? r : mfl_onnx_layer_output(o, &l, t, &x->shape);
-}
-
-/* A scale or shift that is no tensor of the norm. */
-static int scale_norm(struct onnx *o, size_t i, enum mfl_op op, struct onnx_value **v)
-{
-        struct onnx_value *given = mfl_onnx_input(o, i), *view;
-        int r = 0;
-        if (!given)
-                return 0;
-        if (given->tensor)
-                r = mfl_onnx_lift(o, given, &given);
-        if (!r)
-                r = mfl_onnx_resolve(o, given, &view);
-        return r ? r : mfl_onnx_combine(o, op, *v, view, v);
+        if (!l.out.rank)
+                r = mfl_onnx_norm_of_rows(o, &l, t, x, &v);
+        else if (!(r = mfl_onnx_layer_of(o, x, &l.out, &l.input)) &&
+                 !(r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)))
+                r = mfl_onnx_layer_value(o, layer, &x->shape, &v);
+        if (!r && apart)
+                r = mfl_onnx_scale_channels(o, &v);
+        return r ? r : mfl_onnx_output(o, 0, v);
 }
 
 static bool is_trained(const struct onnx_value *v)
@@ -310,8 +348,8 @@ static int convert_layernorm(struct onnx *o)
                 return mfl_onnx_fail(o, "is supported over dimensions of a sample, not the batch");
         /* Several dimensions are one, without a scale; the scale and the shift of all its elements follow. */
         bool one = axis == x->shape.rank - 1;
-        bool own =
-                one && scale->tensor && (!shift || (shift->tensor && is_trained(shift) == is_trained(scale)));
+        bool own = one && scale->tensor && !mfl_onnx_scale_is_apart(o) &&
+                   (!shift || (shift->tensor && is_trained(shift) == is_trained(scale)));
         if (own) {
                 r = mfl_onnx_weight_of(o, 1, 1, &t[0]);
                 if (!r && shift)
@@ -339,7 +377,8 @@ static int convert_layernorm(struct onnx *o)
                 (r = mfl_onnx_add_layer(o, &l, t, o->node, &layer)) ||
                 (r = mfl_onnx_layer_value(o, layer, &x->shape, &v)))
                 return r;
-        if (!own && ((r = scale_norm(o, 1, MFL_OP_MULTIPLY, &v)) || (r = scale_norm(o, 2, MFL_OP_ADD, &v))))
+        if (!own && ((r = scale_norm(o, 1, MFL_OP_MULTIPLY, false, &v)) ||
+                            (r = scale_norm(o, 2, MFL_OP_ADD, false, &v))))
                 return r;
         return mfl_onnx_output(o, 0, v);
 }
@@ -426,6 +465,11 @@ static int convert_concat(struct onnx *o)
         bool of_params = shape.rank <= 3;
         for (size_t i = 0; i < node->n_input; i++)
                 of_params = of_params && mfl_onnx_input(o, i) && mfl_onnx_of_params(o, mfl_onnx_input(o, i));
+        if (axis == 0 && batch == shape.rank && !of_params)
+                return mfl_onnx_fail(o,
+                        "joins along the batch, whose samples are trained apart; give what is joined a "
+                        "dimension of its own: torch.stack([...], 1), or for heads view(b, n, heads, "
+                        "d).transpose(1, 2)");
         if (axis < 0 || axis >= shape.rank || (batch == shape.rank && (!of_params || shape.rank > 4)))
                 return mfl_onnx_fail(o,
                         "is not supported along this axis; export the model with a batch of 1 or "

@@ -138,9 +138,9 @@ static int compare_step(struct onnx *o, bool *ret_taken)
                         return 0;
         }
         *ret_taken = true;
-        if (!(token >= 0 && token < 65536 && token == floor(token)))
-                return mfl_onnx_fail(
-                        o, "compares tokens with %g; a token is a whole number from 0 to 65535", token);
+        if (!(token >= 0 && token < MFL_WIDTH_MAX && token == floor(token)))
+                return mfl_onnx_fail(o, "compares tokens with %g; a token is a whole number from 0 to %d",
+                        token, MFL_WIDTH_MAX - 1);
         if ((r = compare(o, first ? a : b, in, (int)token, &v)))
                 return r;
         return give(o, v, holds, !holds);

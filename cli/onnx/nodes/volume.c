@@ -242,8 +242,8 @@ static int convert_conv(struct onnx *o, struct onnx_value *x)
                 return r;
         struct mfl_shape image = {3, {channels * w.in[0], w.in[1], w.in[2]}};
         struct mfl_layer l = {.op = MFL_OP_DENSE, .out_channels = (int)weights->shape.dim[0], .bias = t[1]};
-        if (l.out_channels < 1 || l.out_channels > 65536)
-                return mfl_onnx_fail(o, "has more than 65536 channels");
+        if (l.out_channels < 1 || l.out_channels > MFL_WIDTH_MAX)
+                return mfl_onnx_fail(o, "has more than %d channels", MFL_WIDTH_MAX);
         if ((r = mfl_onnx_layer_of(o, x, &image, &layer)) || (r = take_windows(o, &w, channels, &layer)))
                 return r;
         struct mfl_shape rows = *mfl_onnx_layer_shape(o, layer);

@@ -344,8 +344,8 @@ static int finish(struct onnx *o, struct mfl_onnx_model *model)
         o->node = -1;
         int64_t classes = shape.rank == 3 ? shape.dim[0] : shape.dim[shape.rank - 1];
         model->classes = (int)classes;
-        return classes > 65536 ? mfl_onnx_fail(o, "more than 65536 classes")
-                               : build(o, model->classes, model);
+        return classes > MFL_WIDTH_MAX ? mfl_onnx_fail(o, "more than %d classes", MFL_WIDTH_MAX)
+                                       : build(o, model->classes, model);
 }
 
 static int convert(struct onnx *o, struct mfl_onnx_model *model)

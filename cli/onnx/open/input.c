@@ -15,12 +15,12 @@ static int read_shape(struct onnx *o, const Onnx__ValueInfoProto *info, struct o
                         info->name, dims ? dims->n_dim : 0);
         for (size_t d = 0; d < dims->n_dim; d++) {
                 int64_t size = dims->dim[d]->has_dim_value ? dims->dim[d]->dim_value : 0;
-                if (d && (size < 1 || size > 65536))
+                if (d && (size < 1 || size > MFL_WIDTH_MAX))
                         return mfl_onnx_fail(o,
-                                "input %.60s: dimension %zu must be a number from 1 to 65536 (only the batch "
-                                "may "
-                                "be dynamic)",
-                                info->name, d);
+                                "input %.60s: dimension %zu must be a number from 1 to %d (only the batch "
+                                "may be "
+                                "dynamic)",
+                                info->name, d, MFL_WIDTH_MAX);
                 shape.dim[d] = d ? size : 1;
         }
         shape.rank = (int)dims->n_dim;

@@ -84,10 +84,6 @@ static const struct {
                 "at computed positions is not supported; use a "
                 "constant index, nn.Embedding, or a product with a mask; mfl_export.save writes scatter and "
                 "scatter_add so"},
-        {" Acos Asin Atan ", "is not supported; tanh and softsign have the shape of atan"},
-        {" Acosh Asinh Atanh Sinh Cosh Tan ",
-                "is not supported; sin, cos, exp, log and tanh are, by which mfl_export.save "
-                "writes it: sinh(x) is (exp(x) - exp(-x)) / 2"},
         {" QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearConv QLinearMatMul "
          "ConvInteger MatMulInteger ",
                 "mfl trains floats; export the model before it is quantized"},
@@ -141,7 +137,7 @@ int mfl_onnx_convert_node(struct onnx *o)
                 return r;
         if ((r = mfl_onnx_condition_step(o, &taken)) || taken)
                 return r;
-        if ((r = mfl_onnx_steps_step(o, &taken)) || taken)
+        if ((r = mfl_onnx_named_step(o, &taken)) || taken)
                 return r;
         if ((r = mfl_onnx_computed_step(o, &taken)) || taken)
                 return r;

@@ -120,6 +120,21 @@ INLINE float log_poly(float x)
         return x > 0.0f ? y : x == 0.0f ? -INFINITY : NAN;
 }
 
+/* atan(x) = pi / 4 + atan((x - 1) / (x + 1)) = pi / 2 - atan(1 / x): an odd polynomial up to tan(pi / 8) (Moshier, Cephes). */
+INLINE float atan_poly(float x)
+{
+        float a = fabsf(x);
+        bool far = a > 2.414213562373095f, middle = a > 0.4142135623730950f;
+        float above = far ? -1.0f : middle ? a - 1.0f : a, below = far ? a : middle ? a + 1.0f : 1.0f;
+        float angle = far ? 1.5707963267948966f : middle ? 0.7853981633974483f : 0.0f;
+        float t = above / below, u = t * t;
+        float p = 8.05374449538e-2f;
+        p = p * u - 1.38776856032e-1f;
+        p = p * u + 1.99777106478e-1f;
+        p = p * u - 3.33329491539e-1f;
+        return copysignf(angle + (p * u * t + t), x);
+}
+
 /* log(1 + exp(x)) for x <= 0. */
 INLINE float log1p_of_exp(float x)
 {
@@ -141,6 +156,8 @@ INLINE float log1p_of_exp(float x)
 #define UNARY_POW powf /* this, sine and cosine: the library's */
 #define UNARY_SIN sinf
 #define UNARY_COS cosf
+#define UNARY_ATAN atan_poly
+#define UNARY_FMOD fmodf /* exact */
 #define UNARY_FLOOR floorf
 #define UNARY_RINT rintf
 #define UNARY_GATE(v, x) ((v) / (1.0f + exp_poly(-(x))))

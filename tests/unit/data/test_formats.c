@@ -256,7 +256,7 @@ static void samples_and_labels_are_checked(void **state)
         struct mfl_array one = {.type = MFL_ARRAY_I32, .rank = 1, .dim = {1}, .count = 1};
         assert_int_equal(
                 mfl_array_to_labels(&one, (uint8_t *)&negative, "f", &labels, &n, &err), MFL_INVALID);
-        assert_string_equal(err.text, "f: label -1 of sample 0; labels are 0 to 65535");
+        assert_string_equal(err.text, "f: label -1 of sample 0; labels are 0 to 1048575");
 }
 
 static void cifar_records(void **state)

@@ -322,6 +322,28 @@ static void whole_numbers_become_tokens(void **state)
         mfl_dataset_free(set);
 }
 
+/* Numbers that 16 bits don't hold, of vocabularies such as Llama 3's. */
+static void vocabularies_may_be_large(void **state)
+{
+        static const int64_t x[] = {1, 128255, 65536, 70000, 2, 65535}, y[] = {151935, 65536},
+                             wrong[] = {1, 1048576, 0, 2, 2, 0};
+        put_npy("x.npy", "<i8", "2, 3", x, sizeof x);
+        put_npy("y.npy", "<i8", "2,", y, sizeof y);
+        struct mfl_dataset *set = load("npy", NPY ",vocabulary=128256");
+        assert_true(set->vocabulary == 128256 && set->classes == 151936 && set->train.dtype == MFL_I32);
+        assert_memory_equal(set->train.samples, ((int32_t[]){1, 128255, 65536, 70000, 2, 65535}), 24);
+        assert_memory_equal(set->train.labels, ((int32_t[]){151935, 65536}), 8);
+        mfl_dataset_free(set);
+        set = load("npy", NPY ",vocabulary=auto");
+        assert_true(set->vocabulary == 128256);
+        mfl_dataset_free(set);
+        refuse("npy", NPY ",vocabulary=70000",
+                "token 128255 in training sample 0 is outside the vocabulary of 70000: 0 to 69999");
+        put_npy("x.npy", "<i8", "2, 3", wrong, sizeof wrong);
+        refuse("npy", NPY ",vocabulary=auto",
+                "1048576 in training sample 0 is not a token; tokens are whole numbers from 0 to 1048575");
+}
+
 static void nothing_leaks_without_memory(void **state)
 {
         static const char *const rests[] = {
@@ -355,6 +377,7 @@ int main(void)
                 cmocka_unit_test(a_vocabulary_is_part_of_the_meaning),
                 cmocka_unit_test(text_mistakes_name_the_place),
                 cmocka_unit_test(whole_numbers_become_tokens),
+                cmocka_unit_test(vocabularies_may_be_large),
                 cmocka_unit_test(nothing_leaks_without_memory),
         };
         return cmocka_run_group_tests(tests, set_up, tear_down);

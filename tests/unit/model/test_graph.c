@@ -414,7 +414,7 @@ static void bad_structure_is_refused(void **state)
         RESET;
         assert_refused(l, 1, 4, "a model of 1 layers (the input included); 2 to 4096 are possible");
         assert_refused(l, 4097, 4, "a model of 4097 layers (the input included); 2 to 4096 are possible");
-        assert_refused(l, 3, -1, "-1 classes; 1 to 65536 are possible");
+        assert_refused(l, 3, -1, "-1 classes; 1 to 1048576 are possible");
         assert_refused(l, 3, 5,
                 "layer dense1 (dense): the last layer gives 4; it must give one number for each of the 5 "
                 "classes");
@@ -448,7 +448,7 @@ static void bad_structure_is_refused(void **state)
                 "layer conv1 (conv2d): needs an image (channels x height x width); its input is 1x8");
         RESET;
         l[0].out.dim[1] = 0;
-        assert_refused(l, 3, 4, "the input is 1x0x8; each dimension must be 1 to 65536");
+        assert_refused(l, 3, 4, "the input is 1x0x8; each dimension must be 1 to 1048576");
         l[0].out = (struct mfl_shape){3, {65536, 65536, 65536}};
         assert_refused(l, 3, 4,
                 "layer input (input): its output 65536x65536x65536 is larger than 17179869184 numbers");
@@ -476,10 +476,10 @@ static void bad_layers_are_refused(void **state)
         assert_refused(l, 3, 4, "layer conv1 (conv2d): padding -2x0 is outside 0 to 65536");
         RESET;
         l[1].out_channels = 0;
-        assert_refused(l, 3, 4, "layer conv1 (conv2d): filters 0 is outside 1 to 65536");
+        assert_refused(l, 3, 4, "layer conv1 (conv2d): filters 0 is outside 1 to 1048576");
         l[1].out_channels = 1;
-        l[2].out_channels = 65537;
-        assert_refused(l, 3, 4, "layer dense1 (dense): units 65537 is outside 1 to 65536");
+        l[2].out_channels = 1048577;
+        assert_refused(l, 3, 4, "layer dense1 (dense): units 1048577 is outside 1 to 1048576");
         RESET;
         l[1].init = (enum mfl_init)9;
         assert_refused(l, 3, 4, "layer conv1 (conv2d): there is no initialisation number 9");

@@ -160,7 +160,7 @@ static void keys_that_have_no_effect_are_refused(void **state)
                 "j.yaml:5: training.class_weights[1]: expected a number from 0 to 1000000, got "
                 "'-1'");
         assert_refused(NULL, "{lr: 1, class_weights: 1}",
-                "j.yaml:5: training.class_weights: expected a list of 1 to 65536 numbers");
+                "j.yaml:5: training.class_weights: expected a list of 1 to 1048576 numbers");
         assert_refused(NULL, "{lr: 1, schedule: {over: 3}}",
                 "j.yaml:5: training.schedule.over: is not used by constant; remove it");
         assert_refused(NULL, "{lr: 1, schedule: {kind: cosine, every: 3}}",

@@ -376,6 +376,28 @@ static void test_more_layers_than_before(void **state)
         end(&bed);
 }
 
+/* And models with layers as wide as older daemons don't take. */
+static void test_wider_layers_than_before(void **state)
+{
+        struct mfl_layer layers[] = {
+                {.op = MFL_OP_EMBEDDING, .vocabulary = MFL_WIDTH_OLD + 1, .out_channels = 2},
+                {.op = MFL_OP_DENSE, .out_channels = 2}};
+        struct mfl_data_info data = pets(2, 77, 1);
+        struct bed bed;
+        (void)state;
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.model.layers = layers;
+        bed.spec.model.n_layers = MFL_ARRAY_SIZE(layers);
+        add_job(&bed, NULL, NULL);
+        struct mfl_daemon_info info = info_of(1, &data);
+        info.protocol = MFL_PROTOCOL_WIDTHS - 1;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
+        tick(&bed, 2000);
+        assert_string_equal(bed.reason,
+                "1 daemon offers pets: site-a must be upgraded: layers wider than 65536 need protocol 8");
+        end(&bed);
+}
+
 /* A setting of a later version than that of anything else in the job. */
 static void test_last_cells(void **state)
 {
@@ -828,6 +850,7 @@ int main(void)
                 cmocka_unit_test(test_kept_over_restarts),
                 cmocka_unit_test(test_meaning_comes_later),
                 cmocka_unit_test(test_more_layers_than_before),
+                cmocka_unit_test(test_wider_layers_than_before),
                 cmocka_unit_test(test_last_cells),
                 cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),

@@ -61,12 +61,13 @@ struct op_case {
                 .op = o, .input = a, .input2 = b                                                             \
         }
 
-/* Of unary.def; those that need positive numbers get them from a sigmoid. */
+/* Of unary.def; those that need positive numbers get them from a sigmoid, or numbers above 1. */
 #define PARAM(member, key, otherwise, low, high, open) .member = otherwise
 #define NEEDED(member, key, low, high, example) .member = example
 #define UNARY(symbol, body, stem, reads, n, cost, since, edges, low, high, onnx, ...)                        \
         {"function " #body, IMAGE(3, 4, 5),                                                                  \
-                {{.op = (low) > 0 ? MFL_OP_SIGMOID : MFL_OP_NEG}, {.op = MFL_OP_##symbol, __VA_ARGS__}}},
+                {{.op = (low) > 0 ? MFL_OP_SIGMOID : MFL_OP_NEG},                                            \
+                        {.op = (low) > 1 ? MFL_OP_EXP : MFL_OP_ABS}, {.op = MFL_OP_##symbol, __VA_ARGS__}}},
 
 /* clang-format off: a table */
 static const struct op_case cases[] = {
