@@ -448,8 +448,10 @@ static bool run_seed(struct world *w, uint64_t seed)
         open_world(w, seed);
         for (bool more = true; w->sum < SUMS && more && !w->failure[0]; w->sum++)
                 more = run_sum(w);
-        for (uint32_t i = 0; i < w->n; i++)
+        for (uint32_t i = 0; i < w->n; i++) {
                 mfl_secure_member_free(w->v[i].member);
+                mfl_secure_book_deinit(&w->v[i].book);
+        }
         mfl_leader_free(w->leader);
         mfl_secure_msg_deinit(&w->old);
         return !w->failure[0];
