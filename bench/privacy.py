@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The privacy accountant beside Google's dp-accounting (pip install dp-accounting): privacy.py BUILD_DIR [--rows N] [--seed N]
 
-Random noise, sampling rates, rounds and deltas, every fifth row with two kinds of rounds: epsilon of both, by privacy loss
-distributions in steps of 1e-4. Prints the rows that differ most, and counts those beyond 1e-3 and .1%, those where the own epsilon is
-above the one by Renyi's divergence, and those that took more than a second.
+Random noise, sampling rates, rounds and deltas, every fifth row with two or three kinds of rounds: epsilon of both, by privacy loss
+distributions in steps of 1e-4. Before them come rows that are often cited, and three calibrations. Prints the rows that differ most, and counts
+those beyond 1e-3 and .1%, those where the own epsilon is above the one by Renyi's divergence, and those that took more than a second of
+processor time. Exits with 1 if there is one of either of the first two. tests/e2e/test_accountant.py does the same in the nightly tests.
 """
 import argparse
 import json
@@ -12,7 +13,6 @@ import math
 import os
 import random
 import subprocess
-import time
 
 import dp_accounting
 from dp_accounting.pld import pld_privacy_accountant
@@ -25,18 +25,67 @@ def theirs(parts, delta):
     return accountant.get_epsilon(delta)
 
 
+def answer(build, *words):
+    """What `mfl privacy` says, and the seconds of processor time that it took."""
+    process = subprocess.Popen([os.path.join(build, 'cli', 'mfl'), 'privacy', *words, '--json'], stdout=subprocess.PIPE)
+    text = process.stdout.read()
+    process.stdout.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise ValueError('mfl privacy %s: status %d' % (' '.join(words), process.returncode))
+    return json.loads(text), used.ru_utime + used.ru_stime
+
+
 def ours(build, parts, delta):
     lists = [','.join(repr(p[i]) for p in parts) for i in range(3)]
-    start = time.perf_counter()
-    done = subprocess.run([os.path.join(build, 'cli', 'mfl'), 'privacy', '--sigma', lists[0], '--q', lists[1], '--rounds', lists[2],
-                           '--delta', repr(delta), '--json'], capture_output=True, text=True, check=True)
-    answer = json.loads(done.stdout)
-    return answer['epsilon'], answer['epsilon_rdp'], time.perf_counter() - start
+    got, seconds = answer(build, '--sigma', lists[0], '--q', lists[1], '--rounds', lists[2], '--delta', repr(delta))
+    return got['epsilon'], got['epsilon_rdp'], seconds
+
+
+# (sigma, q, rounds, delta, epsilon of dp-accounting 0.6.0), and (epsilon, q, rounds, delta, sigma).
+CITED = [(1, .01, 1000, 1e-5, 1.828244), (.76, .01, 1000, 1e-6, 4.284302), (.4975, 1e-4, 100, 1e-8, 1.999301), (1, 1, 1, 1e-5, 4.377178),
+         (4, 1, 100, 1e-5, 13.206712), (.8, .1, 100, 1e-5, 10.976378), (1, .1, 100, 1e-5, 7.046603), (2, .5, 50, 1e-5, 9.473594),
+         (.6, .001, 3000, 1e-6, 2.516309), (5, 1, 200, 1e-3, 12.069668)]
+CALIBRATED = [(8, .1, 100, 1e-5, .93593), (2, .1, 100, 1e-5, 2.24772), (1, .05, 200, 1e-5, 2.83860)]
 
 
 def draw(rng):
     return (round(math.exp(rng.uniform(math.log(0.5), math.log(8))), 4), round(math.exp(rng.uniform(math.log(1e-4), 0)), 6),
             int(math.exp(rng.uniform(0, math.log(3000)))))
+
+
+def compare(build, seed, n):
+    """n random rows: (difference, parts, delta, epsilon, theirs, by Renyi's divergence, seconds of processor time)."""
+    rng, rows = random.Random(seed), []
+    while len(rows) < n:
+        parts = [draw(rng) for _ in range(2 + len(rows) % 2 if len(rows) % 5 == 4 else 1)]
+        delta = 10 ** -rng.uniform(3, 8)
+        epsilon, rdp, seconds = ours(build, parts, delta)
+        if epsilon is None or epsilon > 50:  # of no use to anybody
+            continue
+        other = theirs(parts, delta)
+        rows.append((abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds))
+    return rows
+
+
+def beyond(row):
+    """More than 1e-3, or more than .1%."""
+    return row[0] > 1e-3 or row[0] > 1e-3 * max(row[4], 1e-9)
+
+
+def cited(build):
+    """True: all are as published."""
+    good = True
+    for sigma, q, rounds, delta, epsilon in CITED:
+        got, _, seconds = ours(build, [(sigma, q, rounds)], delta)
+        good &= abs(got - epsilon) <= 1e-4
+        print(f'sigma {sigma}, q {q}, {rounds} rounds, delta {delta:g}: epsilon {got:.6f}, published {epsilon:.6f}, {seconds:.2f} s')
+    for epsilon, q, rounds, delta, sigma in CALIBRATED:
+        got, seconds = answer(build, '--calibrate', repr(epsilon), '--q', repr(q), '--rounds', repr(rounds), '--delta', repr(delta))
+        good &= abs(got['sigma'] - sigma) <= 1e-4
+        print(f'epsilon {epsilon}, q {q}, {rounds} rounds, delta {delta:g}: sigma {got["sigma"]:.5f}, published {sigma:.5f}, {seconds:.2f} s')
+    return good
 
 
 def main():
@@ -45,27 +94,17 @@ def main():
     p.add_argument('--rows', type=int, default=200)
     p.add_argument('--seed', type=int, default=1)
     args = p.parse_args()
-    rng, rows = random.Random(args.seed), []
-    while len(rows) < args.rows:
-        parts = [draw(rng) for _ in range(1 + (len(rows) % 5 == 4))]
-        delta = 10 ** -rng.uniform(3, 8)
-        epsilon, rdp, seconds = ours(args.build, parts, delta)
-        if epsilon is None or epsilon > 50:  # of no use to anybody
-            continue
-        start = time.perf_counter()
-        other = theirs(parts, delta)
-        rows.append((abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds, time.perf_counter() - start))
-    rows.sort(key=lambda r: -r[0])
-    print(f'{"off":>8} {"mfl":>9} {"google":>9} {"rdp":>9} {"s":>5} {"s":>5}  delta, (sigma, q, rounds)')
-    for off, parts, delta, epsilon, other, rdp, seconds, other_seconds in rows[:10]:
-        print(f'{off:8.1e} {epsilon:9.5f} {other:9.5f} {rdp:9.5f} {seconds:5.2f} {other_seconds:5.2f}  {delta:.1e}, {parts}')
-    beyond = sum(r[0] > max(1e-3, 1e-3 * r[4]) for r in rows)
-    both = sum(r[0] > 1e-3 or r[0] > 1e-3 * max(r[4], 1e-9) for r in rows)
+    good = cited(args.build)
+    rows = sorted(compare(args.build, args.seed, args.rows), key=lambda r: -r[0])
+    print(f'{"off":>8} {"mfl":>9} {"google":>9} {"rdp":>9} {"s":>5}  delta, (sigma, q, rounds)')
+    for off, parts, delta, epsilon, other, rdp, seconds in rows[:10]:
+        print(f'{off:8.1e} {epsilon:9.5f} {other:9.5f} {rdp:9.5f} {seconds:5.2f}  {delta:.1e}, {parts}')
+    n_beyond, n_above = sum(map(beyond, rows)), sum(r[3] > r[5] + 1e-9 for r in rows)
     seconds = sorted(r[6] for r in rows)
-    print(f'{len(rows)} rows: {beyond} differ by more than 1e-3 and .1%, {both} by more than either; '
-          f'{sum(r[3] > r[5] + 1e-9 for r in rows)} above RDP; '
-          f'{sum(s > 1 for s in seconds)} took more than a second (median {seconds[len(seconds) // 2]:.2f}, most {seconds[-1]:.2f})')
+    print(f'{len(rows)} rows: {n_beyond} differ by more than 1e-3 or .1%; {n_above} above RDP; {sum(s > 1 for s in seconds)} took more than a '
+          f'second of processor time (median {seconds[len(seconds) // 2]:.2f}, most {seconds[-1]:.2f})')
+    return 0 if good and not n_beyond and not n_above else 1
 
 
 if __name__ == '__main__':
-    main()
+    raise SystemExit(main())

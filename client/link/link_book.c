@@ -12,26 +12,41 @@
 #include "client/link/link_secure.h"
 
 #define ROW_BYTES (2 * MFL_SHA256_BYTES)
+#define ROWS_AT_ONCE 256
 
 static int fail(struct mfl_error *err, int code, const char *path)
 {
         return mfl_fail(err, code, "%s: %s", path, strerror(errno));
 }
 
-/* The newest rows. A row that a crash has cut off is overwritten. */
+static int put_rows(struct mfl_secure_book *book, const uint8_t *rows, size_t n, struct mfl_error *err)
+{
+        for (size_t i = 0; i < n; i++) {
+                int r = mfl_secure_book_room(book, err);
+                if (r)
+                        return r;
+                mfl_secure_book_put(book, rows + i * ROW_BYTES, rows + i * ROW_BYTES + MFL_SHA256_BYTES);
+        }
+        return 0;
+}
+
+/* A row that a crash has cut off is overwritten. */
 static int read_rows(int fd, const char *path, struct mfl_secure_book *book, struct mfl_error *err)
 {
         struct stat st;
-        uint8_t row[ROW_BYTES];
+        uint8_t rows[ROWS_AT_ONCE * ROW_BYTES];
         if (fstat(fd, &st))
                 return fail(err, -errno, path);
-        off_t n = st.st_size / ROW_BYTES, from = n > MFL_SECURE_BOOK_ROUNDS ? n - MFL_SECURE_BOOK_ROUNDS : 0;
+        off_t n = st.st_size / ROW_BYTES;
         if (st.st_size % ROW_BYTES && ftruncate(fd, n * ROW_BYTES))
                 return fail(err, -errno, path);
-        for (off_t i = from; i < n; i++) {
-                if (pread(fd, row, sizeof row, i * ROW_BYTES) != (ssize_t)sizeof row)
+        for (off_t i = 0; i < n; i += ROWS_AT_ONCE) {
+                size_t count = (size_t)MFL_MIN(n - i, (off_t)ROWS_AT_ONCE);
+                if (pread(fd, rows, count * ROW_BYTES, i * ROW_BYTES) != (ssize_t)(count * ROW_BYTES))
                         return fail(err, -EIO, path);
-                mfl_secure_book_put(book, row, row + MFL_SHA256_BYTES);
+                int r = put_rows(book, rows, count, err);
+                if (r)
+                        return r;
         }
         return 0;
 }
@@ -77,6 +92,8 @@ void mfl_link_book_close(struct mfl_link *link)
 {
         if (link->book && link->book_file >= 0)
                 close(link->book_file);
+        if (link->book)
+                mfl_secure_book_deinit(link->book);
         free(link->book);
         link->book = NULL;
 }

@@ -245,6 +245,8 @@ static const char *unfit(const struct mfl_job *spec, const struct link_inquiry *
                 return "the job file names another data set than the inquiry";
         if (spec->personal.layers.n)
                 return "each client of the job has layers of its own, which the job's model lacks";
+        if (mfl_privacy_withholds(&spec->privacy))
+                return MFL_GATE_WITHHELD;
         if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && mfl_job_has_own_models(spec))
                 return "each client of the job has a model of its own, which is not at the server";
         if (spec->evaluation.on == MFL_EVALUATE_CLIENTS && spec->data.partition != MFL_PARTITION_LOCAL)

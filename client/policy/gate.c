@@ -166,15 +166,22 @@ struct mfl_ledger *mfl_gate_ledger(struct mfl_gate *gate)
         return gate->ledger;
 }
 
-/* A model may need a program of this site, which policy.programs may refuse. A file that can't be read needs none. */
-static int check_model(struct mfl_gate *gate, const char *text, const char **ret_rule,
+/* A model may need a program of this site, which policy.programs may refuse, and its job may have promised that figures stay here. A
+ * file that can't be read needs nothing. */
+static int check_model(struct mfl_gate *gate, const struct mfl_gate_inquiry *inquiry, const char **ret_rule,
         char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
 {
         struct mfl_job *spec;
-        int r = *text ? mfl_job_parse(text, strlen(text), "the model", &spec, err) : MFL_INVALID;
+        bool evaluates = inquiry->kind == MFL_POLICY_VALIDATE || inquiry->kind == MFL_POLICY_FOREIGN;
+        int r = *inquiry->text ? mfl_job_parse(inquiry->text, strlen(inquiry->text), "the model", &spec, err)
+                               : MFL_INVALID;
         if (r)
                 return r < 0 ? r : 0;
         *ret_rule = mfl_policy_program(gate->policy, spec, ret_reason);
+        if (!*ret_rule && evaluates && mfl_privacy_withholds(&spec->privacy)) {
+                mfl_strcpy(ret_reason, MFL_REASON_BYTES, MFL_GATE_WITHHELD);
+                *ret_rule = "metrics";
+        }
         mfl_job_free(spec);
         return 0;
 }
@@ -186,7 +193,7 @@ int mfl_gate_inquire(struct mfl_gate *gate, const struct mfl_gate_inquiry *inqui
         char reason[MFL_REASON_BYTES] = "", what[MFL_REASON_BYTES];
         const char *rule =
                 mfl_policy_inquiry(gate->policy, inquiry->kind, inquiry->who, inquiry->data, reason);
-        int r = rule ? 0 : check_model(gate, inquiry->text, &rule, reason, err);
+        int r = rule ? 0 : check_model(gate, inquiry, &rule, reason, err);
         if (r)
                 return r;
         mfl_snprintf(what, sizeof(what), "%s of data set %s%s%s",

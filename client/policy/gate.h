@@ -33,6 +33,10 @@ void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
         enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
 
+/* Why no site evaluates a model of such a job: the reason of a refusal, and of daemons without a policy. */
+#define MFL_GATE_WITHHELD                                                                                    \
+        "the model's job keeps losses and accuracies at the sites (privacy.metrics: withheld, the default "  \
+        "with local and distributed), which are all of an answer"
 struct mfl_gate_inquiry {
         enum mfl_policy_inquiry kind;
         const char *data, *who;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a site's policy says of inquiries. */
+/* What a site's policy says of inquiries, and of losses and accuracies. */
 #include "client/policy/policy.h"
 
 static const char *const kind_names[] = {"stats", "validate", "predict", "foreign", NULL}; /* by bit */
@@ -47,6 +47,11 @@ int mfl_policy_read_inquiries(
         return r;
 }
 
+bool mfl_policy_withholds(const struct mfl_policy *policy)
+{
+        return policy->has_metrics ? policy->metrics == MFL_METRICS_WITHHELD : policy->rule.noise > 0;
+}
+
 static bool listed(const struct mfl_policy_names *names, const char *name)
 {
         for (uint32_t i = 0; i < names->n; i++)
@@ -65,6 +70,13 @@ const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES, "this site's policy.inquiries does not allow %s",
                         kind_names[bit]);
                 return "inquiries";
+        }
+        if ((kind == MFL_POLICY_VALIDATE || kind == MFL_POLICY_FOREIGN) && mfl_policy_withholds(policy)) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy keeps losses and accuracies here (metrics: withheld, the default "
+                        "with noise), which are all of an answer to %s; with metrics: plain it would answer",
+                        kind_names[bit]);
+                return "metrics";
         }
         if (!listed(&policy->owners, who)) {
                 mfl_snprintf(

@@ -311,11 +311,6 @@ enum mfl_noise_by mfl_policy_noise(const struct mfl_policy *policy, const struct
         return job->privacy.kind == MFL_PRIVACY_CENTRAL ? MFL_NOISE_BY_SERVER : MFL_NOISE_BY_NOBODY;
 }
 
-bool mfl_policy_withholds(const struct mfl_policy *policy)
-{
-        return policy->has_metrics ? policy->metrics == MFL_METRICS_WITHHELD : policy->rule.noise > 0;
-}
-
 static const char *check_noise(const struct mfl_policy *policy, const struct mfl_job *job, char *reason)
 {
         const char *why = policy->rule.clip > 0 ? uncovered(job) : NULL;

@@ -425,31 +425,19 @@ int mfl_secure_member_group(
         return name_survivors(m, &m->set, true, ret_digest, err);
 }
 
-void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
-        const uint8_t with[MFL_SHA256_BYTES])
-{
-        uint32_t at = book->n % MFL_SECURE_BOOK_ROUNDS;
-        memcpy(book->v[at].update, update, MFL_SHA256_BYTES);
-        memcpy(book->v[at].with, with, MFL_SHA256_BYTES);
-        book->n = book->n + 1 < 2 * MFL_SECURE_BOOK_ROUNDS ? book->n + 1 : MFL_SECURE_BOOK_ROUNDS;
-}
-
 /* The update may be summed with these, and is from here on. */
 static int enter(struct mfl_secure_member *m, const uint8_t with[MFL_SHA256_BYTES], struct mfl_error *err)
 {
-        const struct mfl_secure_book *book = m->book;
-        uint32_t n = MFL_MIN(book->n, (uint32_t)MFL_SECURE_BOOK_ROUNDS);
-        for (uint32_t i = 0; i < n; i++) {
-                if (memcmp(book->v[i].update, m->update, MFL_SHA256_BYTES))
-                        continue;
-                if (!memcmp(book->v[i].with, with, MFL_SHA256_BYTES))
-                        return 0;
+        const uint8_t *before = mfl_secure_book_find(m->book, m->update);
+        if (before && !memcmp(before, with, MFL_SHA256_BYTES))
+                return 0;
+        if (before)
                 return mfl_fail(err, MFL_INVALID,
                         "this update was summed with other participants before: the difference of the two "
-                        "sums "
-                        "would show it. A new job needs another seed");
-        }
-        int r = m->keep ? m->keep(m->trust->user, m->update, with, err) : 0;
+                        "sums would show it. A new job needs another seed");
+        int r = mfl_secure_book_room(m->book, err);
+        if (!r && m->keep)
+                r = m->keep(m->trust->user, m->update, with, err);
         if (!r)
                 mfl_secure_book_put(m->book, m->update, with);
         return r;

@@ -19,6 +19,7 @@
 #ifndef MFL_CLIENT_SECURE_MEMBER_H
 #define MFL_CLIENT_SECURE_MEMBER_H
 
+#include "client/secure/book.h"
 #include "common/secure/schedule.h"
 
 #define MFL_SECURE_NAME_BYTES 64
@@ -42,18 +43,6 @@ struct mfl_secure_trust {
                 const uint8_t *signature, uint32_t n_signature, struct mfl_secure_identity *ret_identity,
                 struct mfl_error *err);
 };
-
-/* With whom updates were summed. */
-#define MFL_SECURE_BOOK_ROUNDS 4096
-struct mfl_secure_book {
-        uint32_t n; /* ever; the oldest makes room */
-        struct {
-                uint8_t update[MFL_SHA256_BYTES], with[MFL_SHA256_BYTES];
-        } v[MFL_SECURE_BOOK_ROUNDS];
-};
-
-void mfl_secure_book_put(struct mfl_secure_book *book, const uint8_t update[MFL_SHA256_BYTES],
-        const uint8_t with[MFL_SHA256_BYTES]);
 
 struct mfl_secure_member_options {
         const char *job, *text;             /* number and job file */

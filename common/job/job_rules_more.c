@@ -126,6 +126,11 @@ static bool secure_private_narrow(const struct mfl_job *job)
         return job->secure.bits && job->secure.bits < 64 && is_private(job);
 }
 
+static bool secure_private_packs(const struct mfl_job *job)
+{
+        return job->secure.bits && is_private(job) && (job->compression.up || private_rounds(job));
+}
+
 static bool evaluates_withheld(const struct mfl_job *job)
 {
         return is_private(job) && mfl_privacy_withholds(&job->privacy) && job->evaluation.every &&
@@ -426,6 +431,15 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                 ONLY(FEDPROX), private_adaptive, "aggregation", "mu"},
         {{"privacy", "personal", "personal layers are not supported with privacy yet; remove one of the two"},
                 ANY, private_personal, "", "privacy"},
+        {{"privacy", "secure_sum.bits below 64",
+                 "noise has the grid of exact sums, which take 64 bits: write secure_sum: {bits: 64}, "
+                 "without "
+                 "compression.up"},
+                ANY, secure_private_narrow, "secure_sum", "bits"},
+        {{"privacy and secure_sum", "compression.up",
+                 "clipping and noise have a grid of their own, and masked updates can't be packed; remove "
+                 "it"},
+                ANY, secure_private_packs, "compression", "up"},
         {{"privacy", "compression: bits or top_k",
                  "bits and top_k are of no use with privacy, whose clipping and noise have a grid of their "
                  "own; "
@@ -506,9 +520,6 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "participants all share masks with each other, which 20 can; write selection: {clients: "
                  "20}"},
                 ANY, shared_chosen, "selection", "clients"},
-        {{"privacy", "secure_sum.bits below 64",
-                 "noise has the grid of exact sums, which take 64 bits: write secure_sum: {bits: 64}"},
-                ANY, secure_private_narrow, "secure_sum", "bits"},
         {{"privacy.metrics: withheld", "evaluation at sites or on clients",
                  "would tell of their data without noise, and no ledger would count it: write evaluation: "
                  "{every: 0}, or, if the server may know, privacy: {metrics: plain}"},

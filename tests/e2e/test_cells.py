@@ -120,6 +120,7 @@ MORE = [
     {'privacy': {**NOISY, 'mechanism': 'bisr'}, 'selection': APART, 'aggregation': {'weighting': 'uniform'}, 'rounds': 10001},
     {'privacy': {**NOISY, 'mechanism': 'bisr'}, 'selection': APART, 'aggregation': {'weighting': 'uniform'}, 'secure_sum': {'bits': 64}},
     {'privacy': {**NOISY, 'kind': 'distributed'}, 'data': SITES, 'aggregation': {'weighting': 'uniform'}},
+    {**SHARES, 'compression': {'up': {'bits': 8}}},
     {**SHARES, 'privacy': {**NOISY, 'kind': 'distributed', 'clip': 'adaptive'}},
     {**SHARES, 'privacy': {**NOISY, 'kind': 'distributed', 'clients': 5}},
     {**SHARES, 'limits': {'quorum': 0.1}},

@@ -161,7 +161,7 @@ def test_an_update_is_not_summed_with_others(sites):
 
 
 def test_a_daemon_remembers_after_a_restart(tmp_path):
-    """With a policy it writes down with whom its update was summed. The others have none, and would go on."""
+    """With a policy it writes down with whom its update was summed, however many sums ago. The others have none, and would go on."""
     with Sites(tmp_path, 4) as c:
         c.start_server()
         site = Site(c, 'd1', sets=data(0), min_participants=3).start()
@@ -173,11 +173,14 @@ def test_a_daemon_remembers_after_a_restart(tmp_path):
         c.daemons.pop('d4').kill()
         for i, name in enumerate(('d1', 'd2', 'd3')):
             c.daemons[name].kill()
+            if name == 'd1':
+                with open(os.path.join(site.dir, 'd1.sums'), 'ab') as f:
+                    f.write(os.urandom(64 * 5000))
             site.start() if name == 'd1' else c.start_daemon(name, data=data(i))
         c.wait_daemons(3, 20)
         info = c.wait_job(c.submit(**once), state='failed')
         assert 'signed the survivors' in info['reason'], info['reason']
-        assert os.path.getsize(os.path.join(site.dir, 'd1.sums')) == 64
+        assert os.path.getsize(os.path.join(site.dir, 'd1.sums')) == 64 * 5001
         assert 'was summed with other participants before' in site.audit()[-1]['reason']
         c.check_alive()
 

@@ -100,7 +100,35 @@ def test_noise_of_the_server_or_of_a_site(lab, kind):
     assert bool(row['train_loss']) == (kind == 'central')
 
 
+@pytest.mark.parametrize('ring', [32, 48])
+def test_a_sites_noise_in_a_narrow_ring(lab, ring):
+    """A policy's clip and noise come before the grid, so that rounding takes nothing from them: of four sites one adds noise, and it is all there in
+    the sum of each width. Jobs with privacy have a grid of their own, and are refused (below)."""
+    lab.daemons.pop('d1').kill()
+    site = Site(lab, 'd1', sets=data(0), node='n0', clip=0.5, noise=1.0).start()
+    lab.wait_daemons(4, 20)
+    narrow = {**JOB, 'rounds': 2, 'aggregation': {'weighting': 'uniform'}, 'compression': {'up': {'bits': 16}}, 'secure_sum': {'bits': ring}}
+    job, _ = lab.run_job(60, **narrow)
+    rounds, n = lab.rounds(job), sum(v.size for v in pulled(lab, job).values())
+    assert [r['clients'] for r in rounds] == [4, 4] and len(ledger(site)) == 2
+    assert ring / 8 * 4 * n <= rounds[1]['bytes_up'] < 1.05 * ring / 8 * 4 * n
+    site.daemon.kill()
+    lab.daemons.pop('d1')
+    Site(lab, 'd1', sets=data(0), node='n0').start()
+    lab.wait_daemons(4, 20)
+    plain, _ = lab.run_job(60, **{**narrow, 'secure_sum': None, 'seed': narrow.get('seed', 7)})
+    apart = np.std(np.concatenate([(a - b).ravel() for a, b in zip(pulled(lab, job).values(), pulled(lab, plain).values())]))
+    want = 0.5 / 4 * 2 ** .5
+    assert abs(apart / want - 1) < 0.1, (apart, want)
+
+
 REFUSED = [
+    ({'secure_sum': {'bits': 32}, 'compression': {'up': {'bits': 16}}}, {}, 'write secure_sum: {bits: 64}, without compression.up'),
+    ({'secure_sum': {'bits': 48}, 'compression': {'up': {'bits': 32}}}, {'kind': 'local'}, 'write secure_sum: {bits: 64}, without compression.up'),
+    ({'secure_sum': {'bits': 32}, 'compression': {'up': {'bits': 16}}}, {'kind': 'central', 'clients': 4},
+     'write secure_sum: {bits: 64}, without compression.up'),
+    ({'compression': {'up': {'bits': 16}}}, {}, "masked updates can't be packed; remove it"),
+    ({'compression': {'up': 'lossless'}}, {'kind': 'local'}, "masked updates can't be packed; remove it"),
     ({'secure_sum': None}, {}, 'write secure_sum: {bits: 64}'),
     ({'secure_sum': {'bits': 32}}, {}, 'write secure_sum: {bits: 64}'),
     ({'limits': {'quorum': 0.1}}, {}, 'write a larger limits.quorum'),

@@ -71,6 +71,28 @@ def test_evaluations_are_answered_for_no_sample(cluster):
     assert cluster.rounds(job)[0]['accuracy'] is not None and cluster.rounds(job)[0]['train_loss']
 
 
+def test_validations_are_refused_with_the_reason(cluster):
+    """Where a policy or the model's job keeps losses at the site, the asker is told so, and not that the samples are too few; so does the audit."""
+    kinds = {'kinds': ['validate', 'foreign', 'stats'], 'min_samples': 3}
+    noisy = Site(cluster, 'noisy', clip=0.25, noise=4.0, inquiries=kinds).start()
+    open_site = Site(cluster, 'open', inquiries=kinds, sets=('tiny=synthetic:1,8,8:4:300:60:3',), node='n2').start()
+    cluster.wait_daemons(2)
+    job, _ = cluster.run_job(**{**PLAIN, 'rounds': 1, 'limits': {'quorum': 0.5}})
+    cluster.mfl('pull', job, '-o', 'brought.safetensors')
+    for model in (job, os.path.join(cluster.dir, 'brought.safetensors')):
+        said = cluster.mfl_json('validate', model)['models'][0]['sites']
+        assert {s['site']: s['status'] for s in said} == {'noisy': 'refused', 'open': 'answered'}, said
+        assert 'metrics: withheld' in next(s['reason'] for s in said if s['site'] == 'noisy')
+        line = noisy.audit()[-1]
+        assert (line['decision'], line['rule']) == ('refuses', 'metrics') and 'with metrics: plain' in line['reason'], line
+    cluster.mfl_json('data', 'stats', 'tiny', '--at', 'noisy')
+    # the job's own word
+    local, _ = cluster.run_job(**{**PLAIN, 'rounds': 1, 'privacy': BY_SITE})
+    said = cluster.mfl('validate', local, '--at', 'open', status=1)
+    assert 'privacy.metrics: withheld' in said.stderr, said.stderr
+    assert (open_site.audit()[-1]['decision'], open_site.audit()[-1]['rule']) == ('refuses', 'metrics')
+
+
 def test_noise_is_added_whatever_the_job_says(cluster):
     """A job without privacy: what leaves has the site's noise, of the site's clip. The same job again, after a kill and as another number,
     shows the same values and costs nothing. Another clip or another job is another release."""

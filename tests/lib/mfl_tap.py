@@ -5,6 +5,8 @@ So a process can be hit at an exact step of the protocol: its announce has arriv
 combine is in the leader's socket; half of an upload has been sent.
 """
 import socket
+import ssl
+import threading
 
 import mfl_harness as h
 import mfl_wire as w
@@ -79,4 +81,69 @@ class Tap(h.Proxy):
                 s.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+        assert self.error is None, repr(self.error)
+
+
+class TlsTap(h.Proxy):
+    """A server in the middle: it has the server's certificate and its daemons', reads what they tell each other, and changes it.
+    change(name, up, kind, body), name being the daemon's, returns the body to hand on instead, or None for the frame as it is. It is called under
+    a lock. ca: the mfl_certs.Ca; pair: the server's (certificate, key)."""
+
+    def __init__(self, target, ca, pair, change):
+        self.ca, self.change, self.turn, self.error = ca, change, threading.Lock(), None
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.load_cert_chain(*pair)
+        self.context.load_verify_locations(ca.ca)
+        self.context.verify_mode = ssl.CERT_REQUIRED
+        super().__init__(target)
+
+    def _accept(self):
+        while not self.closing:
+            try:
+                down, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(down,), daemon=True).start()
+
+    def _serve(self, down):
+        try:
+            down = self.context.wrap_socket(down, server_side=True)
+            subject = {k: v for part in down.getpeercert()['subject'] for k, v in part}
+            name = subject['commonName']
+            host, port = self.target.rsplit(':', 1)
+            up = self.ca.python(self.ca.pairs[name]).wrap_socket(socket.create_connection((host, int(port)), 5), server_hostname=host)
+        except (OSError, KeyError):
+            down.close()
+            return
+        for s in (down, up):
+            s.settimeout(None)
+        with self.lock:
+            self.sockets |= {up, down}
+        for a, b, upwards in ((down, up, True), (up, down, False)):
+            threading.Thread(target=self._carry, args=(name, a, b, upwards), daemon=True).start()
+
+    def _changed(self, name, up, envelope, payload, data):
+        kind = next(k for k, v in envelope.items() if k not in ('request', 'via', 'term') and v is not None)
+        with self.turn:
+            body = self.change(name, up, kind, envelope[kind])
+        if body is None:
+            return data
+        return w.frame(kind, {k: v for k, v in body.items() if v is not None}, envelope['request'], payload)
+
+    def _carry(self, name, source, sink, up):
+        try:
+            while True:
+                header = Tap._read(source, w.HEADER.size)
+                _, _, _, n_envelope, n_payload, _, _ = w.HEADER.unpack(header)
+                data = Tap._read(source, n_envelope)
+                payload = Tap._read(source, n_payload)
+                sink.sendall(self._changed(name, up, w.decode('Envelope', data), payload, header + data + payload))
+        except (OSError, EOFError):
+            pass
+        except Exception as e:  # a mistake in the test, which shows it
+            self.error = e
+        self._reset(source, sink)
+
+    def close(self):
+        super().close()
         assert self.error is None, repr(self.error)

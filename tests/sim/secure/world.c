@@ -368,6 +368,17 @@ static void run_stage(struct world *w)
                 fail(w, "the opening has begun, and could be undone", 0);
 }
 
+/* All who have opened shares were shown the smaller set, and have signed it: the sum that a liar makes as if of the larger one is wrong. */
+static bool agree_on_less(struct world *w)
+{
+        uint32_t less = 0, whole = 0;
+        for (uint32_t i = 0; w->lie == TWO_SETS && i < mfl_leader_count(w->leader); i++) {
+                less += party_at(w, i)->split && !party_at(w, i)->refused;
+                whole += !party_at(w, i)->split && !party_at(w, i)->refused;
+        }
+        return less && !whole;
+}
+
 static void check_sum(struct world *w)
 {
         struct mfl_leader_opening opening;
@@ -388,6 +399,10 @@ static void check_sum(struct world *w)
         if (r) {
                 if (!w->lie)
                         fail(w, err.text, 0);
+                return;
+        }
+        if (agree_on_less(w)) {
+                mfl_leader_opening_deinit(&opening);
                 return;
         }
         mfl_assert(!mfl_leader_unmask(&opening, 0, sum, WORDS, NULL));
@@ -448,8 +463,10 @@ static bool run_seed(struct world *w, uint64_t seed)
         open_world(w, seed);
         for (bool more = true; w->sum < SUMS && more && !w->failure[0]; w->sum++)
                 more = run_sum(w);
-        for (uint32_t i = 0; i < w->n; i++)
+        for (uint32_t i = 0; i < w->n; i++) {
                 mfl_secure_member_free(w->v[i].member);
+                mfl_secure_book_deinit(&w->v[i].book);
+        }
         mfl_leader_free(w->leader);
         mfl_secure_msg_deinit(&w->old);
         return !w->failure[0];

@@ -82,6 +82,16 @@ static void inquiries(void **state)
         assert_string_equal(reason, "this site's policy.inquiries does not allow foreign");
         policy = policy_of("inquiries: {kinds: [foreign]}");
         assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_FOREIGN, "", "d", reason));
+        /* What is kept here is not answered as "too few". */
+        policy = policy_of("inquiries: {kinds: [stats, validate, foreign]}, clip: 1, noise: 2");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "", "d", reason), "metrics");
+        assert_non_null(strstr(reason, "with metrics: plain it would answer"));
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_FOREIGN, "", "d", reason), "metrics");
+        assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "", "d", reason));
+        policy = policy_of("inquiries: {kinds: [validate]}, clip: 1, noise: 2, metrics: plain");
+        assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "", "d", reason));
+        policy = policy_of("inquiries: {kinds: [validate]}, metrics: withheld");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "", "d", reason), "metrics");
         /* A policy that was written before there were inquiries allows none; a site without a policy answers, and keeps small counts. */
         policy = policy_of("");
         assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "alice", "d", reason), "inquiries");

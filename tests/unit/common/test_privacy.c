@@ -40,6 +40,9 @@ static void published_rows_come_out(void **state)
                 {{.6, .001, 3000}, 1e-6, 2.516309},
                 {{1.1, 256 / 60000.0, 14063}, 1e-5, 2.381779},
                 {{1, .001, 3000}, 1e-6, .305372},
+                {{.8, .1, 100}, 1e-5, 10.976378},
+                {{1, .1, 100}, 1e-5, 7.046603},
+                {{5, 1, 200}, 1e-3, 12.069668},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(rows); i++)
                 assert_cost(&rows[i].v, 1, rows[i].delta, rows[i].epsilon);
@@ -71,13 +74,21 @@ static void one_release_is_the_closed_formula(void **state)
 
 static void noise_for_a_budget_is_found(void **state)
 {
-        double sigma;
-        struct mfl_error err;
-        assert_int_equal(mfl_dp_sigma(1, .05, 200, 1e-5, &sigma, &err), 0);
-        assert_true(fabs(sigma - 2.83860) < 1e-4);
-        struct mfl_dp_rounds v = {sigma, .05, 200};
-        double epsilon = cost_of(&v, 1, 1e-5).epsilon;
-        assert_true(epsilon <= 1 && epsilon > 0.9999);
+        static const struct {
+                double epsilon, q;
+                uint64_t rounds;
+                double sigma;
+        } of[] = {{1, .05, 200, 2.83860}, {8, .1, 100, .93593}, {2, .1, 100, 2.24772}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(of); i++) {
+                double sigma;
+                struct mfl_error err;
+                assert_int_equal(mfl_dp_sigma(of[i].epsilon, of[i].q, of[i].rounds, 1e-5, &sigma, &err), 0);
+                if (fabs(sigma - of[i].sigma) > 1e-4)
+                        fail_msg("sigma %.6f, expected %.5f", sigma, of[i].sigma);
+                struct mfl_dp_rounds v = {sigma, of[i].q, of[i].rounds};
+                double epsilon = cost_of(&v, 1, 1e-5).epsilon;
+                assert_true(epsilon <= of[i].epsilon && epsilon > 0.9999 * of[i].epsilon);
+        }
 }
 
 /* Noise that hides nothing has no epsilon, and no noise of this range hides a billion rounds. */

@@ -116,8 +116,10 @@ static void open_bed(struct bed *bed, uint32_t n, double lost, uint64_t seed)
 
 static void close_bed(struct bed *bed)
 {
-        for (uint32_t i = 0; i < bed->n; i++)
+        for (uint32_t i = 0; i < bed->n; i++) {
                 mfl_secure_member_free(bed->v[i].member);
+                mfl_secure_book_deinit(&bed->v[i].book);
+        }
         mfl_leader_free(bed->leader);
         free(bed->v);
 }
@@ -624,6 +626,77 @@ static void test_other_subset(void **state)
         close_bed(&bed);
 }
 
+/* ---- the book ---- */
+
+static void number_update(uint32_t i, uint8_t ret_update[MFL_SHA256_BYTES])
+{
+        assert_int_equal(mfl_sha256(&i, sizeof i, ret_update, NULL), 0);
+}
+
+/* Nothing is forgotten, however many sums there are, and the oldest row of an update counts. */
+static void test_book(void **state)
+{
+        enum { ROWS = 20000 };
+        struct mfl_secure_book book = {0};
+        uint8_t update[MFL_SHA256_BYTES], with[MFL_SHA256_BYTES] = {0}, other[MFL_SHA256_BYTES] = {9};
+        (void)state;
+        number_update(0, update);
+        assert_null(mfl_secure_book_find(&book, update));
+        for (uint32_t i = 0; i < ROWS; i++) {
+                number_update(i, update);
+                memcpy(with, &i, sizeof i);
+                assert_int_equal(mfl_secure_book_room(&book, NULL), 0);
+                mfl_secure_book_put(&book, update, with);
+                if (i % 100)
+                        continue;
+                assert_int_equal(mfl_secure_book_room(&book, NULL), 0);
+                mfl_secure_book_put(&book, update, other);
+        }
+        for (uint32_t i = 0; i < ROWS; i++) {
+                number_update(i, update);
+                memcpy(with, &i, sizeof i);
+                const uint8_t *found = mfl_secure_book_find(&book, update);
+                assert_non_null(found);
+                assert_memory_equal(found, with, sizeof with);
+        }
+        number_update(ROWS, update);
+        assert_null(mfl_secure_book_find(&book, update));
+        struct mfl_error err;
+        struct mfl_secure_book full = {.n = MFL_SECURE_BOOK_ROWS_MAX, .capacity = MFL_SECURE_BOOK_ROWS_MAX};
+        assert_int_equal(mfl_secure_book_room(&full, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "remove its NAME.sums"));
+        mfl_secure_book_deinit(&book);
+}
+
+/* An update whose sum was 5,000 sums ago is still refused in other company. */
+static void test_an_old_sum(void **state)
+{
+        struct bed bed;
+        struct mfl_error err;
+        uint8_t update[MFL_SHA256_BYTES], with[MFL_SHA256_BYTES] = {1};
+        char why[256];
+        (void)state;
+        open_bed(&bed, 6, 0.1, 7);
+        for (int again = 0; again < 2; again++) {
+                for (uint32_t i = 0; i < bed.n; i++)
+                        make_member(&bed, &bed.v[i]);
+                bed.v[2].lost = again;
+                assert_int_equal(begin(&bed, &err), 0);
+                while (mfl_leader_stage(bed.leader) < MFL_LEADER_SIGN)
+                        run_stage(&bed, why, sizeof why);
+                for (uint32_t i = 0; i < mfl_leader_count(bed.leader); i++)
+                        assert_int_equal(serve(&bed, i, NULL, &err), again ? MFL_INVALID : 0);
+                for (uint32_t k = 0; !again && k < 5000; k++)
+                        for (uint32_t i = 0; i < bed.n; i++) {
+                                number_update(k, update);
+                                assert_int_equal(mfl_secure_book_room(&bed.v[i].book, NULL), 0);
+                                mfl_secure_book_put(&bed.v[i].book, update, with);
+                        }
+        }
+        assert_non_null(strstr(err.text, "was summed with other participants before"));
+        close_bed(&bed);
+}
+
 /* ---- what travels ---- */
 
 /* Masked zeros: uniform bytes, and nothing in common between two sums of equal updates. */
@@ -674,6 +747,8 @@ int main(void)
                 cmocka_unit_test(test_split_ring),
                 cmocka_unit_test(test_replay),
                 cmocka_unit_test(test_other_subset),
+                cmocka_unit_test(test_book),
+                cmocka_unit_test(test_an_old_sum),
                 cmocka_unit_test(test_uniform),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

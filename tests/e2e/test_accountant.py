@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The accountant beside dp-accounting: 200 random rows, every fifth of two or three kinds of rounds (skipped where it is not installed; rows that are
+often cited, and calibrations, need nobody). bench/privacy.py prints them."""
+import os
+import sys
+
+import mfl_harness as h
+import mfl_needs
+
+BENCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'bench')
+sys.path[:0] = [BENCH]
+BUILD = os.path.dirname(os.path.dirname(h.program('mfl')))
+
+
+def test_random_rows():
+    mfl_needs.module('dp_accounting')
+    import privacy  # pylint: disable=import-outside-toplevel
+    rows = privacy.compare(BUILD, 7, 200)
+    assert not [r for r in rows if privacy.beyond(r)], max(rows)
+    assert not [r for r in rows if r[3] > r[5] + 1e-9]
+    assert sum(len(r[1]) > 1 for r in rows) >= 40
