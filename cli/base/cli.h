@@ -56,12 +56,13 @@ struct mfl_cli_options {
         const char *state, *name, *since, *before; /* which jobs */
         const char *at, *as, *accuracy, *worse;    /* sites, models */
         const char *to;                            /* move: the other server */
+        const char *plugins, *config;              /* run */
         int64_t bins, deadline, sites;
         int64_t days, crl_days, top; /* -1: not given */
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
-                version, after_round, done, probabilities, logits, with_input, deltas, back;
+                version, after_round, done, archived, probabilities, logits, with_input, deltas, back;
 };
 
 struct mfl_cli {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands about jobs with one request and one answer: list, show, models, stop, delete. */
+/* Commands about jobs with one request and one answer: list, show, models, stop, archive, delete. */
 #include <inttypes.h>
 #include <math.h>
 #include <unistd.h>
@@ -96,6 +96,7 @@ int mfl_cmd_list(struct mfl_cli *cli)
         Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
         request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
         request.list_jobs = &list;
+        list.without_archived = select.archived == MFL_SELECT_CURRENT;
         return ask(cli, &request, NULL, MFL__ENVELOPE__BODY_JOB_LIST, print_list);
 }
 
@@ -250,6 +251,8 @@ static int print_detail(
                         j->metrics_withheld ? "" : "losses, accuracies, measures, ");
         if (j->finished_ms)
                 printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
+        if (j->archived_ms)
+                printf("archived   %s\n", mfl_view_date(j->archived_ms, date, sizeof date));
         if (j->in_round)
                 printf("at work    round %u, %s, clients %u of %u, %u daemons\n", j->in_round, j->phase,
                         j->clients_done, j->clients_total, j->daemons);
@@ -360,6 +363,23 @@ int mfl_cmd_stop(struct mfl_cli *cli)
         }
         request.body_case = MFL__ENVELOPE__BODY_STOP_JOB;
         request.stop_job = &stop;
+        return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
+}
+
+int mfl_cmd_archive(struct mfl_cli *cli)
+{
+        char job[MFL_JOB_ID_BYTES];
+        Mfl__Envelope request = MFL__ENVELOPE__INIT;
+        Mfl__ArchiveJob archive = MFL__ARCHIVE_JOB__INIT;
+        if (!cli->argument[0])
+                return mfl_cmd_archive_many(cli);
+        if (mfl_select_given(cli))
+                return mfl_cli_report_text(
+                        cli, MFL_CLI_USAGE, "name a job, or say by options which jobs; not both");
+        archive.job = job;
+        archive.undo = !strcmp(cli->command->name, "unarchive");
+        request.body_case = MFL__ENVELOPE__BODY_ARCHIVE_JOB;
+        request.archive_job = &archive;
         return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);
 }
 

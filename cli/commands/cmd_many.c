@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands about several jobs at once: stop --all, and delete without a job. Asks for the list, then sends a request for each
- * job that matches. A job that can't be stopped or deleted doesn't keep the others from it; the exit status is 1 then. */
+/* Commands about several jobs at once: stop --all; archive, unarchive and delete without a job. Asks for the list, then sends a request for each
+ * job that matches. A job that can't be stopped, archived or deleted doesn't keep the others from it; the exit status is 1 then. */
 #include "cli/commands/commands.h"
 #include "cli/base/client.h"
 #include "cli/base/json.h"
@@ -12,6 +12,7 @@ struct request {
         Mfl__StopJob stop;
         Mfl__StopAfterRound stop_after_round;
         Mfl__DeleteJob delete;
+        Mfl__ArchiveJob archive;
 };
 typedef void fill_request(struct request *request, char *job);
 
@@ -39,8 +40,8 @@ static int list_jobs(struct many *m, const struct mfl_select *select, Mfl__Envel
 static int ask_one(struct many *m, const Mfl__JobInfo *job, struct mfl_error *err)
 {
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        struct request request = {
-                MFL__ENVELOPE__INIT, MFL__STOP_JOB__INIT, MFL__STOP_AFTER_ROUND__INIT, MFL__DELETE_JOB__INIT};
+        struct request request = {MFL__ENVELOPE__INIT, MFL__STOP_JOB__INIT, MFL__STOP_AFTER_ROUND__INIT,
+                MFL__DELETE_JOB__INIT, MFL__ARCHIVE_JOB__INIT};
         m->fill(&request, job->job);
         int r = mfl_client_call(&m->client, &request.envelope, MFL__ENVELOPE__BODY_DONE, &answer, err);
         const char *text = r ? err->text : *answer->done->text ? answer->done->text : "done";
@@ -113,6 +114,19 @@ static void fill_delete(struct request *request, char *job)
         request->envelope.delete_job = &request->delete;
 }
 
+static void fill_archive(struct request *request, char *job)
+{
+        request->archive.job = job;
+        request->envelope.body_case = MFL__ENVELOPE__BODY_ARCHIVE_JOB;
+        request->envelope.archive_job = &request->archive;
+}
+
+static void fill_unarchive(struct request *request, char *job)
+{
+        fill_archive(request, job);
+        request->archive.undo = true;
+}
+
 int mfl_cmd_stop_many(struct mfl_cli *cli)
 {
         struct mfl_select select = {
@@ -124,16 +138,37 @@ int mfl_cmd_stop_many(struct mfl_cli *cli)
         return run(cli, &select, cli->options.after_round ? fill_stop_after_round : fill_stop);
 }
 
+/* Those that have ended, which the options must name. */
+static int read_ended(const struct mfl_cli *cli, struct mfl_select *ret_select, struct mfl_error *err)
+{
+        const char *verb = cli->command->name;
+        int r = mfl_select_read(cli, ret_select, err);
+        if (!r && !ret_select->states)
+                r = mfl_fail(err, MFL_CLI_USAGE,
+                        "say which jobs: mfl %s JOB, mfl %s --done, or --state failed,stopped", verb, verb);
+        if (!r &&
+                ret_select->states & (1u << MFL__JOB_STATE__JOB_WAITING | 1u << MFL__JOB_STATE__JOB_RUNNING))
+                r = mfl_fail(err, MFL_CLI_USAGE,
+                        "a job that has not ended can't be %sd: stop it first (mfl stop)", verb);
+        return r;
+}
+
+int mfl_cmd_archive_many(struct mfl_cli *cli)
+{
+        const bool undo = !strcmp(cli->command->name, "unarchive");
+        struct mfl_select select;
+        struct mfl_error err;
+        int r = read_ended(cli, &select, &err);
+        if (r)
+                return mfl_cli_report(cli, r, &err);
+        select.archived = undo ? MFL_SELECT_ARCHIVED : MFL_SELECT_CURRENT;
+        return run(cli, &select, undo ? fill_unarchive : fill_archive);
+}
+
 int mfl_cmd_delete_many(struct mfl_cli *cli)
 {
         struct mfl_select select;
         struct mfl_error err;
-        int r = mfl_select_read(cli, &select, &err);
-        if (!r && !select.states)
-                r = mfl_fail(&err, MFL_CLI_USAGE,
-                        "say which jobs: mfl delete JOB, mfl delete --done, or --state failed,stopped");
-        if (!r && select.states & (1u << MFL__JOB_STATE__JOB_WAITING | 1u << MFL__JOB_STATE__JOB_RUNNING))
-                r = mfl_fail(&err, MFL_CLI_USAGE,
-                        "a job that has not ended can't be deleted: stop it first (mfl stop)");
+        int r = read_ended(cli, &select, &err);
         return r ? mfl_cli_report(cli, r, &err) : run(cli, &select, fill_delete);
 }

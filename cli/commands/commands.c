@@ -4,7 +4,7 @@
 
 const struct mfl_cli_command mfl_cli_commands[] = {
         {"run", "job.yaml", "train a job on this machine, with a server and daemons of its own", 1, 1,
-                "set daemons threads out data backend keep-state",
+                "set daemons threads out data backend plugins config keep-state",
                 "Starts a private server and client daemons on 127.0.0.1, submits the job, shows it\n"
                 "live, and writes model.safetensors, rounds.csv, job.yaml and the logs into a new\n"
                 "folder. It leaves no process running. A child that dies is started again, and the job\n"
@@ -12,10 +12,15 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "at once. A job that waits for 20 s (for example because no daemon has its data set)\n"
                 "fails with the reason.\n"
                 "\n"
+                "Plug-ins can be tried (docs/plugins.md): --plugins names the directory of the server's\n"
+                "strategies and metrics. Those of the daemons, their filters and formats, and training\n"
+                "programs stand in the file of --config, which is written as mfl-client.yaml.\n"
+                "\n"
                 "Examples:\n"
                 "  mfl run examples/demo.yaml\n"
                 "  mfl run job.yaml --daemons 4 --threads 1 --out results/first\n"
                 "  mfl run job.yaml --data toy=synthetic:1,28,28:10:1000:200:1\n"
+                "  mfl run job.yaml --plugins build/strategies --config client.yaml\n"
                 "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
                 .local = true},
         {"new", "[EXAMPLE]", "write a job file to begin from, or list the examples", 0, 1, "set output",
@@ -92,7 +97,9 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl compare j-000001 j-000002\n"
                 "  mfl compare 'fashion-lr*'\n"
                 "  mfl compare 'fashion-lr*' --json | jq '.jobs[] | [.settings, .job.best.accuracy]'\n"},
-        {"list", "", "list the jobs", 0, 0, "state done name since last",
+        {"list", "", "list the jobs", 0, 0, "state done name since archived all last",
+                "Archived jobs ('mfl archive') are left out; --archived lists only these, --all the others,\n"
+                "too.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl list\n"
@@ -191,10 +198,30 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "\n"
                 "Example:\n"
                 "  mfl replay j-000001\n"},
-        {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
+        {"archive", "JOB|--done|--state S", "take jobs that have ended off the list", 0, 1,
                 "done state name before",
+                "An archived job is in 'mfl list' and on the dashboard only if you ask for it. All else\n"
+                "stays: its id and name, rounds, models, versions in the registry, and what keep_ended of\n"
+                "server.yaml says of jobs that have ended. 'mfl unarchive' takes it back. Without JOB, it\n"
+                "archives every job that matches all of the options, of which there must be --done or\n"
+                "--state.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl archive j-000001\n"
+                "  mfl archive --done --before 30d\n"
+                "  mfl list --archived\n"},
+        {"unarchive", "JOB|--done|--state S", "put archived jobs back on the list", 0, 1,
+                "done state name before",
+                "Without JOB, it takes every archived job that matches all of the options.\n"
+                "\n"
+                "Examples:\n"
+                "  mfl unarchive j-000001\n"
+                "  mfl unarchive --state done,failed,stopped --name 'fashion-*'\n"},
+        {"delete", "JOB|--done|--state S", "delete jobs that have ended, with their models", 0, 1,
+                "done state name before archived all",
                 "Without JOB, it deletes every job that matches all of the options, of which there must be\n"
-                "--done or --state.\n"
+                "--done or --state. These are the jobs that 'mfl list' shows with the same options: not\n"
+                "the archived ones without --archived or --all.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl delete j-000001\n"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `mfl help`: the overview, the commands, and the topics. */
+#include "cli/base/wrap.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/manual.h"
 #include "cli/commands/options.h"
@@ -23,18 +24,33 @@ static bool print_file(FILE *out, const char *name)
         return true;
 }
 
+/* What a function prints, with lines of 80 columns. */
+static void print_wrapped(FILE *out, void (*print)(FILE *out, const void *what), const void *what)
+{
+        MFL_CLEANUP_FREE char *text = NULL;
+        size_t bytes;
+        FILE *memory = open_memstream(&text, &bytes);
+        if (!memory) {
+                print(out, what);
+                return;
+        }
+        print(memory, what);
+        if (!fclose(memory))
+                mfl_wrap_print(out, text);
+}
+
 /* False if there is no such topic. */
 static bool print_topic(FILE *out, const char *name)
 {
         const char *text = mfl_help_topic_text(name);
         if (!strcmp(name, "job"))
-                mfl_manual_print_reference(out);
+                mfl_manual_print_reference(out); /* YAML, whose lines stay */
         else if (text)
-                fputs(text, out);
+                mfl_wrap_print(out, text);
         return text || print_file(out, name);
 }
 
-void mfl_help_overview(FILE *out)
+static void print_overview(FILE *out, const void *what)
 {
         fputs("mfl " MFL_VERSION ": federated learning from the command line\n"
               "\n"
@@ -59,8 +75,14 @@ void mfl_help_overview(FILE *out)
                 out);
 }
 
-void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
+void mfl_help_overview(FILE *out)
 {
+        print_wrapped(out, print_overview, NULL);
+}
+
+static void print_command(FILE *out, const void *what)
+{
+        const struct mfl_cli_command *c = what;
         fprintf(out, "mfl %s: %s\n\nusage: mfl %s%s%s [options]\n", c->name, c->summary, c->name,
                 *c->arguments ? " " : "", c->arguments);
         fprintf(out, "%s%s\nOptions:\n", *c->text && *c->text != '\n' ? "\n" : "", c->text);
@@ -68,6 +90,11 @@ void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
         if (!c->local)
                 mfl_cli_print_options(out, mfl_cli_server_options);
         mfl_cli_print_options(out, mfl_cli_common_options);
+}
+
+void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
+{
+        print_wrapped(out, print_command, c);
 }
 
 int mfl_cmd_help(struct mfl_cli *cli)

@@ -34,13 +34,13 @@ static const struct {
         {"plan", mfl_cmd_plan}, {"sweep", mfl_cmd_sweep}, {"compare", mfl_cmd_compare},
         {"list", mfl_cmd_list}, {"show", mfl_cmd_show}, {"watch", mfl_cmd_watch}, {"wait", mfl_cmd_wait},
         {"logs", mfl_cmd_logs}, {"stop", mfl_cmd_stop}, {"clone", mfl_cmd_clone}, {"move", mfl_move},
-        {"forget", mfl_cmd_forget}, {"replay", mfl_cmd_replay}, {"delete", mfl_cmd_delete},
-        {"models", mfl_cmd_models}, {"pull", mfl_cmd_pull}, {"predict", run_predict},
-        {"evaluate", mfl_cmd_evaluate}, {"validate", mfl_cmd_validate}, {"model", run_model},
-        {"daemons", mfl_cmd_daemons}, {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe},
-        {"audit", mfl_cmd_audit}, {"login", mfl_cmd_login}, {"data", mfl_cmd_data},
-        {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki}, {"privacy", mfl_cmd_privacy},
-        {"help", mfl_cmd_help}};
+        {"forget", mfl_cmd_forget}, {"replay", mfl_cmd_replay}, {"archive", mfl_cmd_archive},
+        {"unarchive", mfl_cmd_archive}, {"delete", mfl_cmd_delete}, {"models", mfl_cmd_models},
+        {"pull", mfl_cmd_pull}, {"predict", run_predict}, {"evaluate", mfl_cmd_evaluate},
+        {"validate", mfl_cmd_validate}, {"model", run_model}, {"daemons", mfl_cmd_daemons},
+        {"drain", mfl_cmd_drain}, {"probe", mfl_cmd_probe}, {"audit", mfl_cmd_audit},
+        {"login", mfl_cmd_login}, {"data", mfl_cmd_data}, {"presets", mfl_cmd_presets}, {"pki", mfl_cmd_pki},
+        {"privacy", mfl_cmd_privacy}, {"help", mfl_cmd_help}};
 
 /* Every start checks that each command of the table has its function. */
 static void check_commands(void)

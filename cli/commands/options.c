@@ -25,6 +25,7 @@ static const struct mfl_cli_option options[] = {
                 "change the job file, as in --set training.lr=0.01;\nrepeat for more", 0, 0, AT(n_set)},
         {"state", 0, KIND_TEXT, AT(state), "S,S,...", "only jobs in one of these states", 0, 0,
                 .choices = "waiting running done failed stopped"},
+        {"archived", 0, KIND_FLAG, AT(archived), NULL, "only archived jobs", 0, 0},
         {"done", 0, KIND_FLAG, AT(done), NULL, "the same as --state done", 0, 0},
         {"name", 0, KIND_TEXT, AT(name), "PATTERN",
                 "only jobs whose name matches; '*' stands for any text,\n'?' for one character", 0, 0},
@@ -59,8 +60,9 @@ static const struct mfl_cli_option options[] = {
         {"undo", 0, KIND_FLAG, AT(undo), NULL, "let it work again", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL,
-                "drain: every daemon, also those that connect later;\nstop: every job that has not ended", 0,
-                0},
+                "drain: every daemon, also those that connect later;\nstop: every job that has not "
+                "ended;\nlist, delete: archived jobs, too",
+                0, 0},
         {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
                 "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (DIR may be a "
                 "file;\nadd ,KEY=VALUE as in client.yaml) or\nsynthetic "
@@ -119,6 +121,14 @@ static const struct mfl_cli_option options[] = {
                 "with correlated noise: rounds between two turns of a client", 0, 0},
         {"with-input", 0, KIND_FLAG, AT(with_input), NULL,
                 "onnx: take raw samples, and scale them as the sites do", 0, 0},
+        {"plugins", 0, KIND_TEXT, AT(plugins), "DIR",
+                "run: a directory of plug-ins of the server, *.so, which\nnobody but you and root may write",
+                0, 0},
+        {"config", 0, KIND_TEXT, AT(config), "FILE",
+                "run: a configuration of the daemons, as client.yaml: filters,\nplugin_data, programs, "
+                "data_sets, "
+                "policy",
+                0, 0},
         {"deltas", 0, KIND_FLAG, AT(deltas), NULL,
                 "the changes of a round's clients, as npz (debug.deltas in the job)", 0, 0},
         {"to", 0, KIND_TEXT, AT(to), "HOST:PORT",
@@ -273,6 +283,8 @@ static const struct {
         {"kill abort end terminate halt quit interrupt pause", "stop"},
         {"restart rerun resubmit copy cp retry again repeat", "clone"},
         {"unlearn", "forget"},
+        {"hide store", "archive"},
+        {"unhide", "unarchive"},
         {"remove del erase purge clean", "delete"},
         {"checkpoints checkpoint", "models"},
         {"infer classify score", "predict"},

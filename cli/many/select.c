@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs by state, name and age. */
+/* Jobs by state, name, age and archive. */
 #include "cli/many/select.h"
 
 #include <fnmatch.h>
@@ -51,6 +51,9 @@ int mfl_select_read(const struct mfl_cli *cli, struct mfl_select *ret_select, st
         int r = 0;
         if (o->done && o->state)
                 return mfl_fail(err, MFL_CLI_USAGE, "--done is --state done: write one of them");
+        if (o->archived && o->all)
+                return mfl_fail(err, MFL_CLI_USAGE, "--archived is a part of --all: write one of them");
+        s.archived = o->archived ? MFL_SELECT_ARCHIVED : o->all ? MFL_SELECT_BOTH : MFL_SELECT_CURRENT;
         if (o->done)
                 s.states = 1u << MFL__JOB_STATE__JOB_DONE;
         if (o->state)
@@ -67,7 +70,7 @@ int mfl_select_read(const struct mfl_cli *cli, struct mfl_select *ret_select, st
 bool mfl_select_given(const struct mfl_cli *cli)
 {
         const struct mfl_cli_options *o = &cli->options;
-        return o->done || o->state || o->name || o->since || o->before;
+        return o->done || o->state || o->name || o->since || o->before || o->archived || o->all;
 }
 
 bool mfl_select_has(const struct mfl_select *s, const Mfl__JobInfo *job)
@@ -75,6 +78,8 @@ bool mfl_select_has(const struct mfl_select *s, const Mfl__JobInfo *job)
         if (s->states && !(s->states & 1u << job->state))
                 return false;
         if (s->name && fnmatch(s->name, job->name, 0) != 0)
+                return false;
+        if (s->archived != MFL_SELECT_BOTH && (job->archived_ms != 0) != (s->archived == MFL_SELECT_ARCHIVED))
                 return false;
         if (job->created_ms < s->since_ms)
                 return false;

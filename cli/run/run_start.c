@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts the children of a run, and reacts when one of them ends. */
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "cli/job/data_check.h"
@@ -83,6 +85,21 @@ static const struct mfl_children_ops children_ops = {
         .on_given_up = on_given_up,
 };
 
+/* "--name value" */
+static int add_pair(struct mfl_child *c, const char *name, const char *value, struct mfl_error *err)
+{
+        int r = mfl_child_argument(c, err, "%s", name);
+        return r ? r : mfl_child_argument(c, err, "%s", value);
+}
+
+/* The same with a path, which the child sees from another directory. */
+static int add_path(struct mfl_child *c, const char *name, const char *path, struct mfl_error *err)
+{
+        char whole[PATH_MAX];
+        return realpath(path, whole) ? add_pair(c, name, whole, err)
+                                     : mfl_fail(err, MFL_NOT_FOUND, "%s %s: %s", name, path, strerror(errno));
+}
+
 static int setup_server(struct mfl_run *run, struct mfl_error *err)
 {
         struct mfl_child *c = &run->children.child[0];
@@ -101,18 +118,13 @@ static int setup_server(struct mfl_run *run, struct mfl_error *err)
                 r = mfl_child_argument(c, err, "%s/state", run->out);
         if (!r)
                 r = mfl_child_argument(c, err, "--exit-with-stdin");
+        if (!r && run->cli->options.plugins)
+                r = add_path(c, "--plugins", run->cli->options.plugins, err);
         if (!r) /* this server is for one job, which its author may attack */
                 r = mfl_child_argument(c, err, "--allow-simulation");
         if (!r)
                 r = mfl_child_argument(c, err, "--ready-fd");
         return r ? r : mfl_child_argument(c, err, "3");
-}
-
-/* "--name value" */
-static int add_pair(struct mfl_child *c, const char *name, const char *value, struct mfl_error *err)
-{
-        int r = mfl_child_argument(c, err, "%s", name);
-        return r ? r : mfl_child_argument(c, err, "%s", value);
 }
 
 static int setup_daemon(
@@ -138,6 +150,8 @@ static int setup_daemon(
                 r = add_pair(c, "--backend", o->backend, err);
         for (int k = 0; !r && k < o->n_data; k++)
                 r = add_pair(c, "--data", o->data[k], err);
+        if (!r && o->config)
+                r = add_path(c, "--config", o->config, err);
         /* All daemons are on this machine; without this option, daemons on one GPU would refuse to share it.
          */
         if (!r && run->children.n > 2)
@@ -244,22 +258,27 @@ int mfl_run_check_data(struct mfl_run *run, struct mfl_error *err)
 {
         const struct mfl_cli_options *o = &run->cli->options;
         const struct mfl_job *job = run->submission.job;
+        const bool own_config = o->config != NULL;
         struct mfl_dataset_config config;
         struct mfl_data_facts facts;
         struct mfl_graph *graph;
-        if (mfl_job_has_program(job))
+        if (mfl_job_has_program(job) && !own_config)
                 return mfl_fail(err, MFL_INVALID,
-                        "training.program: the daemons that mfl run starts have no programs: start "
-                        "mfl-server, and "
-                        "mfl-client with programs in its configuration, and use mfl submit "
+                        "training.program: write --config FILE, where FILE has programs as client.yaml has "
+                        "them "
                         "(docs/programs.md)");
-        if (job->n_filters || job->evaluation.n_metrics)
+        if (job->n_filters && !own_config)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: the server and the daemons that mfl run starts have no plug-ins: start "
-                        "mfl-server and "
-                        "mfl-client with plugins in their configuration, and use mfl submit "
-                        "(docs/plugins.md)",
-                        job->n_filters ? "filters" : "evaluation.metrics");
+                        "filters: write --config FILE, where FILE has plugins and filters as client.yaml has "
+                        "them "
+                        "(docs/plugins.md)");
+        if ((job->evaluation.n_metrics || job->aggregation.strategy == MFL_STRATEGY_PLUGIN) && !o->plugins)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: write --plugins DIR, where DIR has that plug-in of the server (docs/plugins.md)",
+                        job->evaluation.n_metrics ? "evaluation.metrics" : "aggregation.plugin");
+        if (own_config &&
+                !o->n_data) /* its data sets are in there, and a daemon says what is wrong with them */
+                return 0;
         int r = mfl_data_option_find(o->data, o->n_data, job->data.name, &config, err);
         if (r)
                 return r;

@@ -3,6 +3,7 @@
  * job's grid, weighed, and added or left where the upload reads it. */
 #include "client/train/trainer_internal.h"
 
+#include <float.h>
 #include <math.h>
 
 #include "client/keep/keep.h"
@@ -12,6 +13,8 @@
 #include "common/codec/grid.h"
 #include "common/codec/top_k.h"
 #include "common/method/central_grid.h"
+
+#define CHECK_BLOCK 4096 /* elements: half of a small first-level cache */
 
 int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error *err)
 {
@@ -35,18 +38,42 @@ int mfl_trainer_weight(struct trainer_run *run, struct trainer_item *item, uint6
                 err);
 }
 
-/* An element that can't be added rejects the client. */
-static int check_delta(struct trainer_run *run, float *params, bool is_delta, struct trainer_item *item,
-        struct mfl_error *err)
+/* The elements [first, end) of a client's change. What another process may write is read once, into `params`, which is looked at
+ * afterwards. */
+static void take_change(const struct trainer_run *run, const struct trainer_trained *trained, bool is_delta,
+        uint64_t first, uint64_t end, float *restrict params)
 {
-        const float *before = run->request->params;
+        const float *restrict source = trained->source, *restrict before = run->request->params;
+        if (source && is_delta)
+                memcpy(params + first, source + first, (end - first) * sizeof *params);
+        for (uint64_t i = first; source && !is_delta && i < end; i++)
+                params[i] = source[i] - before[i];
+        for (uint64_t i = first; !source && !is_delta && i < end; i++)
+                params[i] -= before[i];
+}
+
+static bool any_beyond(const float *delta, uint64_t n, float max)
+{
+        unsigned bad = 0;
+        for (uint64_t i = 0; i < n; i++)
+                bad |= !(fabsf(delta[i]) <= max);
+        return bad;
+}
+
+/* An element that can't be added rejects the client. One pass over memory: what a block has taken is still in the cache when it is checked. */
+static int check_delta(struct trainer_run *run, float *params, const struct trainer_trained *trained,
+        bool is_delta, struct trainer_item *item, struct mfl_error *err)
+{
         const struct mfl_graph *graph = run->job->graph;
         const struct mfl_fixed *fixed = &run->request->task->fixed;
         uint64_t n_bad[2] = {0}, first_bad[2]; /* of trained params, of running statistics */
         for (uint64_t i = 0; i < graph->n_moving;) {
                 struct mfl_fixed_part part = mfl_fixed_part_at(fixed, &graph->statistics, i, graph->n_moving);
-                for (; i < part.end; i++) {
-                        params[i] -= is_delta ? 0 : before[i];
+                uint64_t end = MFL_MIN(part.end, i + CHECK_BLOCK);
+                take_change(run, trained, is_delta, i, end, params);
+                if (!any_beyond(params + i, end - i, part.fixed.delta_max))
+                        i = end;
+                for (; i < end; i++) {
                         if (fabsf(params[i]) <= part.fixed.delta_max)
                                 continue;
                         if (!n_bad[part.statistics]++)
@@ -80,21 +107,17 @@ static int check_delta(struct trainer_run *run, float *params, bool is_delta, st
 
 /* Where noise hides the change, whether it is counted must not tell of it, and no words either: nobody is left out. What is long is
  * shortened, and a change that is not finite becomes none at all. */
-static void make_hidden(struct trainer_run *run, uint64_t client, float *params, bool is_delta)
+static void make_hidden(
+        struct trainer_run *run, const struct trainer_trained *trained, bool is_delta, float *params)
 {
-        const float *before = run->request->params;
         uint64_t n = run->job->graph->n_moving;
-        bool finite = true;
-        for (uint64_t i = 0; i < n; i++) {
-                params[i] -= is_delta ? 0 : before[i];
-                finite &= isfinite(params[i]);
-        }
-        if (finite)
+        take_change(run, trained, is_delta, 0, n, params);
+        if (!any_beyond(params, n, FLT_MAX))
                 return;
         memset(params, 0, n * sizeof *params);
         mfl_log_job(MFL_LOG_WARN, run->job->id,
                 "%s: the change of client %llu is not finite: noise alone leaves", run->job->id,
-                (unsigned long long)client);
+                (unsigned long long)trained->client);
 }
 
 static bool shares_noise(const struct trainer_run *run)
@@ -205,8 +228,7 @@ static int filter_delta(struct trainer_run *run, uint32_t worker, const struct t
                 .params = run->request->params,
                 .params_digest = task->params_digest};
         struct mfl_error why;
-        for (uint64_t i = 0; i < run->job->graph->n_moving && !trained->is_delta; i++)
-                params[i] -= client.params[i];
+        take_change(run, trained, trained->is_delta, 0, run->job->graph->n_moving, params);
         int r = mfl_filters_apply(run->trainer->filters, &client, params, &why);
         if (r > 0)
                 return mfl_trainer_reject(item, mfl_asprintf("%s", why.text), err);
@@ -408,11 +430,14 @@ int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *delta,
 {
         double real = 0;
         bool filters = mfl_filters_concern(run->trainer->filters, run->job->spec);
+        struct trainer_trained rest = *trained; /* what filters leave is in place, and a change */
+        if (filters)
+                rest.source = NULL;
         int r = filters ? filter_delta(run, worker, trained, delta, item, err) : 0;
         if (!r && !item->rejected && (mfl_trainer_rule(run).noise > 0 || shares_noise(run)))
-                make_hidden(run, trained->client, delta, trained->is_delta || filters);
+                make_hidden(run, &rest, trained->is_delta || filters, delta);
         else if (!r && !item->rejected)
-                r = check_delta(run, delta, trained->is_delta || filters, item, err);
+                r = check_delta(run, delta, &rest, trained->is_delta || filters, item, err);
         if (!r && !item->rejected)
                 r = keep_rule(run, trained->client, delta, err);
         if (!r && !item->rejected)

@@ -549,6 +549,8 @@ struct trainer_trained {
         uint32_t samples;
         double loss;   /* with the params that it received, where the strategy needs it */
         bool is_delta; /* the floats are the change already */
+        const float *
+                source; /* where they are, if not in place: memory that another process may change meanwhile */
 };
 /* Its params become its delta, which is counted, or the client is rejected: item->rejected. */
 int mfl_trainer_delta(struct trainer_run *run, uint32_t worker, float *params,

@@ -51,15 +51,15 @@ static int blame(struct trainer_run *run, struct trainer_item *item, struct mfl_
 static int count(struct trainer_run *run, uint32_t worker, struct trainer_item *item, uint64_t client,
         const struct mfl_program_answer *answer, struct mfl_error *err)
 {
-        uint64_t n = run->job->graph->n_moving;
         float *delta =
                 run->sum ? run->job->slots[worker].after : run->result->data[(uint32_t)(item - run->items)];
-        struct trainer_trained trained = {
-                .client = client, .samples = (uint32_t)answer->samples, .is_delta = answer->delta};
+        struct trainer_trained trained = {.client = client,
+                .samples = (uint32_t)answer->samples,
+                .is_delta = answer->delta,
+                .source = answer->result};
         int r = mfl_trainer_weight(run, item, answer->samples, &trained.weight, err);
         if (r || item->rejected)
                 return r;
-        memcpy(delta, answer->result, n * sizeof(*delta));
         item->samples = answer->samples;
         item->correct = answer->correct;
         item->loss_sum = loss_sum(answer);

@@ -218,13 +218,14 @@ static json_t *make_privacy(const Mfl__JobInfo *i)
 
 json_t *mfl_json_job(const Mfl__JobInfo *i)
 {
-        return json_pack("{ss so ss so sI sI sI sI so so so sI so so so so so sb so so}", "job", i->job,
+        return json_pack("{ss so ss so sI sI sI sI so so so sI so so so so so so sb so so}", "job", i->job,
                 "name", make_string(i->name), "state", mfl_state_name(i->state), "reason",
                 mfl_json_text(i->reason), "round", (json_int_t)i->round, "rounds", (json_int_t)i->rounds,
                 "params", (json_int_t)i->n_params, "moving", (json_int_t)(i->n_params - i->n_frozen), "model",
                 mfl_json_text(i->model), "data", mfl_json_text(i->data), "strategy",
                 mfl_json_text(i->strategy), "created_unix_ms", (json_int_t)i->created_ms, "finished_unix_ms",
-                i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "last",
+                i->finished_ms ? json_integer((json_int_t)i->finished_ms) : json_null(), "archived_unix_ms",
+                i->archived_ms ? json_integer((json_int_t)i->archived_ms) : json_null(), "last",
                 mfl_json_round(i->last), "best", mfl_json_round(i->best), "progress", make_progress(i),
                 "owner", mfl_json_text(i->owner), "per_token", (int)i->per_token, "evaluated",
                 mfl_json_round(i->evaluated                    ? i->evaluated
@@ -277,20 +278,33 @@ json_t *mfl_json_activity(const Mfl__Activity *a)
                 (double)a->wait_us / 1e6);
 }
 
+/* The filter's name, if that is what is offered (DataSet.name in mfl.proto); else NULL. */
+static const char *filter_of(const Mfl__DataSet *offer)
+{
+        static const char lead[] = "filter:";
+        return strncmp(offer->name, lead, sizeof lead - 1) ? NULL : offer->name + sizeof lead - 1;
+}
+
 json_t *mfl_json_daemon(const Mfl__DaemonInfo *d)
 {
-        json_t *sets = json_array();
-        for (size_t i = 0; i < d->n_data_sets; i++)
-                json_array_append_new(sets, make_data_set(d->data_sets[i]));
-        return json_pack("{so so so so so sI ss so sI sI sI so sI so so so so so sb so so so so so so so so}",
+        json_t *sets = json_array(), *filters = json_array();
+        for (size_t i = 0; i < d->n_data_sets; i++) {
+                const char *filter = filter_of(d->data_sets[i]);
+                if (filter)
+                        json_array_append_new(filters, make_string(filter));
+                else
+                        json_array_append_new(sets, make_data_set(d->data_sets[i]));
+        }
+        return json_pack(
+                "{so so so so so sI ss so sI sI sI so sI so so so so so so sb so so so so so so so so}",
                 "name", make_string(d->name), "node", mfl_json_text(d->node), "address",
                 mfl_json_text(d->address), "backend", mfl_json_text(d->backend), "device",
                 mfl_json_text(d->device), "workers", (json_int_t)d->workers, "state", d->state, "job",
                 mfl_json_text(d->job), "round", (json_int_t)d->round, "items_done", (json_int_t)d->items_done,
                 "items_total", (json_int_t)d->items_total, "samples_per_second",
                 mfl_json_number(true, d->samples_per_second), "connected_unix_ms",
-                (json_int_t)d->connected_ms, "data_sets", sets, "software", mfl_json_text(d->software),
-                "note", mfl_json_text(d->note), "gpu", make_gpu(d), "collective",
+                (json_int_t)d->connected_ms, "data_sets", sets, "filters", filters, "software",
+                mfl_json_text(d->software), "note", mfl_json_text(d->note), "gpu", make_gpu(d), "collective",
                 mfl_json_text(d->collective ? mfl_collective_name(d->collective) : NULL), "leader",
                 (int)d->leader, "alone", mfl_json_text(d->alone), "clients_per_second",
                 mfl_json_number(true, d->clients_per_second), "numerics", mfl_json_text(d->numerics),

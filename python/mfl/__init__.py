@@ -23,22 +23,23 @@ if TYPE_CHECKING:
     from .errors import (ConfigError, Conflict, ConnectionLost, ConnectionRefused, Denied, InvalidRequest, JobEnded, JobFailed, JobStopped,
                          LimitReached, MflError, NotFound, ProtocolError, RequestError, WaitTimeout)
     from .model import Model
-    from .records import Activity, AuditEntry, Daemon, DataSet, Event, Job, JobDetail, LogLine, Privacy, Progress, Round, Rule
+    from .records import (Activity, AuditEntry, Daemon, DataSet, Event, Job, JobDetail, LogLine, ModelVersion, Privacy, Progress, Replay, Round,
+                          Rule, SiteAnswer, Validation)
 
 _HOMES = {
     "client": ("Client", "connect"),
     "errors": ("ConfigError", "Conflict", "ConnectionLost", "ConnectionRefused", "Denied", "InvalidRequest", "JobEnded", "JobFailed",
                "JobStopped", "LimitReached", "MflError", "NotFound", "ProtocolError", "RequestError", "WaitTimeout"),
     "model": ("Model",),
-    "records": ("Activity", "AuditEntry", "Daemon", "DataSet", "Event", "Job", "JobDetail", "LogLine", "Privacy", "Progress", "Round",
-              "Rule"),
+    "records": ("Activity", "AuditEntry", "Daemon", "DataSet", "Event", "Job", "JobDetail", "LogLine", "ModelVersion", "Privacy",
+                "Progress", "Replay", "Round", "Rule", "SiteAnswer", "Validation"),
 }
 _MODULES = ("export", "train")
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = ["Activity", "AuditEntry", "Client", "ConfigError", "Conflict", "ConnectionLost", "ConnectionRefused", "Daemon", "DataSet",
            "Denied", "Event", "InvalidRequest", "Job", "JobDetail", "JobEnded", "JobFailed", "JobStopped", "LimitReached", "LogLine",
-           "MflError", "Model", "NotFound", "Privacy", "Progress", "ProtocolError", "RequestError", "Round", "Rule", "WaitTimeout",
-           "connect"]
+           "MflError", "Model", "ModelVersion", "NotFound", "Privacy", "Progress", "ProtocolError", "Replay", "RequestError", "Round", "Rule",
+           "SiteAnswer", "Validation", "WaitTimeout", "connect"]
 
 
 def __getattr__(name: str) -> Any:

@@ -58,23 +58,28 @@ def _default_file(name: str) -> Optional[str]:
     return path if os.path.exists(path) else None
 
 
-def find_tls(ca: Optional[Path], cert: Optional[Path], key: Optional[Path], plain: bool) -> Optional[ssl.SSLContext]:
-    """The context for TLS 1.3 with a certificate on both sides; None: no TLS. Files come from the arguments, $MFL_TLS_CA, $MFL_TLS_CERT
+def find_files(ca: Optional[Path], cert: Optional[Path], key: Optional[Path], plain: bool) -> List[str]:
+    """The files of the CA, the certificate and its key; none: no TLS. They come from the arguments, $MFL_TLS_CA, $MFL_TLS_CERT
     and $MFL_TLS_KEY, or ca.pem, cert.pem and key.pem in ~/.config/mfl."""
     given = [os.fspath(path) if path is not None else None for path in (ca, cert, key)]
     if plain:
         if any(given):
             raise ConfigError("plain=True can't be combined with certificates")
-        return None
+        return []
     given = [path or os.environ.get("MFL_TLS_" + name.upper()) or None for path, name in zip(given, _FILES)]
     asked = any(given)
     given = [path or _default_file(name) for path, name in zip(given, _FILES)]
     if not asked and not (given[0] and given[1]):
-        return None
+        return []
     for path, name in zip(given, _FILES):
         if not path:
             raise ConfigError("TLS needs %s=, too (or $MFL_TLS_%s, or ~/.config/mfl/%s.pem)" % (name, name.upper(), name))
-    return _make_context(*(path or "" for path in given))
+    return [path or "" for path in given]
+
+
+def make_tls(files: List[str]) -> Optional[ssl.SSLContext]:
+    """The context for TLS 1.3 with a certificate on both sides; None: no TLS."""
+    return _make_context(*files) if files else None
 
 
 def _make_context(ca: str, cert: str, key: str) -> ssl.SSLContext:

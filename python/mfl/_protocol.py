@@ -55,6 +55,15 @@ def envelope(kind: str, fields: Dict[str, Any], request: int = 0) -> Any:
         message.request = request
     body = getattr(message, kind)
     body.SetInParent()
-    for name, value in fields.items():
-        setattr(body, name, value)
+    _fill(body, fields)
     return message
+
+
+def _fill(message: Any, fields: Dict[str, Any]) -> None:
+    """A dict is a message within the message."""
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            getattr(message, name).SetInParent()
+            _fill(getattr(message, name), value)
+        else:
+            setattr(message, name, value)

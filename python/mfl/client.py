@@ -6,6 +6,7 @@ notebook is idle. Reading, submitting, cloning and watching go on over a lost co
 """
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import time
@@ -14,17 +15,20 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Type
 import numpy as np
 
 from . import _protocol
-from ._config import Path, find_addresses, find_tls
+from ._config import Path, find_addresses, find_files, make_tls
 from ._connection import Connection, Frame
 from ._jobfile import JobLike, read_job
 from .errors import (Conflict, ConfigError, ConnectionLost, ConnectionRefused, JobFailed, JobStopped, NotFound, ProtocolError,
                      WaitTimeout)
+from .local import run_evaluate, run_predict
 from .model import Floats, Model, Tensor
-from .records import AuditEntry, Daemon, Event, Job, JobDetail, LogLine, Round, Rule
+from .records import (AuditEntry, Daemon, Event, Job, JobDetail, LogLine, ModelVersion, Replay, Round, Rule, SiteAnswer, Validation)
 
 JobRef = Union[str, Job]
 _PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
 _DENY, _ALLOW = 1, 2
+_REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
+_EVALUATE, _PREDICT = 2, 3
 _T = TypeVar("_T")
 
 
@@ -79,7 +83,8 @@ class Client:
         self.address = self.addresses[0]  # the one that answered last
         self.timeout, self.patience = timeout, patience
         self.software = ""  # of the server
-        self._tls = find_tls(ca, cert, key, plain)
+        self._files = find_files(ca, cert, key, plain)
+        self._tls = make_tls(self._files)
 
     def __repr__(self) -> str:
         return "<mfl.Client of %s%s>" % (self.address.text, ", TLS" if self._tls else "")
@@ -122,7 +127,7 @@ class Client:
         ref = job.job if isinstance(job, Job) else job
         if re.fullmatch(r"j-[0-9]{6,}", ref):
             return ref
-        jobs = self.list()
+        jobs = self.list(archived=None)
         named = [j.job for j in jobs if j.name == ref]
         if len(named) > 1:
             raise Conflict("%d jobs have the name '%s': use an id (list() shows them)" % (len(named), ref))
@@ -147,12 +152,56 @@ class Client:
 
     def clone(self, job: JobRef, *, token: Optional[str] = None) -> Job:
         """Submits the same job again."""
-        fields = {"job": self._id(job), "token": token or secrets.token_hex(16)}
-        return self.job(self._ask("clone_job", fields, "submitted").job)
+        return self.job(self._clone(job, {}, token))
 
-    def list(self, *, state: Optional[str] = None, name: Optional[str] = None) -> List[Job]:
-        """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name."""
-        jobs = [Job._from(j) for j in self._ask("list_jobs", {}, "job_list").jobs]
+    def forget(self, job: JobRef, client: int, *, token: Optional[str] = None) -> Job:
+        """Trains a job that has ended again as if the client had never been there. Returns the new job, which takes the place of the old
+        one: that is deleted with its models."""
+        return self.job(self._clone(job, {"forget": True, "client": client}, token))
+
+    def replay(self, job: JobRef, *, token: Optional[str] = None, timeout: Optional[float] = None) -> Replay:
+        """Makes the committed rounds of a job again, in a job of their own, and compares the models' digests. Both jobs stay. Raises
+        WaitTimeout after `timeout` seconds; with the same token, another call goes on waiting."""
+        id_ = self._id(job)
+        made = len(self._digests(id_))
+        again = self._clone(id_, {"replay": True}, token)
+        for event in self.events(again, after=2 ** 32 - 1, timeout=timeout):
+            if event.job is not None and event.job.state == "failed":
+                raise JobFailed(event.job)
+        old, new = self._digests(id_), self._digests(again)
+        wrong = [r for r in sorted(new) if new[r] != old.get(r)]
+        missing = [r for r in sorted(old)[:made] if r not in new]
+        differs = min(wrong + missing, default=None)
+        return Replay(again, id_, len(new), differs is None, differs)
+
+    def _clone(self, job: JobRef, how: Dict[str, Any], token: Optional[str]) -> str:
+        fields = {"job": self._id(job), "token": token or secrets.token_hex(16), **how}
+        return str(self._ask("clone_job", fields, "submitted").job)
+
+    def _digests(self, job: str) -> Dict[int, Optional[str]]:
+        """Of all rounds, also of more than the 1000 that show() has."""
+        rounds: Dict[int, Optional[str]] = {}
+
+        def work(connection: Connection) -> None:
+            rounds.clear()
+            connection.ask("watch", {"job": job, "all_rounds": True})
+            while True:
+                frame = connection.next()
+                what = frame.body.WhichOneof("what") if frame.kind == "event" else None
+                if what == "round":
+                    rounds[frame.body.round.round] = frame.body.round.digest.hex()
+                elif what == "info":  # the state comes after the rounds that there are
+                    return
+                else:
+                    raise ProtocolError("%s: the server sent an unexpected answer to a watch (%s)" % (job, frame.kind))
+        self._safely(work)
+        return rounds
+
+    def list(self, *, state: Optional[str] = None, name: Optional[str] = None, archived: Optional[bool] = False) -> List[Job]:
+        """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name. archived:
+        True: only those that are archived, instead of the others; None: both."""
+        jobs = [Job._from(j) for j in self._ask("list_jobs", {"without_archived": archived is False}, "job_list").jobs]
+        jobs = [j for j in jobs if archived is None or archived == (j.archived_unix_ms is not None)]
         kept = [j for j in jobs if (state is None or j.state == state) and (name is None or j.name == name)]
         return sorted(kept, key=lambda j: (len(j.job), j.job))
 
@@ -167,6 +216,10 @@ class Client:
     def stop(self, job: JobRef, *, after_round: bool = False) -> str:
         """Stops a job; after_round: commits the current round first. Returns what the server says."""
         return self._change("stop_after_round" if after_round else "stop_job", {"job": self._id(job)})
+
+    def archive(self, job: JobRef, *, undo: bool = False) -> str:
+        """Takes a job that has ended off the list; all else of it stays. undo: puts it back."""
+        return self._change("archive_job", {"job": self._id(job), "undo": undo})
 
     def delete(self, job: JobRef) -> str:
         """Deletes a job that has ended, with its models."""
@@ -261,14 +314,121 @@ class Client:
         into: also copies it into a PyTorch module, a state_dict or a dict of arrays, by name (Model.into). The bytes are checked with
         CRC-32C frame by frame, and the whole with the SHA-256 of the round.
         """
-        which = {"last": -1, "best": -2}.get(round, round) if isinstance(round, str) else round
-        if not isinstance(which, int) or which < -2:
-            raise ConfigError("round %r: expected a number, 'last' or 'best'" % (round,))
-        fields = {"job": self._id(job), "round": which, "tensors": True}
+        fields = {"job": self._id(job), "round": _which(round), "tensors": True}
         model = self._safely(lambda connection: _pull(connection, fields))
         if into is not None:
             model.into(into)
         return model
+
+    def predict(self, model: Union[JobRef, Path], data: Any, *, round: Union[int, str, None] = None,  # noqa: A002
+                logits: bool = False, program: Path = "mfl") -> Floats:
+        """A model's answers for samples: probabilities, the values of a regression, or (logits) what the model gives.
+
+        The program `mfl` computes them, so that they have the bits that it, a daemon and mfl-serve give; it must be installed. model: a
+        file that `mfl pull` wrote as safetensors, which needs no server, or a job. data: an array of samples, or "FORMAT:PATH" as in
+        `mfl predict --data`. Raises ConfigError with what the program says.
+        """
+        return run_predict(self._program(program, model, round), data, logits)
+
+    def evaluate(self, model: Union[JobRef, Path], data: Any, labels: Any = None, *, round: Union[int, str, None] = None,  # noqa: A002
+                 program: Path = "mfl") -> Dict[str, Any]:
+        """How good a model is on labelled samples, computed by the program `mfl`: what `mfl evaluate --json` prints. data: as in
+        predict(); labels: of an array of samples."""
+        return run_evaluate(self._program(program, model, round), data, labels)
+
+    def _program(self, program: Path, model: Union[JobRef, Path], round: Union[int, str, None]) -> List[str]:  # noqa: A002
+        """The program, the options that say which server, and the model."""
+        options = ["--plain"]
+        if self._files:
+            options = ["--tls-ca", self._files[0], "--tls-cert", self._files[1], "--tls-key", self._files[2]]
+        name = model.job if isinstance(model, Job) else os.fspath(model)
+        which = [] if round is None else ["--round", str(round)]
+        return [os.fspath(program), "--server", ",".join(a.text for a in self.addresses), *options, "--json", name, *which]
+
+    # -- sites --
+
+    def validate(self, model: Union[JobRef, ModelVersion], *, at: str = "", data: str = "", round: Union[int, str] = "last",  # noqa: A002
+                 deadline: int = 60) -> Validation:
+        """Evaluates a model at every site on the site's own test samples. model: a job, "NAME@ALIAS", "NAME@VERSION" or a ModelVersion.
+        at: a pattern of sites; data: a data set; deadline: seconds that the sites have. Needs OU=operator with TLS, as the rest of this
+        part does."""
+        return Validation._from(self._inquire(_EVALUATE, model, at, data, round, deadline))
+
+    def predict_at(self, model: Union[JobRef, ModelVersion], at: str, data: str, *, round: Union[int, str] = "last",  # noqa: A002
+                   deadline: int = 60) -> List[SiteAnswer]:
+        """Runs a model at sites on the test samples of their data set. The answers stay there; only their number comes back."""
+        return [SiteAnswer._from(s) for s in self._inquire(_PREDICT, model, at, data, round, deadline).sites]
+
+    def _inquire(self, kind: int, model: Union[JobRef, ModelVersion], at: str, data: str, round: Union[int, str],  # noqa: A002
+                 deadline: int) -> Any:
+        fields: Dict[str, Any] = {"kind": kind, "at": at, "data": data, "deadline_s": deadline}
+        if isinstance(model, ModelVersion):
+            model = "%s@%d" % (model.name, model.version)
+        if isinstance(model, str) and "@" in model:
+            if round != "last":
+                raise ConfigError("round= chooses a model of a job; '%s' is a registered model" % model)
+            fields["model"] = model
+        else:
+            fields.update(job=self._id(model), round=_which(round))
+        with self._open() as connection:
+            connection.ask("inquire", fields)
+            frame = connection.next(time.monotonic() + deadline + self.patience)
+            if frame.kind != "inquiry_report":
+                raise ProtocolError("the server sent an unexpected answer to a question (%s)" % frame.kind)
+            return frame.body
+
+    def validations(self, digest: str = "", count: int = 20) -> List[Validation]:
+        """The newest validations, the newest first; digest: those of one model."""
+        fields = {"kind": _EVALUATE, "digest": bytes.fromhex(digest), "count": count}
+        return [Validation._from(r) for r in self._ask("list_inquiries", fields, "inquiry_list").reports]
+
+    # -- the registry --
+
+    def registry(self, name: str = "") -> List[ModelVersion]:
+        """The versions of registered models, or of one, by name and version."""
+        return [ModelVersion._from(v) for v in self._ask("list_registry", {"name": name}, "registry").versions]
+
+    def register(self, job: JobRef, name: str, *, round: Union[int, str] = "last") -> ModelVersion:  # noqa: A002
+        """Makes a round of a job the next version of a registered model; one that was registered before stays that version. Its job and its
+        checkpoint stay as long as the version does."""
+        said = self._change_model(_REGISTER, name, job=self._id(job), round=_which(round))
+        number = re.match(re.escape(name) + "@([0-9]+)", said)
+        if not number:
+            raise ProtocolError("the server did not say which version the model is, but: %s" % said)
+        found = [v for v in self.registry(name) if v.version == int(number[1])]
+        if not found:
+            raise NotFound("%s was removed meanwhile" % number[0])
+        return found[0]
+
+    def alias(self, alias: str, version: int = 0) -> str:
+        """Points "NAME@ALIAS" at a version (0: the newest). Returns what the server says."""
+        return self._change_alias(_ALIAS, alias, version=version)
+
+    def promote(self, alias: str, version: int = 0, *, accuracy: float = 0.0, worse: Optional[float] = None, sites: int = 0) -> str:
+        """The same, if the version's newest validation passes: at least this accuracy over all sites; at no site lower by more than
+        `worse` than that of the version that the alias has; at so many sites at least. Raises Conflict if it does not."""
+        gates = {"accuracy": accuracy, "worse_max": -1.0 if worse is None else worse, "sites": sites}
+        return self._change_alias(_PROMOTE, alias, version=version, gates=gates)
+
+    def rollback(self, alias: str) -> str:
+        """Points "NAME@ALIAS" at the version before."""
+        return self._change_alias(_ROLLBACK, alias)
+
+    def unregister(self, what: str) -> str:
+        """Removes "NAME@VERSION", which no alias may have, or "NAME@ALIAS"."""
+        name, at, which = what.partition("@")
+        if at and which.isdigit():
+            return self._change_model(_REMOVE, name, version=int(which))
+        return self._change_alias(_REMOVE, what)
+
+    def _change_alias(self, verb: int, alias: str, **fields: Any) -> str:
+        name, _, which = alias.partition("@")
+        if not name or not which:
+            raise ConfigError("'%s': expected NAME@ALIAS" % alias)
+        return self._change_model(verb, name, alias=which, **fields)
+
+    def _change_model(self, verb: int, name: str, **fields: Any) -> str:
+        return self._change("change_model", {"verb": verb, "name": name, **fields})
 
     # -- daemons --
 
@@ -307,6 +467,14 @@ class Client:
     def audit(self, count: int = 100) -> List[AuditEntry]:
         """The newest changes and refused attempts, the oldest first."""
         return [AuditEntry._from(e) for e in self._ask("list_audit", {"count": count}, "audit_list").entries]
+
+
+def _which(round: Union[int, str]) -> int:  # noqa: A002
+    """A round as the protocol has it."""
+    which = {"last": -1, "best": -2}.get(round, round) if isinstance(round, str) else round
+    if not isinstance(which, int) or which < -2:
+        raise ConfigError("round %r: expected a number, 'last' or 'best'" % (round,))
+    return which
 
 
 def _raise_if_bad(job: Job) -> None:

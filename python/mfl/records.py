@@ -16,6 +16,7 @@ COLLECTIVES = (None, "solo", "shm", "nccl", "relay")
 MEASURES = ("client_mean", "client_variance", "client_worst", "client_best", "client_low", "client_high", "macro_f1", "mae", "rmse", "r2",
             "staleness_mean", "staleness_max", "dropped", "epsilon", "backdoor", "clip")
 _LOSS_UNIT = 2.0 ** -32
+_FILTER = "filter:"  # a daemon offers a filter as it offers a data set
 
 
 def _number(known: bool, value: float) -> Optional[float]:
@@ -128,6 +129,7 @@ class Job:
     strategy: Optional[str]
     created_unix_ms: int
     finished_unix_ms: Optional[int]
+    archived_unix_ms: Optional[int]
     last: Optional[Round]
     best: Optional[Round]  # by test accuracy
     progress: Optional[Progress]
@@ -150,8 +152,8 @@ class Job:
         return cls(
             job=m.job, name=m.name, state=_name(STATES, m.state), reason=m.reason or None, round=m.round, rounds=m.rounds, params=m.n_params,
             moving=m.n_params - m.n_frozen, model=m.model or None, data=m.data or None, strategy=m.strategy or None,
-            created_unix_ms=m.created_ms, finished_unix_ms=m.finished_ms or None, last=last, best=_round(m, "best"), progress=progress,
-            owner=m.owner or None, per_token=m.per_token, evaluated=_round(m, "evaluated") or (last if last and last.evaluated else None),
+            created_unix_ms=m.created_ms, finished_unix_ms=m.finished_ms or None, archived_unix_ms=m.archived_ms or None, last=last,
+            best=_round(m, "best"), progress=progress, owner=m.owner or None, per_token=m.per_token, evaluated=_round(m, "evaluated") or (last if last and last.evaluated else None),
             privacy=privacy)
 
 
@@ -260,6 +262,91 @@ class Event:
 
 
 @dataclass(frozen=True)
+class ModelVersion:
+    """A version of a registered model: a round of a job."""
+
+    name: str
+    version: int
+    job: str
+    round: int
+    digest: str
+    who: str
+    time_ms: int  # Unix time
+    aliases: List[str]
+    accuracy: Optional[float]
+    loss: Optional[float]
+    validated: int  # sites that have validated it
+
+    @classmethod
+    def _from(cls, m: _protocol.Message) -> ModelVersion:
+        return cls(m.name, m.version, m.job, m.round, m.digest.hex(), m.who, m.time_ms, list(m.aliases),
+                   _number(m.evaluated and not m.no_accuracy, m.accuracy), _number(m.evaluated, m.loss), m.validated)
+
+
+SITE_STATES = ("silent", "answered", "refused", "failed")
+
+
+@dataclass(frozen=True)
+class SiteAnswer:
+    """What a site said to a question."""
+
+    site: str
+    daemon: str  # that was asked
+    status: str  # "answered", "refused", "failed", "silent"
+    reason: Optional[str]
+    samples: int
+    accuracy: Optional[float]
+    loss: Optional[float]
+    few: bool  # its scores are in Validation.few
+
+    @classmethod
+    def _from(cls, m: _protocol.Message, no_accuracy: bool = False) -> SiteAnswer:
+        told = SITE_STATES[1] == _name(SITE_STATES, m.status) and m.samples > 0
+        return cls(m.site, m.daemon, _name(SITE_STATES, m.status), m.reason or None, m.samples,
+                   m.correct / m.samples if told and not no_accuracy else None, m.loss_sum * _LOSS_UNIT / m.samples if told else None, m.few)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How good a model is at the sites (`mfl validate`)."""
+
+    number: int  # in the server's list
+    time_ms: int  # Unix time of its end
+    who: str
+    model: Optional[str]  # "NAME@version", if it was asked so
+    job: Optional[str]
+    round: int
+    digest: Optional[str]
+    data: str
+    sites: List[SiteAnswer]
+    samples: int  # of all sites
+    accuracy: Optional[float]
+    loss: Optional[float]
+    few: Optional[SiteAnswer]  # sites with few samples, added up
+
+    @classmethod
+    def _from(cls, m: _protocol.Message) -> Validation:
+        told = [s for s in [*m.sites, *([m.few] if m.HasField("few") else [])] if s.status == 1 and s.samples]
+        n = sum(s.samples for s in told)
+        return cls(m.number, m.time_ms, m.who, m.model or None, m.job or None, m.round, m.digest.hex() or None, m.data,
+                   [SiteAnswer._from(s, m.no_accuracy) for s in m.sites], n,
+                   sum(s.correct for s in told) / n if n and not m.no_accuracy else None,
+                   sum(s.loss_sum for s in told) * _LOSS_UNIT / n if n else None,
+                   SiteAnswer._from(m.few, m.no_accuracy) if m.HasField("few") else None)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A job whose rounds were made again, and whether they have the same models."""
+
+    job: str
+    replays: str
+    rounds: int  # made again
+    same: bool
+    differs: Optional[int]  # the first round whose model differs or is missing
+
+
+@dataclass(frozen=True)
 class LogLine:
     """A line of a job's log."""
 
@@ -323,6 +410,7 @@ class Daemon:
     samples_per_second: float
     connected_unix_ms: int
     data_sets: List[DataSet]
+    filters: List[str]  # that jobs may name
     software: Optional[str]
     note: Optional[str]  # why it is not used
     gpu: Optional[Gpu]
@@ -339,11 +427,13 @@ class Daemon:
 
     @classmethod
     def _from(cls, d: _protocol.Message) -> Daemon:
-        sets = [DataSet(s.name, tuple(s.shape), s.classes, s.train_samples, s.test_samples) for s in d.data_sets]
+        sets = [DataSet(s.name, tuple(s.shape), s.classes, s.train_samples, s.test_samples) for s in d.data_sets
+                if not s.name.startswith(_FILTER)]
+        filters = [s.name[len(_FILTER):] for s in d.data_sets if s.name.startswith(_FILTER)]
         return cls(
             name=d.name, node=d.node or None, address=d.address or None, backend=d.backend or None, device=d.device or None,
             workers=d.workers, state=d.state, job=d.job or None, round=d.round, items_done=d.items_done, items_total=d.items_total,
-            samples_per_second=d.samples_per_second, connected_unix_ms=d.connected_ms, data_sets=sets, software=d.software or None,
+            samples_per_second=d.samples_per_second, connected_unix_ms=d.connected_ms, data_sets=sets, filters=filters, software=d.software or None,
             note=d.note or None, gpu=Gpu._from(d), collective=_name(COLLECTIVES, d.collective), leader=d.leader, alone=d.alone or None,
             clients_per_second=d.clients_per_second, numerics=d.numerics or None, activity=Activity._of(d), items_part=d.items_part,
             site=d.site or None, tags=d.tags or None, relay=d.relay or None)

@@ -7,7 +7,7 @@
 #include "server/admin/request.h"
 
 /* jobs.c */
-void mfl_operator_list(struct mfl_session *session, uint64_t request);
+void mfl_operator_list(struct mfl_session *session, uint64_t request, bool without_archived);
 void mfl_operator_show(struct mfl_session *session, uint64_t request, const char *id);
 void mfl_operator_models(struct mfl_session *session, uint64_t request, const char *id);
 void mfl_operator_partition(struct mfl_session *session, uint64_t request, const char *id);
@@ -15,6 +15,7 @@ void mfl_operator_partition(struct mfl_session *session, uint64_t request, const
 void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl__Pull *pull);
 /* stop.c */
 void mfl_operator_stop(struct mfl_session *session, uint64_t request, const char *id, bool after_round);
+void mfl_operator_archive(struct mfl_session *session, uint64_t request, const Mfl__ArchiveJob *ask);
 void mfl_operator_delete(struct mfl_session *session, uint64_t request, const char *id);
 /* submit.c: a job, and the initial params that may follow it. */
 void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit);

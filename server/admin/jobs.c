@@ -16,7 +16,7 @@ struct job_list_entry {
         struct mfl_job_info_buffers buffers;
 };
 
-void mfl_operator_list(struct mfl_session *session, uint64_t request)
+void mfl_operator_list(struct mfl_session *session, uint64_t request, bool without_archived)
 {
         struct mfl_admin *admin = mfl_admin_of(session);
         size_t n = 0, i = 0;
@@ -28,14 +28,17 @@ void mfl_operator_list(struct mfl_session *session, uint64_t request)
                 mfl_operator_no_memory(session, n * sizeof *entries, "a list of jobs");
                 return;
         }
-        for (struct mfl_server_job *job = admin->jobs->first; job; job = job->next, i++) {
+        for (struct mfl_server_job *job = admin->jobs->first; job; job = job->next) {
+                if (without_archived && job->archived_unix_ms)
+                        continue;
                 mfl_view_job(job, &entries[i].info, &entries[i].buffers);
                 pointers[i] = &entries[i].info;
+                i++;
         }
         Mfl__JobList list = MFL__JOB_LIST__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         char notice[200] = "";
-        list.n_jobs = n;
+        list.n_jobs = i;
         list.jobs = pointers;
         uint32_t n_warnings = mfl_store_warnings(admin->store);
         if (n_warnings)

@@ -14,7 +14,7 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
                 mfl_operator_submit(session, e->request, e->submit);
                 return true;
         case MFL__ENVELOPE__BODY_LIST_JOBS:
-                mfl_operator_list(session, e->request);
+                mfl_operator_list(session, e->request, e->list_jobs->without_archived);
                 return true;
         case MFL__ENVELOPE__BODY_SHOW_JOB:
                 mfl_operator_show(session, e->request, e->show_job->job);
@@ -36,6 +36,9 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
                 return true;
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 mfl_operator_delete(session, e->request, e->delete_job->job);
+                return true;
+        case MFL__ENVELOPE__BODY_ARCHIVE_JOB:
+                mfl_operator_archive(session, e->request, e->archive_job);
                 return true;
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 if (e->clone_job->forget)

@@ -30,6 +30,8 @@ static const char *action_of(const Mfl__Envelope *e)
                 return "stop";
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 return "delete";
+        case MFL__ENVELOPE__BODY_ARCHIVE_JOB:
+                return e->archive_job->undo ? "unarchive" : "archive";
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 return e->clone_job->forget ? "forget" : e->clone_job->replay ? "replay" : "clone";
         case MFL__ENVELOPE__BODY_MOVE:
@@ -60,6 +62,8 @@ static const char *object_of(const Mfl__Envelope *e)
                 return e->stop_after_round->job;
         case MFL__ENVELOPE__BODY_DELETE_JOB:
                 return e->delete_job->job;
+        case MFL__ENVELOPE__BODY_ARCHIVE_JOB:
+                return e->archive_job->job;
         case MFL__ENVELOPE__BODY_CLONE_JOB:
                 return e->clone_job->job;
         case MFL__ENVELOPE__BODY_MOVE:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stopping and deleting jobs. */
+/* Stopping, archiving and deleting jobs. */
 #include <stdio.h>
 
 #include "server/admin/answers.h"
@@ -88,5 +88,41 @@ void mfl_operator_delete(struct mfl_session *session, uint64_t request, const ch
         if (!op)
                 return;
         mfl_request_audit(op, "delete", id);
+        mfl_request_start(op, session);
+}
+
+static void run_archive(struct mfl_work *work)
+{
+        struct mfl_request *op = mfl_request_of(work);
+        op->status = mfl_store_job_archive(op->admin->store, op->job, (uint64_t)op->which, &op->err);
+}
+
+static void answer_archive(struct mfl_request *op, struct mfl_session *session)
+{
+        struct mfl_server_job *job = mfl_server_job_find(op->admin->jobs, op->job);
+        if (job) {
+                job->archived_unix_ms = (uint64_t)op->which;
+                mfl_server_job_changed(job);
+        }
+        if (session)
+                mfl_operator_done(session, op->request, op->which ? "archived" : "no longer archived");
+}
+
+void mfl_operator_archive(struct mfl_session *session, uint64_t request, const Mfl__ArchiveJob *ask)
+{
+        const char *verb = ask->undo ? "unarchive" : "archive";
+        struct mfl_server_job *job = mfl_operator_job(session, request, ask->job);
+        if (!job || !mfl_operator_may_touch(session, request, job, verb))
+                return;
+        if (!mfl_server_job_has_ended(job) || job->state_unwritten) {
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "%s has not ended: only jobs that have ended are archived", job->id);
+                return;
+        }
+        struct mfl_request *op = mfl_request_new(session, request, job->id, run_archive, answer_archive);
+        if (!op)
+                return;
+        op->which = ask->undo ? 0 : (int64_t)mfl_unix_ms();
+        mfl_request_audit(op, verb, job->id);
         mfl_request_start(op, session);
 }

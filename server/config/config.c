@@ -209,8 +209,9 @@ static const struct mfl_setting rows[] = {
         {.field = {KEY("http_url", STRING, http_url)}, .option = "http-url", .argument = "URL",
                 .note = "the address of http",
                 .example = "https://mfl.example.org",
-                .help = "where people's browsers find the dashboard, when a reverse proxy stands before it: links of `mfl login "
-                        "issue` begin so, the port answers to that host's name, and with https cookies are sent over TLS only"},
+                .help = "where people's browsers find the dashboard, by another name or behind a reverse proxy: links of `mfl login "
+                        "issue` begin so, the port answers to that host's name, and with https cookies are sent over TLS only. Beside "
+                        "http_tls it begins with https"},
 
         {.section = "Log",
                 .field = {KEY("log_level", ENUM, log_level), .names = mfl_setting_levels}, .option = "log-level",

@@ -24,6 +24,8 @@ static struct mfl_inquiry_daemon *list_daemons(
 {
         uint32_t n = mfl_core_daemon_count(all->loop->core), n_found = 0;
         struct mfl_inquiry_daemon *list = mfl_calloc(n + 1, sizeof *list);
+        if (!strncmp(data, MFL_FILTER_DATA, sizeof MFL_FILTER_DATA - 1))
+                n = 0; /* offered as data sets are, but it is none */
         for (uint32_t i = 0; list && i < n; i++) {
                 struct mfl_core_daemon_view view;
                 mfl_core_daemon_view(all->loop->core, i, &view);

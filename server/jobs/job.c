@@ -21,6 +21,7 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         mfl_strcpy(job->owner, sizeof job->owner, row->owner);
         job->created_unix_ms = row->created_ms;
         job->finished_unix_ms = row->finished_ms;
+        job->archived_unix_ms = row->archived_ms;
         job->committed = row->committed;
         job->n_params = row->n_params;
         job->n_frozen = row->n_frozen;

@@ -89,6 +89,7 @@ struct mfl_server_job {
         enum mfl_job_state state;
         char reason[MFL_REASON_BYTES];
         uint64_t created_unix_ms, finished_unix_ms;
+        uint64_t archived_unix_ms; /* 0: it is not archived */
         uint32_t committed;
         uint32_t last_round; /* privacy: none follows it; workers only */
         uint64_t n_params, n_frozen;

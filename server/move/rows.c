@@ -18,7 +18,7 @@
 static const struct table {
         const char *name, *key, *own;
 } tables[] = {
-        {"jobs", "id", " n token created_ms finished_ms state reason "},
+        {"jobs", "id", " n token created_ms finished_ms archived_ms state reason "},
         {"rounds", "job", " "},
         {"round_nodes", "job", " "},
         {"round_scores", "job", " "},

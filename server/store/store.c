@@ -167,6 +167,8 @@ static const char *const schema_steps[] = {
         "CREATE TABLE arrivals (job TEXT NOT NULL REFERENCES jobs(id) ON DELETE CASCADE,"
         " version INTEGER NOT NULL, body BLOB NOT NULL, sum INTEGER, PRIMARY KEY (job, version)) WITHOUT "
         "ROWID;"
+        /* Unix time; 0: the job is not archived. */
+        "ALTER TABLE jobs ADD COLUMN archived_ms INTEGER NOT NULL DEFAULT 0;"
         "PRAGMA user_version = 10;",
 };
 /* The latest accepted clock time, so that a wrong clock leaves room to count. */

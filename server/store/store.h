@@ -81,6 +81,7 @@ struct mfl_store_job {
         char reason[MFL_REASON_BYTES];
         char owner[MFL_OWNER_BYTES];      /* "" for jobs older than owners */
         uint64_t created_ms, finished_ms; /* Unix time; 0: not yet */
+        uint64_t archived_ms;             /* Unix time; 0: it is not archived */
         bool has_initial;                 /* initial.f32 */
         bool initial_known;               /* initial_sha256 is valid: jobs from before schema 7 have none */
         uint8_t initial_sha256[32];
@@ -139,6 +140,9 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         const char *data_from, uint64_t n_params, uint64_t n_frozen, struct mfl_error *err);
 /* The server has filled in what the file leaves to it. */
 int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *text, struct mfl_error *err);
+/* 0: it is archived no longer. The caller has checked that the job has ended. */
+int mfl_store_job_archive(
+        struct mfl_store *store, const char *id, uint64_t archived_ms, struct mfl_error *err);
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err);
 /* Deletes rows and files. MFL_BUSY unless the job is DONE, FAILED or STOPPED. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);

@@ -15,8 +15,8 @@
         "data_rank, "                                                                                        \
         "data_dims, data_classes, data_train, data_test, data_fingerprint, n_params, "                       \
         "(SELECT coalesce(max(round), 0) FROM rounds WHERE job = jobs.id AND superseded = 0), "              \
-        "owner, data_meaning, data_from, stop_after, n_frozen, arithmetic"
-#define JOB_COLUMNS_N 23
+        "owner, data_meaning, data_from, stop_after, n_frozen, arithmetic, archived_ms"
+#define JOB_COLUMNS_N 24
 
 static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
 {
@@ -29,6 +29,7 @@ static void read_job(struct mfl_db_row *row, struct mfl_store_job *job)
                 .committed = (uint32_t)mfl_db_int(row, 16),
                 .n_frozen = (uint64_t)mfl_db_int(row, 21),
                 .arithmetic = (uint32_t)mfl_db_int(row, 22),
+                .archived_ms = (uint64_t)mfl_db_int(row, 23),
         };
         mfl_strcpy(job->id, sizeof job->id, mfl_db_text(row, 0));
         mfl_strcpy(job->name, sizeof job->name, mfl_db_text(row, 1));
@@ -433,6 +434,19 @@ int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *
         r = mfl_store_check_job(store, id, err);
         if (!r)
                 r = mfl_db_run(store->db, err, "UPDATE jobs SET text = ?1 WHERE id = ?2", "tt", text, id);
+        return mfl_store_end(store, r, err);
+}
+
+int mfl_store_job_archive(
+        struct mfl_store *store, const char *id, uint64_t archived_ms, struct mfl_error *err)
+{
+        int r = mfl_store_begin(store, err);
+        if (r)
+                return r;
+        r = mfl_store_check_job(store, id, err);
+        if (!r)
+                r = mfl_db_run(store->db, err, "UPDATE jobs SET archived_ms = ?1 WHERE id = ?2", "it",
+                        (int64_t)archived_ms, id);
         return mfl_store_end(store, r, err);
 }
 

@@ -98,6 +98,7 @@ void mfl_view_job(
         out.per_token = job->per_token;
         out.created_ms = job->created_unix_ms;
         out.finished_ms = job->finished_unix_ms;
+        out.archived_ms = job->archived_unix_ms;
         if (job->has_last) {
                 mfl_view_round(&job->last, &buffers->last);
                 out.last = &buffers->last;

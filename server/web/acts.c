@@ -30,6 +30,8 @@ enum act_kind {
         ACT_STOP,
         ACT_STOP_AFTER_ROUND,
         ACT_DELETE,
+        ACT_ARCHIVE,
+        ACT_UNARCHIVE,
         ACT_MODEL,
         ACT_REGISTRY,
         ACT_VALIDATIONS,
@@ -66,6 +68,8 @@ static const struct {
         {"/api/jobs/*/stop", true, ACT_STOP},
         {"/api/jobs/*/stop-after-round", true, ACT_STOP_AFTER_ROUND},
         {"/api/jobs/*/delete", true, ACT_DELETE},
+        {"/api/jobs/*/archive", true, ACT_ARCHIVE},
+        {"/api/jobs/*/unarchive", true, ACT_UNARCHIVE},
         {"/api/jobs/*/model/+", false, ACT_MODEL},
         {"/api/models", false, ACT_REGISTRY},
         {"/api/validations", false, ACT_VALIDATIONS},
@@ -431,11 +435,12 @@ static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, con
         Mfl__StopJob stop = MFL__STOP_JOB__INIT;
         Mfl__StopAfterRound after = MFL__STOP_AFTER_ROUND__INIT;
         Mfl__DeleteJob gone = MFL__DELETE_JOB__INIT;
+        Mfl__ArchiveJob archive = MFL__ARCHIVE_JOB__INIT;
         envelope.request = act->id;
         submit.text = act->body ? act->body : "";
         submit.file = "job.yaml";
         submit.token = clone.token = (char *)(uintptr_t)act->token;
-        clone.job = stop.job = after.job = gone.job = job;
+        clone.job = stop.job = after.job = gone.job = archive.job = job;
         switch (kind) {
         case ACT_SUBMIT:
                 envelope.body_case = MFL__ENVELOPE__BODY_SUBMIT;
@@ -452,6 +457,12 @@ static void ask_for(struct mfl_pages *pages, const struct mfl_http_act *act, con
         case ACT_DELETE:
                 envelope.body_case = MFL__ENVELOPE__BODY_DELETE_JOB;
                 envelope.delete_job = &gone;
+                break;
+        case ACT_ARCHIVE:
+        case ACT_UNARCHIVE:
+                archive.undo = kind == ACT_UNARCHIVE;
+                envelope.body_case = MFL__ENVELOPE__BODY_ARCHIVE_JOB;
+                envelope.archive_job = &archive;
                 break;
         default:
                 envelope.body_case = MFL__ENVELOPE__BODY_STOP_AFTER_ROUND;

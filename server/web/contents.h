@@ -14,7 +14,8 @@
 #define MFL_METRICS_ENDED_MS 600000u
 void mfl_metrics_text(const struct mfl_pages *pages, struct mfl_text *text);
 
-#define MFL_PAGES_JOBS_MAX 200    /* the newest */
+#define MFL_PAGES_JOBS_MAX 1000 /* as JSON, which is searched: the newest; archived ones are left out first */
+#define MFL_PAGES_ROWS_MAX 200  /* of the page without JavaScript */
 #define MFL_PAGES_DAEMONS_MAX 500 /* by name */
 #define MFL_PAGES_ROUNDS_MAX 400  /* points of a curve; of more, each k-th and the last */
 #define MFL_PAGES_LINES_MAX 300   /* of a job's log */

@@ -225,6 +225,7 @@ function facts(list, job, rounds) {
     ['Daemons', String(at.daemons || 0)], ['Model', job.model], ['Parameters', job.params ? count(job.params) : '-'],
     ['Data', job.data], ['Strategy', job.strategy], ['Owner', job.owner || '-'], ['Submitted', dateOf(job.created_unix_ms)],
     [job.finished_unix_ms ? 'Took' : 'Since then', duration(((job.finished_unix_ms || Date.now()) - job.created_unix_ms) / 1000)],
+    ...(job.archived_unix_ms ? [['Archived', dateOf(job.archived_unix_ms)]] : []),
     ...(left === null ? [] : [['Time left', `about ${duration(left)}`]]),
     ...(job.privacy ? [['Epsilon spent', `${fixed(job.privacy.epsilon, 4)} of ${job.privacy.epsilon_max}, delta ${job.privacy.delta}`],
       ['Not private', 'losses, accuracies, counts and logs']] : []),

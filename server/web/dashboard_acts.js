@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people do from the dashboard after login (mfl login issue): submit a job, stop and clone one, load its models. The server decides who
+// What people do from the dashboard after login (mfl login issue): submit a job; stop, clone, archive and delete one; load its models. The server decides who
 // may; this page only hides what a login can't do. A request that changes something repeats the login's CSRF token.
 'use strict';
 
@@ -117,7 +117,7 @@ function actsSection(id) {
   const said = el('p', { id: 'act-said', role: 'alert' }), bar = el('div', { class: 'filters' }), models = el('ul', { class: 'legend' });
   const loads = el('div', {}, el('h3', {}, 'Models, as safetensors'), models);
   const node = el('section', { id: 'acts' }, el('h2', {}, 'Work on this job'), bar, said, loads);
-  let state = '', kept = '';
+  let state = '', kept = '', archived = false;
   const make = (name, verb, done) => {
     const button = el('button', { type: 'button', 'data-act': verb }, name);
     button.addEventListener('click', async () => {
@@ -137,6 +137,8 @@ function actsSection(id) {
   const say = (answer) => setText(said, answer.done);
   const stop = make('Stop', 'stop', say), after = make('Stop after this round', 'stop-after-round', say);
   const clone = make('Clone', 'clone', ({ job }) => said.replaceChildren(el('a', { href: '/jobs/' + job }, job), ' was submitted'));
+  const away = make('Archive', 'archive', (answer) => { archived = true; show(); say(answer); });
+  const back = make('Take out of the archive', 'unarchive', (answer) => { archived = false; show(); say(answer); });
   const drop = make('Delete', 'delete', () => location.replace('/'));
   const show = () => {
     const ended = ['done', 'failed', 'stopped'].includes(state);
@@ -144,9 +146,11 @@ function actsSection(id) {
     bar.hidden = !login.now || !login.now.may_change;
     stop.hidden = after.hidden = ended;
     drop.hidden = !ended;
+    away.hidden = !ended || archived;
+    back.hidden = !ended || !archived;
     loads.hidden = !kept;
   };
-  bar.append(stop, after, clone, drop);
+  bar.append(stop, after, clone, away, back, drop);
   login.changed.push(show);
   show();
   return {
@@ -160,6 +164,7 @@ function actsSection(id) {
       }
       kept = now;
       state = job.state;
+      archived = Boolean(job.archived_unix_ms);
       show();
     },
   };

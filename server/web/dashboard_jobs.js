@@ -5,6 +5,7 @@
 
 const PAGE_ROWS = 20;
 const COMPARE_MAX = 8;
+const ARCHIVED = ['shown', 'only']; // hidden, if the address says neither
 const STATES = ['waiting', 'running', 'done', 'failed', 'stopped'];
 
 // ---- jobs ----
@@ -17,7 +18,7 @@ function makeJobRow(tr, job) {
   tr.append(el('td', {}, box), el('td', {}, el('a', { href: '/jobs/' + job.job }, job.job)), el('td', {}), el('td', {}),
     el('td', {}, el('progress', { 'aria-label': 'rounds of ' + job.job }), el('span', {})),
     el('td', { class: 'num' }), el('td', { class: 'num extra' }), el('td', { class: 'num extra' }),
-    el('td', { class: 'num extra' }), el('td', { class: 'extra' }), el('td', { class: 'text extra' }));
+    el('td', { class: 'num extra' }), el('td', { class: 'extra' }), el('td', { class: 'text extra' }, el('div', { class: 'brief' })));
 }
 
 function updateJobRow(tr, job) {
@@ -25,7 +26,7 @@ function updateJobRow(tr, job) {
   const at = job.progress || {};
   const part = at.phase === 'train' && at.clients_total && at.round === job.round + 1 ? Math.max(at.clients_done / at.clients_total, at.trained) : 0;
   setText(cell[2], job.name);
-  setText(cell[3], job.state);
+  setText(cell[3], job.archived_unix_ms ? job.state + ', archived' : job.state);
   cell[3].className = 'state ' + job.state;
   bar.max = job.rounds;
   bar.value = Math.min(job.rounds, job.round + part);
@@ -35,11 +36,13 @@ function updateJobRow(tr, job) {
   setText(cell[7], job.last ? duration(job.last.seconds) : '');
   setText(cell[8], String(at.daemons || 0));
   setText(cell[9], job.owner || '');
-  setText(cell[10], job.reason || '');
+  setText(cell[10].firstChild, job.reason || ''); // in one line: the job's page has all of it
+  cell[10].title = job.reason || '';
 }
 
 // Every word must be somewhere in what a row says.
-function matches(job, words, state) {
+function matches(job, words, state, archived) {
+  if (archived !== 'shown' && !job.archived_unix_ms !== !archived) return false;
   const text = [job.job, job.name, job.owner, job.model, job.data, job.strategy, job.reason].join(' ').toLowerCase();
   return (!state || job.state === state) && words.every((word) => text.includes(word));
 }
@@ -47,6 +50,7 @@ function matches(job, words, state) {
 function readAddress() {
   const query = new URLSearchParams(location.search), jobs = (query.get('compare') || '').split(',');
   return { q: query.get('q') || '', state: STATES.includes(query.get('state')) ? query.get('state') : '',
+    archived: ARCHIVED.includes(query.get('archived')) ? query.get('archived') : '',
     page: Math.max(0, Number.parseInt(query.get('page'), 10) - 1 || 0),
     compare: new Set(jobs.filter((id) => /^j-[0-9]+$/.test(id)).slice(0, COMPARE_MAX)) };
 }
@@ -55,6 +59,7 @@ function writeAddress(at) {
   const query = new URLSearchParams();
   if (at.q) query.set('q', at.q);
   if (at.state) query.set('state', at.state);
+  if (at.archived) query.set('archived', at.archived);
   if (at.page) query.set('page', String(at.page + 1));
   const text = [query.toString(), at.compare.size ? 'compare=' + [...at.compare].join(',') : ''].filter(Boolean).join('&');
   history.replaceState(null, '', location.pathname + (text ? '?' + text : ''));
@@ -64,17 +69,20 @@ function jobsSection(changed) {
   const at = readAddress(), box = table(JOB_COLUMNS, 'jobs'), body = box.querySelector('tbody'), note = el('p', { class: 'note' });
   const search = el('input', { type: 'search', placeholder: 'name, owner, model, data', value: at.q });
   const state = el('select', {}, el('option', { value: '' }, 'all'), ...STATES.map((s) => el('option', { value: s }, s)));
+  const archived = el('select', {}, el('option', { value: '' }, 'hidden'), ...ARCHIVED.map((s) => el('option', { value: s }, s)));
   const newer = el('button', { type: 'button' }, 'Newer'), older = el('button', { type: 'button' }, 'Older');
   const where = el('span', { role: 'status' });
-  const bar = el('div', { class: 'filters', role: 'search' }, el('label', {}, 'Search ', search), el('label', {}, 'State ', state),
+  const bar = el('div', { class: 'filters', role: 'search', 'aria-label': 'jobs' }, el('label', {}, 'Search ', search), el('label', {}, 'State ', state),
+    el('label', {}, 'Archived ', archived),
     el('span', { class: 'pager' }, newer, where, older));
   let last = null;
   state.value = at.state;
+  archived.value = at.archived;
 
   function draw(data) {
     last = data;
     const words = at.q.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = [...data.jobs].reverse().filter((job) => matches(job, words, at.state));
+    const found = [...data.jobs].reverse().filter((job) => matches(job, words, at.state, at.archived));
     const pages = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
     at.page = Math.min(at.page, pages - 1);
     const from = at.page * PAGE_ROWS, rows = found.slice(from, from + PAGE_ROWS);
@@ -88,7 +96,7 @@ function jobsSection(changed) {
     newer.disabled = !at.page;
     older.disabled = at.page >= pages - 1;
     const hidden = data.n_jobs - data.jobs.length;
-    setText(note, hidden ? `${hidden} older jobs are not among these; mfl list shows them.`
+    setText(note, hidden ? `${hidden} older jobs are not among these; mfl list --all shows them.`
       : data.jobs.length ? '' : 'There is no job yet.');
   }
 
@@ -99,6 +107,7 @@ function jobsSection(changed) {
   }
   search.addEventListener('input', () => go({ q: search.value.trim(), page: 0 }));
   state.addEventListener('change', () => go({ state: state.value, page: 0 }));
+  archived.addEventListener('change', () => go({ archived: archived.value, page: 0 }));
   newer.addEventListener('click', () => go({ page: at.page - 1 }));
   older.addEventListener('click', () => go({ page: at.page + 1 }));
   body.addEventListener('change', (event) => {

@@ -275,6 +275,10 @@ static int take_url(struct mfl_pages *pages, struct mfl_error *err)
                         "dashboard can't be "
                         "below a path",
                         url);
+        if (!tls && pages->config->http_tls != MFL_HTTP_TLS_OFF)
+                return mfl_fail(err, MFL_INVALID,
+                        "http_url: %s: with http_tls the port speaks TLS: write https://%.*s", url, (int)n,
+                        host);
         mfl_strcpy(pages->host, sizeof pages->host, host);
         pages->host[n] = '\0';
         return 0;

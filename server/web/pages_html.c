@@ -63,20 +63,26 @@ static void put_job_row(struct mfl_text *text, const struct mfl_server_job *job)
 
 static void put_jobs(const struct mfl_pages *pages, struct mfl_text *text)
 {
-        uint32_t n = 0, skip;
-        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next)
-                n++;
-        skip = n > MFL_PAGES_JOBS_MAX ? n - MFL_PAGES_JOBS_MAX : 0;
+        uint32_t n = 0, n_archived = 0, skip;
+        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
+                n += !job->archived_unix_ms;
+                n_archived += job->archived_unix_ms != 0;
+        }
+        skip = n > MFL_PAGES_ROWS_MAX ? n - MFL_PAGES_ROWS_MAX : 0;
         mfl_text_put(text, "<section id=jobs><h2>Jobs</h2>\n");
         if (skip)
                 mfl_text_format(text,
                         "<p class=note>%u of %u jobs are left out: the oldest that have ended.</p>\n", skip,
                         n);
+        if (n_archived)
+                mfl_text_format(text, "<p class=note>%u archived jobs are not shown.</p>\n", n_archived);
         mfl_text_put(text,
                 "<div class=wide><table><thead><tr><th>Job<th>Name<th>State<th class=num>Round"
                 "<th class=num>Accuracy<th class=num>Loss<th class=num>Daemons<th>Note</tr></thead>"
                 "<tbody>\n");
         for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
+                if (job->archived_unix_ms)
+                        continue;
                 if (skip && mfl_server_job_has_ended(job))
                         skip--;
                 else

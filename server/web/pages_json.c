@@ -45,15 +45,19 @@ static json_t *make_job(const struct mfl_server_job *job)
 
 void mfl_page_jobs(const struct mfl_pages *pages, struct mfl_text *text)
 {
-        uint32_t n = 0, skip;
+        uint32_t n = 0, n_archived = 0;
         json_t *jobs = json_array();
-        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next)
-                n++;
-        skip = n > MFL_PAGES_JOBS_MAX ? n - MFL_PAGES_JOBS_MAX : 0;
         for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
+                n++;
+                n_archived += job->archived_unix_ms != 0;
+        }
+        uint32_t excess = n > MFL_PAGES_JOBS_MAX ? n - MFL_PAGES_JOBS_MAX : 0;
+        uint32_t skip_archived = MFL_MIN(excess, n_archived), skip = excess - skip_archived;
+        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
+                uint32_t *left = job->archived_unix_ms ? &skip_archived : &skip;
                 /* Jobs that run are shown however old they are. */
-                if (skip && mfl_server_job_has_ended(job))
-                        skip--;
+                if (*left && mfl_server_job_has_ended(job))
+                        --*left;
                 else if (json_array_append_new(jobs, make_job(job)))
                         text->failed = true;
         }

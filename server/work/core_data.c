@@ -252,6 +252,8 @@ static const char *next_offered(const struct mfl_core *core, const char *last)
                 const struct core_daemon *daemon = core->daemons[i];
                 for (uint32_t k = 0; daemon->conn && k < daemon->info.n_data_sets; k++) {
                         const char *name = daemon->info.data_sets[k].name;
+                        if (!strncmp(name, MFL_FILTER_DATA, sizeof MFL_FILTER_DATA - 1))
+                                continue;
                         if (strcmp(name, last) > 0 && (!next || strcmp(name, next) < 0))
                                 next = name;
                 }

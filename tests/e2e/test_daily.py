@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Daily work with many jobs: --set, sweep, compare, filters of list, stop --all, delete by state and age."""
+"""Daily work with many jobs: --set, sweep, compare, filters of list, the archive, stop --all, delete by state and age."""
 import json
 import os
 
@@ -142,3 +142,54 @@ def test_many_jobs_end_at_once(cluster):
     deleted = cluster.mfl('rm', '--state', 'stopped', '--before', '0s', '--name', 'many').stdout
     left = [j['job'] for j in cluster.mfl_json('list')['jobs']]
     assert sorted(line.split()[0] for line in deleted.splitlines()) == jobs and other in left and not set(jobs) & set(left)
+
+
+def test_an_archived_job_is_off_the_list_and_nowhere_else(cluster):
+    path = job_file(cluster, name='kept', rounds=1)
+    jobs = [cluster.mfl('submit', path, '--set', 'seed=%d' % i, '--watch').stdout.split()[0] for i in (1, 2, 3)]
+    first, others = jobs[0], jobs[1:]
+
+    def listed(*argv):
+        return [j['job'] for j in cluster.mfl_json('list', '--name', 'kept', *argv)['jobs']]
+
+    cluster.mfl('model', 'register', first, '--as', 'kept')
+    digest = cluster.mfl_json('pull', first, '-o', os.path.join(cluster.dir, 'before.safetensors'))['digest']
+    assert cluster.mfl('archive', first).stdout == first + ': archived\n'
+    assert listed() == others and listed('--archived') == [first] and listed('--all') == jobs == listed('--all', '--done')
+    assert cluster.mfl_json('show', first)['job']['archived_unix_ms'] > cluster.mfl_json('show', first)['job']['finished_unix_ms']
+    assert 'archived   ' in cluster.mfl('show', first).stdout and 'archived   ' not in cluster.mfl('show', others[0]).stdout
+    assert cluster.mfl_json('pull', first, '-o', os.path.join(cluster.dir, 'after.safetensors'))['digest'] == digest
+    assert [v['job'] for v in cluster.mfl_json('model', 'list')['versions'] if v['name'] == 'kept'] == [first]
+    cluster.mfl('clone', first)
+    clone = cluster.mfl_json('list', '--name', 'kept', '--last', '1')['jobs'][0]['job']  # a job of its own, which is not archived
+    assert clone not in jobs
+    cluster.mfl('wait', clone)
+    # Of many: those that `mfl list` would show; those with other states stay.
+    told = cluster.mfl_json('archive', '--done', '--name', 'kept')['jobs']
+    assert [t['job'] for t in told] == [*others, clone] and {t['text'] for t in told} == {'archived'}
+    assert 'no job matches' in cluster.mfl('archive', '--done', '--name', 'kept').stdout and listed() == []
+    assert 'no job matches' in cluster.mfl('delete', '--done', '--name', 'kept').stdout  # what nobody sees is not deleted by the way
+    assert [e['object'] for e in cluster.mfl_json('audit')['entries'] if e['action'] == 'archive'] == [first, *others, clone]
+    # It outlives the server, and comes back.
+    cluster.server.kill()
+    cluster.start_server()
+    cluster.wait_daemons(1)
+    assert listed() == [] and listed('--archived') == [*jobs, clone]
+    assert cluster.mfl('unarchive', first).stdout == first + ': no longer archived\n'
+    assert listed() == [first] and cluster.mfl_json('show', first)['job']['archived_unix_ms'] is None
+    assert len(cluster.mfl_json('unarchive', '--done', '--name', 'kept')['jobs']) == 3 and listed() == [*jobs, clone]
+    cluster.mfl('archive', clone)
+    assert cluster.mfl_json('delete', '--done', '--name', 'kept', '--archived')['jobs'] == [{'job': clone, 'name': 'kept', 'text': 'deleted'}]
+    assert listed('--all') == jobs
+
+
+def test_what_the_archive_refuses(cluster):
+    path = job_file(cluster, name='busy', rounds=10000)
+    job = cluster.mfl('submit', path).stdout.split()[0]
+    for argv, status, text in ((['archive'], 2, 'say which jobs: mfl archive JOB'), (['unarchive', '--name', 'x'], 2, 'say which jobs: mfl unarchive'),
+                               (['archive', '--state', 'running'], 2, "can't be archived"), (['archive', job, '--done'], 2, 'not both'),
+                               (['archive', job], 6, 'has not ended'), (['archive', 'j-999999'], 4, 'j-999999'),
+                               (['list', '--archived', '--all'], 2, 'write one of them'), (['hide', job], 2, "did you mean 'archive'")):
+        assert text in cluster.mfl(*argv, status=status).stderr, argv
+    cluster.mfl('stop', job)
+    assert cluster.info(job)['archived_ms'] == 0

@@ -6,8 +6,10 @@ import re
 
 import pytest
 
+import mfl_harness as h
 import mfl_needs
-from mfl_pages import CHROMIUM, browse, get, request, section_of
+from mfl_browser import Browser
+from mfl_pages import CHROMIUM, address_of, browse, get, request, section_of
 
 
 @pytest.fixture(scope='module')
@@ -62,6 +64,49 @@ def test_jobs_are_compared_in_one_plot(crowd, folder):
     assert section.count('class="curve c0"') == section.count('class="curve c1"') == 3  # two plots and the key
     assert all('/jobs/' + job in section for job in ran) and 'j-999999' not in section
     assert 'hidden' in re.search(r'<section id="compare"[^>]*>', browse(c, '/', 1200, folder)[0])[0]
+
+
+@pytest.fixture(scope='module')
+def many(shared_cluster):
+    """A server with 500 jobs, of which 260 were stopped, and 20 of these archived."""
+    c = shared_cluster(1, config={'http': '127.0.0.1:0'})
+    with c.operator() as o:
+        for i in range(500):
+            job = o.submit(h.job_text(name='job-%d' % i, data={'name': 'nowhere'}))
+            if i < 260:
+                o.request('stop_job', {'job': job})
+            if i < 20:
+                o.request('archive_job', {'job': job})
+    return c
+
+
+@pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))
+@pytest.mark.parametrize('width', [1200, 800, 400])
+def test_500_jobs_leave_room_for_the_rest(many, folder, width):
+    """With the keyboard: every job is found, and what is below the list stays where people find it."""
+    told = "document.querySelector('#jobs [role=status]').textContent"
+    with Browser(folder, width) as b:
+        b.go('http://%s/' % address_of(many))
+        b.wait(told + ".includes('1 to 20 of 480')", 'the list')
+        assert b.eval("document.querySelector('#jobs').getBoundingClientRect().height") < 1000
+        assert b.eval('document.documentElement.scrollWidth') <= width
+        assert {'banner', 'main', 'navigation', 'search', 'contentinfo'} <= {role for role, _ in b.landmarks()}
+        b.eval("document.querySelector('#jobs [type=search]').focus()")
+        b.type('job-3')
+        b.wait(told + ".includes('1 to 20 of 110')", 'those that match: 30 to 39, and 300 to 399')
+        for _ in range(2):
+            b.key('Tab')
+        assert b.eval('document.activeElement.parentElement.textContent').startswith('Archived')
+        b.key('Tab')
+        assert b.eval('document.activeElement.textContent') == 'Older'  # Newer can't be pressed on the first page
+        b.key('Enter')
+        b.wait(told + ".includes('21 to 40 of 110')", 'the second page')
+        b.go('http://%s/?archived=only' % address_of(many))
+        b.wait(told + ".includes('1 to 20 of 20')", 'the archived ones')
+        b.go('http://%s/?archived=shown&q=job-1' % address_of(many))
+        b.wait(told + ".includes('1 to 20 of 111')", 'all')
+        data = b.picture(folder + '/many.png')
+        assert len(data) > 5000 and not [line for line in b.said if '401' not in line], b.said
 
 
 @pytest.mark.skipif(not CHROMIUM, reason=mfl_needs.lack('chromium'))

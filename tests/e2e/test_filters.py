@@ -125,8 +125,13 @@ def test_a_filter_that_jobs_ask_for(cluster, plugins):
     first, last = params(site.c, job, 1), params(site.c, job, 3)
     assert all(np.array_equal(first[name], last[name]) for name in first)
     assert 'filter scale' in site.c.mfl('logs', job).stdout and 'filter scale' not in site.c.mfl('logs', 'j-000001').stdout
-    names = [s['name'] for s in json.loads(site.c.mfl('daemons', '--json').stdout)['daemons'][0]['data_sets']]
-    assert 'filter:scale' in names and 'filter:nothing' in names
+    daemon = json.loads(site.c.mfl('daemons', '--json').stdout)['daemons'][0]
+    assert sorted(daemon['filters']) == ['nothing', 'scale'] and [s['name'] for s in daemon['data_sets']] == ['tiny']
+    missing = site.c.submit(**{**JOB, 'data': {'name': 'absent', 'clients': 6}})
+    reason = h.wait_until(lambda: site.c.info(missing)['reason'], 10, 'the reason')
+    assert 'offered: tiny' in reason and 'filter:' not in reason
+    site.c.stop_job(missing)
+    assert 'no connected daemon has data set filter:scale' in site.c.mfl('data', 'stats', 'filter:scale', status=None).stderr
     refused = site.c.mfl('submit', site.c.write('job.yaml', h.job_text(**JOB, filters=['other'])), status=None).stderr
     assert 'filters: none of the 1 daemons that are connected has the filter other (filters in client.yaml)' in refused
 
@@ -152,11 +157,36 @@ def test_filters_of_a_job_that_are_no_list_of_names(tmp_path, key, text):
     assert text in h.mfl('check', str(path), status=5).stderr
 
 
-@pytest.mark.parametrize('key,more', [('filters', {'filters': ['a']}), ('evaluation.metrics', {'evaluation': {'metrics': ['a']}})])
-def test_mfl_run_has_no_plugins(tmp_path, key, more):
+@pytest.mark.parametrize('text,more', [
+    ('filters: write --config FILE', {'filters': ['a']}), ('evaluation.metrics: write --plugins DIR', {'evaluation': {'metrics': ['a']}}),
+    ('aggregation.plugin: write --plugins DIR', {'aggregation': {'strategy': 'plugin', 'plugin': {'name': 'a'}}})])
+def test_mfl_run_has_no_plugins_by_itself(tmp_path, text, more):
     path = tmp_path / 'job.yaml'
-    path.write_text(h.job_text(**JOB, **more))
-    assert '%s: the server and the daemons that mfl run starts have no plug-ins' % key in h.mfl('run', str(path), status=5).stderr
+    path.write_text(h.job_text(**{**JOB, **more}))
+    assert text in h.mfl('run', str(path), status=5).stderr
+
+
+def test_mfl_run_tries_plugins(plugins, tmp_path):
+    """A filter by the daemons' configuration, a strategy by --plugins, in one run; and what is wrong with either is said."""
+    server = str(tmp_path / 'server')
+    os.mkdir(server, 0o755)
+    build(server, 'sign-momentum', 'examples/plugins/sign_momentum.c')
+    path, config = tmp_path / 'job.yaml', tmp_path / 'client.yaml'
+    data = ['--data', 'tiny=synthetic:1,8,8:4:64:32:1', '--daemons', '1', '--backend', 'reference']
+    path.write_text(h.job_text(**JOB, filters=['scale'], aggregation={'strategy': 'plugin', 'plugin': {'name': 'sign-momentum'}}))
+    config.write_text(h.yaml_of({'plugins': plugins, 'filters': [use('scale', b=0)]}))
+    told = h.mfl('run', str(path), *data, '--plugins', 'server', '--config', 'client.yaml', '--out', 'out', '--json', cwd=str(tmp_path)).stdout
+    assert json.loads(told.splitlines()[-1])['state'] == 'done'
+    logs = ''.join(open(os.path.join(tmp_path, 'out', name), encoding='utf-8').read() for name in os.listdir(tmp_path / 'out') if name.endswith('.log'))
+    assert 'plug-ins: filter scale 7 (a 0, b 0)' in logs
+    config.write_text(h.yaml_of({'plugins': plugins, 'filters': [use('missing')]}))
+    for argv, words in ((['--config', 'client.yaml'], 'missing'), (['--config', 'nothing.yaml'], 'nothing.yaml: No such file'),
+                        (['--plugins', 'nowhere'], 'nowhere: No such file')):
+        more = [] if '--plugins' in argv else ['--plugins', 'server']
+        failed = h.mfl('run', str(path), *data, *argv, *more, '--config' if '--config' not in argv else '--threads', 'client.yaml' if '--config' not in argv else '1',
+                       '--out', 'bad', cwd=str(tmp_path), status=None)
+        assert failed.returncode and words in failed.stderr, failed.stderr
+        shutil.rmtree(tmp_path / 'bad', ignore_errors=True)
 
 
 def test_an_update_that_a_filter_rejects(cluster, plugins):
@@ -260,7 +290,7 @@ def test_a_set_that_a_plugin_reads_is_the_set_itself(cluster, formats, leaves):
         each.wait_daemons(1)
     mine, digests = c.run_job(**job)
     assert digests == plain.run_job(**job)[1]
-    sets = [[s for s in json.loads(each.mfl('daemons', '--json').stdout)['daemons'][0]['data_sets'] if not s['name'].startswith('filter:')]
+    sets = [[s for s in json.loads(each.mfl('daemons', '--json').stdout)['daemons'][0]['data_sets']]
             for each in (c, plain)]
     assert sets[0] == sets[1] and len(sets[0]) == 1
     with open(os.path.join(formats, 'ppm.so'), 'rb') as f:

@@ -199,6 +199,7 @@ def as_schema(c, job, schema):
     for column in ('frozen_file', 'frozen_sha256', 'frozen_bytes', 'mean_iou', 'clamped', 'virtual_start_us', 'virtual_end_us', 'states_lost',
                    'choice', 'measures', 'metric_names', 'metrics'):
         db.execute('ALTER TABLE rounds DROP COLUMN ' + column)
+    db.execute('ALTER TABLE jobs DROP COLUMN archived_ms')
     for column in ('data_meaning', 'data_from', 'stop_after', 'n_frozen') if schema < 5 else ():
         db.execute('ALTER TABLE jobs DROP COLUMN ' + column)
     db.execute('DROP TABLE client_states')

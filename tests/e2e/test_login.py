@@ -281,6 +281,21 @@ def test_tls_of_the_port(people, tmp_path, kind):
         assert ann.ask('/api/login', headers=mine)[0] == 200
 
 
+def test_a_name_of_a_port_with_tls(people, tmp_path):
+    """http_url beside http_tls: links have the name, the name alone is served, and a link that TLS would not answer is refused."""
+    with TlsCluster(tmp_path / 'named', people.ca, http='127.0.0.1:0', http_tls='certificates', http_url='https://mfl.example.org:8443') as c:
+        c.start_server()
+        ann = Visitor(c, 'ann')
+        assert json.loads(c.mfl('login', 'issue', '--json').stdout)['url'].startswith('https://mfl.example.org:8443/login#')
+        headers = {'X-MFL-CSRF': 'login', 'Host': 'mfl.example.org:8443', 'Sec-Fetch-Site': 'same-origin'}
+        status, got, told = ann.ask('/api/login', 'POST', '', headers)
+        assert status == 200 and told['who'] == 'ann' and got['Set-Cookie'].startswith('__Host-mfl-login') and '; Secure' in got['Set-Cookie']
+        assert ann.ask('/', headers={'Host': 'other.example.org'})[0] == 403
+    with TlsCluster(tmp_path / 'plain', people.ca, http='127.0.0.1:0', http_tls='server', http_url='http://mfl.example.org/') as c:
+        server = c.start_server(ready=False)
+        assert server.wait(10) == 78 and 'with http_tls the port speaks TLS: write https://mfl.example.org' in server.log()
+
+
 def asked_for(c):
     """What the port tells browsers of the certificates that it takes: the names of their CAs."""
     said = subprocess.run(['openssl', 's_client', '-connect', address_of(c)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -353,6 +368,22 @@ def test_a_browser_from_the_link_to_a_stopped_job(people, folder):
         assert b.wait("document.getElementById('act-said').textContent", 'the answer') == 'stopped'
         people.wait_job(job, state='stopped')
         b.wait("document.querySelector('[data-act=stop]').hidden", 'no more to stop')
+        b.eval("document.querySelector('[data-act=archive]').focus()")
+        b.key('Enter')
+        b.wait("document.querySelector('[data-act=archive]').hidden && !document.querySelector('[data-act=unarchive]').hidden", 'the archive')
+        assert job not in people.mfl('list').stdout and job in people.mfl('list', '--archived').stdout
+        b.go(url + '/')
+        b.wait("(document.querySelector('#jobs [role=status]') || {}).textContent", 'the list of jobs')
+        assert not b.eval("document.querySelector('#jobs tbody').textContent.includes('%s')" % job)
+        b.eval("const s = document.querySelectorAll('#jobs select')[1]; s.value = 'only'; s.dispatchEvent(new Event('change'))")
+        b.wait("document.querySelector('#jobs tbody').textContent.includes('%s')" % job, 'the archived jobs')
+        assert b.eval('location.search') == '?archived=only' and 'archived' in b.eval("document.querySelector('#jobs tbody').textContent")
+        b.go('%s/jobs/%s' % (url, job))
+        b.wait("document.querySelector('[data-act=unarchive]') && !document.querySelector('[data-act=unarchive]').hidden", 'the way back')
+        b.eval("document.querySelector('[data-act=unarchive]').focus()")
+        b.key('Enter')
+        b.wait("document.querySelector('[data-act=unarchive]').hidden", 'the list of jobs')
+        assert job in people.mfl('list').stdout
         b.eval("document.querySelector('[data-act=delete]').focus()")
         b.key('Enter')
         b.wait("location.pathname === '/' && document.getElementById('jobs')", 'the list of jobs')

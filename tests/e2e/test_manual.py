@@ -185,6 +185,22 @@ def test_a_normal_start_says_nothing_of_waiting(tmp_path):
     assert 'waiting' not in done.stdout + done.stderr and ': done\n' in done.stdout
 
 
+# ---- help on a terminal of 80 columns ----
+
+def test_no_line_of_help_is_too_long():
+    overview = ask('mfl', 'help')
+    names = sorted(set(re.findall(r'^  ([a-z]+)', overview.split('Every command takes')[0], re.M)))
+    assert len(names) > 30 and {'run', 'archive', 'model'} <= set(names)
+    for name in ('', *names, 'json', 'exit', 'tls'):  # 'job' is a YAML file
+        text = ask('mfl', 'help', *([name] if name else []))
+        long = [line for line in text.splitlines() if len(line) > 80 and len(line.split()) > 1]
+        assert not long, (name, long)
+        assert not [line for line in text.splitlines() if line != line.rstrip()], name
+    assert 'take jobs that have ended off the list' in ' '.join(overview.split())
+    model = ask('mfl', 'help', 'model')
+    assert "\n  promote NAME@ALIAS [VERSION] the same, if the version's newest validation\n                               passes the gates:" in model
+
+
 # ---- completion ----
 
 @pytest.fixture(scope='module')

@@ -293,14 +293,14 @@ def test_server_stops_and_goes_on(cluster):
 # ---- JSON ----
 
 JOB_KEYS = {'job', 'name', 'state', 'reason', 'round', 'rounds', 'params', 'moving', 'model', 'data', 'strategy', 'created_unix_ms',
-            'finished_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated', 'privacy'}
+            'finished_unix_ms', 'archived_unix_ms', 'last', 'best', 'owner', 'per_token', 'progress', 'evaluated', 'privacy'}
 ROUND_KEYS = {'round', 'accuracy', 'loss', 'train_loss', 'train_accuracy', 'samples', 'clients', 'clients_rejected', 'weight',
               'bytes_up', 'bytes_down', 'seconds', 'digest', 'attempt', 'daemons', 'committed_unix_ms', 'kept',
               'bytes_up_alone', 'bytes_down_alone', 'mean_iou', 'clamped', 'virtual_start', 'virtual_end', 'states_lost', 'choice',
               'clients_evaluated', 'client_bins', 'metrics', *h.measures()}
 NODE_KEYS = {'round', 'node', 'daemons', 'bytes_up', 'bytes_down', 'bytes_up_alone', 'bytes_down_alone'}
 DAEMON_KEYS = {'name', 'node', 'address', 'backend', 'device', 'workers', 'state', 'job', 'round', 'items_done', 'items_total',
-               'samples_per_second', 'connected_unix_ms', 'data_sets', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
+               'samples_per_second', 'connected_unix_ms', 'data_sets', 'filters', 'software', 'note', 'gpu', 'collective', 'leader', 'alone',
                'clients_per_second', 'numerics', 'activity', 'items_part', 'site', 'tags', 'relay'}
 
 

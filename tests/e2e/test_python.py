@@ -272,6 +272,63 @@ def test_events_logs_and_limits(plain):
             call(job)
 
 
+def test_the_archive(plain):
+    client = plain.client
+    job = client.submit(h.job_doc(name='old', rounds=1))
+    with pytest.raises(mfl.Conflict, match='has not ended'):
+        client.archive(client.submit(h.job_doc(name='archive-waits', data={'name': 'elsewhere'})))
+    client.stop('archive-waits')
+    client.wait(job)
+    assert client.archive(job) == 'archived'
+    assert job.job not in [j.job for j in client.list()] and [j.job for j in client.list(name='old', archived=True)] == [job.job]
+    shown = client.job('old')  # by its name, too
+    assert shown.job == job.job and shown.archived_unix_ms == plain.cluster.mfl_json('show', job.job)['job']['archived_unix_ms']
+    assert client.pull(job).digest == shown.last.digest and len(client.list(name='old', archived=None)) == 1
+    assert client.archive(job, undo=True) == 'no longer archived' and job.job in [j.job for j in client.list()]
+
+
+def test_replay_and_forget(plain):
+    client = plain.client
+    job = client.submit(h.job_doc(name='again', rounds=3))
+    client.wait(job)
+    token = 'replayed by a test'.replace(' ', '-')
+    done = client.replay(job, token=token, timeout=60)
+    assert (done.replays, done.rounds, done.same, done.differs) == (job.job, 3, True, None) and done.job != job.job
+    assert client.replay(job, token=token) == done
+    assert [r.digest for r in client.show(done.job).rounds] == [r.digest for r in client.show(job).rounds]
+    new = client.forget(job, 2)
+    assert 'without' in client.show(client.wait(new)).text and new.job != job.job
+    with pytest.raises(mfl.NotFound):
+        client.job(job)
+    with pytest.raises(mfl.NotFound):
+        client.forget('j-999999', 0)
+
+
+def test_answers_and_scores_of_the_program(side, tmp_path):
+    """The bits of `mfl predict`, of a job and of a file, and the numbers of `mfl evaluate`."""
+    client, program = side.client, os.path.join(h.BUILD, 'cli', 'mfl')
+    job = client.submit(h.job_doc(name='answers', rounds=2))
+    client.wait(job)
+    rng = np.random.default_rng(5)
+    x, y = rng.integers(0, 256, size=(9, 1, 8, 8)).astype('uint8'), (np.arange(9) % 4).astype('int64')
+    np.save(tmp_path / 'x.npy', x)
+    np.save(tmp_path / 'y.npy', y)
+    path = str(tmp_path / 'model.safetensors')
+    side.cluster.mfl('pull', job.job, '-o', path)
+    h.mfl('predict', path, '--data', str(tmp_path / 'x.npy'), '--format', 'npy', '-o', str(tmp_path / 'answers.npy'))
+    expected = np.load(tmp_path / 'answers.npy')
+    for model, data in ((job, x), (job.job, 'npy:%s' % (tmp_path / 'x.npy')), (path, x)):
+        assert client.predict(model, data, program=program).tobytes() == expected.tobytes()
+    assert mfl.Client('127.0.0.1:1', plain=True).predict(path, x, program=program).tobytes() == expected.tobytes()  # a file needs no server
+    assert client.predict(job, x, logits=True, round=1, program=program).shape == expected.shape
+    scores = json.loads(h.mfl('evaluate', path, '--data', 'npy:%s,train_y=%s' % (tmp_path / 'x.npy', tmp_path / 'y.npy'), '--json').stdout)
+    assert client.evaluate(job, x, y, program=program) == scores and scores['samples'] == 9
+    for call, words in ((lambda: client.predict(job, x[:, :, :4], program=program), 'mfl: '), (lambda: client.predict(job, x, program='/nowhere/mfl'), 'install'),
+                        (lambda: client.evaluate(job, 'csv:x.csv', y, program=program), 'labels=')):
+        with pytest.raises(mfl.ConfigError, match=words):
+            call()
+
+
 # ---- one vocabulary ----
 
 def as_json(record):
@@ -400,6 +457,9 @@ def test_a_viewer_looks_and_changes_nothing(tls, ca):
     vic = mfl.connect(tls.cluster.address, **certificates(ca, 'vic'))
     assert vic.pull(job).digest == vic.job(job).last.digest and vic.daemons() and list(vic.logs(job))
     for call in (lambda: vic.submit(h.job_doc()), lambda: vic.stop(job), lambda: vic.delete(job), lambda: vic.clone(job),
+                 lambda: vic.archive(job), lambda: vic.forget(job, 1), lambda: vic.replay(job), lambda: vic.register(job, 'm'),
+                 lambda: vic.alias('m@a'), lambda: vic.promote('m@a'), lambda: vic.rollback('m@a'), lambda: vic.unregister('m@1'),
+                 lambda: vic.validate(job), lambda: vic.predict_at(job, 'd1', 'tiny'), vic.validations,
                  lambda: vic.drain('d1'), vic.audit, lambda: vic.disable('d1')):
         with pytest.raises(mfl.Denied, match="'vic' may only look.*OU="):
             call()
@@ -545,5 +605,5 @@ def test_the_page(plain, monkeypatch, tmp_path):
     names = {}
     for i, block in enumerate(blocks):
         exec(compile(block, 'block %d' % i, 'exec'), names)  # pylint: disable=exec-used
-    assert len(blocks) == 5 and np.load('model.npz').files == list(names['model'])
+    assert len(blocks) == 6 and np.load('model.npz').files == list(names['model'])
     assert all((names['arrays'][name] == array).all() for name, array in names['model'].items())

@@ -4,11 +4,13 @@ counts that stay, predictions that stay, versions that retention never drops."""
 import json
 import os
 import stat
+import sys
 
 import numpy as np
 import pytest
 
 import mfl_harness as h
+import mfl_needs
 import mfl_relay
 import mfl_tap
 
@@ -233,6 +235,46 @@ def test_only_counts_travel(sites, job):
         assert kinds <= {'hello', 'ping', 'pong', 'telemetry', 'inquiry_model_get', 'inquiry_answer'}
     finally:
         tap.close()
+
+
+def test_the_same_from_python(sites, job, monkeypatch):
+    """The scenarios above with the Python package, whose answers are compared with those of the command."""
+    mfl_needs.module('google.protobuf')
+    monkeypatch.setattr(sys, 'path', [os.path.join(h.BUILD, 'python'), *sys.path])
+    import mfl  # pylint: disable=import-outside-toplevel,import-error
+    c, client = sites.c, mfl.connect(sites.c.address, plain=True)
+    told, got = client.validate(job), c.mfl_json('validate', job)['models'][0]
+    assert [(s.site, s.status, s.samples, s.accuracy, s.loss, s.few) for s in told.sites] == [
+        (s['site'], s['status'], s['samples'], s['accuracy'], s['loss'], s['few']) for s in got['sites']]
+    assert (told.samples, told.accuracy, told.loss) == tuple(got['all'][k] for k in ('samples', 'accuracy', 'loss'))
+    assert (told.round, told.digest, told.job, told.data, told.few.samples) == (3, got['digest'], job, 'ward', 13)
+    one, two = (client.register(job, 'py', round=r) for r in (1, 2))
+    assert (one.version, two.version, two.round, two.job) == (1, 2, 2, job) and client.register(job, 'py', round=2) == two
+    assert client.alias('py@champion', 1) == 'py@champion is version 1'
+    assert client.validate(two).model == 'py@2' and client.validate('py@champion').model == 'py@1'
+    with pytest.raises(mfl.Conflict, match='below'):
+        client.promote('py@champion', 2, accuracy=1.0)
+    with pytest.raises(mfl.Conflict, match='the gate wants 5'):
+        client.promote('py@champion', 2, sites=5)
+    assert client.promote('py@champion', sites=4, worse=1) == 'py@champion is version 2'
+    for v, j in zip(client.registry('py'), c.mfl_json('model', 'list', 'py')['versions']):
+        assert dict(vars(v)) == j
+    assert client.registry('py')[1].aliases == ['champion'] and client.registry('py')[1].validated == 4
+    assert 'again' in client.rollback('py@champion')
+    assert [v.digest for v in client.validations(two.digest)][:1] == [two.digest]
+    answers = client.predict_at('py@2', 'a', 'ward')
+    assert [(s.site, s.status, s.samples) for s in answers] == [('a', 'answered', 40)]
+    with pytest.raises(mfl.Conflict, match='points at version 1'):
+        client.unregister('py@1')
+    with pytest.raises(mfl.Conflict, match='has the registered model'):
+        client.delete(job)
+    for what in ('py@champion', 'py@1', 'py@2'):
+        assert client.unregister(what) == 'removed'
+    assert client.registry('py') == []
+    for call, kind in ((lambda: client.alias('py'), mfl.ConfigError), (lambda: client.validate('py@9'), mfl.NotFound),
+                       (lambda: client.validate('py@9', round=1), mfl.ConfigError), (lambda: client.validate(job, at='nobody'), mfl.NotFound)):
+        with pytest.raises(kind):
+            call()
 
 
 def test_the_site_decides(sites, job):

@@ -85,6 +85,7 @@ def test_a_viewer_looks_and_changes_nothing(cluster):
         assert o.info(job)['owner'] == 'ann'
         assert o.rounds(job) and o.daemons()
         for kind, body in (('submit', {'text': h.job_text(), 'file': 'j'}), ('stop_job', {'job': job}), ('delete_job', {'job': job}),
+                           ('archive_job', {'job': job}), ('archive_job', {'job': job, 'undo': True}),
                            ('clone_job', {'job': job}), ('drain', {'daemon': 'd1'}), ('list_audit', {})):
             failure = refusal(lambda k=kind, b=body: o.request(k, b))
             assert failure.code == DENIED and 'vic' in failure.text and 'OU=operator' in failure.text
@@ -136,7 +137,7 @@ def test_the_certificate_names_the_site(cluster):
 def test_jobs_have_owners(cluster):
     with cluster.operator() as ann, cluster.operator(name='bob') as bob, cluster.operator(name='root') as root:
         job = ann.submit(h.job_text(name='owned', data={'name': 'elsewhere'}))
-        for kind in ('stop_job', 'clone_job', 'delete_job'):
+        for kind in ('stop_job', 'clone_job', 'archive_job', 'delete_job'):
             failure = refusal(lambda k=kind: bob.request(k, {'job': job}))
             assert failure.code == DENIED and "'ann'" in failure.text and 'OU=admin' in failure.text
         assert ann.info(job)['state'] == w.ENUM_VALUE['JOB_WAITING']

@@ -12,6 +12,7 @@ import pytest
 PACKAGES = {
     'Fashion-MNIST': 'dataset-fashion-mnist',
     'chromium': 'chromium',
+    'fish': 'fish',
     'google.protobuf': 'python3-protobuf',
     'groff': 'groff-base',
     'ip': 'iproute2',
@@ -32,6 +33,7 @@ PACKAGES = {
     'torch': 'python3-torch',
     'wheel': 'python3-wheel',
     'yaml': 'python3-yaml',
+    'zsh': 'zsh',
 }
 
 

@@ -23,7 +23,7 @@
         "3,"                                                                                                 \
         "\"params\":7,\"moving\":5,\"model\":null,\"data\":\"d\",\"strategy\":null,\"created_unix_ms\":5,"   \
         "\"finished_unix_ms\":"                                                                              \
-        "null,"                                                                                              \
+        "null,\"archived_unix_ms\":null,"                                                                    \
         "\"last\":" ROUND_2 ",\"best\":null,\"progress\":{\"round\":3,\"attempt\":0,\"phase\":\"train\","    \
         "\"clients_done\":1,\"clients_total\":4,\"daemons\":2,\"trained\":0.375},\"owner\":null,\"per_"      \
         "token\":false,"                                                                                     \
@@ -129,11 +129,15 @@ static bool with_gpu;
 static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
 {
         uint32_t shape[] = {1, 28, 28};
-        Mfl__DataSet s = MFL__DATA_SET__INIT, *sets[] = {&s};
+        Mfl__DataSet s = MFL__DATA_SET__INIT, filter = s, *sets[] = {&s, &filter};
         Mfl__DaemonInfo d = MFL__DAEMON_INFO__INIT, g = d, *daemons[] = {&d, &g};
         Mfl__Telemetry t = MFL__TELEMETRY__INIT;
         Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
         s.name = "d";
+        filter.name = "filter:scale";
+        filter.n_shape = 1;
+        filter.shape = shape;
+        filter.classes = 1;
         s.n_shape = 3;
         s.shape = shape;
         s.classes = 10;
@@ -149,7 +153,7 @@ static void send_daemons(struct fake_conn *c, const Mfl__Envelope *e)
         d.collective = MFL__COLLECTIVE__COLLECTIVE_SHM;
         d.leader = true;
         d.alone = "because";
-        d.n_data_sets = 1;
+        d.n_data_sets = 2;
         d.data_sets = sets;
         g.name = "n1-gpu3";
         g.node = NODE_OF_GPU;
@@ -261,7 +265,8 @@ static void test_json(void **state)
                 "\"items_total\":0,\"samples_per_second\":1.5,\"connected_unix_ms\":0,\"data_sets\":[{"
                 "\"name\":"
                 "\"d\","
-                "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"software\":"
+                "\"shape\":[1,28,28],\"classes\":10,\"train_samples\":100,\"test_samples\":0}],\"filters\":["
+                "\"scale\"],\"software\":"
                 "null,"
                 "\"note\":null,\"gpu\":null,\"collective\":\"shm\",\"leader\":true,\"alone\":"
                 "\"because\",\"clients_per_second\":12.5,\"numerics\":null,\"activity\":null,\"items_part\":"

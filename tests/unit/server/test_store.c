@@ -94,6 +94,8 @@ static void jobs_are_stored_and_listed(void **state)
         ok(mfl_store_job_stop_after(store, a, 12, &err), &err);
         ok(mfl_store_job_set_state(store, a, MFL_JOB_RUNNING, "", &err), &err);
         ok(mfl_store_job_set_state(store, b, MFL_JOB_FAILED, "no luck", &err), &err);
+        ok(mfl_store_job_archive(store, b, 1764000000123, &err), &err);
+        assert_int_equal(mfl_store_job_archive(store, "j-000009", 1, &err), MFL_NOT_FOUND);
         assert_int_equal(mfl_store_job_set_state(store, "j-000009", MFL_JOB_DONE, "", &err), MFL_NOT_FOUND);
         mfl_store_close(store);
 
@@ -116,7 +118,12 @@ static void jobs_are_stored_and_listed(void **state)
         assert_int_equal(jobs.n, 3);
         assert_string_equal(jobs.v[1].reason, "no luck");
         assert_true(jobs.v[1].finished_ms > 0 && !jobs.v[1].text);
+        assert_true(!jobs.v[0].archived_ms && jobs.v[1].archived_ms == 1764000000123);
         mfl_store_jobs_deinit(&jobs);
+        ok(mfl_store_job_archive(store, b, 0, &err), &err);
+        ok(mfl_store_job_get(store, b, &job, &err), &err);
+        assert_true(!job.archived_ms && job.finished_ms);
+        mfl_store_job_deinit(&job);
         assert_int_equal(mfl_store_job_delete(store, a, &err), MFL_BUSY);
         ok(mfl_store_job_delete(store, b, &err), &err);
         assert_int_equal(mfl_store_job_delete(store, b, &err), MFL_NOT_FOUND);

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the program `mfl` computes for a Client on this machine: a model's answers, and how good they are. Samples in memory travel in
+temporary files."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any, Dict, List
+
+import numpy as np
+
+from .errors import ConfigError
+from .model import Floats
+
+
+def _run(command: List[str]) -> str:
+    """Runs the program, whose error object is on standard output, too (`mfl help json`)."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    except OSError as e:
+        raise ConfigError("%s: %s; install the command mfl, or say where it is with program=" % (command[0], e.strerror)) from e
+    if done.returncode:
+        raise ConfigError(done.stderr.decode(errors="replace").strip() or "%s: it ended with status %d" % (command[0], done.returncode))
+    return done.stdout.decode()
+
+
+def _data(data: Any, folder: str, labels: Any) -> str:
+    """What --data says: the text given, or an array as a file."""
+    if isinstance(data, (str, os.PathLike)):
+        if labels is not None:
+            raise ConfigError("labels= goes with an array of samples; a file names its own")
+        return os.fspath(data)
+    path = os.path.join(folder, "samples.npy")
+    np.save(path, np.ascontiguousarray(data))
+    if labels is None:
+        return "npy:" + path
+    np.save(os.path.join(folder, "labels.npy"), np.ascontiguousarray(labels))
+    return "npy:%s,train_y=%s" % (path, os.path.join(folder, "labels.npy"))
+
+
+def run_predict(program: List[str], data: Any, logits: bool) -> Floats:
+    """program: the program, its options, and the model."""
+    with tempfile.TemporaryDirectory(prefix="mfl-") as folder:
+        out = os.path.join(folder, "answers.npy")
+        _run([program[0], "predict", *program[1:], "--data", _data(data, folder, None), "--format", "npy", "-o", out,
+              *(["--logits"] if logits else [])])
+        answers: Floats = np.load(out)
+        return answers
+
+
+def run_evaluate(program: List[str], data: Any, labels: Any) -> Dict[str, Any]:
+    """The object that `mfl evaluate --json` prints."""
+    with tempfile.TemporaryDirectory(prefix="mfl-") as folder:
+        text = _run([program[0], "evaluate", *program[1:], "--data", _data(data, folder, labels)])
+        scores: Dict[str, Any] = json.loads(text)
+        return scores
