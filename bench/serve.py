@@ -6,15 +6,16 @@ Closed loop, by wrk (Debian: wrk): a connection asks again when it was answered.
 (bench/arrivals.c): requests arrive by a Poisson process, and the latency counts from the planned arrival; the table has the highest rate whose
 99th percentile is at most --p99 ms, for mfl-serve, and for FastAPI with onnxruntime and PyTriton with onnxruntime where SERVE_PYTHON (or
 TORCH_PYTHON) has them. --swaps: 20 new versions at 70% of that rate, and a start from
-the cache. --hostile: the latency of others beside idle, slow and garbled connections. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
+the cache. --committed: from a round's commit until a request is answered by it. --hostile: the latency of others beside idle, slow and garbled connections. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
 
 `identity` answers its input: what the server itself costs. Of the models there is also what onnxruntime takes for the same rows in a
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
-    [--swaps] [--hostile] [--one-core]
+    [--swaps] [--committed] [--hostile] [--one-core]
 """
 import argparse
+import http.client
 import json
 import os
 import pathlib
@@ -120,12 +121,12 @@ class Other:
 class Serve:
     """A mfl-serve with one model, and what wrk sends it."""
 
-    def __init__(self, folder, source, shape, *options):
+    def __init__(self, folder, source, shape, *options, follows=False):
         self.folder, self.elements, source = folder, 1, str(source)
         for dim in shape:
             self.elements *= dim
         ready, write = os.pipe()
-        command = [b.program("serve/mfl-serve"), "--model", f"m={source}", "--listen", "127.0.0.1:0", "--ready-fd", str(write), "--exit-with-stdin",
+        command = [b.program("serve/mfl-serve"), "--follow" if follows else "--model", f"m={source}", "--listen", "127.0.0.1:0", "--ready-fd", str(write), "--exit-with-stdin",
                    "--log-level", "warn", *options]
         command = [*(["taskset", "-c", str(PINNED[0])] if PINNED else []), *command]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[write])
@@ -367,6 +368,36 @@ def swaps(folder, model, arguments):
     return rows
 
 
+def committed(folder, model, rounds=20):
+    """From the commit of each round of a job that is followed, by the server's clock, until a request that was answered by it, or by a later round,
+    has its answer; one connection asks without a pause."""
+    shape, of, first = SHAPES[model], {}, {}
+    data = "x=synthetic:" + ",".join(map(str, shape)) + ":10:64:32:1"
+    with b.Server() as server, b.Daemons(server.address, 1, "solo", data):
+        job = server.submit(f"name: bench\nrounds: {rounds}\nmodel: {model}\ndata: {{name: x, partition: iid, clients: 1}}\ntraining: {{lr: 0.01, batch: 32}}\n")
+        with Serve(folder, job, shape, "--server", server.address, "--cache-dir", str(folder / f"followed-{model}"), follows=True) as serve:
+            asks, looks = (http.client.HTTPConnection(serve.address, timeout=60) for _ in range(2))
+            begin = time.time()
+            while max(of.values(), default=0) < rounds:
+                asks.request("POST", "/v2/models/m/infer", serve.json)
+                said = json.loads(asks.getresponse().read())
+                now, version = time.time(), said["model_version"]
+                first.setdefault(version, now)
+                if version not in of:
+                    looks.request("GET", "/v2/models/m")
+                    about = json.loads(looks.getresponse().read())
+                    of[about["versions"][0]] = about["parameters"]["round"]
+                if now - begin > 300:
+                    raise SystemExit(f"{model}: round {rounds} was not served within 300 s")
+        answered = sorted((of[v], seen) for v, seen in first.items() if v in of)
+        seconds = []
+        for one in server.rounds(job):
+            at = one["committed_unix_ms"] / 1e3
+            if at >= begin:  # those before were there when the first request came
+                seconds.append(next(seen for number, seen in answered if number >= one["round"]) - at)
+    return [f"{model}", len(seconds), len(answered), *(f"{b.percentile(seconds, s):.2f}" for s in (0.5, 0.99)), f"{max(seconds):.2f}"]
+
+
 def hostile(folder, arguments):
     """The load of others while 10,000 connections are idle, 1,000 send a byte per second, and garbage arrives."""
     rows = []
@@ -417,10 +448,12 @@ def main():
     parser.add_argument("--p99", type=float, default=20)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--swaps", action="store_true")
+    parser.add_argument("--committed", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
-    if not shutil.which("wrk"):
+    by_wrk = arguments.check or not (arguments.open or arguments.swaps or arguments.committed or arguments.hostile)
+    if by_wrk and not shutil.which("wrk"):
         sys.exit("no wrk here; on Debian: apt-get install wrk")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="mfl-bench-"))
     rows = []
@@ -434,7 +467,10 @@ def main():
             rows = [row for model in arguments.models if arguments.swaps for row in swaps(folder, model, arguments)]
             rows += hostile(folder, arguments) if arguments.hostile else []
             b.table(["", "requests/s", "p50 ms", "p99 ms", "failed", "MB resident, at most"], rows)
-        if arguments.check or arguments.open or arguments.swaps or arguments.hostile:
+        if arguments.committed:
+            rows = [committed(folder, model) for model in arguments.models]
+            b.table(["from a commit to an answer", "rounds", "versions that answered", "s, median", "s, 99%", "s, most"], rows)
+        if arguments.check or arguments.open or arguments.swaps or arguments.committed or arguments.hostile:
             return
         PINNED.extend([0, 1] if arguments.one_core else [])
         for name, source, shape in [("identity", "identity:4", (4,)), *((m, None, SHAPES[m]) for m in arguments.models)]:

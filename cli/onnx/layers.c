@@ -113,9 +113,10 @@ static bool owns_weights(enum mfl_op op)
 static int set_frozen(struct onnx *o, struct onnx_layer *l)
 {
         const struct onnx_tensor *trained = NULL, *constant = NULL;
+        const bool trains_later = !o->files || !o->files->inference;
         int n = l->layer.op == MFL_OP_BATCHNORM ? 2 : ONNX_TENSORS_PER_LAYER; /* without the statistics */
         for (int k = 0; k < n && l->tensors[k]; k++) {
-                if (l->tensors[k]->folded)
+                if (l->tensors[k]->folded && trains_later)
                         return mfl_onnx_fail(o,
                                 "the exporter computed %.40s from %.80s, so what PyTorch trains is lost. "
                                 "Export with mfl_export.save(net, example, file)",
@@ -123,12 +124,12 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
                 bool trains = l->tensors[k]->param || (l->tensors[k]->generated && owns_weights(l->layer.op));
                 *(trains ? &trained : &constant) = l->tensors[k];
         }
-        if (trained && constant)
+        if (trained && constant && trains_later)
                 return mfl_onnx_fail(o,
                         "%.60s is a parameter, but %.60s is a constant; mfl trains all tensors of a layer or "
                         "none. Make both parameters, or both buffers, before the export",
                         trained->origin, constant->origin ? constant->origin : "the other tensor");
-        l->layer.frozen = constant;
+        l->layer.frozen = constant && !trained;
         return 0;
 }
 

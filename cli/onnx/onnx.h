@@ -37,6 +37,7 @@ struct mfl_onnx_files {
                 struct mfl_error *err);
         void *user;
         uint32_t auxiliary; /* how many outputs after the first are trained, too; all or none */
+        bool inference; /* the network is not trained: what an export has computed from parameters is taken as it is */
 };
 
 /* path is for messages. files may be NULL: then a model with external data is refused. */
@@ -46,10 +47,10 @@ int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
 /* Converts a file in a child process of this program that may only compute: its time, memory, files and
  * system calls are limited, in proportion to the size of the model's files. External data must be ordinary
  * files below the model's folder, not reached through a symbolic link. auxiliary: how many outputs after the first are
- * trained, too; the model then ends in all of them, one after another. MFL_NOT_FOUND: no such file. */
+ * trained, too; the model then ends in all of them, one after another. inference: as in mfl_onnx_files. MFL_NOT_FOUND: no such file. */
 #define MFL_ONNX_FILES_GIB_MAX 16 /* the model and its external data together */
-int mfl_onnx_open(
-        const char *path, uint32_t auxiliary, struct mfl_onnx_model *ret_model, struct mfl_error *err);
+int mfl_onnx_open(const char *path, uint32_t auxiliary, bool inference, struct mfl_onnx_model *ret_model,
+        struct mfl_error *err);
 /* Runs in the child, whose first argument selects it; returns the exit status. */
 #define MFL_ONNX_CHILD "read-onnx-in-sandbox"
 int mfl_onnx_child(int socket);

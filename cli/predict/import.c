@@ -62,7 +62,7 @@ int mfl_predict_import(const struct mfl_cli *cli, const char *path, const char *
 {
         struct mfl_onnx_model onnx = {.text = NULL};
         MFL_CLEANUP_FREE char *text = NULL;
-        int r = mfl_onnx_open(path, 0, &onnx, err);
+        int r = mfl_onnx_open(path, 0, true, &onnx, err);
         if (!r)
                 r = make_text(cli, path, &onnx, &text, err);
         if (!r)

@@ -39,7 +39,7 @@ static void run_stage(struct mfl_work *work)
         switch (load->purpose) {
         case FOR_SOURCE:
                 if (load->options.cache)
-                        mfl_version_refused(load->options.cache, load->refused);
+                        mfl_version_refused(&load->options, load->refused);
                 options.cache = load->looks ? NULL : options.cache;
                 load->result = mfl_version_stage(load->model->source, &options, &load->staged, &load->err);
                 return;
@@ -63,7 +63,7 @@ static void run_note(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
         load->result = mfl_version_note(
-                load->options.cache, load->staged.digest, load->previous, load->refused, &load->err);
+                &load->options, load->staged.digest, load->previous, load->refused, &load->err);
 }
 
 /* ---- on the loop ---- */
@@ -304,6 +304,7 @@ static struct mfl_load *new_load(struct mfl_model *model)
         model->load = load;
         load->model = model;
         load->options = (struct mfl_version_options){.name = model->name,
+                .source = model->source,
                 .cache = *model->cache ? model->cache : NULL,
                 .rows_max = model->all->config.batch.rows_max};
         return load;

@@ -198,30 +198,39 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
 
 /* ---- the cache ---- */
 
-/* The digests in the cache's file `current`: of the version in service, and of one that is kept out or "". */
-static int read_current(const char *cache, char ret_digest[65], char ret_refused[65], struct mfl_error *err)
+/* The cache's file `current`: the digests of the version in service and of one that is kept out or "", and the source that they are of. One name
+ * may have had another file, job or registered model in an earlier configuration, whose versions are no answer for this one. */
+static int read_current(const struct mfl_version_options *options, char ret_digest[65], char ret_refused[65],
+        struct mfl_error *err)
 {
         static const char hex[] = "0123456789abcdef";
         char path[PATH_BYTES], *text;
         size_t bytes;
-        snprintf(path, sizeof path, "%s/current", cache);
+        snprintf(path, sizeof path, "%s/current", options->cache);
         const int r = mfl_fs_read(path, 4096, &text, &bytes, err);
         if (r)
                 return r;
         const bool fine = strspn(text, hex) == 64 && text[64] == '\n';
+        const char *second = fine ? strchr(text + 65, '\n') : NULL;
+        const size_t n = strlen(options->source);
+        const bool same = second && !strncmp(second + 1, options->source, n) && !strcmp(second + 1 + n, "\n");
         if (fine) {
                 snprintf(ret_digest, 65, "%.64s", text);
                 snprintf(ret_refused, 65, "%.64s", strspn(text + 65, hex) == 64 ? text + 65 : "");
         }
         free(text);
-        return fine ? 0 : mfl_fail(err, MFL_INVALID, "%s: names no version", path);
+        if (!fine)
+                return mfl_fail(err, MFL_INVALID, "%s: names no version", path);
+        return same ? 0
+                    : mfl_fail(err, MFL_NOT_FOUND, "%s: is of another source than %.200s", path,
+                              options->source);
 }
 
-void mfl_version_refused(const char *cache, char ret_digest[65])
+void mfl_version_refused(const struct mfl_version_options *options, char ret_digest[65])
 {
         struct mfl_error err;
         char current[65];
-        if (read_current(cache, current, ret_digest, &err))
+        if (read_current(options, current, ret_digest, &err))
                 ret_digest[0] = '\0';
 }
 
@@ -232,7 +241,9 @@ int mfl_version_stage_cached(const struct mfl_version_options *options, const ch
         char refused[65];
         if (!options->cache)
                 return MFL_NOT_FOUND;
-        int r = digest ? 0 : read_current(options->cache, staged.digest, refused, err);
+        int r = digest ? 0 : read_current(options, staged.digest, refused, err);
+        if (r == MFL_NOT_FOUND && *staged.digest)
+                mfl_log(MFL_LOG_WARN, "%s: %s, and is not served", options->name, err->text);
         if (r)
                 return r;
         if (digest)
@@ -245,13 +256,22 @@ int mfl_version_stage_cached(const struct mfl_version_options *options, const ch
         return r;
 }
 
-static void remove_others(const char *cache, const char *current, const char *previous)
+/* A round or version that another source has brought. */
+static bool is_anothers(const char *name, const char *source)
+{
+        const char *slash = strrchr(source, '/');
+        return !strncmp(name, MFL_VERSION_FOLLOWED, strlen(MFL_VERSION_FOLLOWED)) &&
+               strcmp(name, slash ? slash + 1 : source) != 0;
+}
+
+static void remove_others(const char *cache, const char *source, const char *current, const char *previous)
 {
         DIR *dir = opendir(cache);
         for (struct dirent *e; dir && (e = readdir(dir));) {
                 char path[PATH_BYTES];
                 const size_t n = strspn(e->d_name, "0123456789abcdef");
-                if (n != 64 || !strncmp(e->d_name, current, 64) || !strncmp(e->d_name, previous, 64))
+                if (!is_anothers(e->d_name, source) &&
+                        (n != 64 || !strncmp(e->d_name, current, 64) || !strncmp(e->d_name, previous, 64)))
                         continue;
                 if ((size_t)snprintf(path, sizeof path, "%s/%s", cache, e->d_name) < sizeof path &&
                         unlink(path))
@@ -261,13 +281,14 @@ static void remove_others(const char *cache, const char *current, const char *pr
                 closedir(dir);
 }
 
-int mfl_version_note(const char *cache, const char *current, const char *previous, const char *refused,
-        struct mfl_error *err)
+int mfl_version_note(const struct mfl_version_options *options, const char *current, const char *previous,
+        const char *refused, struct mfl_error *err)
 {
-        char path[PATH_BYTES], text[140];
+        const char *cache = options->cache;
+        char path[PATH_BYTES], text[140 + sizeof((struct mfl_staged *)0)->source];
         struct mfl_fs_file file = {0};
         snprintf(path, sizeof path, "%s/current", cache);
-        const int n = snprintf(text, sizeof text, "%s\n%s\n", current, refused);
+        const int n = snprintf(text, sizeof text, "%s\n%s\n%s\n", current, refused, options->source);
         int r = mfl_fs_mkdirs(cache, 0700, err);
         if (!r)
                 r = mfl_fs_begin(&file, path, err);
@@ -277,7 +298,7 @@ int mfl_version_note(const char *cache, const char *current, const char *previou
                 r = mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);
         if (!r)
-                remove_others(cache, current, previous);
+                remove_others(cache, options->source, current, previous);
         return r;
 }
 

@@ -20,9 +20,13 @@ struct mfl_version {
         uint32_t rows_max;
 };
 
+/* How the name of a file in the cache begins that a job or a registered model has brought (serve/follow). */
+#define MFL_VERSION_FOLLOWED "followed"
+
 struct mfl_version_options {
         const char *name;
-        const char *cache; /* the model's folder for copies; NULL: none are kept */
+        const char *source; /* what the configuration names: copies of another one are not served */
+        const char *cache;  /* the model's folder for copies; NULL: none are kept */
         uint32_t rows_max;
 };
 
@@ -37,7 +41,7 @@ struct mfl_staged {
 int mfl_version_stage(const char *source, const struct mfl_version_options *options,
         struct mfl_staged *ret_staged, struct mfl_error *err);
 /* The same of what is in the cache already: of this digest, or with NULL of the version that the cache's file `current` names.
- * MFL_NOT_FOUND: there is none; MFL_INVALID: damaged. */
+ * MFL_NOT_FOUND: there is none, or `current` is of another source; MFL_INVALID: damaged. */
 int mfl_version_stage_cached(const struct mfl_version_options *options, const char *digest,
         struct mfl_staged *ret_staged, struct mfl_error *err);
 /* Opens it, and computes a full batch and a single row, so that the first request is as fast as others. MFL_INVALID; -ENOMEM and
@@ -49,10 +53,10 @@ void mfl_version_free(struct mfl_version *version);
 int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
 /* Notes in the cache which version is served, after it has been taken into service, which was before it, and which one a rollback
- * keeps out ("": none); copies of others are removed. */
-int mfl_version_note(const char *cache, const char *current, const char *previous, const char *refused,
-        struct mfl_error *err);
+ * keeps out ("": none); copies of others, and rounds that other sources have brought, are removed. */
+int mfl_version_note(const struct mfl_version_options *options, const char *current, const char *previous,
+        const char *refused, struct mfl_error *err);
 /* The version that a rollback keeps out; "" if none does. */
-void mfl_version_refused(const char *cache, char ret_digest[65]);
+void mfl_version_refused(const struct mfl_version_options *options, char ret_digest[65]);
 
 #endif

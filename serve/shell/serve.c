@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "common/base/digest.h"
 #include "common/base/log.h"
 #include "common/base/systemd.h"
 #include "proto/tls/tls_web.h"
@@ -104,6 +105,25 @@ static int open_http(struct mfl_serve *serve, struct mfl_error *err)
         return mfl_http_open(&serve->http, &serve->loop, &http, err);
 }
 
+/* The file of what is followed. Its name has all that says what that is, so that a round of one job is never taken for another's, nor for
+ * one of another server. */
+static int name_followed(
+        struct mfl_serve *serve, const struct mfl_serve_model *model, char path[1200], struct mfl_error *err)
+{
+        const struct mfl_serve_config *c = serve->config;
+        char text[sizeof c->server + sizeof model->job + sizeof model->model + 8], hex[MFL_SHA256_HEX_BYTES];
+        uint8_t digest[MFL_SHA256_BYTES];
+        const int n = snprintf(
+                text, sizeof text, "%s\n%s\n%s\n%d", c->server, model->job, model->model, (int)model->round);
+        const int r = mfl_sha256(text, (size_t)n, digest, err);
+        if (r)
+                return r;
+        mfl_hex(digest, sizeof digest, hex);
+        snprintf(path, 1200, "%s/%s/" MFL_VERSION_FOLLOWED "-%.16s.safetensors", c->cache_dir, model->name,
+                hex);
+        return 0;
+}
+
 static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
@@ -121,10 +141,10 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                 const struct mfl_serve_model *model = &c->models.v[i];
                 const bool follows = !*model->file;
                 if (follows)
-                        snprintf(serve->followed[i], sizeof serve->followed[i], "%s/%s/followed.safetensors",
-                                c->cache_dir, model->name);
-                r = mfl_models_add(&serve->models, model->name, follows ? serve->followed[i] : model->file,
-                        follows, err);
+                        r = name_followed(serve, model, serve->followed[i], err);
+                if (!r)
+                        r = mfl_models_add(&serve->models, model->name,
+                                follows ? serve->followed[i] : model->file, follows, err);
         }
         return r;
 }

@@ -440,6 +440,31 @@ def test_export_for_inference_is_refused(tmp_path):
     assert "batch norm was folded into" in err and "TrainingMode.TRAINING" in err
 
 
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.skipif(not NEW, reason="needs a current PyTorch"))])
+def test_export_for_inference_is_imported_for_inference(tmp_path, exporter):
+    """A convolution with batch norm folded into it is a convolution: no job trains it, but it answers as in PyTorch."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Conv2d(2, 3, 3, bias=False), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 4))
+    with torch.no_grad():
+        for norm in (model[1], model[4]):
+            for tensor in (norm.weight, norm.running_var):
+                tensor.uniform_(0.5, 2)
+            for tensor in (norm.bias, norm.running_mean):
+                tensor.normal_()
+    model.eval()
+    x = torch.randn(7, 1, 8, 8)
+    if exporter == "dynamo":
+        torch.onnx.export(model, (x[:2],), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    else:
+        export(model, x[:1], tmp_path / "m.onnx", 13, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    np.save(tmp_path / "x.npy", x.numpy())
+    h.mfl("model", "import", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.safetensors"))
+    for name in ("m.safetensors", "m.onnx"):
+        h.mfl("predict", str(tmp_path / name), "--data", str(tmp_path / "x.npy"), "--logits", "-o", str(tmp_path / "y.npy"))
+        expected = model(x).detach().numpy()
+        assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 class Tensors(dict):
     """What safetensors.torch.load_file gives, where that is not installed."""
 

@@ -171,7 +171,7 @@ def test_a_file_that_is_no_model_changes_nothing(tmp_path, trained, rows):
         h.wait_until(lambda: 'read again' in serve.log(), 10, 'the reload')
         assert ask_each(serve, rows[:5]) == before
         current = tmp_path / 'cache' / 'm' / 'current'
-        h.wait_until(lambda: len(current.read_text().split()) == 2, 10, 'the note of the rollback')
+        h.wait_until(lambda: len(current.read_text().split()) == 3, 10, 'the note of the rollback')
         serve.kill()
     with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
         assert ask_each(serve, rows[:5]) == before
@@ -263,6 +263,38 @@ def test_a_restart_needs_the_cache_alone(tmp_path, trained, rows):
     os.unlink(file)
     with s.Serve(tmp_path, {'m': file}, config, ready=False) as serve:
         h.wait_until(lambda: 'the copy is damaged' in serve.log(), 10, 'the complaint')
+        assert serve.get('/v2/health/ready')[0] == 503
+
+
+def test_a_name_that_has_another_source_is_another_model(tmp_path, trained, rows):
+    """The cache of a name is of the file, the job or the registered model that it had: under another configuration it is no answer."""
+    cache = tmp_path / 'cache'
+    config = {'cache_dir': str(cache), 'poll': '50ms'}
+    files = {n: os.path.join(str(tmp_path), '%d.safetensors' % n) for n in trained}
+    replace(files[3], trained[3])
+    with s.Serve(tmp_path, {'m': files[3]}, config) as serve:
+        before = ask_each(serve, rows[:5])
+        h.wait_until(lambda: os.path.exists(cache / 'm' / 'current'), 10, 'the note in the cache')
+        assert serve.stop() == 0
+    # Another file, which is not there: nothing is served in its place; a job and an alias of a server that is away: neither.
+    gone = ('--server', '127.0.0.1:1')
+    for options, models in (((), {'m': files[1]}), ((*gone, '--follow', 'm=j-000001'), {}), ((*gone, '--follow', 'm=digits@champion'), {})):
+        with s.Serve(tmp_path, models, config, options, ready=False) as serve:
+            h.wait_until(lambda serve=serve: 'is of another source' in serve.log(), 10, 'the look at the cache')
+            assert serve.get('/v2/health/ready')[0] == 503
+            assert s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'))[0] == 503
+            assert serve.stop() == 0
+    # The one before, from the cache alone; then the other one, which takes the cache over.
+    os.unlink(files[3])
+    with s.Serve(tmp_path, {'m': files[3]}, config) as serve:
+        assert ask_each(serve, rows[:5]) == before and serve.stop() == 0
+    replace(files[1], trained[1])
+    with s.Serve(tmp_path, {'m': files[1]}, config) as serve:
+        assert ask_each(serve, rows[:5]) != before
+        h.wait_until(lambda: files[1] in (cache / 'm' / 'current').read_text(), 10, 'the note in the cache')
+        assert serve.stop() == 0
+    with s.Serve(tmp_path, {'m': files[3]}, config, ready=False) as serve:
+        h.wait_until(lambda: 'no such file' in serve.log(), 10, 'the complaint')
         assert serve.get('/v2/health/ready')[0] == 503
 
 

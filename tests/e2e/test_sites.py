@@ -177,6 +177,17 @@ def test_a_file_is_validated_at_every_site(sites, job):
     assert c.mfl_json('validate', os.path.join(c.dir, 'two@home.safetensors'))['models'][0]['all'] == round_['all']
 
 
+def test_an_imported_network_is_validated_at_every_site(sites, job):
+    """A network of another program, which has no round of its own: the numbers are those of the round that it was made of."""
+    c = sites.c
+    c.mfl('pull', job, '--format', 'onnx', '-o', 'foreign.onnx')
+    c.mfl('model', 'import', 'foreign.onnx', '--set', 'data.name=ward', '-o', 'foreign.safetensors')
+    file, round_ = c.mfl_json('validate', os.path.join(c.dir, 'foreign.safetensors'))['models'] + c.mfl_json('validate', job)['models']
+    assert file['job'] is None and file['all']['samples'] == 83 and file['all']['accuracy'] == round_['all']['accuracy']
+    assert file['all']['loss'] == pytest.approx(round_['all']['loss'], rel=1e-6)
+    assert [s['site'] for s in file['sites']] == [s['site'] for s in round_['sites']]
+
+
 def test_reports_are_kept(sites, job):
     """Of several versions one table, from the newest validation of each; a validation of the round counts, too."""
     c = sites.c

@@ -61,7 +61,7 @@ struct message {
 /* What the parent says first. */
 struct opening {
         char name[512]; /* of the file, for messages */
-        uint32_t auxiliary;
+        uint32_t auxiliary, inference;
 };
 
 static int send_all(int fd, const void *data, size_t n)
@@ -245,6 +245,7 @@ int mfl_onnx_child(int socket)
                 return 1;
         opening.name[sizeof opening.name - 1] = '\0';
         files.auxiliary = opening.auxiliary;
+        files.inference = opening.inference;
         int r = map_fd(FD_FILE, opening.name, &bytes, &n, &err);
         if (!r)
                 r = give_up_rights(&err);
@@ -260,6 +261,7 @@ int mfl_onnx_child(int socket)
 struct parent {
         const char *path;
         uint32_t auxiliary;
+        bool inference;
         pid_t pid;
         int socket, dir;
         uint64_t bytes; /* bytes of all files that the child received */
@@ -470,7 +472,7 @@ static int why_gone(const struct parent *p, int status, struct mfl_error *err)
 static int converse(struct parent *p, int file, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
         struct stat st;
-        struct opening opening = {.auxiliary = p->auxiliary};
+        struct opening opening = {.auxiliary = p->auxiliary, .inference = p->inference};
         int status = 0, r;
         if (fstat(file, &st) || !S_ISREG(st.st_mode))
                 return mfl_fail(err, MFL_INVALID, "%.300s: is not a file", p->path);
@@ -495,10 +497,11 @@ static int converse(struct parent *p, int file, struct mfl_onnx_model *ret_model
         return r == MFL_NOT_FOUND ? why_gone(p, status, err) : r;
 }
 
-int mfl_onnx_open(
-        const char *path, uint32_t auxiliary, struct mfl_onnx_model *ret_model, struct mfl_error *err)
+int mfl_onnx_open(const char *path, uint32_t auxiliary, bool inference, struct mfl_onnx_model *ret_model,
+        struct mfl_error *err)
 {
-        struct parent p = {.path = path, .auxiliary = auxiliary, .socket = -1, .dir = -1};
+        struct parent p = {
+                .path = path, .auxiliary = auxiliary, .inference = inference, .socket = -1, .dir = -1};
         const char *slash = strrchr(path, '/');
         MFL_CLEANUP_FREE char *folder =
                 slash ? mfl_asprintf("%.*s", (int)(slash - path + 1), path) : mfl_strdup(".");

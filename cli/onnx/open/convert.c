@@ -78,9 +78,12 @@ static int read_initializers(struct onnx *o)
         return 0;
 }
 
-/* An export for inference can't be undone: batch norm is folded into the weights of convolutions. */
+/* An export for inference can't be undone: batch norm is folded into the weights of convolutions. It computes the same, so that only
+ * training refuses it. */
 static int check_folded(struct onnx *o)
 {
+        if (o->files && o->files->inference)
+                return 0;
         bool has_norm = false, has_conv = false;
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const Onnx__NodeProto *node = o->graph->node[i];

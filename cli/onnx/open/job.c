@@ -134,7 +134,7 @@ static int rewrite(const struct mfl_yaml_doc *doc, const char *text, size_t n, s
                         next = MFL_MIN(next, k->key_line);
         }
         const struct mfl_yaml_node *auxiliary = mfl_yaml_find(mfl_yaml_find(root, "training"), "auxiliary");
-        r = mfl_onnx_open(onnx->text, auxiliary ? auxiliary->n_children : 0, &job->model, &why);
+        r = mfl_onnx_open(onnx->text, auxiliary ? auxiliary->n_children : 0, false, &job->model, &why);
         if (r > 0)
                 return mfl_yaml_fail(doc, onnx, err, "%.440s", why.text);
         if (r)

@@ -51,7 +51,7 @@ static void test_a_deep_model(void **state)
         struct mfl_error err;
         float *params;
         struct mfl_graph *graph = write_model(in_folder("deep.onnx"), 600, &params);
-        if (mfl_onnx_open(in_folder("deep.onnx"), 0, &model, &err))
+        if (mfl_onnx_open(in_folder("deep.onnx"), 0, false, &model, &err))
                 fail_msg("%s", err.text);
         assert_int_equal(model.n, graph->n);
         assert_memory_equal(model.params, params, graph->n * sizeof *params);
@@ -127,7 +127,7 @@ static void check_reads(const struct place *place, const char *file, uint64_t at
         struct mfl_error err;
         MFL_CLEANUP_FREE float *params = write_external(place);
         write_data(file, params, at, size);
-        if (mfl_onnx_open(in_folder("m.onnx"), 0, &model, &err))
+        if (mfl_onnx_open(in_folder("m.onnx"), 0, false, &model, &err))
                 fail_msg("%s", err.text);
         assert_memory_equal(model.params, params, EACH);
         mfl_onnx_model_deinit(&model);
@@ -155,7 +155,7 @@ static void check_refused(const struct place *place, const char *says)
         struct mfl_onnx_model model;
         struct mfl_error err;
         free(write_external(place));
-        assert_int_equal(mfl_onnx_open(in_folder("m.onnx"), 0, &model, &err), MFL_INVALID);
+        assert_int_equal(mfl_onnx_open(in_folder("m.onnx"), 0, false, &model, &err), MFL_INVALID);
         if (!strstr(err.text, says))
                 fail_msg("%s: expected: %s", err.text, says);
 }
