@@ -18,7 +18,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define CHUNK_BYTES 16384u
 #define SPIN_NS 20000u /* before it sleeps: the other side usually answers by then */
 #define EDGE_NONE 0xcbf29ce484222325u
 
@@ -404,52 +403,20 @@ static bool can_reduce(const struct mesh_tcp *mesh)
         return mesh->reduced < mesh->n_own;
 }
 
-/* What a rank sent of the own slice's piece, which begins at `first`. */
-static const char *part_of(const struct mesh_tcp *mesh, uint32_t rank, uint64_t first)
-{
-        return rank == mesh->base.rank ? (const char *)mesh->op.in + first * size_of(mesh)
-                                       : (const char *)mesh->peer[rank].slot;
-}
-
-static void reduce_rounded(struct mesh_tcp *mesh, uint64_t first, uint64_t n, int64_t *out)
-{
-        const struct mfl_mesh_rounding *rounding = mesh->op.rounding;
-        for (uint64_t at = 0, count; at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / sizeof *out, n - at);
-                for (uint32_t r = 0; r < mesh->base.n_ranks; r++)
-                        rounding->add(rounding->user, first + at, count,
-                                (const float *)part_of(mesh, r, first) + at, !r, out + at);
-        }
-}
-
-static void reduce_part(struct mesh_tcp *mesh, uint64_t first, uint64_t n, char *out)
-{
-        const struct mfl_mesh_op *op = &mesh->op;
-        uint64_t count, size = size_of(mesh);
-        _Alignas(64) char chunk[CHUNK_BYTES];
-        for (uint64_t at = 0; at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / size, n - at);
-                for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
-                        const char *in = part_of(mesh, r, first) + at * size;
-                        if (r)
-                                mfl_mesh_reduce(op->type, op->reduction, chunk, in, count);
-                        else
-                                memcpy(chunk, in, count * size);
-                }
-                memcpy(out + at * size, chunk, count * size);
-        }
-}
-
 static void reduce(struct mesh_tcp *mesh)
 {
         const struct mfl_mesh_op *op = &mesh->op;
-        uint64_t first, own_first, n = piece_at(mesh, mesh->base.rank, mesh->reduced, &first);
-        slice_of(mesh, mesh->base.rank, &own_first);
-        uint64_t at = op->kind == MFL_MESH_ALL_REDUCE ? first : first - own_first;
-        if (op->reduction == MFL_MESH_SUM_ROUNDED)
-                reduce_rounded(mesh, first, n, (int64_t *)op->out + at);
-        else
-                reduce_part(mesh, first, n, (char *)op->out + at * size_of(mesh));
+        const void *part[MFL_MESH_RANKS_MAX];
+        uint64_t size = size_of(mesh), first, own_first = 0;
+        uint64_t n = piece_at(mesh, mesh->base.rank, mesh->reduced, &first);
+        uint64_t out_size = op->reduction == MFL_MESH_SUM_ROUNDED ? sizeof(int64_t) : size;
+        if (op->kind != MFL_MESH_ALL_REDUCE)
+                slice_of(mesh, mesh->base.rank, &own_first);
+        for (uint32_t r = 0; r < mesh->base.n_ranks; r++)
+                part[r] = r == mesh->base.rank ? (const void *)((const char *)op->in + first * size)
+                                               : mesh->peer[r].slot;
+        mfl_mesh_reduce_parts(
+                op, part, mesh->base.n_ranks, first, n, (char *)op->out + (first - own_first) * out_size);
         for (uint32_t r = 0; r < mesh->base.n_ranks; r++)
                 mesh->peer[r].full = false;
         mesh->reduced++;

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#define CHUNK_BYTES 16384u
 #define TURN_NS ((uint64_t)20000000) /* how often a wait looks at its deadline and its caller */
 
 uint64_t mfl_mesh_type_bytes(enum mfl_mesh_type type)
@@ -124,6 +125,30 @@ void mfl_mesh_reduce(
                 break;
         }
         mfl_assert(false);
+}
+
+/* A chunk at a time, so that it is in the cache for each of the parts. */
+void mfl_mesh_reduce_parts(const struct mfl_mesh_op *op, const void *const *part, uint32_t n_ranks,
+        uint64_t at, uint64_t n, void *out)
+{
+        bool rounded = op->reduction == MFL_MESH_SUM_ROUNDED;
+        uint64_t size = mfl_mesh_type_bytes(op->type);
+        _Alignas(64) char chunk[CHUNK_BYTES];
+        for (uint64_t done = 0, count; done < n; done += count) {
+                count = MFL_MIN(CHUNK_BYTES / sizeof(int64_t), n - done);
+                for (uint32_t r = 0; r < n_ranks; r++) {
+                        const char *in = (const char *)part[r] + done * size;
+                        if (rounded)
+                                op->rounding->add(op->rounding->user, at + done, count, (const float *)in, !r,
+                                        (int64_t *)out + done);
+                        else if (r)
+                                mfl_mesh_reduce(op->type, op->reduction, chunk, in, count);
+                        else
+                                memcpy(chunk, in, count * size);
+                }
+                if (!rounded)
+                        memcpy((char *)out + done * size, chunk, count * size);
+        }
 }
 
 bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction)

@@ -116,6 +116,10 @@ void mfl_mesh_op_slice(
 void mfl_mesh_reduce(
         enum mfl_mesh_type type, enum mfl_mesh_reduction reduction, void *to, const void *from, uint64_t n);
 
+/* Elements [at, at + n) of an operation's vector, of which part[r] is rank r's, reduced in the ranks' order to out, which may be
+ * one of the parts, if it is not of rounded sums. */
+void mfl_mesh_reduce_parts(const struct mfl_mesh_op *op, const void *const *part, uint32_t n_ranks,
+        uint64_t at, uint64_t n, void *out);
 /* Whether the reduction has the same bits in any order: all but sums of floats. */
 bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reduction);
 

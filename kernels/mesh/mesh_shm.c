@@ -18,7 +18,6 @@
 
 #define SPIN_NS 30000u
 #define SPIN_TURNS 200u /* between two looks at the clock */
-#define CHUNK_BYTES 16384u
 #define PIECE_BYTES_MIN 32768u
 
 static struct mfl_mesh_shm *of(struct mfl_mesh *base)
@@ -209,60 +208,28 @@ static void reduce_own(struct mfl_mesh_shm *mesh, uint64_t round, const char *ow
                                 slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes, n);
 }
 
-static void reduce_rounded(
-        struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, uint64_t n, int64_t *out)
-{
-        const struct mfl_mesh_rounding *rounding = mesh->op.rounding;
-        uint32_t rank = mesh->base.rank;
-        for (uint64_t at = 0, count; at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / sizeof *out, n - at);
-                for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
-                        const char *in =
-                                r == rank ? (const char *)((const float *)mesh->op.in + first)
-                                          : slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes;
-                        rounding->add(
-                                rounding->user, first + at, count, (const float *)in + at, !r, out + at);
-                }
-        }
-}
-
 /* The ranks' parts reduced, in the order of the ranks where that counts, to the output and, for an all-reduce, to the own slot. */
 static void reduce(struct mfl_mesh_shm *mesh, uint64_t round, uint64_t first, uint64_t n)
 {
         const struct mfl_mesh_op *op = &mesh->op;
-        uint64_t size = size_of(mesh), own_first, count;
-        uint32_t rank = mesh->base.rank;
+        const void *part[MFL_MESH_RANKS_MAX];
+        uint64_t size = size_of(mesh), own_first = 0,
+                 out_size = op->reduction == MFL_MESH_SUM_ROUNDED ? sizeof(int64_t) : size;
+        uint32_t rank = mesh->base.rank, ranks = mesh->base.n_ranks;
         bool all = op->kind == MFL_MESH_ALL_REDUCE;
-        mfl_mesh_op_slice(op, mesh->base.n_ranks, rank, &own_first, &count);
-        if (op->reduction == MFL_MESH_SUM_ROUNDED) {
-                reduce_rounded(mesh, round, first, n, (int64_t *)op->out + (first - own_first));
-                mesh->base.received_bytes += n * size * (mesh->base.n_ranks - 1);
-                return;
-        }
-        char *out = (char *)op->out + (all ? first : first - own_first) * size;
-        char *result = slot_of(mesh, rank, round) + (uint64_t)rank * mesh->part_bytes;
-        _Alignas(64) char chunk[CHUNK_BYTES];
-        bool free_order = n && mfl_mesh_any_order(op->type, op->reduction);
-        if (free_order)
-                reduce_own(mesh, round, (const char *)op->in + first * size, out, n);
-        if (free_order && all && mesh->base.n_ranks > 1)
-                memcpy(result, out, n * size);
-        for (uint64_t at = 0; !free_order && at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / size, n - at);
-                for (uint32_t r = 0; r < mesh->base.n_ranks; r++) {
-                        const char *in = r == rank ? (const char *)op->in + (first + at) * size
-                                                   : slot_of(mesh, r, round) +
-                                                             (uint64_t)rank * mesh->part_bytes + at * size;
-                        if (r)
-                                mfl_mesh_reduce(op->type, op->reduction, chunk, in, count);
-                        else
-                                memcpy(chunk, in, count * size);
-                }
-                memcpy(out + at * size, chunk, count * size);
-                if (all && mesh->base.n_ranks > 1)
-                        memcpy(result + at * size, chunk, count * size);
-        }
-        mesh->base.received_bytes += n * size * (mesh->base.n_ranks - 1);
+        if (!all)
+                mfl_mesh_op_slice(op, ranks, rank, &own_first, &(uint64_t){0});
+        char *out = (char *)op->out + (first - own_first) * out_size;
+        const char *own = (const char *)op->in + first * size;
+        for (uint32_t r = 0; r < ranks; r++)
+                part[r] = r == rank ? own : slot_of(mesh, r, round) + (uint64_t)rank * mesh->part_bytes;
+        if (n && mfl_mesh_any_order(op->type, op->reduction))
+                reduce_own(mesh, round, own, out, n);
+        else
+                mfl_mesh_reduce_parts(op, part, ranks, first, n, out);
+        if (n && all && ranks > 1)
+                memcpy(slot_of(mesh, rank, round) + (uint64_t)rank * mesh->part_bytes, out, n * size);
+        mesh->base.received_bytes += n * size * (ranks - 1);
         if (all)
                 mesh->base.sent_bytes += n * size;
 }

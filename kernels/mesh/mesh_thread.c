@@ -177,42 +177,19 @@ static void reduce_own(struct thread_mesh *mesh, uint64_t first, uint64_t n, cha
         }
 }
 
-static void reduce_rounded(struct thread_mesh *mesh, uint64_t first, uint64_t n, int64_t *out)
-{
-        const struct mfl_mesh_rounding *rounding = mesh->op.rounding;
-        for (uint64_t at = 0, count; at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / sizeof *out, n - at);
-                for (uint32_t r = 0; r < mesh->hub->n; r++)
-                        rounding->add(rounding->user, first + at, count,
-                                (const float *)mesh->hub->collective[r].op.in + first + at, !r, out + at);
-        }
-}
-
 /* The ranks' elements [first, first + n) reduced, in the order of the ranks where that counts, to out. */
 static void reduce(struct thread_mesh *mesh, uint64_t first, uint64_t n, void *out)
 {
         const struct mfl_mesh_op *op = &mesh->op;
-        uint64_t size = mfl_mesh_type_bytes(op->type);
-        _Alignas(64) char chunk[CHUNK_BYTES];
-        if (op->reduction == MFL_MESH_SUM_ROUNDED) {
-                reduce_rounded(mesh, first, n, out);
-                return;
-        }
+        const void *part[MFL_MESH_RANKS_MAX];
         if (mfl_mesh_any_order(op->type, op->reduction)) {
                 reduce_own(mesh, first, n, out);
                 return;
         }
-        for (uint64_t at = 0, count; at < n; at += count) {
-                count = MFL_MIN(CHUNK_BYTES / size, n - at);
-                for (uint32_t r = 0; r < mesh->hub->n; r++) {
-                        const char *in = (const char *)mesh->hub->collective[r].op.in + (first + at) * size;
-                        if (r)
-                                mfl_mesh_reduce(op->type, op->reduction, chunk, in, count);
-                        else
-                                memcpy(chunk, in, count * size);
-                }
-                memcpy((char *)out + at * size, chunk, count * size);
-        }
+        for (uint32_t r = 0; r < mesh->hub->n; r++)
+                part[r] =
+                        (const char *)mesh->hub->collective[r].op.in + first * mfl_mesh_type_bytes(op->type);
+        mfl_mesh_reduce_parts(op, part, mesh->hub->n, first, n, out);
 }
 
 /* The slice of every other rank, from where it lies at that rank. */

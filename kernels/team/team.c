@@ -23,21 +23,6 @@ struct call {
 
 enum { EDGES_SQUARES, EDGES_STATISTICS };
 
-static uint64_t n_sums(const struct mfl_team *team)
-{
-        return team->late ? team->n_own : team->layout.n;
-}
-
-uint64_t mfl_team_held(const struct mfl_team *team)
-{
-        uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
-        return n_sums(team) * team->size + team->n_own * kept * sizeof(float) +
-               (team->grads ? team->layout.n * sizeof(float) : 0) + mfl_team_traffic_bytes(team->traffic) +
-               mfl_team_snapshots_held(team->snapshots) + team->n_blocks * sizeof(double) +
-               (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float) +
-               (team->aside ? mfl_team_largest_bucket(&team->buckets) * sizeof(float) : 0);
-}
-
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score)
 {
         to->loss_sum = mfl_fixed_loss_add(to->loss_sum, score->loss_sum);
@@ -68,7 +53,8 @@ static int allocate_floats(uint64_t n, bool wanted, float **ret_floats, struct m
 static int allocate(struct mfl_team *team, struct mfl_error *err)
 {
         enum mfl_moments moments = team->options.moments;
-        size_t bytes = (size_t)(n_sums(team) * team->size), tensors = (size_t)team->layout.n_tensors + 1;
+        size_t bytes = (size_t)(mfl_team_sums(team) * team->size),
+               tensors = (size_t)team->layout.n_tensors + 1;
         team->sum = mfl_alloc_aligned(bytes + 1);
         if (team->sum)
                 memset(team->sum, 0, bytes);

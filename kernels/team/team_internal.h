@@ -110,7 +110,8 @@ bool mfl_team_snapshot_due(const struct mfl_team *team);
 /* By all ranks, between steps. */
 int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct mfl_error *err);
 
-/* team_bytes.c: the grains of so many rows, and the stage at which so many ranks work. */
+/* team_bytes.c: elements of the rank's sums; the grains of so many rows, and the stage at which so many ranks work. */
+uint64_t mfl_team_sums(const struct mfl_team *team);
 uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows);
 uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks);
 
