@@ -59,6 +59,7 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->tick_at = UINT64_MAX;
         struct mfl_agent_options options = {
                 .info = d->info, .seed = sim->seed ^ sim->serial, .results_max = 2};
+        options.info.relay[0] = 0; /* the relays say it */
         mfl_assert(mfl_agent_new(&options, &d->agent, NULL) == 0);
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
 }
@@ -124,7 +125,7 @@ void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm)
         } else if (d->conn && harm == SIM_CUT)
                 sim_conn_cut(sim, d->conn);
         else if (d->conn)
-                sim->conns[d->conn - 1].dark = true;
+                sim_conn_dark(sim, d->conn);
 }
 
 /* The server has sent it away for what it said: it ends, and somebody sees to it and starts it again. What is
@@ -548,7 +549,7 @@ static void put_inside(struct sim *sim, uint32_t i, uint64_t task, struct sim_pa
 {
         const struct mfl_announce *a = &packet->msg.announce;
         const struct sim_result *result = sim_result(&sim->daemon[i], task);
-        packet->inside = !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
+        packet->inside = !sim->daemon[i].relay && !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
         if (packet->inside)
                 memcpy(packet->data, result->data[a->update], a->bytes);
 }
@@ -575,11 +576,7 @@ static void close_conn(struct sim *sim, uint32_t i)
                 return;
         struct sim_conn *conn = &sim->conns[d->conn - 1];
         conn->daemon_open = false;
-        if (!conn->dark) {
-                struct sim_event *e = sim_at(sim, conn->latency, SIM_CLOSED);
-                e->conn = d->conn;
-                e->a = 1;
-        }
+        sim_conn_close(sim, d->conn, false);
         d->conn = 0;
 }
 
