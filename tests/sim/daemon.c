@@ -423,8 +423,9 @@ static void finish_train(
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1 &&
-                      !(d->computing_kind && sim->quiet);
+        const bool in_group = d->computing_kind || d->relay;
+        bool halves =
+                task->n_items > 2 && task->items[0] % (in_group ? 8 : 2) == 1 && !(in_group && sim->quiet);
         uint32_t piece = task->single_updates ? 1 : halves ? task->n_items / 2 : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
                 announce_of(
@@ -549,7 +550,8 @@ static void put_inside(struct sim *sim, uint32_t i, uint64_t task, struct sim_pa
 {
         const struct mfl_announce *a = &packet->msg.announce;
         const struct sim_result *result = sim_result(&sim->daemon[i], task);
-        packet->inside = !sim->daemon[i].relay && !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
+        packet->inside =
+                !sim->daemon[i].relay && !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
         if (packet->inside)
                 memcpy(packet->data, result->data[a->update], a->bytes);
 }
@@ -718,8 +720,11 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
                 d->given[at].task = packet->msg.task.task;
                 d->retasked = true;
         }
-        for (uint32_t j = 0; d->agent && packet->msg.kind == MFL_MSG_TASK && j < sim->n_jobs; j++)
-                if (d->made_cut[j] && strcmp(sim->job[j].id, packet->msg.task.job) == 0)
+        const char *job_id = packet->msg.kind == MFL_MSG_TASK       ? packet->msg.task.job
+                             : packet->msg.kind == MFL_MSG_JOB_SPEC ? packet->msg.job
+                                                                    : NULL;
+        for (uint32_t j = 0; d->agent && job_id && j < sim->n_jobs; j++)
+                if (d->made_cut[j] && strcmp(sim->job[j].id, job_id) == 0)
                         tell_cut(sim, i, sim->job[j].id);
         if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&
                 d->computing_task == packet->msg.cancel.task && given_here(d, packet->msg.cancel.task))

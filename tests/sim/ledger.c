@@ -244,8 +244,8 @@ static void check_deal(struct sim *sim, const struct deal *deal)
                                 continue;
                         uint64_t group = deal->task[i]->group.group;
                         sim_check(sim, group && group == deal->task[k]->group.group,
-                                "daemons %s and %s share a node or a relay and train without each other", a->info.name,
-                                b->info.name);
+                                "daemons %s and %s share a node or a relay and train without each other",
+                                a->info.name, b->info.name);
                         together = true;
                 }
         sim->n_regrouped += together && is_calm(sim);

@@ -83,7 +83,8 @@ static void add_groups(const struct sim *sim, struct totals *totals)
                 totals->groups++;
                 totals->nccl += sim->groups[i].group.collective == MFL_COLLECTIVE_NCCL;
                 totals->counted += sim->groups[i].counted;
-                totals->relay_groups += sim->groups[i].counted && sim->groups[i].group.collective == MFL_COLLECTIVE_RELAY;
+                totals->relay_groups +=
+                        sim->groups[i].counted && sim->groups[i].group.collective == MFL_COLLECTIVE_RELAY;
                 totals->ended += sim->groups[i].ended;
         }
         totals->relay_sums += sim->n_relay_sums;
@@ -383,7 +384,8 @@ int main(int argc, char **argv)
                         to = from + 1;
                 } else {
                         fprintf(stderr,
-                                "mfl-sim: what is %s? --relays, --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, "
+                                "mfl-sim: what is %s? --relays, --seeds A..B, --seed N, --trace, --bug N, "
+                                "--bugs A..B, "
                                 "--golden NAME [FILE], --sweep, --list\n",
                                 argv[i]);
                         return 2;

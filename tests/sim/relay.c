@@ -373,8 +373,7 @@ static bool take_chunk(struct sim *sim, uint32_t r, uint32_t number, const struc
                 slot->have[packet->offset / 8] = slot->whole = true;
                 for (int k = 0; k < SIM_PARAMS; k++)
                         slot->whole &= slot->have[k];
-                struct mfl_relay_event event = {
-                        .kind = slot->whole ? MFL_RELAY_EV_WHOLE : MFL_RELAY_EV_MOVED,
+                struct mfl_relay_event event = {.kind = slot->whole ? MFL_RELAY_EV_WHOLE : MFL_RELAY_EV_MOVED,
                         .slot = s,
                         .grant = slot->grant};
                 step(sim, r, &event, NULL);

@@ -56,11 +56,11 @@ enum sim_event_kind {
         SIM_DAEMON_START, /* a: daemon */
         SIM_DAEMON_EXIT,  /* a: daemon, b: its generation */
         SIM_SCRIPT,       /* a: step of a golden scenario */
-        SIM_HOP,          /* conn; a: the place whose link has ended, b: the one below; task: boot of the relay there */
-        SIM_RELAY_TICK,   /* a: relay, b: its boot */
-        SIM_RELAY_ADDED,  /* a: relay, b: its boot, conn: slot + 1, task: grant */
-        SIM_RELAY_DROP,   /* a: relay, b: its boot: the connection above is lost */
-        SIM_RELAY_START,  /* a: relay */
+        SIM_HOP, /* conn; a: the place whose link has ended, b: the one below; task: boot of the relay there */
+        SIM_RELAY_TICK,  /* a: relay, b: its boot */
+        SIM_RELAY_ADDED, /* a: relay, b: its boot, conn: slot + 1, task: grant */
+        SIM_RELAY_DROP,  /* a: relay, b: its boot: the connection above is lost */
+        SIM_RELAY_START, /* a: relay */
 };
 
 /* What may happen to a daemon, and at which step of a group's way. */
@@ -107,7 +107,7 @@ struct sim_conn {
         bool server_open, daemon_open, greeted, dark; /* dark: packets vanish, nobody is told */
         bool uploading;                               /* chunks came of which the core has not heard */
         uint64_t latency;
-        uint64_t free_at[2][SIM_HOPS]; /* when the last packet in each direction arrives, by link */
+        uint64_t free_at[2][SIM_HOPS];       /* when the last packet in each direction arrives, by link */
         uint32_t n_path, path[SIM_HOPS - 1]; /* relay.c: from above */
         bool link[2][SIM_HOPS];              /* down, up: it lives, if there are relays */
 };
@@ -349,7 +349,7 @@ struct sim {
         struct mfl_rng relay_rng;
         uint32_t n_relays;
         struct sim_relay relay[SIM_RELAYS];
-        uint64_t relays_back_at;              /* then what is dark now is given up */
+        uint64_t relays_back_at;                /* then what is dark now is given up */
         uint64_t n_relay_sums, n_relays_killed; /* sums that were sent up */
         struct sim_job job[SIM_JOBS];
         uint32_t n_jobs;
@@ -388,7 +388,8 @@ void sim_line(struct sim *sim, const char *who, const char *fmt, ...) MFL_PRINTF
 _Noreturn void sim_fail(struct sim *sim, const char *fmt, ...) MFL_PRINTF(2, 3);
 #define sim_check(sim, cond, ...) ((cond) ? (void)0 : sim_fail(sim, __VA_ARGS__))
 void sim_send(struct sim *sim, uint32_t conn, struct sim_packet *packet);
-void sim_hop(struct sim *sim, uint32_t conn, struct sim_packet *packet, uint32_t from); /* to the next place */
+void sim_hop(
+        struct sim *sim, uint32_t conn, struct sim_packet *packet, uint32_t from); /* to the next place */
 struct sim_packet *sim_copy(const struct sim_packet *packet);
 void sim_conn_cut(struct sim *sim, uint32_t conn);
 void sim_conn_dark(struct sim *sim, uint32_t conn); /* packets vanish */

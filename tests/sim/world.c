@@ -445,7 +445,8 @@ static bool is_left(const struct sim *sim, const struct sim_daemon *d)
                         (result->n_updates || result->published || result->combine.state))
                         return true;
         }
-        return d->agent && d->computing;
+        /* Who waits for a team that will never meet gives up by itself, in the mesh. */
+        return d->agent && d->computing && d->team_state != SIM_TEAM_WAITS;
 }
 
 static bool is_settled(const struct sim *sim)
