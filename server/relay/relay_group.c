@@ -217,7 +217,8 @@ static bool can_add(const struct relay_group *group, const struct mfl_announce *
 static void pass_leaving(struct mfl_relay_core *core, struct relay_member *member)
 {
         uint32_t conn = member->peer->conn;
-        mfl_relay_leave(core, member, false);
+        mfl_relay_leave(
+                core, member, true); /* its task has several updates, and the first one may wait here */
         mfl_relay_act(core, MFL_RELAY_ACT_PASS, conn)->up = true;
 }
 
@@ -240,7 +241,7 @@ void mfl_relay_announced(struct mfl_relay_core *core, struct relay_peer *peer, c
                 mfl_relay_act(core, MFL_RELAY_ACT_PASS, peer->conn)->up = true;
                 return;
         }
-        if (member->keeps || member->ready) /* it announces twice */
+        if ((member->keeps || member->ready) && !a->update) /* it announces twice */
                 return;
         if (!can_add(group, a)) {
                 pass_leaving(core, member);

@@ -6,6 +6,7 @@
 #include "server/work/core_group.h"
 #include "server/work/core_measure.h"
 #include "server/work/core_presence.h"
+#include "server/work/core_task.h"
 #include "server/work/core_team.h"
 #include "server/work/core_update.h"
 #include "server/work/core_upload.h"
@@ -296,5 +297,8 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                 return;
         if (!task->daemon)
                 mfl_core_task_attach(task, daemon);
+        if (!mfl_core_claims_known(
+                    task->job)) /* what it told may be lost; after the job's file it tells again */
+                mfl_core_task_spec(core, daemon, task->job);
         take_update(core, daemon, task, a);
 }

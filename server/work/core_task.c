@@ -33,7 +33,7 @@ void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core
 }
 
 /* The daemon keeps more specs per connection than this ring has. */
-static void send_spec(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
+void mfl_core_task_spec(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job)
 {
         uint32_t n = MFL_MIN(daemon->n_specs, CORE_SPECS_MAX);
         for (uint32_t i = 0; i < n; i++)
@@ -68,7 +68,7 @@ _Static_assert(MFL_STALENESS_MAX <= MFL_TASK_STALENESS_MAX, "every staleness can
 static void send_task(struct mfl_core *core, const struct core_task *task, bool grouped)
 {
         const struct core_job *job = task->job;
-        send_spec(core, task->daemon, job);
+        mfl_core_task_spec(core, task->daemon, job);
         const struct core_task *trained = task->member ? mfl_core_team_lead(task) : task;
         uint64_t *items = mfl_calloc(trained->n_items, sizeof *items);
         if (!items) {

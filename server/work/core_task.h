@@ -9,6 +9,8 @@
 void mfl_core_task_give(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon,
         const uint32_t *index, uint32_t n);
 void mfl_core_task_send(struct mfl_core *core, struct core_task *task);
+/* Sends the job's file, unless this connection has had it. */
+void mfl_core_task_spec(struct mfl_core *core, struct core_daemon *daemon, const struct core_job *job);
 /* After a lost connection; without its group. */
 void mfl_core_task_send_again(struct mfl_core *core, struct core_task *task);
 /* The daemon's connection is lost: updates in the queue must be announced again; those in slots stay

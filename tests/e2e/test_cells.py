@@ -10,20 +10,10 @@ import zlib
 import pytest
 
 import mfl_harness as h
+from mfl_strategies import STRATEGIES, VIRTUAL, settings_of
 
 WHOLE = os.environ.get('MFL_CELLS') == 'all'
 CHECKS, SAMPLE = 6, 60  # one of so many cells is checked, and one of so many trained, in the ordinary run
-VIRTUAL = {'time': 'virtual', 'trace': {'sigma': 1}}
-# What a strategy needs to run at all.
-STRATEGIES = {
-    'fedavg': {}, 'fedavgm': {}, 'fedadagrad': {}, 'fedadam': {}, 'fedyogi': {}, 'fedprox': {}, 'median': {}, 'fednova': {}, 'qfedavg': {},
-    'scaffold': {}, 'feddyn': {}, 'trimmed-mean': {'f': 1}, 'mean-around-median': {'f': 1}, 'krum': {'f': 1}, 'multi-krum': {'f': 1},
-    'bulyan': {'f': 1}, 'rfa': {'f': 1}, 'centered-clip': {'f': 1, 'clip_radius': 'median'}, 'norm-filter': {'f': 1}, 'dnc': {'f': 1},
-    'signguard': {}, 'flame': {}, 'fedbuff': {'buffer': 3}, 'fedasync': {}, 'ditto': {}, 'pfedme': {}, 'foolsgold': {},
-    'fltrust': {'root': {'client': 0}}, 'mimelite': {}, 'mime': {}, 'apfl': {},
-}
-ROBUST = {'median', 'trimmed-mean', 'mean-around-median', 'krum', 'multi-krum', 'bulyan', 'rfa', 'centered-clip', 'norm-filter', 'dnc',
-          'signguard', 'flame', 'foolsgold', 'fltrust'}
 FEATURES = {
     'personal': {'personal': {'layers': ['fc1*']}, 'evaluation': {'every': 0}},
     'personal by phases': {'personal': {'layers': ['fc1*'], 'epochs': 1}, 'evaluation': {'every': 0}},
@@ -71,7 +61,6 @@ FEATURES = {
     'fp16': {'training': {'precision': 'fp16'}},
 }
 CHECKED = {'secure sums', 'fp16', 'central noise', 'correlated noise'}  # need TLS or a device, or have secret noise: other tests train them
-ASYNC = {'fedbuff', 'fedasync'}  # in virtual time; in real time it is test_async that has them
 # Reasons that are no pairs: of single keys, of counts, and of lists of strategies.
 OWN = ['is not used by', 'is for strategies that average', 'works on single updates', "needs the root's update", 'needs a simulated population',
        'needs root', 'stale keeps what this strategy keeps', '0 never evaluates', 'divided among', 'needs buffer']
@@ -156,9 +145,8 @@ def merged(*parts):
 
 def cells():
     plain = {'model': 'mlp', 'rounds': 1}
-    for strategy, settings in STRATEGIES.items():
-        chosen = {'aggregation': {'strategy': strategy, **settings, **({'on_few': 'mean'} if strategy in ROBUST else {})},
-                  **(VIRTUAL if strategy in ASYNC else {})}
+    for strategy in STRATEGIES:
+        chosen = settings_of(strategy)
         for feature, wants in FEATURES.items():
             job = merged(plain, chosen, wants)
             if job:

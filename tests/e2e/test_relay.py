@@ -8,8 +8,7 @@ import pytest
 
 import mfl_certs
 import mfl_harness as h
-from mfl_relay import DEEP, FLAT, FOUR, MIXED, TWO, Relay, Tree
-from mfl_tls import TlsCluster
+from mfl_relay import DEEP, FLAT, FOUR, MIXED, TWO, Relay, TlsTree, Tree
 
 POPULATION = {'partition': 'dirichlet', 'clients': 11, 'alpha': 0.5, 'min_samples': 3}
 # Sums, sums with scalars, single updates, and single updates whose clients keep a state at the server.
@@ -265,17 +264,6 @@ def ca(tmp_path_factory):
     ca.pairs['fake'] = ca.issue('fake', ['daemon'], san=san)
     ca.pairs['north'] = ca.issue('north', ['relay'], san=san, site='north')
     return ca
-
-
-class TlsTree(TlsCluster):
-    def start_relay(self, name):
-        cert, key = self.ca.pairs[name]
-        config = self.write('relay-%s.yaml' % name, 'heartbeat: 500ms\ndead_after: 5s\ntls_cert: %s\ntls_key: %s\ntls_ca: %s\n' % (
-            cert, key, self.ca.ca))
-        relay = Relay(self, name, self.address, config=config)
-        self.others.append(relay)
-        assert relay.wait_ready(), relay.log()
-        return relay
 
 
 def test_certificates(tree, ca, tmp_path_factory):

@@ -4,12 +4,15 @@ import os
 import select
 
 import mfl_harness as h
+from mfl_tls import TlsCluster
 
 # Daemons by the relay that they connect to; '' is the server. A relay's own upstream is the part of its name before the last '-'.
 FLAT = {'': 4}
 TWO = {'a': 2, 'b': 2}
 FOUR = {'a': 1, 'b': 1, 'c': 2, 'd': 2}
+EIGHT = dict.fromkeys('abcdefgh', 1)
 DEEP = {'a': 1, 'a-b': 2, 'a-c': 2}
+THREE = {'a': 1, 'a-b': 1, 'a-b-c': 2, 'd-e': 1}
 MIXED = {'': 1, 'a': 2, 'b-c': 1}
 
 
@@ -83,3 +86,13 @@ class Tree(h.Cluster):
     def close(self):
         self.others += self.relays.values()
         super().close()
+
+
+class TlsTree(TlsCluster, Tree):
+    """The same with TLS; a relay has the certificate of its name."""
+
+    def start_relay(self, name, upstream=None, **options):
+        cert, key = self.ca.pairs[name]
+        options['config'] = self.write('relay-%s.yaml' % name, 'heartbeat: 500ms\ndead_after: 5s\ntls_cert: %s\ntls_key: %s\ntls_ca: %s\n' % (
+            cert, key, self.ca.ca))
+        return super().start_relay(name, upstream, **options)

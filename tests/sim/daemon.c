@@ -59,6 +59,7 @@ void sim_daemon_start(struct sim *sim, uint32_t i)
         d->tick_at = UINT64_MAX;
         struct mfl_agent_options options = {
                 .info = d->info, .seed = sim->seed ^ sim->serial, .results_max = 2};
+        options.info.relay[0] = 0; /* the relays say it */
         mfl_assert(mfl_agent_new(&options, &d->agent, NULL) == 0);
         sim_daemon_step(sim, i, &(struct mfl_agent_event){.kind = MFL_AGENT_EV_START});
 }
@@ -124,7 +125,7 @@ void sim_harm(struct sim *sim, uint32_t i, enum sim_harm harm)
         } else if (d->conn && harm == SIM_CUT)
                 sim_conn_cut(sim, d->conn);
         else if (d->conn)
-                sim->conns[d->conn - 1].dark = true;
+                sim_conn_dark(sim, d->conn);
 }
 
 /* The server has sent it away for what it said: it ends, and somebody sees to it and starts it again. What is
@@ -422,8 +423,9 @@ static void finish_train(
         uint64_t *items = malloc(task->n_items * sizeof *items);
         memcpy(items, task->items, task->n_items * sizeof *items);
         result->t.items = items;
-        bool halves = task->n_items > 2 && task->items[0] % (d->computing_kind ? 8 : 2) == 1 &&
-                      !(d->computing_kind && sim->quiet);
+        const bool in_group = d->computing_kind || d->relay;
+        bool halves =
+                task->n_items > 2 && task->items[0] % (in_group ? 8 : 2) == 1 && !(in_group && sim->quiet);
         uint32_t piece = task->single_updates ? 1 : halves ? task->n_items / 2 : task->n_items;
         for (uint32_t first = 0; first < task->n_items; first += piece) {
                 announce_of(
@@ -548,7 +550,8 @@ static void put_inside(struct sim *sim, uint32_t i, uint64_t task, struct sim_pa
 {
         const struct mfl_announce *a = &packet->msg.announce;
         const struct sim_result *result = sim_result(&sim->daemon[i], task);
-        packet->inside = !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
+        packet->inside =
+                !sim->daemon[i].relay && !sim->scenario && sim->seed % 3 && result && a->bytes && !a->group;
         if (packet->inside)
                 memcpy(packet->data, result->data[a->update], a->bytes);
 }
@@ -575,11 +578,7 @@ static void close_conn(struct sim *sim, uint32_t i)
                 return;
         struct sim_conn *conn = &sim->conns[d->conn - 1];
         conn->daemon_open = false;
-        if (!conn->dark) {
-                struct sim_event *e = sim_at(sim, conn->latency, SIM_CLOSED);
-                e->conn = d->conn;
-                e->a = 1;
-        }
+        sim_conn_close(sim, d->conn, false);
         d->conn = 0;
 }
 
@@ -721,8 +720,11 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
                 d->given[at].task = packet->msg.task.task;
                 d->retasked = true;
         }
-        for (uint32_t j = 0; d->agent && packet->msg.kind == MFL_MSG_TASK && j < sim->n_jobs; j++)
-                if (d->made_cut[j] && strcmp(sim->job[j].id, packet->msg.task.job) == 0)
+        const char *job_id = packet->msg.kind == MFL_MSG_TASK       ? packet->msg.task.job
+                             : packet->msg.kind == MFL_MSG_JOB_SPEC ? packet->msg.job
+                                                                    : NULL;
+        for (uint32_t j = 0; d->agent && job_id && j < sim->n_jobs; j++)
+                if (d->made_cut[j] && strcmp(sim->job[j].id, job_id) == 0)
                         tell_cut(sim, i, sim->job[j].id);
         if (packet->msg.kind == MFL_MSG_CANCEL && d->computing && !d->retasked &&
                 d->computing_task == packet->msg.cancel.task && given_here(d, packet->msg.cancel.task))

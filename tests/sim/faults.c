@@ -316,6 +316,8 @@ void sim_setup(struct sim *sim)
                 setup_teams(sim);
                 setup_twins(sim);
                 setup_sites(sim);
+                if (sim->with_relays)
+                        sim_relays_setup(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);
                 sim->fault_gap = 50 + sim_below(sim, 1500);
                 sim->duplicate = sim_chance(sim, 30) ? 10 : 0;
@@ -375,6 +377,7 @@ void sim_end_faults(struct sim *sim)
         }
         if (!sim->server_restarting)
                 sim_server_start(sim);
+        sim_relays_calm(sim, &back_at);
         if (sim->lost_at)
                 back_at = MFL_MAX(back_at, sim->lost_at + SIM_LOST_MS);
         sim->calm_at = back_at + SIM_CALM_MS;
@@ -416,6 +419,8 @@ void sim_fault(struct sim *sim)
                 sim->daemon[sim_below(sim, sim->n_daemons)].lie = 1 + sim_below(sim, SIM_LIES - 1);
         if (sim->seed % 4 != 1) /* in those some daemons lie, which is enough */
                 sim_params_fault(sim, may_bar(sim));
+        if (sim->n_relays)
+                sim_relay_fault(sim);
         bool node = sim->node_faults && sim_chance(sim, 80);
         switch (node ? 20 + sim_below(sim, 7) : sim_below(sim, 33)) {
         case 0:
@@ -426,7 +431,7 @@ void sim_fault(struct sim *sim)
                 break;
         case 3:
                 if (d->conn) /* a partition: only silence tells */
-                        sim->conns[d->conn - 1].dark = true;
+                        sim_conn_dark(sim, d->conn);
                 break;
         case 4:
         case 5:

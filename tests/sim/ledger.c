@@ -77,12 +77,24 @@ bool sim_reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *
         return node && (!nccl || cards);
 }
 
+/* The same one of those at the server. */
+static bool shares_relay(const struct sim_daemon *a, const struct sim_daemon *b)
+{
+        size_t n = strcspn(a->info.relay, "/");
+        return n && n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
+}
+
 static void check_group(struct sim *sim, const struct mfl_group *g)
 {
         for (uint32_t r = 0; r < g->n_members; r++)
                 for (uint32_t q = 0; q < r; q++) {
                         struct sim_daemon *a = sim_instance(sim, g->members[r]);
                         struct sim_daemon *b = sim_instance(sim, g->members[q]);
+                        if (g->collective == MFL_COLLECTIVE_RELAY) {
+                                sim_check(sim, !a || !b || (a != b && shares_relay(a, b)),
+                                        "daemons %s and %s are grouped", a->info.name, b->info.name);
+                                continue;
+                        }
                         sim_check(sim,
                                 !a || !b ||
                                         (a != b && sim_reaches(&a->info, &b->info,
@@ -226,12 +238,14 @@ static void check_deal(struct sim *sim, const struct deal *deal)
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 for (uint32_t k = 0; k < i; k++) {
                         const struct sim_daemon *a = &sim->daemon[i], *b = &sim->daemon[k];
-                        if (deal->n[i] != 1 || deal->n[k] != 1 || !sim_reaches(&a->info, &b->info, false))
+                        const bool reach = a->relay || b->relay ? shares_relay(a, b)
+                                                                : sim_reaches(&a->info, &b->info, false);
+                        if (deal->n[i] != 1 || deal->n[k] != 1 || !reach)
                                 continue;
                         uint64_t group = deal->task[i]->group.group;
                         sim_check(sim, group && group == deal->task[k]->group.group,
-                                "daemons %s and %s share a node and train without each other", a->info.name,
-                                b->info.name);
+                                "daemons %s and %s share a node or a relay and train without each other",
+                                a->info.name, b->info.name);
                         together = true;
                 }
         sim->n_regrouped += together && is_calm(sim);

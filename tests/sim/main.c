@@ -5,6 +5,7 @@
  *   mfl-sim --bug B --seeds A..B    succeeds when the planted bug B is found; --bugs A..B: all of them
  *   mfl-sim --golden NAME [FILE]    prints a scenario's trace, or compares it with FILE
  *   mfl-sim [--bug B] --sweep       harms each daemon of two nodes in each way at each event of a job
+ *   --relays                        with relays between the server and the daemons; only bugs whose title begins with "relay:"
  *   mfl-sim --list
  */
 #include "tests/sim/sim.h"
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 int mfl_sim_bug;
+static bool with_relays;
 
 static jmp_buf failed;
 static char failure[512];
@@ -71,6 +73,7 @@ static void dump(struct sim *sim)
 struct totals {
         uint64_t events, ahead, returned, groups, nccl, counted, ended, params_read, regrouped, lies, busy,
                 inside;
+        uint64_t relay_groups, relay_sums, relays_killed;
         uint64_t params_wrong, params_refused, evicted, teams, teams_broken, teams_wide, teams_walled;
 };
 
@@ -80,8 +83,12 @@ static void add_groups(const struct sim *sim, struct totals *totals)
                 totals->groups++;
                 totals->nccl += sim->groups[i].group.collective == MFL_COLLECTIVE_NCCL;
                 totals->counted += sim->groups[i].counted;
+                totals->relay_groups +=
+                        sim->groups[i].counted && sim->groups[i].group.collective == MFL_COLLECTIVE_RELAY;
                 totals->ended += sim->groups[i].ended;
         }
+        totals->relay_sums += sim->n_relay_sums;
+        totals->relays_killed += sim->n_relays_killed;
         totals->params_read += sim->n_params_read;
         totals->params_wrong += sim->n_params_wrong;
         totals->params_refused += sim->n_params_refused;
@@ -125,6 +132,7 @@ static bool run_seed(uint64_t seed, bool trace, int scenario, char **ret_lines, 
         sim->seed = seed;
         sim->trace = trace;
         sim->scenario = scenario;
+        sim->with_relays = with_relays;
         bool ok = run_sim(sim, ret_lines, ret_totals);
         free(sim);
         return ok;
@@ -148,7 +156,8 @@ static int run_seeds(uint64_t from, uint64_t to)
                 printf("seed %llu failed: %s\n", (unsigned long long)seed, failure);
                 run_seed(seed, true, 0, &lines, NULL);
                 print_tail(lines, 25);
-                printf("replay: mfl-sim --seed %llu --trace\n", (unsigned long long)seed);
+                printf("replay: mfl-sim %s--seed %llu --trace\n", with_relays ? "--relays " : "",
+                        (unsigned long long)seed);
                 free(lines);
                 return 1;
         }
@@ -170,6 +179,10 @@ static int run_seeds(uint64_t from, uint64_t to)
                 (unsigned long long)totals.busy, (unsigned long long)totals.inside,
                 (unsigned long long)totals.teams, (unsigned long long)totals.teams_wide,
                 (unsigned long long)totals.teams_walled, (unsigned long long)totals.teams_broken);
+        if (with_relays)
+                printf("relays: %llu groups counted, %llu sums sent up, %llu relays killed\n",
+                        (unsigned long long)totals.relay_groups, (unsigned long long)totals.relay_sums,
+                        (unsigned long long)totals.relays_killed);
         return 0;
 }
 
@@ -359,6 +372,8 @@ int main(int argc, char **argv)
                         return run_golden(argv[i + 1], i + 2 < argc ? argv[i + 2] : NULL);
                 else if (strcmp(argv[i], "--trace") == 0)
                         trace = true;
+                else if (strcmp(argv[i], "--relays") == 0)
+                        with_relays = true;
                 else if (strcmp(argv[i], "--bug") == 0 && more)
                         bug = atoi(argv[++i]);
                 else if ((strcmp(argv[i], "--seeds") == 0 || strcmp(argv[i], "--bugs") == 0) && more &&
@@ -369,7 +384,8 @@ int main(int argc, char **argv)
                         to = from + 1;
                 } else {
                         fprintf(stderr,
-                                "mfl-sim: what is %s? --seeds A..B, --seed N, --trace, --bug N, --bugs A..B, "
+                                "mfl-sim: what is %s? --relays, --seeds A..B, --seed N, --trace, --bug N, "
+                                "--bugs A..B, "
                                 "--golden NAME [FILE], --sweep, --list\n",
                                 argv[i]);
                         return 2;
@@ -377,7 +393,8 @@ int main(int argc, char **argv)
         }
         if (all) {
                 for (int i = 1; i <= mfl_sim_n_bugs; i++)
-                        r |= find_bug(i, from, to);
+                        if (with_relays == !strncmp(mfl_sim_bugs[i], "relay:", 6))
+                                r |= find_bug(i, from, to);
                 return r;
         }
         if (trace) {

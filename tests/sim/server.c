@@ -130,9 +130,13 @@ void sim_server_crash(struct sim *sim)
         sim->core = NULL;
         sim->crash_in = 0;
         sim->crash_ahead = false;
-        for (uint32_t i = 0; i < sim->n_conns; i++)
-                if (sim->conns[i].server_open)
+        for (uint32_t i = 0; i < sim->n_conns; i++) {
+                if (sim->conns[i].server_open && sim->conns[i].n_path)
+                        sim_link_cut(sim, i + 1, 0);
+                else if (sim->conns[i].server_open)
                         sim_conn_cut(sim, i + 1);
+        }
+        sim_relays_server_gone(sim);
         for (uint32_t i = 0; i < sim->n_jobs; i++) {
                 struct sim_job *job = &sim->job[i];
                 job->in_core = job->ready = job->has_new = job->checkpoint = false;
@@ -467,9 +471,7 @@ static void close_conn(struct sim *sim, uint32_t number, const char *reason)
         sim_check(sim, !given_up || !lives || sim->now < sim->calm_at,
                 "daemon %u lives and is given up for another one of its name", conn->daemon);
         conn->server_open = false;
-        if (conn->dark)
-                return;
-        sim_at(sim, conn->latency, SIM_CLOSED)->conn = number;
+        sim_conn_close(sim, number, true);
 }
 
 static void set_job_state(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)

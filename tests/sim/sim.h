@@ -13,6 +13,7 @@
 #include "common/base/rng.h"
 #include "proto/version.h"
 #include "server/core/core.h"
+#include "server/relay/relay_core.h"
 
 #define SIM_PARAMS 6 /* that move */
 #define SIM_FROZEN 3 /* of jobs that have any */
@@ -29,6 +30,10 @@
 #define SIM_STILL_MS 15000 /* no job stands still for longer than that while nothing goes wrong */
 #define SIM_SLOTS 3
 #define SIM_ITEMS 32
+#define SIM_RELAYS 5
+#define SIM_HOPS 4 /* links of a connection, over 3 relays */
+#define SIM_RELAY_SLOTS 2
+#define SIM_RELAY_SUMS 16
 #define SIM_RESULTS 8
 #define SIM_PARTS 24
 #define SIM_UPDATE_BYTES (SIM_PARAMS * 8)
@@ -51,6 +56,11 @@ enum sim_event_kind {
         SIM_DAEMON_START, /* a: daemon */
         SIM_DAEMON_EXIT,  /* a: daemon, b: its generation */
         SIM_SCRIPT,       /* a: step of a golden scenario */
+        SIM_HOP, /* conn; a: the place whose link has ended, b: the one below; task: boot of the relay there */
+        SIM_RELAY_TICK,  /* a: relay, b: its boot */
+        SIM_RELAY_ADDED, /* a: relay, b: its boot, conn: slot + 1, task: grant */
+        SIM_RELAY_DROP,  /* a: relay, b: its boot: the connection above is lost */
+        SIM_RELAY_START, /* a: relay */
 };
 
 /* What may happen to a daemon, and at which step of a group's way. */
@@ -68,6 +78,7 @@ enum sim_trap_step {
 struct sim_packet {
         struct mfl_msg msg; /* NONE: bulk */
         bool to_server, duplicate;
+        uint32_t at;     /* the place that it is on its way to */
         bool params;     /* else a chunk */
         bool population; /* else one of those */
         uint32_t counts[SIM_ITEMS];
@@ -95,7 +106,10 @@ struct sim_conn {
         uint32_t daemon, generation;
         bool server_open, daemon_open, greeted, dark; /* dark: packets vanish, nobody is told */
         bool uploading;                               /* chunks came of which the core has not heard */
-        uint64_t latency, free_at[2];                 /* when the last packet in each direction arrives */
+        uint64_t latency;
+        uint64_t free_at[2][SIM_HOPS];       /* when the last packet in each direction arrives, by link */
+        uint32_t n_path, path[SIM_HOPS - 1]; /* relay.c: from above */
+        bool link[2][SIM_HOPS];              /* down, up: it lives, if there are relays */
 };
 
 /* What a daemon may say that can't be true. */
@@ -219,8 +233,31 @@ struct sim_part {
         float data[SIM_PARAMS];
 };
 
+struct sim_relay_slot {
+        bool open, no_room, whole, have[SIM_PARAMS];
+        uint64_t grant, task, adding; /* adding: to the sum of this group */
+        uint32_t conn;
+        int64_t data[SIM_PARAMS];
+};
+
+struct sim_relay_sum {
+        uint64_t group;
+        int64_t sum[SIM_PARAMS];
+};
+
+struct sim_relay {
+        char name[8];
+        uint32_t above, level; /* above: number of the relay, or 0: the server */
+        uint32_t boot, crash_in;
+        uint64_t stalled_to;
+        struct mfl_relay_core *core; /* NULL: its process is not there */
+        struct sim_relay_slot slots[SIM_RELAY_SLOTS];
+        struct sim_relay_sum sums[SIM_RELAY_SUMS];
+};
+
 struct sim_daemon {
         struct mfl_daemon_info info;
+        uint32_t relay; /* number of its relay; 0: the server */
         struct mfl_data_info data_sets[2];
         struct mfl_agent *agent;
         uint32_t generation, conn; /* conn: index + 1 */
@@ -308,6 +345,12 @@ struct sim {
                 bool set;
                 enum sim_harm what;
         } params_trap; /* for the next daemon whose copy of params another one looks for */
+        bool with_relays;
+        struct mfl_rng relay_rng;
+        uint32_t n_relays;
+        struct sim_relay relay[SIM_RELAYS];
+        uint64_t relays_back_at;                /* then what is dark now is given up */
+        uint64_t n_relay_sums, n_relays_killed; /* sums that were sent up */
         struct sim_job job[SIM_JOBS];
         uint32_t n_jobs;
         struct sim_daemon daemon[SIM_DAEMONS];
@@ -345,7 +388,12 @@ void sim_line(struct sim *sim, const char *who, const char *fmt, ...) MFL_PRINTF
 _Noreturn void sim_fail(struct sim *sim, const char *fmt, ...) MFL_PRINTF(2, 3);
 #define sim_check(sim, cond, ...) ((cond) ? (void)0 : sim_fail(sim, __VA_ARGS__))
 void sim_send(struct sim *sim, uint32_t conn, struct sim_packet *packet);
+void sim_hop(
+        struct sim *sim, uint32_t conn, struct sim_packet *packet, uint32_t from); /* to the next place */
+struct sim_packet *sim_copy(const struct sim_packet *packet);
 void sim_conn_cut(struct sim *sim, uint32_t conn);
+void sim_conn_dark(struct sim *sim, uint32_t conn); /* packets vanish */
+void sim_conn_close(struct sim *sim, uint32_t conn, bool by_server);
 uint32_t sim_connect(struct sim *sim, uint32_t daemon);
 void sim_run(struct sim *sim); /* to the end of all jobs; sim_fail otherwise */
 void sim_deinit(struct sim *sim);
@@ -408,6 +456,24 @@ void sim_params_piece(struct sim *sim, uint32_t i, const struct sim_packet *pack
 void sim_params_reset(struct sim_daemon *d); /* its process is new */
 void sim_params_calm(struct sim *sim);
 void sim_params_fault(struct sim *sim, bool may_bar);
+
+/* relay.c */
+void sim_relays_setup(struct sim *sim);
+void sim_relay_path(struct sim *sim, struct sim_conn *conn);
+bool sim_relays_up(const struct sim *sim, uint32_t daemon); /* on its way to the server */
+void sim_link_cut(struct sim *sim, uint32_t conn, uint32_t link);
+void sim_link_dark(struct sim *sim, uint32_t conn, uint32_t link, bool up, bool down);
+void sim_relay_start(struct sim *sim, uint32_t r);
+void sim_relay_drop(struct sim *sim, uint32_t r);
+void sim_relays_server_gone(struct sim *sim);
+void sim_relay_tick(struct sim *sim, uint32_t r, uint32_t boot);
+void sim_relay_added(struct sim *sim, uint32_t r, uint32_t boot, uint32_t slot, uint64_t grant);
+void sim_relay_packet(struct sim *sim, uint32_t conn, const struct sim_packet *packet);
+void sim_relay_hop(struct sim *sim, uint32_t conn, uint32_t place, bool below, uint64_t boot);
+void sim_relay_fault(struct sim *sim);
+void sim_relays_calm(struct sim *sim, uint64_t *back_at);
+bool sim_relays_settled(const struct sim *sim);
+void sim_relays_free(struct sim *sim);
 
 /* ledger.c */
 void sim_ledger_sent(struct sim *sim, uint32_t conn, const struct mfl_msg *msg);

@@ -93,6 +93,7 @@ void sim_deinit(struct sim *sim)
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 sim_daemon_free(sim, i);
         mfl_core_free(sim->core);
+        sim_relays_free(sim);
         free(sim->heap);
         free(sim->conns);
         free(sim->updates);
@@ -113,13 +114,14 @@ uint32_t sim_connect(struct sim *sim, uint32_t daemon)
                 .server_open = true,
                 .daemon_open = true,
                 .latency = 1 + sim_below(sim, sim->scenario ? 1 : 20)};
+        sim_relay_path(sim, &sim->conns[sim->n_conns]);
         return ++sim->n_conns;
 }
 
 static void post(struct sim *sim, uint32_t number, struct sim_packet *packet)
 {
         struct sim_conn *conn = &sim->conns[number - 1];
-        uint64_t *free_at = &conn->free_at[packet->to_server];
+        uint64_t *free_at = &conn->free_at[packet->to_server][packet->at - !packet->to_server];
         uint64_t at = sim->now + conn->latency + (sim->quiet || sim->scenario ? 0 : sim_below(sim, 5));
         *free_at = MFL_MAX(at, *free_at + (packet->msg.kind == MFL_MSG_NONE &&
                                                   !packet->population)); /* FIFO; bulk takes its time */
@@ -128,12 +130,23 @@ static void post(struct sim *sim, uint32_t number, struct sim_packet *packet)
         e->packet = packet;
 }
 
-static struct sim_packet *copy_packet(const struct sim_packet *packet)
+struct sim_packet *sim_copy(const struct sim_packet *packet)
 {
         struct sim_packet *copy = malloc(sizeof *copy);
         *copy = *packet;
         mfl_assert(mfl_msg_copy(&packet->msg, &copy->msg) == 0);
         return copy;
+}
+
+void sim_hop(struct sim *sim, uint32_t number, struct sim_packet *packet, uint32_t from)
+{
+        const struct sim_conn *conn = &sim->conns[number - 1];
+        packet->at = packet->to_server ? from - 1 : from + 1;
+        if (!conn->link[packet->to_server][MFL_MIN(from, packet->at)]) {
+                free_packet(packet);
+                return;
+        }
+        post(sim, number, packet);
 }
 
 void sim_send(struct sim *sim, uint32_t number, struct sim_packet *packet)
@@ -144,16 +157,22 @@ void sim_send(struct sim *sim, uint32_t number, struct sim_packet *packet)
                 free_packet(packet);
                 return;
         }
+        const uint32_t from = packet->to_server ? conn->n_path + 1 : 0;
         bool twice = kind != MFL_MSG_HELLO && kind != MFL_MSG_WELCOME && kind != MFL_MSG_PARAMS_GET &&
                      sim_chance(sim, sim->duplicate);
         if (twice)
-                post(sim, number, copy_packet(packet));
-        post(sim, number, packet);
+                sim_hop(sim, number, sim_copy(packet), from);
+        sim_hop(sim, number, packet, from);
 }
 
 /* Both ends learn of it after a while. */
 void sim_conn_cut(struct sim *sim, uint32_t number)
 {
+        const struct sim_conn *conn = &sim->conns[number - 1];
+        if (conn->n_path) {
+                sim_link_cut(sim, number, conn->n_path);
+                return;
+        }
         for (uint32_t to_server = 0; to_server < 2; to_server++) {
                 struct sim_event *e = sim_at(sim, 1 + sim_below(sim, 30), SIM_CLOSED);
                 e->conn = number;
@@ -162,12 +181,39 @@ void sim_conn_cut(struct sim *sim, uint32_t number)
         sim->conns[number - 1].dark = true;
 }
 
+void sim_conn_dark(struct sim *sim, uint32_t number)
+{
+        struct sim_conn *conn = &sim->conns[number - 1];
+        if (conn->n_path)
+                sim_link_dark(sim, number, conn->n_path, false, false);
+        else
+                conn->dark = true;
+}
+
+/* The other side learns of it, and nothing more comes through. */
+void sim_conn_close(struct sim *sim, uint32_t number, bool by_server)
+{
+        struct sim_conn *conn = &sim->conns[number - 1];
+        if (conn->n_path) {
+                sim_link_cut(sim, number, by_server ? 0 : conn->n_path);
+        } else if (!conn->dark) {
+                struct sim_event *e = sim_at(sim, conn->latency, SIM_CLOSED);
+                e->conn = number;
+                e->a = !by_server;
+        }
+}
+
 static void on_packet(struct sim *sim, struct sim_event *event)
 {
         struct sim_conn *conn = &sim->conns[event->conn - 1];
         struct sim_daemon *d = &sim->daemon[conn->daemon];
-        if (conn->dark)
+        const struct sim_packet *packet = event->packet;
+        if (conn->dark || !conn->link[packet->to_server][packet->at - !packet->to_server])
                 return;
+        if (packet->at && packet->at <= conn->n_path) {
+                sim_relay_packet(sim, event->conn, packet);
+                return;
+        }
         if (sim->trace && sim->scenario == 0 && event->packet->msg.kind != MFL_MSG_NONE) {
                 char text[300];
                 sim_line(sim, event->packet->to_server ? "->server" : d->info.name, "%s: %s",
@@ -201,10 +247,21 @@ static void on_closed(struct sim *sim, const struct sim_event *event)
         }
 }
 
+static void on_hop(struct sim *sim, const struct sim_event *event)
+{
+        const struct sim_conn *conn = &sim->conns[event->conn - 1];
+        struct sim_event closed = *event;
+        closed.a = !event->a;
+        if (event->a && event->a <= conn->n_path)
+                sim_relay_hop(sim, event->conn, event->a, event->b, event->task);
+        else
+                on_closed(sim, &closed);
+}
+
 static void on_connected(struct sim *sim, uint32_t i)
 {
         struct sim_daemon *d = &sim->daemon[i];
-        if (!sim->core) {
+        if (!sim->core || !sim_relays_up(sim, i)) {
                 sim_daemon_step(sim, i,
                         &(struct mfl_agent_event){
                                 .kind = MFL_AGENT_EV_CLOSED, .reason = "connection refused"});
@@ -223,17 +280,32 @@ static void on_work(struct sim *sim, struct sim_event *event)
         sim_server_step(sim, event->core);
 }
 
+static uint64_t place_stalled_to(const struct sim *sim, const struct sim_conn *conn, uint32_t place)
+{
+        if (!place)
+                return sim->stalled_to;
+        return place <= conn->n_path ? sim->relay[conn->path[place - 1]].stalled_to
+                                     : sim->daemon[conn->daemon].stalled_to;
+}
+
 /* When the process that an event is for stands still, until when. */
 static uint64_t stalled_to(const struct sim *sim, const struct sim_event *event)
 {
-        const struct sim_conn *conn = event->conn ? &sim->conns[event->conn - 1] : NULL;
+        const struct sim_conn *conn =
+                event->conn && event->conn <= sim->n_conns ? &sim->conns[event->conn - 1] : NULL;
         switch (event->kind) {
         case SIM_TICK_SERVER:
         case SIM_WORK:
         case SIM_UPLOADING:
                 return sim->stalled_to;
         case SIM_PACKET:
-                return event->packet->to_server ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
+                return place_stalled_to(sim, conn, event->packet->at);
+        case SIM_HOP:
+                return place_stalled_to(sim, conn, event->a);
+        case SIM_RELAY_TICK:
+        case SIM_RELAY_ADDED:
+        case SIM_RELAY_DROP:
+                return sim->relay[event->a].stalled_to;
         case SIM_CLOSED:
                 return event->a ? sim->stalled_to : sim->daemon[conn->daemon].stalled_to;
         case SIM_TICK_DAEMON:
@@ -260,6 +332,24 @@ static bool put_off(struct sim *sim, const struct sim_event *event)
         later->at = at;
         later->seq = seq;
         return true;
+}
+
+static void handle_relay(struct sim *sim, const struct sim_event *event)
+{
+        switch (event->kind) {
+        case SIM_RELAY_TICK:
+                sim_relay_tick(sim, event->a, event->b);
+                break;
+        case SIM_RELAY_ADDED:
+                sim_relay_added(sim, event->a, event->b, event->conn - 1, event->task);
+                break;
+        case SIM_RELAY_DROP:
+                if (sim->relay[event->a].boot == event->b)
+                        sim_relay_drop(sim, event->a);
+                break;
+        default:
+                sim_relay_start(sim, event->a);
+        }
 }
 
 static void handle(struct sim *sim, struct sim_event *event)
@@ -326,6 +416,12 @@ static void handle(struct sim *sim, struct sim_event *event)
                 break;
         case SIM_SCRIPT:
                 sim_script(sim, event->a);
+                break;
+        case SIM_HOP:
+                on_hop(sim, event);
+                break;
+        default:
+                handle_relay(sim, event);
         }
 }
 
@@ -349,7 +445,8 @@ static bool is_left(const struct sim *sim, const struct sim_daemon *d)
                         (result->n_updates || result->published || result->combine.state))
                         return true;
         }
-        return d->agent && d->computing;
+        /* Who waits for a team that will never meet gives up by itself, in the mesh. */
+        return d->agent && d->computing && d->team_state != SIM_TEAM_WAITS;
 }
 
 static bool is_settled(const struct sim *sim)
@@ -357,7 +454,7 @@ static bool is_settled(const struct sim *sim)
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 if (is_left(sim, &sim->daemon[i]))
                         return false;
-        return true;
+        return sim_relays_settled(sim);
 }
 
 static void run_until(
