@@ -20,6 +20,7 @@ def test_killed_at_random(cluster, kind):
     job = {**COMMON, **JOBS[kind]}
     at = c.begin(**job)
     c.harass(kind, times=6, pause=0.5)
+    c.wait_info(at, lambda i: i['round'] >= 20, 60, 'twenty versions')  # enough for stale updates
     again = c.finish(at, **job)
     kept = [[(r['virtual_start'], r['virtual_end'], r['staleness_mean'], r['dropped']) for r in c.mfl_json('show', name)['rounds']]
             for name in (at, again)]
