@@ -41,16 +41,23 @@ static size_t limit_of(const struct line *line)
         return MFL_WRAP_COLUMNS - (line->command ? 2 : 0); /* " \" */
 }
 
-/* How many bytes of the rest fit into a line that begins at `column`; all of a word that is longer. */
+/* How many bytes of the rest fit into a line that begins at `column`; all of a word that is longer. A command breaks neither within
+ * quotes nor within a comment, where a backslash does not join lines. */
 static size_t fitting(const struct line *line, size_t column)
 {
         if (column + line->n <= MFL_WRAP_COLUMNS)
                 return line->n;
         size_t limit = limit_of(line), from = line->hang > line->column ? line->hang - line->column : 0,
                best = 0;
-        for (size_t i = from + 1; i < line->n; i++)
-                if (line->at[i] == ' ' && line->at[i - 1] != ' ' && (column + i <= limit || !best))
+        bool quoted = false;
+        for (size_t i = 0; i < line->n; i++) {
+                quoted ^= line->command && line->at[i] == '\'';
+                if (line->command && line->at[i] == '#' && !quoted && (!i || line->at[i - 1] == ' '))
+                        break;
+                if (i > from && !quoted && line->at[i] == ' ' && line->at[i - 1] != ' ' &&
+                        (column + i <= limit || !best))
                         best = i;
+        }
         return best ? best : line->n;
 }
 
