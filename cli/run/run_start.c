@@ -276,12 +276,11 @@ int mfl_run_check_data(struct mfl_run *run, struct mfl_error *err)
                 return mfl_fail(err, MFL_INVALID,
                         "%s: write --plugins DIR, where DIR has that plug-in of the server (docs/plugins.md)",
                         job->evaluation.n_metrics ? "evaluation.metrics" : "aggregation.plugin");
-        if (own_config &&
-                !o->n_data) /* its data sets are in there, and a daemon says what is wrong with them */
-                return 0;
-        int r = mfl_data_option_find(o->data, o->n_data, job->data.name, &config, err);
-        if (r)
-                return r;
+        int r = own_config && !o->n_data
+                        ? MFL_INVALID
+                        : mfl_data_option_find(o->data, o->n_data, job->data.name, &config, err);
+        if (r) /* of the file's data sets, and of those of programs there, a daemon says what is wrong */
+                return own_config ? 0 : r;
         if (config.format == MFL_FORMAT_CSV) {
                 r = mfl_data_check(job, &config, &graph, &facts, err);
                 if (!r) {

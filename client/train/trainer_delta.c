@@ -5,6 +5,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 
 #include "client/keep/keep.h"
 #include "client/plugin/plugin.h"
@@ -50,6 +51,7 @@ static void take_change(const struct trainer_run *run, const struct trainer_trai
                 params[i] = source[i] - before[i];
         for (uint64_t i = first; !source && !is_delta && i < end; i++)
                 params[i] -= before[i];
+        atomic_signal_fence(memory_order_seq_cst); /* or the compiler might look at the source again later */
 }
 
 static bool any_beyond(const float *delta, uint64_t n, float max)
