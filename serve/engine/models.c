@@ -312,7 +312,7 @@ void mfl_models_hurry(struct mfl_models *models)
         }
 }
 
-static void on_poll_closed(uv_handle_t *handle)
+static void on_closed(uv_handle_t *handle)
 {
 }
 
@@ -328,8 +328,10 @@ void mfl_models_close(struct mfl_models *models)
                 close_lane(model, &model->candidate);
                 for (size_t k = 0; k < MFL_ARRAY_SIZE(model->retired); k++)
                         close_lane(model, &model->retired[k]);
-                if (model->polls)
-                        uv_close((uv_handle_t *)&model->poll, on_poll_closed);
+                if (!model->polls)
+                        continue;
+                uv_close((uv_handle_t *)&model->poll, on_closed);
+                uv_close((uv_handle_t *)&model->look, on_closed);
         }
         if (models->loading)
                 mfl_worker_close(&models->loader, NULL);

@@ -48,8 +48,9 @@ struct mfl_model {
         char refused[65]; /* after a rollback: the digest that is not wanted */
         char previous_digest[65];
         uv_fs_poll_t poll;
-        bool again; /* the source has changed during the load */
-        bool later; /* the source has another version than the two that are side by side */
+        uv_timer_t look; /* until a source that was not there is looked at again */
+        bool again;      /* the source has changed during the load */
+        bool later;      /* the source has another version than the two that are side by side */
         bool polls;
         bool comes; /* the source is written while this runs: it need not be there yet */
 };

@@ -93,10 +93,12 @@ static void stage(struct mfl_load *load, enum purpose purpose)
         submit(load, run_stage, on_staged);
 }
 
-/* The present version stays. */
+/* The present version stays. What has been said is not said again. */
 static void note_failure(struct mfl_load *load)
 {
         struct mfl_model *model = load->model;
+        if (load->result == MFL_NOT_FOUND && !strcmp(model->error, load->err.text))
+                return;
         model->counts.load_failures++;
         mfl_strcpy(model->error, sizeof model->error, load->err.text);
         if (model->current)
@@ -234,6 +236,11 @@ static void forget_others(struct mfl_load *load)
         note(load, model->current->version->model.digest, model->previous_digest);
 }
 
+static void on_look(uv_timer_t *timer)
+{
+        mfl_model_load(timer->data);
+}
+
 static void on_staged(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
@@ -245,6 +252,9 @@ static void on_staged(struct mfl_work *work)
         if (load->result) {
                 if (load->result != MFL_NOT_FOUND || (load->purpose != FOR_START && !model->comes))
                         note_failure(load);
+                /* libuv takes what it sees first for what was there, and tells nobody; that may be after this look. */
+                if (load->result == MFL_NOT_FOUND && load->purpose == FOR_SOURCE && !model->current)
+                        uv_timer_start(&model->look, on_look, model->all->config.poll_ms, 0);
                 if (load->purpose == FOR_SOURCE && !model->current && load->options.cache)
                         stage(load, FOR_START);
                 else
@@ -350,7 +360,8 @@ void mfl_models_start(struct mfl_models *models)
         for (uint32_t i = 0; i < models->n; i++) {
                 struct mfl_model *model = &models->v[i];
                 uv_fs_poll_init(models->loop, &model->poll);
-                model->poll.data = model;
+                uv_timer_init(models->loop, &model->look);
+                model->poll.data = model->look.data = model;
                 model->polls = true;
                 uv_fs_poll_start(&model->poll, on_poll, model->source, (unsigned)models->config.poll_ms);
                 mfl_model_load(model);
