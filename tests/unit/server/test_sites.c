@@ -354,26 +354,31 @@ static void test_meaning_comes_later(void **state)
         end(&bed);
 }
 
+/* A daemon of the protocol before `since` is not asked to train these layers. */
+static void assert_too_old(struct mfl_layer *layers, int n, uint32_t since, const char *reason)
+{
+        struct mfl_data_info data = pets(2, 77, 1);
+        struct bed bed;
+        start(&bed, MFL_PARTITION_IID);
+        bed.spec.model.layers = layers;
+        bed.spec.model.n_layers = n;
+        add_job(&bed, NULL, NULL);
+        struct mfl_daemon_info info = info_of(1, &data);
+        info.protocol = since - 1;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
+        tick(&bed, 2000);
+        assert_string_equal(bed.reason, reason);
+        end(&bed);
+}
+
 /* So do models with more layers than older daemons take. */
 static void test_more_layers_than_before(void **state)
 {
         struct mfl_layer layers[MFL_LAYERS_OLD + 1];
-        struct mfl_data_info data = pets(2, 77, 1);
-        struct bed bed;
-        (void)state;
-        start(&bed, MFL_PARTITION_IID);
         for (size_t i = 0; i < MFL_ARRAY_SIZE(layers); i++)
                 layers[i] = (struct mfl_layer){.op = MFL_OP_DENSE, .out_channels = 2};
-        bed.spec.model.layers = layers;
-        bed.spec.model.n_layers = MFL_ARRAY_SIZE(layers);
-        add_job(&bed, NULL, NULL);
-        struct mfl_daemon_info info = info_of(1, &data);
-        info.protocol = MFL_PROTOCOL_FUNCTIONS - 1;
-        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
-        tick(&bed, 2000);
-        assert_string_equal(bed.reason,
+        assert_too_old(layers, MFL_ARRAY_SIZE(layers), MFL_PROTOCOL_FUNCTIONS,
                 "1 daemon offers pets: site-a must be upgraded: more than 1024 layers need protocol 5");
-        end(&bed);
 }
 
 /* And models with layers as wide as older daemons don't take. */
@@ -382,20 +387,8 @@ static void test_wider_layers_than_before(void **state)
         struct mfl_layer layers[] = {
                 {.op = MFL_OP_EMBEDDING, .vocabulary = MFL_WIDTH_OLD + 1, .out_channels = 2},
                 {.op = MFL_OP_DENSE, .out_channels = 2}};
-        struct mfl_data_info data = pets(2, 77, 1);
-        struct bed bed;
-        (void)state;
-        start(&bed, MFL_PARTITION_IID);
-        bed.spec.model.layers = layers;
-        bed.spec.model.n_layers = MFL_ARRAY_SIZE(layers);
-        add_job(&bed, NULL, NULL);
-        struct mfl_daemon_info info = info_of(1, &data);
-        info.protocol = MFL_PROTOCOL_WIDTHS - 1;
-        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 1, .daemon = &info});
-        tick(&bed, 2000);
-        assert_string_equal(bed.reason,
+        assert_too_old(layers, MFL_ARRAY_SIZE(layers), MFL_PROTOCOL_WIDTHS,
                 "1 daemon offers pets: site-a must be upgraded: layers wider than 65536 need protocol 8");
-        end(&bed);
 }
 
 /* A setting of a later version than that of anything else in the job. */
