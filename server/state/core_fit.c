@@ -106,11 +106,16 @@ static struct core_demand demand_of_model(const struct core_job *job)
         }
         if (job->spec->model.n_layers > MFL_LAYERS_OLD && MFL_PROTOCOL_FUNCTIONS > demand.version)
                 demand = (struct core_demand){MFL_PROTOCOL_FUNCTIONS, "more than 1024 layers", ""};
+        const struct mfl_shape *input =
+                job->spec->model.input.rank ? &job->spec->model.input : &job->data.shape;
+        for (int i = 0; i < input->rank; i++)
+                if (input->dim[i] > MFL_WIDTH_OLD && MFL_PROTOCOL_WIDTHS > demand.version)
+                        demand = (struct core_demand){MFL_PROTOCOL_WIDTHS, "inputs wider than 65536", ""};
         return demand.version > 1 ? demand : (struct core_demand){0, "", ""};
 }
 
-/* The latest version comes first. */
-struct core_demand mfl_core_fit_demand(const struct core_job *job)
+/* What the other settings demand; the latest version comes first. */
+static struct core_demand demand_of_settings(const struct core_job *job)
 {
         const struct mfl_method_ops *method = mfl_method_get(job->spec);
         bool on_clients = job->spec->evaluation.on == MFL_EVALUATE_CLIENTS;
@@ -164,7 +169,13 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job)
                 return (struct core_demand){MFL_PROTOCOL_SHARDS, "parallel.zero", ""};
         if (job->spec->parallel.grain)
                 return (struct core_demand){MFL_PROTOCOL_PARALLEL, "parallel", ""};
-        return demand_of_model(job);
+        return (struct core_demand){0, "", ""};
+}
+
+struct core_demand mfl_core_fit_demand(const struct core_job *job)
+{
+        struct core_demand settings = demand_of_settings(job), model = demand_of_model(job);
+        return model.version > settings.version ? model : settings;
 }
 
 bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job)

@@ -354,14 +354,21 @@ static void test_meaning_comes_later(void **state)
         end(&bed);
 }
 
-/* A daemon of the protocol before `since` is not asked to train these layers. */
-static void assert_too_old(struct mfl_layer *layers, int n, uint32_t since, const char *reason)
+/* A daemon of the protocol before `since` is not asked to train these layers. input: of the model, 0: that of the data; grain: of
+ * `parallel`, which came with protocol 5, or 0. */
+static void assert_too_old(
+        struct mfl_layer *layers, int n, int64_t input, uint32_t grain, uint32_t since, const char *reason)
 {
         struct mfl_data_info data = pets(2, 77, 1);
         struct bed bed;
         start(&bed, MFL_PARTITION_IID);
         bed.spec.model.layers = layers;
         bed.spec.model.n_layers = n;
+        if (input)
+                bed.spec.model.input = (struct mfl_shape){1, {input}};
+        bed.spec.parallel.grain = grain;
+        bed.spec.parallel.exact = true;
+        bed.spec.parallel.zero = MFL_ZERO_AUTO;
         add_job(&bed, NULL, NULL);
         struct mfl_daemon_info info = info_of(1, &data);
         info.protocol = since - 1;
@@ -377,18 +384,23 @@ static void test_more_layers_than_before(void **state)
         struct mfl_layer layers[MFL_LAYERS_OLD + 1];
         for (size_t i = 0; i < MFL_ARRAY_SIZE(layers); i++)
                 layers[i] = (struct mfl_layer){.op = MFL_OP_DENSE, .out_channels = 2};
-        assert_too_old(layers, MFL_ARRAY_SIZE(layers), MFL_PROTOCOL_FUNCTIONS,
+        assert_too_old(layers, MFL_ARRAY_SIZE(layers), 0, 0, MFL_PROTOCOL_FUNCTIONS,
                 "1 daemon offers pets: site-a must be upgraded: more than 1024 layers need protocol 5");
 }
 
-/* And models with layers as wide as older daemons don't take. */
-static void test_wider_layers_than_before(void **state)
+/* And models with layers or inputs as wide as older daemons don't take, whatever version the job's other settings need. */
+static void test_wider_than_before(void **state)
 {
         struct mfl_layer layers[] = {
                 {.op = MFL_OP_EMBEDDING, .vocabulary = MFL_WIDTH_OLD + 1, .out_channels = 2},
                 {.op = MFL_OP_DENSE, .out_channels = 2}};
-        assert_too_old(layers, MFL_ARRAY_SIZE(layers), MFL_PROTOCOL_WIDTHS,
-                "1 daemon offers pets: site-a must be upgraded: layers wider than 65536 need protocol 8");
+        for (uint32_t grain = 0; grain < 2; grain++)
+                assert_too_old(layers, MFL_ARRAY_SIZE(layers), 0, grain, MFL_PROTOCOL_WIDTHS,
+                        "1 daemon offers pets: site-a must be upgraded: layers wider than 65536 need "
+                        "protocol 8");
+        layers[0].vocabulary = MFL_WIDTH_OLD;
+        assert_too_old(layers, MFL_ARRAY_SIZE(layers), MFL_WIDTH_OLD + 1, 0, MFL_PROTOCOL_WIDTHS,
+                "1 daemon offers pets: site-a must be upgraded: inputs wider than 65536 need protocol 8");
 }
 
 /* A setting of a later version than that of anything else in the job. */
@@ -843,7 +855,7 @@ int main(void)
                 cmocka_unit_test(test_kept_over_restarts),
                 cmocka_unit_test(test_meaning_comes_later),
                 cmocka_unit_test(test_more_layers_than_before),
-                cmocka_unit_test(test_wider_layers_than_before),
+                cmocka_unit_test(test_wider_than_before),
                 cmocka_unit_test(test_last_cells),
                 cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),
