@@ -35,7 +35,7 @@ static int check_shape(
                 return fail(config, "its samples have more than 16 channels", err);
         if ((s->classes == 0) == (s->targets == 0) || s->classes > MFL_CLASSES_MAX ||
                 s->targets > MFL_TARGETS_MAX)
-                return fail(config, "it must have either classes or targets, at most 65536", err);
+                return fail(config, "it must have either classes or targets, at most 1048576", err);
         if (!s->n_train || s->n_train > SAMPLES_MAX || s->n_test > SAMPLES_MAX)
                 return fail(config, "it has no training samples, or too many samples", err);
         return 0;

@@ -164,7 +164,8 @@ static bool parse_synthetic(char *text, struct mfl_dataset_config *entry)
                 part[n++] = p;
         }
         uint64_t classes, n_train, n_test;
-        if (n != 5 || !parse_shape(part[0], &entry->shape) || !parse_number(part[1], 65536, &classes) ||
+        if (n != 5 || !parse_shape(part[0], &entry->shape) ||
+                !parse_number(part[1], MFL_CLASSES_MAX, &classes) ||
                 !parse_number(part[2], 1000000000, &n_train) || !parse_number(part[3], 1000000000, &n_test) ||
                 !parse_number(part[4], UINT64_MAX, &entry->seed))
                 return false;
