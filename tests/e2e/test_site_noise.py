@@ -185,7 +185,7 @@ def test_local_noise(cluster):
     taps = [Updates(cluster.address) for _ in range(3)]
     sites = [Site(cluster, 'site-%d' % i, sets=('tiny=synthetic:1,8,8:4:80:40:%d' % i,), server=tap.address, node='n%d' % i).start()
              for i, tap in enumerate(taps)]
-    cluster.start_daemon('open', data=('tiny=synthetic:1,8,8:4:80:40:9',))
+    cluster.start_daemon('open', data=('tiny=synthetic:1,8,8:4:80:40:9',), node='n9')
     cluster.wait_daemons(4)
     job = cluster.submit(**PLAIN, privacy=BY_SITE, limits={'retries': 3})
     info = cluster.wait_job(job)
