@@ -57,7 +57,8 @@ int mfl_secure_book_room(struct mfl_secure_book *book, struct mfl_error *err)
         if (book->n == MFL_SECURE_BOOK_ROWS_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "this daemon remembers %u secure sums, and has no room for more; if no earlier job "
-                        "will run again, remove its NAME.sums in policy.dir, and start it again",
+                        "will run again, remove its NAME.sums in policy.dir (without a policy there is "
+                        "none), and start it again",
                         book->n);
         return book->n < book->capacity ? 0 : grow(book, err);
 }

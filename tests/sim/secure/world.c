@@ -10,7 +10,7 @@
  *
  * Checked after every event: of no honest member can both secrets be opened; no honest member signs two sums of its update with different
  * survivors; a lie that a member can see is refused, for good. At the end of each sum: it is that of the survivors, bit for bit, or it is none;
- * and without faults and lies it is there. */
+ * where a liar sums one whom all who open have signed to be gone, it is wrong; and without faults and lies it is there. */
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -368,15 +368,20 @@ static void run_stage(struct world *w)
                 fail(w, "the opening has begun, and could be undone", 0);
 }
 
-/* All who have opened shares were shown the smaller set, and have signed it: the sum that a liar makes as if of the larger one is wrong. */
-static bool agree_on_less(struct world *w)
+/* The liar's sum has a survivor whom all who opened shares have signed to be gone: what they opened of it is not what hides its update. */
+static bool agree_on_less(const struct world *w)
 {
-        uint32_t less = 0, whole = 0;
+        bool survives = false, less = false;
         for (uint32_t i = 0; w->lie == TWO_SETS && i < mfl_leader_count(w->leader); i++) {
-                less += party_at(w, i)->split && !party_at(w, i)->refused;
-                whole += !party_at(w, i)->split && !party_at(w, i)->refused;
+                uint32_t caller = mfl_leader_caller(w->leader, i);
+                survives |= caller == w->left_out && mfl_leader_survives(w->leader, i);
+                if (!mfl_leader_takes(w->leader, i)) /* it has opened nothing */
+                        continue;
+                if (!w->v[caller].split)
+                        return false;
+                less = true;
         }
-        return less && !whole;
+        return survives && less;
 }
 
 static void check_sum(struct world *w)
@@ -401,14 +406,13 @@ static void check_sum(struct world *w)
                         fail(w, err.text, 0);
                 return;
         }
-        if (agree_on_less(w)) {
-                mfl_leader_opening_deinit(&opening);
-                return;
-        }
         mfl_assert(!mfl_leader_unmask(&opening, 0, sum, WORDS, NULL));
         mfl_assert(!mfl_leader_unmask(&opening, WORDS, opening.figures, MFL_SECURE_FIGURES, NULL));
-        if (memcmp(sum, right, sizeof sum) || memcmp(opening.figures, figures, sizeof figures))
+        bool same = !memcmp(sum, right, sizeof sum) && !memcmp(opening.figures, figures, sizeof figures);
+        if (!same && !agree_on_less(w))
                 fail(w, "the sum is not that of the survivors", 0);
+        if (same && agree_on_less(w))
+                fail(w, "its update is in the sum, and those who opened it had signed that it is gone", 0);
         mfl_leader_opening_deinit(&opening);
 }
 
