@@ -5,6 +5,7 @@ Skipped with the reason where Slurm is not installed or does not start. The daem
 """
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -268,7 +269,9 @@ def test_a_daemon_for_each_gpu_by_its_place_on_the_node(slurm, options):
 
 
 def test_killed_and_requeued_it_ends_with_the_same_digest(slurm, tmp_path):
-    slurm.write('long.yaml', h.job_text(rounds=8, training={'epochs': 5}))
+    # So many rounds that the job is far from its end when the script looks whether one more was committed.
+    rounds = 80
+    slurm.write('long.yaml', h.job_text(rounds=rounds, training={'epochs': 5}))
     job = slurm.submit('long.yaml', sbatch=('-N2', '--ntasks-per-node=1'))
     slurm.wait_round(job, 2)
     # The server alone: the script starts it again where the daemons look for it.
@@ -286,15 +289,23 @@ def test_killed_and_requeued_it_ends_with_the_same_digest(slurm, tmp_path):
     assert slurm.wait_end(job)[0] == 'FAILED'
     slurm.call('scontrol', 'requeue', job)
     slurm.start_again(job)
-    slurm.wait_round(job, 5)
-    # Near its time limit it puts itself into the queue again.
+    h.wait_until(lambda: 'run 1,' in slurm.log(job), 20, 'the second run')
+    resumed = len(slurm.log(job))
+    h.wait_until(lambda: re.search(r'\nround \d+/', slurm.log(job)[resumed:]), 20, 'a round of the second run')
+    # Near its time limit it puts itself into the queue again. Nothing is committed before it has said so.
+    stopped = [pid for pid, argv in slurm.processes(job).items() if argv.startswith('mfl-client')]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
     slurm.call('scancel', '--batch', '--signal=USR1', job)
+    h.wait_until(lambda: 'the time limit is near' in slurm.log(job), 20, 'the script to hear of its limit')
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
     slurm.start_again(job)
     assert slurm.wait_end(job) == ('COMPLETED', 0), slurm.log(job)
     assert 'run 1,' in slurm.log(job) and 'into the queue again' in slurm.log(job) and 'run 2,' in slurm.log(job)
     digest, _ = reference_digest(slurm, 'long.yaml', tmp_path)
     assert h.params_digest(os.path.join(slurm.dir, 'mfl-%s.safetensors' % job)) == digest
-    assert [r['round'] for r in slurm.job_json(job)['rounds']] == list(range(1, 9))
+    assert [r['round'] for r in slurm.job_json(job)['rounds']] == list(range(1, rounds + 1))
 
 
 def test_what_fails_is_a_batch_job_that_failed(slurm):
