@@ -305,6 +305,23 @@ static inline MFL_HD void mfl_adaptive_update(const struct mfl_optimizer *opt, c
         *p = *p - rate->lr / rate->correction1 * *m / (sqrtf(*v / rate->correction2) + opt->eps);
 }
 
+/* The loss scale of fp16 (kernels/backend.h), a power of two, after a step. It stays far within what gradients allow. */
+#define MFL_LOSS_SCALE_START 0x1p16f
+#define MFL_LOSS_SCALE_MIN 0x1p-24f
+#define MFL_LOSS_SCALE_MAX 0x1p24f
+#define MFL_LOSS_SCALE_GOOD 2000u
+
+static inline MFL_HD void mfl_loss_scale_next(float *scale, uint32_t *good_steps, bool overflow)
+{
+        if (overflow) {
+                *scale = *scale > MFL_LOSS_SCALE_MIN ? *scale * 0.5f : *scale;
+                *good_steps = 0;
+        } else if (++*good_steps == MFL_LOSS_SCALE_GOOD) {
+                *scale = *scale < MFL_LOSS_SCALE_MAX ? *scale * 2.0f : *scale;
+                *good_steps = 0;
+        }
+}
+
 /* One parameter's step of SGD with that learning rate. It touches m and p0 only where momentum and prox_mu
  * are not 0. */
 static inline MFL_HD void mfl_sgd_update(

@@ -61,6 +61,7 @@ struct mfl_grad_layout {
         float *params; /* n: the params in the same order, where the network reads them; with options.lent NULL until
                                   there is such memory */
         uint64_t n_statistics; /* floats that a grain leaves for running statistics */
+        bool scaled;           /* grains need a loss scale, and overflow now and then (fp16) */
 };
 
 /* Rows of a step: index[0] is its row first_row. */
@@ -71,6 +72,8 @@ struct mfl_grain {
         struct mfl_rng_key dropout, augment; /* as in struct mfl_group_steps */
         const struct mfl_loss_share *share;  /* of the whole step */
         bool moved;                          /* params may have changed since the network's last grain */
+        float loss_scale; /* a power of two: the loss is multiplied by it, and what goes to the sink is divided by it; 1 unless
+                             the layout is `scaled` */
 };
 
 /* Where a grain's gradient goes. */

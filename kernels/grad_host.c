@@ -41,24 +41,24 @@ void mfl_grad_host_layout(const struct mfl_grad_host *host, struct mfl_grad_layo
 }
 
 static void round_elements(
-        const float *grads, uint64_t n, double factor, bool first, int64_t *sum, float *largest)
+        const float *grads, uint64_t n, float times, double factor, bool first, int64_t *sum, float *largest)
 {
         for (uint64_t i = 0; i < n; i++) {
-                float size = fabsf(grads[i]);
+                float g = grads[i] * times, size = fabsf(g);
                 *largest = size > *largest ? size : isnan(size) ? INFINITY : *largest;
                 uint64_t before = first ? 0 : (uint64_t)sum[i];
-                sum[i] = (int64_t)(before + mfl_fixed_round((double)grads[i] * factor));
+                sum[i] = (int64_t)(before + mfl_fixed_round((double)g * factor));
         }
 }
 
-static void add_elements(const float *grads, uint64_t n, bool first, float *sum)
+static void add_elements(const float *grads, uint64_t n, float times, bool first, float *sum)
 {
         for (uint64_t i = 0; i < n; i++)
-                sum[i] = first ? grads[i] : sum[i] + grads[i];
+                sum[i] = first ? grads[i] * times : sum[i] + grads[i] * times;
 }
 
 bool mfl_grad_host_take(const struct mfl_grad_host *host, const struct mfl_grad_sink *sink, int t,
-        uint64_t at, uint64_t n, const float *grads)
+        uint64_t at, uint64_t n, const float *grads, float times)
 {
         const struct mfl_grad_tensor *tensor = &host->tensors[t];
         for (uint64_t i = 0, part; i < n; i += part) {
@@ -68,9 +68,9 @@ bool mfl_grad_host_take(const struct mfl_grad_host *host, const struct mfl_grad_
                         return false;
                 part = MFL_MIN(part, n - i);
                 if (sink->floats)
-                        add_elements(grads + i, part, sink->first, to);
+                        add_elements(grads + i, part, times, sink->first, to);
                 else
-                        round_elements(grads + i, part, ldexp(1.0, sink->bits[t]), sink->first, to,
+                        round_elements(grads + i, part, times, ldexp(1.0, sink->bits[t]), sink->first, to,
                                 &sink->largest[t]);
         }
         return true;
@@ -85,7 +85,7 @@ void mfl_grad_host_round(const struct mfl_grad_host *host, const struct mfl_grad
                          end = MFL_MIN(tensor->at + tensor->count, first + n);
                 if (from >= end)
                         return;
-                round_elements(grads + (from - first), end - from, ldexp(1.0, how->bits[t]), set,
+                round_elements(grads + (from - first), end - from, 1.0f, ldexp(1.0, how->bits[t]), set,
                         sum + (from - first), &how->largest[t]);
         }
 }

@@ -20,9 +20,9 @@ void mfl_grad_host_deinit(struct mfl_grad_host *host); /* not params */
  * i = n_layers: how many there are. */
 uint64_t mfl_grad_host_statistics_at(const struct mfl_graph *graph, int i);
 void mfl_grad_host_layout(const struct mfl_grad_host *host, struct mfl_grad_layout *ret_layout);
-/* Elements [at, at + n) of tensor t's gradient go to the sink; false: it takes no more of them. */
+/* Elements [at, at + n) of tensor t's gradient, times a power of two, go to the sink; false: it takes no more of them. */
 bool mfl_grad_host_take(const struct mfl_grad_host *host, const struct mfl_grad_sink *sink, int t,
-        uint64_t at, uint64_t n, const float *grads);
+        uint64_t at, uint64_t n, const float *grads, float times);
 /* As in struct mfl_grad_ops. */
 void mfl_grad_host_round(const struct mfl_grad_host *host, const struct mfl_grad_rounding *how,
         uint64_t first, uint64_t n, const float *grads, bool set, int64_t *sum);

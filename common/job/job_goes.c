@@ -32,7 +32,7 @@ static bool skips_steps(const struct mfl_job *job)
 
 static bool scales_in_teams(const struct mfl_job *job)
 {
-        return job->parallel.grain && skips_steps(job);
+        return job->parallel.grain && !job->parallel.exact && skips_steps(job);
 }
 
 static bool decays_apart(const struct mfl_job *job)
@@ -359,8 +359,8 @@ static const struct mfl_job_rule rules[] = {
                  "clients with personal layers can't be trained by several workers together yet; remove "
                  "`parallel`"},
                 ANY, is_personal, "", "parallel"},
-        {{"parallel", "precision: fp16",
-                 "fp16's loss scale belongs to one worker; write bf16 or fp32, or remove `parallel`"},
+        {{"parallel: exact: false", "precision: fp16",
+                 "sums of floats do not tell which step overflows; write bf16 or fp32, or exact: true"},
                 ANY, scales_in_teams, "training", "precision"},
         {{"parallel: exact: false", "zero: 2 or 3",
                  "with exact: false, stages 2 and 3 would add gradients in another order than stages 0 and "

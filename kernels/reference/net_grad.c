@@ -52,7 +52,7 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
         for (int t = net->host.n_tensors; t-- > 0;) {
                 const struct mfl_grad_tensor *tensor = &net->host.tensors[t];
                 const float *grads = net->grads + graph->n_frozen + tensor->at;
-                if (mfl_grad_host_take(&net->host, sink, t, 0, tensor->count, grads) && sink->ready)
+                if (mfl_grad_host_take(&net->host, sink, t, 0, tensor->count, grads, 1.0f) && sink->ready)
                         sink->ready(sink->user, t);
         }
         return 0;

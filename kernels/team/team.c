@@ -145,6 +145,7 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
         *team = (struct mfl_team){
                 .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
         team->ops->layout(net, &team->layout);
+        mfl_assert(!(team->layout.scaled && options->floats));
         team->n_grains = mfl_team_grains(options, options->step_rows);
         team->n_blocks = blocks_of(team->layout.n);
         team->zero = mfl_team_stage(options, mesh->n_ranks);
@@ -189,6 +190,8 @@ void mfl_team_begin(struct mfl_team *team)
         team->fresh = true;
         team->torn = false;
         team->done = 0;
+        team->loss_scale = team->layout.scaled ? MFL_LOSS_SCALE_START : 1.0f;
+        team->good_steps = 0;
         team->score = (struct mfl_score){0};
         mfl_team_snapshots_forget(team->snapshots);
 }
@@ -246,7 +249,8 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .dropout = call->steps->dropout,
                         .augment = call->steps->augment,
                         .share = &call->share,
-                        .moved = call->moved};
+                        .moved = call->moved,
+                        .loss_scale = team->loss_scale};
                 struct mfl_grad_sink sink = {.place = mfl_team_traffic_place,
                         .first = k == first,
                         .floats = team->options.floats || team->late,
@@ -333,19 +337,6 @@ static int take_grains(struct call *call, bool sends, bool again, struct mfl_sco
                                       .n = (uint64_t)team->layout.n_tensors});
 }
 
-/* Whether all tensors' scales were right; those that were not become so. All ranks see the same numbers. */
-static bool scales_fit(struct mfl_team *team)
-{
-        bool fit = true;
-        for (int t = 0; !team->options.floats && t < team->layout.n_tensors; t++) {
-                if (mfl_team_fits(team->exponent[t], team->largest[t]))
-                        continue;
-                team->exponent[t] = mfl_team_exponent(team->largest[t]);
-                fit = false;
-        }
-        return fit;
-}
-
 static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
@@ -355,13 +346,13 @@ static int take_gradient(struct call *call)
         if (team->fresh)
                 mfl_team_start(team);
         int rc = take_grains(call, sends, false, &score);
-        if (!rc && !scales_fit(team)) {
+        if (!rc && !mfl_team_scales_fit(team)) {
                 team->times.repeats++;
                 if (!team->grads)
                         score = (struct mfl_score){0};
                 sends = team->late || behind;
                 rc = take_grains(call, sends, true, &score);
-                if (!rc && !scales_fit(team))
+                if (!rc && !mfl_team_scales_fit(team))
                         return mfl_fail(call->err, -EIO,
                                 "the gradient of step %u came out differently when it was computed again, so "
                                 "this device "
@@ -519,15 +510,16 @@ static int share_score(struct call *call)
         return 0;
 }
 
-/* From here on the training's state changes: params, what the optimizer keeps, scales. */
-static int change(struct call *call, float factor, float lr_scale)
+/* From here on the training's state changes: params, what the optimizer keeps, scales. A step that is left out changes running
+ * statistics, as it does with one worker, and the loss scale. */
+static int change(struct call *call, float factor, float lr_scale, bool left_out)
 {
         struct mfl_team *team = call->team;
         struct mfl_rate rate = mfl_rate_of(call->opt, (uint64_t)call->step + 1, lr_scale);
         uint64_t start_ns = mfl_now_ns();
         team->torn = true;
         int rc = take_statistics(call);
-        for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
+        for (uint32_t k = 0; !rc && !left_out && k < team->buckets.n; k++) {
                 struct mfl_grad_total total = total_of(team, k);
                 if (total.n)
                         rc = team->ops->apply(team->net, &total, call->opt, &rate, factor, call->err);
@@ -535,7 +527,9 @@ static int change(struct call *call, float factor, float lr_scale)
         team->times.apply += mfl_now_ns() - start_ns;
         if (rc)
                 return rc;
-        for (int t = 0; t < team->layout.n_tensors; t++)
+        if (team->layout.scaled)
+                mfl_loss_scale_next(&team->loss_scale, &team->good_steps, left_out);
+        for (int t = 0; !left_out && t < team->layout.n_tensors; t++)
                 if (team->largest[t] > 0 && isfinite(team->largest[t]))
                         team->exponent[t] = mfl_team_exponent(team->largest[t]);
         rc = share_params(call);
@@ -548,15 +542,16 @@ static int change(struct call *call, float factor, float lr_scale)
  * has the state, and the score, of whole steps. */
 static int take_step(struct call *call, float lr_scale)
 {
-        float factor;
+        float factor = 1.0f;
         int rc = take_gradient(call);
+        bool left_out = !rc && mfl_team_overflows(call->team);
         if (!rc)
                 rc = share_statistics(call);
-        if (!rc)
+        if (!rc && !left_out)
                 rc = find_factor(call, &factor);
         if (!rc && !call->team->zero)
                 rc = share_score(call);
-        return rc ? rc : change(call, factor, lr_scale);
+        return rc ? rc : change(call, factor, lr_scale, left_out);
 }
 
 static int take_snapshot(struct call *call)

@@ -45,6 +45,9 @@
  * same, so that is a pure repeat, and the second time always fits. With N grains in a step, 62 - 8 - log2 N bits stay for
  * elements near the largest; a float has 24.
  *
+ * fp16: the loss scale (kernels/backend.h) is the team's. Where any rank's grain overflows, all leave the step out. Sums of floats
+ * know no largest element, so there fp16 is refused.
+ *
  * Threads: each rank has a thread of its own; all call with the same arguments. Errors: as in backend.h, and
  * MFL_MESH_BROKEN. After an error of one rank, the caller aborts the mesh. */
 #ifndef MFL_KERNELS_TEAM_TEAM_H

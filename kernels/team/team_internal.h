@@ -40,9 +40,11 @@ struct mfl_team {
         uint64_t n_blocks;
         struct team_buckets buckets;
         struct team_traffic *traffic;
-        bool fresh;    /* no step has been taken in this training: scales are a guess */
-        bool torn;     /* a step was broken off while it changed the training's state */
-        uint32_t done; /* steps of this training that are whole */
+        bool fresh;       /* no step has been taken in this training: scales are a guess */
+        bool torn;        /* a step was broken off while it changed the training's state */
+        uint32_t done;    /* steps of this training that are whole */
+        float loss_scale; /* of the next step; 1 where the layout is not scaled */
+        uint32_t good_steps;
         struct mfl_score
                 score; /* of all ranks' rows in this training, as far as they have heard of each other */
         uint32_t zero; /* the stage at work */
@@ -74,6 +76,12 @@ bool mfl_team_fills(const struct mfl_team *team);
 void mfl_team_start(struct mfl_team *team);
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score);
 
+/* team_scale.c, after the largest elements went to all, so that all ranks see the same. Whether all tensors' scales were right; those
+ * that were not become so. */
+bool mfl_team_scales_fit(struct mfl_team *team);
+/* Whether the step has to be left out: fp16, and a gradient that is not finite. */
+bool mfl_team_overflows(const struct mfl_team *team);
+
 /* team_snapshot.c: an owner's shard of a training's state after whole steps, bucket by bucket as in the owner's optimizer state. Of one
  * owner alone: all of it, in the gradient's order. */
 struct team_shard {
@@ -82,6 +90,8 @@ struct team_shard {
         uint64_t n;
         int64_t note;
         struct mfl_score score;
+        float loss_scale;
+        uint32_t good_steps;
         int *exponent;                     /* n_tensors */
         float *params, *momentum, *second; /* n each; the optimizer's may be NULL */
 };

@@ -61,6 +61,8 @@ void mfl_team_shard_stamp(const struct mfl_team *team, int64_t note, struct team
         shard->step = team->done;
         shard->note = note;
         shard->score = team->score;
+        shard->loss_scale = team->loss_scale;
+        shard->good_steps = team->good_steps;
         memcpy(shard->exponent, team->exponent, (size_t)team->layout.n_tensors * sizeof(int));
 }
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A training that goes on in another team: what it has come to is kept by its ranks, whole or in shards, and given to all ranks of
  * the next team. */
+#include <math.h>
+
 #include "kernels/team/team_internal.h"
 
 /* Operations that belong to no step. */
@@ -262,7 +264,7 @@ static int give_vectors(struct resume *resume)
         return rc;
 }
 
-enum { LOSS, CORRECT, SCORED, NOTE, NUMBERS };
+enum { LOSS, CORRECT, SCORED, NOTE, LOSS_SCALE, GOOD_STEPS, NUMBERS };
 
 static int give_numbers(struct resume *resume, int64_t *ret_note)
 {
@@ -277,6 +279,8 @@ static int give_numbers(struct resume *resume, int64_t *ret_note)
                 number[CORRECT] = (int64_t)shard->score.n_correct;
                 number[SCORED] = (int64_t)shard->score.n_scored;
                 number[NOTE] = shard->note;
+                number[LOSS_SCALE] = ilogbf(shard->loss_scale);
+                number[GOOD_STEPS] = shard->good_steps;
         }
         for (int t = 0; shard && t < team->layout.n_tensors; t++)
                 number[NUMBERS + t] = shard->exponent[t];
@@ -291,6 +295,8 @@ static int give_numbers(struct resume *resume, int64_t *ret_note)
         team->score = (struct mfl_score){.loss_sum = number[LOSS],
                 .n_correct = (uint64_t)number[CORRECT],
                 .n_scored = (uint64_t)number[SCORED]};
+        team->loss_scale = ldexpf(1.0f, (int)number[LOSS_SCALE]);
+        team->good_steps = (uint32_t)number[GOOD_STEPS];
         for (int t = 0; t < team->layout.n_tensors; t++)
                 team->exponent[t] = (int)number[NUMBERS + t];
         *ret_note = number[NOTE];

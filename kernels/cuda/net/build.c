@@ -3,8 +3,6 @@
  */
 #include "kernels/cuda/net/net.h"
 
-#define SCALE_START 65536.0f /* of the loss in fp16: kernels/backend.h */
-
 /* For LSTM and GRU, after those of the input. */
 static int plan_weights2(struct mfl_net *net, int i, struct mfl_error *err)
 {
@@ -114,7 +112,7 @@ static int send_permutation(struct mfl_net *net, struct mfl_error *err)
 
 static int send_constants(struct mfl_net *net, struct mfl_error *err)
 {
-        static const struct mfl_cuda_scale start = {.scale = SCALE_START};
+        static const struct mfl_cuda_scale start = {.scale = MFL_LOSS_SCALE_START};
         struct mfl_cuda_scale *scale = mfl_cuda_at(net, MFL_CUDA_SCALE);
         int rc = scale ? mfl_cuda_check(cudaMemcpyAsync(scale + net->model.options.groups, &start,
                                                 sizeof start, cudaMemcpyHostToDevice, net->main.stream),

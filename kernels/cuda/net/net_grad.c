@@ -38,6 +38,7 @@ static uint64_t elements(const struct mfl_graph *graph, const struct mfl_net_opt
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
 {
         mfl_grad_host_layout(&net->host, ret_layout);
+        ret_layout->scaled = net->model.options.precision == MFL_PRECISION_FP16;
 }
 
 /* ---- params ---- */
@@ -128,6 +129,7 @@ static void fill(struct mfl_net *net, const struct mfl_grain *g, uint32_t at)
 struct gradient {
         struct mfl_net *net;
         const struct mfl_grad_sink *sink;
+        float times; /* 1 / its loss scale */
         uint64_t bytes;
         int tensor; /* the next one that is not all here */
         bool dropped;
@@ -177,7 +179,7 @@ static void take_piece(void *arg, uint64_t at, uint64_t bytes, const void *piece
                 const struct mfl_grad_tensor *tensor = &host->tensors[gradient->tensor];
                 uint64_t part = meet(first, n, tensor->at, tensor->count, &from);
                 if (part && !mfl_grad_host_take(host, sink, gradient->tensor, from - tensor->at, part,
-                                    values + (from - first)))
+                                    values + (from - first), gradient->times))
                         gradient->dropped = true;
                 if (tensor->at < first) /* the next piece has more of it, or all */
                         return;
@@ -188,11 +190,12 @@ static void take_piece(void *arg, uint64_t at, uint64_t bytes, const void *piece
         }
 }
 
-static int take_gradient(struct mfl_net *net, const struct mfl_grad_sink *sink, struct mfl_error *err)
+static int take_gradient(struct mfl_net *net, const struct mfl_grain *g, const struct mfl_grad_sink *sink,
+        struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->model.flat;
-        struct gradient gradient = {
-                net, sink, graph->n_moving * sizeof(float), net->host.n_tensors - 1, false};
+        struct gradient gradient = {net, sink, 1.0f / g->loss_scale, graph->n_moving * sizeof(float),
+                net->host.n_tensors - 1, false};
         struct mfl_cuda_landing landing = {
                 "copy a gradient to the host", gradient.bytes, find_piece, take_piece, &gradient};
         struct mfl_cuda_reorder a = {.n = graph->n_moving,
@@ -217,6 +220,15 @@ static int clear_statistics(struct mfl_net *net, struct mfl_error *err)
                 "clear statistics", err);
 }
 
+static int send_scale(struct mfl_net *net, const struct mfl_grain *g, struct mfl_error *err)
+{
+        const struct mfl_cuda_scale scale = {.scale = g->loss_scale};
+        void *to = mfl_cuda_at(net, MFL_CUDA_SCALE);
+        return to ? mfl_cuda_pipe_send(
+                            &net->pipe, net->main.stream, to, &scale, sizeof scale, "set the loss scale", err)
+                  : 0;
+}
+
 static int grain(struct mfl_net *net, const struct mfl_device_data *data, const struct mfl_grain *g,
         const struct mfl_grad_sink *sink, struct mfl_score *score, struct mfl_error *err)
 {
@@ -236,6 +248,8 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 rc = refresh(net, err);
         if (!rc)
                 rc = clear_statistics(net, err);
+        if (!rc)
+                rc = send_scale(net, g, err);
         if (rc)
                 return rc;
         fill(net, g, at);
@@ -246,7 +260,7 @@ static int grain(struct mfl_net *net, const struct mfl_device_data *data, const 
                 mfl_fixed_loss_add(score->loss_sum, *(int64_t *)mfl_cuda_pinned(net, control->loss_sum));
         score->n_correct += *(uint64_t *)mfl_cuda_pinned(net, control->n_correct);
         score->n_scored += *(uint64_t *)mfl_cuda_pinned(net, control->n_scored);
-        return take_gradient(net, sink, err);
+        return take_gradient(net, g, sink, err);
 }
 
 static void round_floats(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,

@@ -360,10 +360,6 @@ static int check_options(
                         "personal.epochs is not supported on the cuda backend yet: use training.backend: "
                         "cpu, or "
                         "remove it");
-        if (options->worker && options->precision == MFL_PRECISION_FP16)
-                return mfl_fail(err, MFL_INVALID,
-                        "parallel is not supported with precision fp16: write bf16 or fp32, or remove "
-                        "parallel");
         if (options->tally == MFL_TALLY_TARGETS)
                 return mfl_fail(err, MFL_INVALID,
                         "evaluation.detailed of target values is not supported on the cuda backend yet: use "

@@ -7,9 +7,6 @@
 #include "kernels/cuda/ops/ops_common.h"
 
 #define QUAD 4
-#define SCALE_MAX 0x1p24f /* far beyond what gradients allow; no run of zeros makes it infinite */
-#define SCALE_MIN 0x1p-24f
-#define GOOD_STEPS 2000u
 
 struct sgd {
         struct mfl_cuda_sgd_args op;
@@ -309,13 +306,7 @@ MFL_KERNEL(scale_next, struct sgd)
         if (g >= (uint32_t)a.op.groups || !mfl_cuda_updates(&a.op.steps, g))
                 return;
         struct mfl_cuda_scale s = a.op.scale[g];
-        if (s.overflow) {
-                s.scale = s.scale > SCALE_MIN ? s.scale * 0.5f : s.scale;
-                s.good_steps = 0;
-        } else if (++s.good_steps == GOOD_STEPS) {
-                s.scale = s.scale < SCALE_MAX ? s.scale * 2.0f : s.scale;
-                s.good_steps = 0;
-        }
+        mfl_loss_scale_next(&s.scale, &s.good_steps, s.overflow != 0);
         s.overflow = 0;
         a.op.scale[g] = s;
 }

@@ -117,9 +117,10 @@ static void what_cannot_be_done_is_refused(void **state)
         assert_refused(", fuse: 2", "{grain: 8}",
                 "j.yaml:5: training.fuse: parallel trains one client at a time on each of its workers; leave "
                 "fuse out, or write 1");
-        assert_refused(", backend: cuda, precision: fp16", "{grain: 8}",
-                "j.yaml:5: training.precision: fp16's loss scale belongs to one worker; write bf16 or fp32, "
-                "or remove `parallel`");
+        assert_refused(", backend: cuda, precision: fp16", "{grain: 8, exact: false}",
+                "j.yaml:5: training.precision: sums of floats do not tell which step overflows; write bf16 "
+                "or "
+                "fp32, or exact: true");
         assert_refused(
                 "", "{grain: 8, members: {max: 4}}", "j.yaml:6: parallel.members: key 'min' is missing");
         assert_refused("", "{grain: 8, members: {min: 0, max: 4}}",
