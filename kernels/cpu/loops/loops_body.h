@@ -80,6 +80,8 @@ INLINE vec splat(float f)
 
 typedef float vec4 __attribute__((vector_size(16)));
 
+typedef int32_t vec4_int __attribute__((vector_size(16)));
+
 typedef float vec4_unaligned __attribute__((vector_size(16), aligned(4), may_alias));
 
 INLINE vec4 load4(const float *p)
@@ -188,15 +190,42 @@ static void forward_any_panel(
                 forward_panel(t, w, width, n_outs, sums, 2);
 }
 
-/* y[r][o] = sums[o][r] + bias[o] */
+INLINE float finish_output(const struct mfl_dense *d, float sum, float bias)
+{
+        float f = sum + bias;
+        return d->relu ? mfl_unary_relu(f) : f;
+}
+
+/* y[r][o] = sums[o][r] + bias[o] for four rows. Sums of ReLUs have either sign, so it takes no branch. */
+INLINE void finish_rows(
+        const struct mfl_dense *d, const float *sums, const float *bias, float *y, int64_t n_outs)
+{
+        int64_t o = 0, n_out = d->n_out;
+        for (; o + 4 <= n_outs; o += 4) {
+                vec4 b = bias ? load4(bias + o) : (vec4){0}, row[4];
+                UNROLL for (int i = 0; i < 4; i++) row[i] = load4(sums + (o + i) * TILE_SAMPLES);
+                transpose4(&row[0], &row[1], &row[2], &row[3]);
+                UNROLL for (int i = 0; i < 4; i++)
+                {
+                        vec4 f = row[i] + b;
+                        store4(y + i * n_out + o, d->relu ? (vec4)((vec4_int)f & (f > 0)) : f);
+                }
+        }
+        for (; o < n_outs; o++)
+                for (int64_t i = 0; i < 4; i++)
+                        y[i * n_out + o] = finish_output(d, sums[o * TILE_SAMPLES + i], bias ? bias[o] : 0);
+}
+
 static void finish_outputs(const struct mfl_dense *d, const float *sums, const float *bias, float *y,
         int64_t rows, int64_t n_outs)
 {
-        for (int64_t r = 0; r < rows; r++)
-                for (int64_t o = 0; o < n_outs; o++) {
-                        float f = sums[o * TILE_SAMPLES + r] + (bias ? bias[o] : 0.0f);
-                        y[r * d->n_out + o] = d->relu ? mfl_unary_relu(f) : f;
-                }
+        int64_t r = 0;
+        for (; r + 4 <= rows; r += 4)
+                finish_rows(d, sums + r, bias, y + r * d->n_out, n_outs);
+        for (; r < rows; r++)
+                for (int64_t o = 0; o < n_outs; o++)
+                        y[r * d->n_out + o] =
+                                finish_output(d, sums[o * TILE_SAMPLES + r], bias ? bias[o] : 0.0f);
 }
 
 /* Outputs [begin, end). */
