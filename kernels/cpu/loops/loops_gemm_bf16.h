@@ -5,7 +5,7 @@
  * product of pairs (VDPBF16PS) wants them: the even one in the low half. Sums are float: a lane adds its
  * pair's odd product, then the even one, then goes on along k. Blocks, and what an element's sum depends on,
  * are those of loops_gemm.h. Without that instruction, float products do the same; they hold the product of
- * two bfloat16 exactly. The only difference: the instruction treats numbers below 2^-126 as 0.
+ * two bfloat16 exactly. The only difference: the instructions treat numbers below 2^-126 as 0.
  */
 #include "kernels/cpu/base/bf16.h"
 #ifdef __AVX512BF16__
@@ -37,11 +37,27 @@ INLINE pairs4 bits4(vec4 v)
 /* Four pairs of eight floats. */
 INLINE vec4 pairs_of(const float *p)
 {
+#ifdef __AVX512BF16__
+        return (vec4)_mm256_cvtneps_pbh(_mm256_loadu_ps(p));
+#else
         vec4 low = load4(p), high = load4(p + 4), ret;
         pairs4 even = bits4(__builtin_shufflevector(low, high, 0, 2, 4, 6));
         pairs4 pairs = even >> 16 | bits4(__builtin_shufflevector(low, high, 1, 3, 5, 7));
         memcpy(&ret, &pairs, sizeof ret);
         return ret;
+#endif
+}
+
+/* Four pairs of four even floats and four odd ones. */
+INLINE vec4 pairs_across(const float *even, const float *odd)
+{
+#ifdef __AVX512BF16__
+        __m128i e = (__m128i)_mm_cvtneps_pbh(_mm_loadu_ps(even));
+        __m128i o = (__m128i)_mm_cvtneps_pbh(_mm_loadu_ps(odd));
+        return (vec4)_mm_unpacklo_epi16(e, o);
+#else
+        return (vec4)(bits4(load4(even)) >> 16 | bits4(load4(odd)));
+#endif
 }
 
 /* Pairs of a panel that runs along k in memory: columns [0, n), n a multiple of 4; only whole fours of pairs.
@@ -74,8 +90,10 @@ INLINE void pack_panel(
         if (b_j == 1 && n == width) {
                 for (; k + 2 <= depth; k += 2, out += width) {
                         const float *even = b + k * b_k, *odd = even + b_k;
-                        for (int i = 0; i < width; i++)
-                                out[i] = pair_of(even[i], odd[i]);
+                        for (int i = 0; i < width; i += 4) {
+                                vec4 pairs = pairs_across(even + i, odd + i);
+                                memcpy(out + i, &pairs, sizeof pairs);
+                        }
                 }
                 for (int i = 0; k < depth && i < width; i++)
                         out[i] = pair_of(b[k * b_k + i], 0.0f);
