@@ -528,6 +528,14 @@ static bool is_clamp(const struct onnx_value *v, double *ret_a, double *ret_b)
         return true;
 }
 
+bool mfl_onnx_joins_steps(const struct onnx_value *v)
+{
+        struct mfl_layer f;
+        double scale, offset;
+        return !v->function &&
+               (is_affine(v, &scale, &offset) || (find_function(v, &f, &scale) && scale != 1));
+}
+
 /* v's function as one layer, or as one layer between changes of scale. *ret_view is not set if there is no
  * such layer. */
 int mfl_onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)

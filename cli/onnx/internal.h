@@ -109,9 +109,9 @@ struct onnx_value {
         double scale; /* factor of the scores */
         const struct onnx_value
                 *mask; /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
-        const struct onnx_value *added; /* to the scores, besides: a view without a function; NULL: none */
-        struct onnx_value *narrow;      /* the value that this one repeats (Expand); NULL: none */
-        struct onnx_value *made;        /* the view that it was resolved to; NULL: not yet */
+        const struct onnx_value *added;  /* to the scores, besides: a view without a function; NULL: none */
+        struct onnx_value *narrow;       /* the value that this one repeats (Expand); NULL: none */
+        struct onnx_value *made, *exact; /* the views that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
 };
 
@@ -121,6 +121,7 @@ struct onnx_layer {
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER]; /* in the order of the parameter table */
         bool of_params; /* its output does not depend on the samples */
         bool flag;      /* its output is 0 or 1: whether a token is another than padding */
+        bool quotient;  /* a product with a reciprocal that PyTorch divides by */
 };
 
 /* Names of one tensor of the PyTorch model. */
@@ -162,6 +163,7 @@ struct onnx {
         int node;    /* the current node */
         int parents; /* depth of nested views in view.c */
         bool narrow; /* view.c: only with reshapes, slices and transpositions */
+        bool exact;  /* resolve.c: steps have the bits of PyTorch's, or are those of a file of mfl's */
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
@@ -378,6 +380,8 @@ int mfl_onnx_make_affine(
 /* v's function as one layer, or as one layer between changes of scale. *ret_view is not set if there is no
  * such layer. */
 int mfl_onnx_make_known(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* Whether that would join several steps with numbers to one. */
+bool mfl_onnx_joins_steps(const struct onnx_value *v);
 /* The node's function of a view that has no function itself. */
 int mfl_onnx_make_unary(struct onnx *o, struct onnx_value *of, struct onnx_value **ret_view);
 /* scale * v^exponent of a view that has no function itself. */
@@ -432,6 +436,10 @@ int mfl_onnx_weigh(struct onnx *o, const struct onnx_value *weights, const struc
 int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* A view without a pending step and without a function: */
 int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* The same for what jumps: numbers are added, multiplied and divided by one at a time, as PyTorch does it, so that 41 / 41 is 1. */
+int mfl_onnx_resolve_exact(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
+/* Whether the layer's output hangs on a quotient of two values, which is no exact one, by sums, products and moves alone. */
+bool mfl_onnx_hangs_on_quotient(const struct onnx *o, int layer);
 /* mfl_onnx_view_layer of the resolved value. */
 int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 /* The sum or product of two values. */

@@ -46,7 +46,9 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
         }
         if (!v->made) {
                 int node = o->node;
+                bool exact = o->exact;
                 o->node = v->node;
+                o->exact = false; /* sums over many elements have no bits in common anyway */
                 if (v->pending == ONNX_PRODUCT)
                         r = mfl_onnx_make_product(o, v, NULL, &v->made);
                 else if (v->pending == ONNX_LIST)
@@ -64,6 +66,7 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                 else
                         r = mfl_onnx_make_norm(o, v, &v->made);
                 o->node = node;
+                o->exact = exact;
         }
         if (!r)
                 *ret_view = v->made;
@@ -107,6 +110,17 @@ static int add_layer(struct onnx *o, struct onnx_value *of, enum mfl_op op, stru
         return mfl_onnx_add_unary(o, of, &(struct mfl_layer){.op = op}, ret_view);
 }
 
+static int divide(struct onnx *o, struct onnx_value *of, double by, struct onnx_value **ret_view)
+{
+        const struct mfl_layer quotient = {.op = MFL_OP_DIVIDE, .alpha = (float)fabs(by)};
+        int exponent, r = 0;
+        if (fabs(frexp(by, &exponent)) == 0.5) /* a power of two */
+                return mfl_onnx_make_affine(o, of, 1 / by, 0, ret_view);
+        if (by < 0)
+                r = add_layer(o, of, MFL_OP_NEG, &of);
+        return r ? r : mfl_onnx_add_unary(o, of, &quotient, ret_view);
+}
+
 static bool is_comparison(const char *op)
 {
         return !strncmp(op, "Greater", 7) || !strncmp(op, "Less", 4);
@@ -146,6 +160,8 @@ static int make_step(struct onnx *o, struct onnx_value *v, struct onnx_value **r
                                : add_layer(o, view, MFL_OP_EXP, ret_view);
         if (!number || !mfl_onnx_is_arithmetic(op) || (op[0] == 'D' && x == b))
                 return mfl_onnx_fail(o, "this combination of elementwise operators is not supported");
+        if (o->exact && op[0] == 'D')
+                return divide(o, view, c, ret_view);
         bool minus = op[0] == 'S' && x == b;
         double scale = op[0] == 'M' ? c : op[0] == 'D' ? 1 / c : minus ? -1 : 1;
         double offset = op[0] == 'A' || minus ? c : op[0] == 'S' ? -c : 0;
@@ -175,6 +191,13 @@ static int make_unmoved(struct onnx *o, struct onnx_value *v, struct onnx_value 
         return 0;
 }
 
+static bool by_steps(struct onnx *o, const struct onnx_value *v)
+{
+        const struct onnx_value *of = mfl_onnx_input(o, 0);
+        bool one_step = of && !of->samples && mfl_onnx_is_unary(mfl_onnx_node(o)->op_type);
+        return o->exact && !one_step && mfl_onnx_joins_steps(v);
+}
+
 static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
 {
         struct onnx_value *made = NULL;
@@ -183,7 +206,7 @@ static int make_function(struct onnx *o, struct onnx_value *v, struct onnx_value
                 return mfl_onnx_make_pair(o, v, ret_view);
         int r = cut_out(o, v);
         if (!r && !v->cut)
-                r = mfl_onnx_make_known(o, v, &made);
+                r = by_steps(o, v) ? 0 : mfl_onnx_make_known(o, v, &made);
         else if (!r && !(r = mfl_onnx_make_cut(o, v, &made)))
                 r = mfl_onnx_make_pair(o, made, &made);
         if (!r && !made)
@@ -204,14 +227,46 @@ int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **r
         if (view->samples) {
                 int node = o->node;
                 o->node = view->node;
-                if (!view->made)
-                        r = make_function(o, view, &view->made);
+                struct onnx_value **made = o->exact ? &view->exact : &view->made;
+                if (!*made)
+                        r = make_function(o, view, made);
                 o->node = node;
-                view = view->made;
+                view = *made;
         }
         if (!r)
                 *ret_view = view;
         return r;
+}
+
+int mfl_onnx_resolve_exact(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view)
+{
+        bool before = o->exact;
+        o->exact = true;
+        int r = mfl_onnx_resolve(o, v, ret_view);
+        o->exact = before;
+        return r;
+}
+
+bool mfl_onnx_hangs_on_quotient(const struct onnx *o, int layer)
+{
+        if (layer < 0 || o->layers[layer].quotient)
+                return layer >= 0;
+        const struct mfl_layer *l = &o->layers[layer].layer;
+        switch (l->op) {
+        case MFL_OP_ADD:
+        case MFL_OP_MULTIPLY:
+                return mfl_onnx_hangs_on_quotient(o, l->input) || mfl_onnx_hangs_on_quotient(o, l->input2);
+        case MFL_OP_NEG:
+        case MFL_OP_ABS:
+        case MFL_OP_DIVIDE:
+        case MFL_OP_RESHAPE:
+        case MFL_OP_FLATTEN:
+        case MFL_OP_TRANSPOSE:
+        case MFL_OP_SLICE:
+                return mfl_onnx_hangs_on_quotient(o, l->input);
+        default:
+                return false;
+        }
 }
 
 int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
@@ -340,7 +395,11 @@ int mfl_onnx_join_views(
         if (op[0] == 'D' && !(r = mfl_onnx_resolve(o, b, &vb)))
                 r = mfl_onnx_make_power(o, vb, -1, 1, &vb);
         bool multiplies = op[0] == 'M' || op[0] == 'D';
-        return r ? r : mfl_onnx_combine(o, multiplies ? MFL_OP_MULTIPLY : MFL_OP_ADD, a, vb, ret_view);
+        if (!r)
+                r = mfl_onnx_combine(o, multiplies ? MFL_OP_MULTIPLY : MFL_OP_ADD, a, vb, ret_view);
+        if (!r && op[0] == 'D')
+                o->layers[(*ret_view)->layer].quotient = true;
+        return r;
 }
 
 /* ---- conditions ----
@@ -354,9 +413,11 @@ static int subtract(struct onnx *o, struct onnx_value *a, struct onnx_value *b, 
         double c;
         int r;
         if (mfl_onnx_scalar(b, &c))
-                return (r = mfl_onnx_resolve(o, a, &a)) ? r : mfl_onnx_make_affine(o, a, 1, -c, ret_view);
+                return (r = mfl_onnx_resolve_exact(o, a, &a)) ? r
+                                                              : mfl_onnx_make_affine(o, a, 1, -c, ret_view);
         if (mfl_onnx_scalar(a, &c))
-                return (r = mfl_onnx_resolve(o, b, &b)) ? r : mfl_onnx_make_affine(o, b, -1, c, ret_view);
+                return (r = mfl_onnx_resolve_exact(o, b, &b)) ? r
+                                                              : mfl_onnx_make_affine(o, b, -1, c, ret_view);
         if ((a->tensor && (r = mfl_onnx_lift(o, a, &a))) || (b->tensor && (r = mfl_onnx_lift(o, b, &b))) ||
                 (r = mfl_onnx_resolve(o, b, &b)) || (r = mfl_onnx_make_affine(o, b, -1, 0, &b)))
                 return r;

@@ -550,6 +550,16 @@ UNARY_BODY UNARY_REAL UNARY_NAME(fmod_grad)(UNARY_REAL y, UNARY_REAL dy, UNARY_R
         return dy;
 }
 
+UNARY_BODY UNARY_REAL UNARY_NAME(divide)(UNARY_REAL x, UNARY_REAL divisor)
+{
+        return x / divisor;
+}
+
+UNARY_BODY UNARY_REAL UNARY_NAME(divide_grad)(UNARY_REAL y, UNARY_REAL dy, UNARY_REAL divisor)
+{
+        return dy / divisor;
+}
+
 #undef UNARY_REAL
 #undef UNARY_BODY
 #undef UNARY_NAME

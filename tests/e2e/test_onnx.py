@@ -465,6 +465,48 @@ def test_export_for_inference_is_imported_for_inference(tmp_path, exporter):
         assert np.abs(np.load(tmp_path / "y.npy") - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+# Of whole numbers; a product with 1 / 41 is below 1 at 41.
+QUOTIENTS = {
+    "floor": lambda x: torch.floor(x / 41),
+    "shifted": lambda x: torch.floor((x - 3) / -41 + 0.5),
+    "ceil": lambda x: torch.ceil(x / 49),
+    "round": lambda x: torch.round((x + 1.5) / 3),
+    "sign": lambda x: torch.sign(x / 41 - 1),
+    "at least": lambda x: (x / 41 >= 1).float() + (x / -41 < -5).float(),
+    "equal": lambda x: (x / 41 == 3).float(),
+    "absolute": lambda x: torch.floor(torch.abs(x / 41)),
+    "used twice": lambda x: x / 41 - torch.floor(x / 41),
+    "rest": lambda x: torch.fmod(x / 41, 1),
+}
+
+
+class Quotient(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f, self.fc = f, nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(self.f(x))
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_jumps_at_whole_quotients(tmp_path, name):
+    torch.manual_seed(3)
+    model, x = Quotient(QUOTIENTS[name]).eval(), torch.arange(0, 6 * 400, 1.0).reshape(-1, 6)
+    export(model, x[:1], tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.TRAINING)
+    np.save(tmp_path / "x.npy", x.numpy())
+    h.mfl("model", "import", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.safetensors"), "--set", "training.loss=squared")
+    h.mfl("predict", str(tmp_path / "m.safetensors"), "--data", str(tmp_path / "x.npy"), "-o", str(tmp_path / "y.npy"))
+    assert np.abs(np.load(tmp_path / "y.npy") - model(x).detach().numpy()).max() < 1e-3
+
+
+@pytest.mark.parametrize("f", [lambda x: torch.floor(x / torch.tensor([3.0, 5, 7, 9, 11, 41])),
+                               lambda x: torch.ceil(x / (x.sum(1, keepdim=True) + 1) + 0.25)])
+def test_whole_parts_of_other_quotients_are_refused(tmp_path, f):
+    export(Quotient(f), torch.ones(1, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.TRAINING)
+    assert "the whole part of a quotient by computed values or by several numbers" in check(tmp_path, tmp_path / "m.onnx", 5).stderr
+
+
 class Tensors(dict):
     """What safetensors.torch.load_file gives, where that is not installed."""
 

@@ -46,7 +46,7 @@ static int make_fmod(struct onnx *o, struct onnx_value *x)
                 return mfl_onnx_fail(o,
                         "divides by one constant that is not 0; write x - y * torch.trunc(x / y) for "
                         "others");
-        int r = mfl_onnx_resolve(o, x, &v);
+        int r = mfl_onnx_resolve_exact(o, x, &v);
         if (!r)
                 r = mfl_onnx_add_unary(
                         o, v, &(struct mfl_layer){.op = MFL_OP_FMOD, .alpha = (float)fabs(divisor)}, &v);
@@ -67,7 +67,12 @@ int mfl_onnx_named_step(struct onnx *o, bool *ret_taken)
                 return make_fmod(o, x);
         if (constant) /* which nothing trains */
                 return mfl_onnx_output(o, 0, x);
-        int r = mfl_onnx_resolve(o, x, &v);
+        bool jumps = named[k].op == MFL_OP_SIGN || named[k].op == MFL_OP_ROUND || named[k].op == MFL_OP_FLOOR;
+        int r = jumps ? mfl_onnx_resolve_exact(o, x, &v) : mfl_onnx_resolve(o, x, &v);
+        if (!r && named[k].op == MFL_OP_FLOOR && mfl_onnx_hangs_on_quotient(o, v->layer))
+                return mfl_onnx_fail(o, "takes the whole part of a quotient by computed values or by several "
+                                        "numbers, which is not exact here; "
+                                        "divide by one number, or compute it with the data");
         if (!r && named[k].turned)
                 r = add(o, v, MFL_OP_NEG, &v);
         if (!r)

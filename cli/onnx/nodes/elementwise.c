@@ -86,7 +86,7 @@ static int with_scalar(struct onnx *o, struct onnx_value *x, double c, bool scal
         if (!r)
                 both = compares && is_absolute(view) && isfinite(cut.above) && c > 0;
         if (!r && compares && view->samples && !both) /* samples do not tell where it is c */
-                r = mfl_onnx_resolve(o, x, &view);
+                r = mfl_onnx_resolve_exact(o, x, &view);
         if (!r && tiny &&
                 !(r = mfl_onnx_add_constant(o, view, MFL_OP_ADD, (float)(code == 'A' ? c : -c), &v)))
                 return mfl_onnx_output(o, 0, v);
@@ -338,13 +338,17 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
                 if (!(r = mfl_onnx_lift(o, &given, &lifted)))
                         r = mfl_onnx_combine(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD,
                                 view, lifted, &v);
-                return r ? r : mfl_onnx_output(o, 0, v);
+                if (r)
+                        return r;
+                o->layers[v->layer].quotient = op[0] == 'D';
+                return mfl_onnx_output(o, 0, v);
         }
         if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
                 (r = mfl_onnx_weight_layer(o, &given, &sw, &weight)) ||
                 (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,
                          weight, &sx, &sw, &out, &v)))
                 return r;
+        o->layers[v->layer].quotient = op[0] == 'D';
         return mfl_onnx_output(o, 0, v);
 }
 
@@ -391,7 +395,7 @@ static int equal_step(struct onnx *o, bool *ret_taken)
         if (!x || x->tensor || !constant || !mfl_onnx_scalar(constant, &c) || mfl_onnx_pair(o, x, pair))
                 return 0;
         *ret_taken = true;
-        int r = mfl_onnx_resolve(o, x, &view);
+        int r = mfl_onnx_resolve_exact(o, x, &view);
         if (r || (r = mfl_onnx_new_function(o, view, &f, &v)) ||
                 (r = new_cut(o, (struct onnx_cut){.below = c, .above = c, .between = true}, v)))
                 return r;

@@ -413,6 +413,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
                 .own = proto->producer_name && !strcmp(proto->producer_name, "mfl"),
                 .err = err};
         int r;
+        o.exact = o.own;
         if (!proto->graph || !proto->graph->n_node)
                 r = mfl_onnx_fail(&o, "is not an ONNX model: it has no graph with nodes");
         else if (o.opset < 9 || o.opset > 25)
