@@ -245,6 +245,15 @@ static int check(const struct mfl_serve_config *c, struct mfl_error *err)
                                 "models: %s follows a job or a registered model, which needs server and "
                                 "cache_dir: %s is missing",
                                 c->models.v[i].name, *c->server ? "cache_dir" : "server");
+        bool follows = false;
+        for (uint32_t i = 0; i < c->models.n; i++)
+                follows = follows || !*c->models.v[i].file;
+        if (*c->server && !follows)
+                return mfl_fail(err, MFL_INVALID,
+                        "server is %s, but no model follows it: add {name, job} or {name, model} to models, "
+                        "or "
+                        "--follow NAME=JOB, or leave it out",
+                        c->server);
         const bool any = *c->server_ca || *c->server_cert || *c->server_key;
         if (any && (!*c->server_ca || !*c->server_cert || !*c->server_key))
                 return mfl_fail(err, MFL_INVALID,

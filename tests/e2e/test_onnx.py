@@ -437,7 +437,7 @@ def test_export_for_inference_is_refused(tmp_path):
     export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 13, False, training=torch.onnx.TrainingMode.EVAL,
            do_constant_folding=True)
     err = check(tmp_path, tmp_path / "m.onnx", 5).stderr
-    assert "batch norm was folded into" in err and "TrainingMode.TRAINING" in err
+    assert "batch norm was folded into" in err and "TrainingMode.TRAINING" in err and "`mfl model import`" in err
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.skipif(not NEW, reason="needs a current PyTorch"))])

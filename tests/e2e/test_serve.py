@@ -579,6 +579,7 @@ def test_clients_with_certificates(tmp_path):
     (('--api-keys', '/nowhere'), '/nowhere: no such file'),
     (('--follow', 'm=j-000001'), 'server is missing'),
     (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
+    (('--model', 'm=identity:2', '--server', '127.0.0.1:1'), 'server is 127.0.0.1:1, but no model follows it'),
 ])
 def test_wrong_settings(tmp_path, options, why):
     serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)

@@ -94,7 +94,9 @@ static int check_folded(struct onnx *o)
                 if (node->n_input > 1 && !strncmp(node->input[1], "onnx::Conv_", 11)) {
                         o->node = (int)i;
                         return mfl_onnx_fail(o,
-                                "batch norm was folded into its weights %.40s by an export for inference. "
+                                "batch norm was folded into its weights %.40s by an export for inference, "
+                                "which "
+                                "`mfl model import` takes. "
                                 "Export for training: " EXPORT_CALL,
                                 node->input[1]);
                 }
@@ -102,8 +104,8 @@ static int check_folded(struct onnx *o)
                         const char *value = node->metadata_props[k]->value;
                         if (value && strstr(value, "atch_norm")) {
                                 o->node = (int)i;
-                                return mfl_onnx_fail(o,
-                                        "batch norm was folded into it. Export for training: " EXPORT_CALL);
+                                return mfl_onnx_fail(o, "batch norm was folded into it; `mfl model import` "
+                                                        "takes it. Export for training: " EXPORT_CALL);
                         }
                 }
         }
