@@ -87,6 +87,7 @@ bool mfl_onnx_counts_padding(const struct onnx *o, int layer)
                 return mfl_onnx_counts_padding(o, l->input);
         case MFL_OP_ADD:
         case MFL_OP_MULTIPLY:
+        case MFL_OP_GATE:
         case MFL_OP_CONCAT:
                 return mfl_onnx_counts_padding(o, l->input) && mfl_onnx_counts_padding(o, l->input2);
         default:

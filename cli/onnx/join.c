@@ -82,6 +82,7 @@ int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl
                 if (!spreads(sa, sb))
                         return mfl_onnx_fail(
                                 o, "both inputs would have to be repeated; mfl can repeat only one");
+                l.op = op == MFL_OP_GATE ? MFL_OP_MULTIPLY : op; /* the flag has more elements */
                 l.input = b;
                 l.input2 = a;
                 l.out = *sb;

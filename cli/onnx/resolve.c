@@ -503,7 +503,7 @@ static int keep(struct onnx *o, struct onnx_value *flag, const double on[2], str
         int r = mfl_onnx_new_pair(o, flag, on, &k);
         if (!r && v->tensor)
                 r = mfl_onnx_lift(o, v, &v);
-        return r ? r : mfl_onnx_combine(o, MFL_OP_MULTIPLY, k, v, ret_view);
+        return r ? r : mfl_onnx_combine(o, MFL_OP_GATE, v, k, ret_view);
 }
 
 int mfl_onnx_make_choice(struct onnx *o, struct onnx_value **ret_view)

@@ -289,7 +289,8 @@ static bool is_of_params(const struct mfl_graph *g, int layer)
 
 static bool is_join(enum mfl_op op)
 {
-        return op == MFL_OP_ADD || op == MFL_OP_MULTIPLY || op == MFL_OP_CONCAT || op == MFL_OP_MATMUL;
+        return op == MFL_OP_ADD || op == MFL_OP_MULTIPLY || op == MFL_OP_GATE || op == MFL_OP_CONCAT ||
+               op == MFL_OP_MATMUL;
 }
 
 /* A weight that is only joined with samples stays without a batch. */
@@ -340,6 +341,13 @@ static void write_join(struct onnx_writer *w, const struct mfl_layer *l, const c
 {
         const char *a = w->names[l->input], *b = w->names[l->input2];
         bool of_params = is_of_params(w->graph, (int)(l - w->graph->layers));
+        if (l->op == MFL_OP_GATE) {
+                const char *on = NODE(
+                        w, "Greater", mfl_onnx_writer_name(w, "on"), b, mfl_onnx_writer_scalar(w, "off", 0));
+                NODE(w, "Where", out, on, of_params ? a : with_batch(w, l->input, "first"),
+                        mfl_onnx_writer_scalar(w, "else", 0));
+                return;
+        }
         if (l->op == MFL_OP_ADD || l->op == MFL_OP_MULTIPLY) {
                 NODE(w, l->op == MFL_OP_ADD ? "Add" : "Mul", out,
                         of_params ? a : with_batch(w, l->input, "first"), b);
@@ -516,6 +524,7 @@ static write_fn *const writers[MFL_OP_COUNT_] = {
         [MFL_OP_RNN] = mfl_onnx_write_recurrent,
         [MFL_OP_ADD] = write_join,
         [MFL_OP_MULTIPLY] = write_join,
+        [MFL_OP_GATE] = write_join,
         [MFL_OP_CONCAT] = write_join,
         [MFL_OP_MATMUL] = write_join,
         [MFL_OP_FLATTEN] = write_moved,

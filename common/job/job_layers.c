@@ -250,6 +250,7 @@ static const struct mfl_yaml_field *const fields_of[MFL_OP_COUNT_] = {
         [MFL_OP_DROPOUT] = dropout_fields,
         [MFL_OP_ADD] = join_fields,
         [MFL_OP_MULTIPLY] = join_fields,
+        [MFL_OP_GATE] = join_fields,
         [MFL_OP_MATMUL] = matmul_fields,
         [MFL_OP_CONCAT] = concat_fields,
         [MFL_OP_BATCHNORM] = batchnorm_fields,

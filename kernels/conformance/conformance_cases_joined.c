@@ -28,6 +28,13 @@ const struct conf_case mfl_conf_joined_cases[] = {
         /* Steps behind parameters: only what goes around them is trained. */
         {"sign beside a dense layer", VECTOR(9),
                 {DENSE(8), OP(MFL_OP_SIGN), JOIN(MFL_OP_MULTIPLY, 1, 2), DENSE(4)}, .batch = 7},
+        {"gate of a dense layer", VECTOR(9), {DENSE(8), OP(MFL_OP_SIGN), JOIN(MFL_OP_GATE, 1, 2), DENSE(4)},
+                .batch = 7},
+        {"gate of an image", IMAGE(5, 4, 3), {SAME(6, 3), OP(MFL_OP_SIGN), JOIN(MFL_OP_GATE, 1, 2), DENSE(4)},
+                .batch = 3},
+        {"gate by a repeated flag", SEQUENCE(5, 8),
+                {DENSE(8), SLICE(1, 1, 3, 4), OP(MFL_OP_SIGN), JOIN(MFL_OP_GATE, 1, 3), DENSE(4)},
+                .batch = 3},
         {"round of a dense layer", VECTOR(9), {DENSE(8), OP(MFL_OP_ROUND), JOIN(MFL_OP_ADD, 2, 1), DENSE(4)},
                 .batch = 7},
         {"floor and ceil", SEQUENCE(3, 8),

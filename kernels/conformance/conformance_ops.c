@@ -267,6 +267,7 @@ static double longest_sum_of(const struct mfl_graph *graph, const struct mfl_lay
         case MFL_OP_DENSE:
                 return longest_product(graph, l, batch);
         case MFL_OP_ADD:
+        case MFL_OP_GATE:
         case MFL_OP_MULTIPLY: /* terms that multiply a repeated number */
                 return in / in2;
         case MFL_OP_MEAN:

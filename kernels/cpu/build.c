@@ -4,11 +4,11 @@
 
 #include "kernels/cpu/op.h"
 
-/* Whether layer i is add or multiply of two equal shapes. */
+/* Whether layer i is add, multiply or gate of two equal shapes. */
 static bool joins_equals(const struct mfl_graph *graph, int i)
 {
         const struct mfl_layer *layer = &graph->layers[i];
-        return (layer->op == MFL_OP_ADD || layer->op == MFL_OP_MULTIPLY) &&
+        return (layer->op == MFL_OP_ADD || layer->op == MFL_OP_MULTIPLY || layer->op == MFL_OP_GATE) &&
                mfl_shape_equal(&graph->layers[layer->input].out, &graph->layers[layer->input2].out);
 }
 
@@ -77,7 +77,7 @@ static bool works_plain(const struct mfl_net *net, int i)
         const struct mfl_layer *layer = &graph->layers[i];
         if (layer->op == MFL_OP_ADD)
                 return !joins_equals(graph, i);
-        if (layer->op == MFL_OP_MULTIPLY)
+        if (layer->op == MFL_OP_MULTIPLY || layer->op == MFL_OP_GATE)
                 return !joins_equals(graph, i) ||
                        net->layers[layer->input].layout.tag != net->layers[layer->input2].layout.tag;
         if (layer->op == MFL_OP_MAP)

@@ -55,7 +55,8 @@ struct mfl_cpu_op {
         X(GRU, gru)                                                                                          \
         X(RNN, rnn)                                                                                          \
         X(PADDING_MASK, padding_mask)                                                                        \
-        X(MAP, map)
+        X(MAP, map)                                                                                          \
+        X(GATE, gate)
 /* clang-format on */
 #define MFL_CPU_DECLARE(symbol, name) extern const struct mfl_cpu_op mfl_cpu_op_##name;
 MFL_CPU_OPS(MFL_CPU_DECLARE)

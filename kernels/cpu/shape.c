@@ -81,8 +81,7 @@ static int join_forward(const struct pass *pass, int i)
                 return 0;
         }
         struct mfl_join join = join_of(net, i);
-        net->device->loops->join(&join, layer->op == MFL_OP_MULTIPLY, joined(net, i, 0), joined(net, i, 1),
-                mfl_cpu_act(net, i));
+        net->device->loops->join(&join, layer->op, joined(net, i, 0), joined(net, i, 1), mfl_cpu_act(net, i));
         return 0;
 }
 
@@ -92,12 +91,16 @@ static int join_backward(const struct pass *pass, int i, float *dx, float *dx2)
         const float *dy = mfl_cpu_grad(net, i);
         const struct mfl_loops *loops = net->device->loops;
         struct mfl_join join = join_of(net, i);
-        bool multiplies = net->graph->layers[i].op == MFL_OP_MULTIPLY;
+        enum mfl_op op = net->graph->layers[i].op;
+        bool gates = op == MFL_OP_GATE, multiplies = op == MFL_OP_MULTIPLY;
         size_t bytes = (size_t)mfl_cpu_floats(net, i) * sizeof *dx;
-        if (dx2)
+        if (dx2 && gates)
+                memset(dx2, 0,
+                        (size_t)(join.rows * join.dim2[0] * join.dim2[1] * join.dim2[2]) * sizeof *dx2);
+        else if (dx2)
                 loops->join_grad2(&join, multiplies ? joined(net, i, 0) : NULL, dy, dx2);
-        if (dx && multiplies)
-                loops->join(&join, true, dy, joined(net, i, 1), dx);
+        if (dx && (multiplies || gates))
+                loops->join(&join, op, dy, joined(net, i, 1), dx);
         else if (dx && dx != dy)
                 memcpy(dx, dy, bytes);
         return 0;
@@ -240,6 +243,7 @@ static int weight_backward(const struct pass *pass, int i, float *dx, float *dx2
 
 const struct mfl_cpu_op mfl_cpu_op_add = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, join_forward, join_backward};
 const struct mfl_cpu_op mfl_cpu_op_multiply = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, join_forward, join_backward};
+const struct mfl_cpu_op mfl_cpu_op_gate = {MFL_CPU_PLAIN | MFL_CPU_YIELDS, join_forward, join_backward};
 const struct mfl_cpu_op mfl_cpu_op_concat = {MFL_CPU_PLAIN, concat_forward, concat_backward};
 const struct mfl_cpu_op mfl_cpu_op_slice = {MFL_CPU_PLAIN, slice_forward, slice_backward};
 const struct mfl_cpu_op mfl_cpu_op_transpose = {MFL_CPU_PLAIN, transpose_forward, transpose_backward};

@@ -56,7 +56,8 @@ struct mfl_ref_op {
         X(GRU, gru)                                                                                          \
         X(RNN, rnn)                                                                                          \
         X(PADDING_MASK, padding_mask)                                                                        \
-        X(MAP, map)
+        X(MAP, map)                                                                                          \
+        X(GATE, gate)
 /* clang-format on */
 #define MFL_REF_DECLARE(symbol, name) extern const struct mfl_ref_op mfl_ref_op_##name;
 MFL_REF_OPS(MFL_REF_DECLARE)

@@ -11,8 +11,7 @@ static void join_forward(const struct pass *pass, int i, const mfl_real *x, mfl_
 {
         const struct mfl_layer *layer = &pass->net->graph->layers[i];
         struct mfl_ref_join join = join_of(pass->net, i);
-        mfl_ref_join_forward(
-                &join, pass->rows, layer->op == MFL_OP_MULTIPLY, x, mfl_ref_act(pass->net, layer->input2), y);
+        mfl_ref_join_forward(&join, pass->rows, layer->op, x, mfl_ref_act(pass->net, layer->input2), y);
 }
 
 static void join_backward(const struct pass *pass, int i, const mfl_real *dy, const struct wanted *g)
@@ -20,12 +19,15 @@ static void join_backward(const struct pass *pass, int i, const mfl_real *dy, co
         const struct mfl_net *net = pass->net;
         const struct mfl_layer *layer = &net->graph->layers[i];
         struct mfl_ref_join join = join_of(net, i);
-        bool multiplies = layer->op == MFL_OP_MULTIPLY;
+        bool gates = layer->op == MFL_OP_GATE, multiplies = layer->op == MFL_OP_MULTIPLY;
         const mfl_real *x = multiplies ? mfl_ref_act(net, layer->input) : NULL;
-        const mfl_real *x2 = multiplies ? mfl_ref_act(net, layer->input2) : NULL;
+        const mfl_real *x2 = multiplies || gates ? mfl_ref_act(net, layer->input2) : NULL;
         if (g->dx)
-                mfl_ref_join_backward(&join, pass->rows, x2, dy, g->add, g->dx);
-        if (g->dx2)
+                mfl_ref_join_backward(&join, pass->rows, layer->op, x2, dy, g->add, g->dx);
+        if (g->dx2 && gates && !g->add2)
+                memset(g->dx2, 0,
+                        (size_t)(pass->rows * join.dim2[0] * join.dim2[1] * join.dim2[2]) * sizeof *g->dx2);
+        if (g->dx2 && !gates)
                 mfl_ref_join_backward2(&join, pass->rows, x, dy, g->add2, g->dx2);
 }
 
@@ -117,6 +119,7 @@ static void weight_backward(const struct pass *pass, int i, const mfl_real *dy, 
 
 const struct mfl_ref_op mfl_ref_op_add = {join_forward, join_backward};
 const struct mfl_ref_op mfl_ref_op_multiply = {join_forward, join_backward};
+const struct mfl_ref_op mfl_ref_op_gate = {join_forward, join_backward};
 const struct mfl_ref_op mfl_ref_op_concat = {concat_forward, concat_backward};
 const struct mfl_ref_op mfl_ref_op_slice = {slice_forward, slice_backward};
 const struct mfl_ref_op mfl_ref_op_transpose = {transpose_forward, transpose_backward};

@@ -59,6 +59,7 @@
 #define mfl_ref_op_dropout mfl_double_ref_op_dropout
 #define mfl_ref_op_embedding mfl_double_ref_op_embedding
 #define mfl_ref_op_flatten mfl_double_ref_op_flatten
+#define mfl_ref_op_gate mfl_double_ref_op_gate
 #define mfl_ref_op_global_avgpool2d mfl_double_ref_op_global_avgpool2d
 #define mfl_ref_op_global_maxpool2d mfl_double_ref_op_global_maxpool2d
 #define mfl_ref_op_groupnorm mfl_double_ref_op_groupnorm

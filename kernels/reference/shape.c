@@ -31,7 +31,7 @@ static int64_t at2(const struct mfl_ref_join *v, int64_t i, int64_t j, int64_t k
         return (a * v->dim2[1] + b) * v->dim2[2] + c;
 }
 
-void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, bool multiply, const mfl_real *x,
+void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, enum mfl_op op, const mfl_real *x,
         const mfl_real *x2, mfl_real *y)
 {
         int64_t count2 = v->dim2[0] * v->dim2[1] * v->dim2[2], e = 0;
@@ -40,12 +40,14 @@ void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, bool multi
                         for (int64_t j = 0; j < v->dim[1]; j++)
                                 for (int64_t k = 0; k < v->dim[2]; k++, e++) {
                                         mfl_real b = x2[at2(v, i, j, k)];
-                                        y[e] = multiply ? x[e] * b : x[e] + b;
+                                        y[e] = op == MFL_OP_GATE       ? (b > 0 ? x[e] : 0)
+                                               : op == MFL_OP_MULTIPLY ? x[e] * b
+                                                                       : x[e] + b;
                                 }
 }
 
-void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, const mfl_real *x2, const mfl_real *dy,
-        bool add, mfl_real *dx)
+void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, enum mfl_op op, const mfl_real *x2,
+        const mfl_real *dy, bool add, mfl_real *dx)
 {
         int64_t count2 = v->dim2[0] * v->dim2[1] * v->dim2[2], e = 0;
         for (int64_t r = 0; r < rows; r++)
@@ -53,7 +55,8 @@ void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, const mfl
                         for (int64_t j = 0; j < v->dim[1]; j++)
                                 for (int64_t k = 0; k < v->dim[2]; k++, e++) {
                                         mfl_real b = x2 ? x2[r * count2 + at2(v, i, j, k)] : 1.0f;
-                                        dx[e] = (add ? dx[e] : 0.0f) + dy[e] * b;
+                                        mfl_real d = op != MFL_OP_GATE ? dy[e] * b : b > 0 ? dy[e] : 0.0f;
+                                        dx[e] = (add ? dx[e] : 0.0f) + d;
                                 }
 }
 

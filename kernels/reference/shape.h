@@ -17,11 +17,11 @@ struct mfl_ref_join {
         int64_t dim[3], dim2[3];
 };
 struct mfl_ref_join mfl_ref_join_of(const struct mfl_shape *x, const struct mfl_shape *x2);
-void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, bool multiply, const mfl_real *x,
+void mfl_ref_join_forward(const struct mfl_ref_join *v, int64_t rows, enum mfl_op op, const mfl_real *x,
         const mfl_real *x2, mfl_real *y);
 /* dx = dy * x2, or dy where x2 is NULL. */
-void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, const mfl_real *x2, const mfl_real *dy,
-        bool add, mfl_real *dx);
+void mfl_ref_join_backward(const struct mfl_ref_join *v, int64_t rows, enum mfl_op op, const mfl_real *x2,
+        const mfl_real *dy, bool add, mfl_real *dx);
 /* dx2 = the sum, over all partners of an element of x2, of dy * x, or of dy where x is NULL. */
 void mfl_ref_join_backward2(const struct mfl_ref_join *v, int64_t rows, const mfl_real *x, const mfl_real *dy,
         bool add, mfl_real *dx2);

@@ -507,6 +507,31 @@ def test_whole_parts_of_other_quotients_are_refused(tmp_path, f):
     assert "the whole part of a quotient by computed values or by several numbers" in check(tmp_path, tmp_path / "m.onnx", 5).stderr
 
 
+# What is not chosen may be infinite or no number.
+CHOICES = {
+    "log": lambda x: torch.where(x > 0, torch.log(x), torch.zeros_like(x)),
+    "reciprocal": lambda x: torch.where(x != 0, 1 / x, torch.zeros_like(x)),
+    "quotient": lambda x: torch.where(x[:, :3] > 0, x[:, 3:] / x[:, :3], x[:, 3:] * 2),
+    "root": lambda x: torch.where(x >= 0, torch.sqrt(x), -x),
+    "filled": lambda x: torch.log(x).masked_fill(x <= 0, 0.5),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_what_is_not_chosen_counts_nothing(tmp_path, name):
+    torch.manual_seed(3)
+    x = torch.randn(50, 6)
+    x[::3], x[1::7] = 0, -1
+    model = Quotient(CHOICES[name]).eval()
+    model.fc = nn.Linear(CHOICES[name](x).shape[1], 4)
+    export(model, x[:1], tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.TRAINING)
+    np.save(tmp_path / "x.npy", x.numpy())
+    h.mfl("model", "import", str(tmp_path / "m.onnx"), "-o", str(tmp_path / "m.safetensors"), "--set", "training.loss=squared")
+    h.mfl("predict", str(tmp_path / "m.safetensors"), "--data", str(tmp_path / "x.npy"), "-o", str(tmp_path / "y.npy"))
+    want = model(x).detach().numpy()
+    assert np.isfinite(want).all() and np.abs(np.load(tmp_path / "y.npy") - want).max() < 1e-5 * np.abs(want).max()
+
+
 class Tensors(dict):
     """What safetensors.torch.load_file gives, where that is not installed."""
 

@@ -251,7 +251,7 @@ struct mfl_loops {
          * alone. */
         void (*recurrent_cells)(const struct mfl_recurrent *v, int64_t t);
         void (*recurrent_cells_grad)(const struct mfl_recurrent *v, const float *dy, int64_t t);
-        void (*join)(const struct mfl_join *v, bool multiplies, const float *x, const float *x2, float *y);
+        void (*join)(const struct mfl_join *v, enum mfl_op op, const float *x, const float *x2, float *y);
         void (*join_grad2)(const struct mfl_join *v, const float *x, const float *dy, float *dx2);
         void (*mean)(const struct mfl_axis *v, const float *x, float *y);
         void (*mean_grad)(const struct mfl_axis *v, const float *dy, float *dx);

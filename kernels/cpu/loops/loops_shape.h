@@ -10,10 +10,14 @@ INLINE int64_t join_at(const struct mfl_join *v, int64_t i, int64_t j)
 
 /* One line along the last dimension; step: b's, 0 where it is repeated. */
 static void join_line(
-        int64_t n, bool multiplies, int64_t step, const float *a, const float *b, float *restrict y)
+        int64_t n, enum mfl_op op, int64_t step, const float *a, const float *b, float *restrict y)
 {
         float one = b[0];
-        if (multiplies && step)
+        bool multiplies = op == MFL_OP_MULTIPLY;
+        if (op == MFL_OP_GATE)
+                for (int64_t k = 0; k < n; k++)
+                        y[k] = b[k * step] > 0.0f ? a[k] : 0.0f;
+        else if (multiplies && step)
                 for (int64_t k = 0; k < n; k++)
                         y[k] = a[k] * b[k];
         else if (multiplies)
@@ -27,13 +31,13 @@ static void join_line(
                         y[k] = a[k] + one;
 }
 
-static void join(const struct mfl_join *v, bool multiplies, const float *x, const float *x2, float *y)
+static void join(const struct mfl_join *v, enum mfl_op op, const float *x, const float *x2, float *y)
 {
         int64_t n = v->dim[2], count2 = v->dim2[0] * v->dim2[1] * v->dim2[2];
         for (int64_t r = 0; r < v->rows; r++, x2 += count2)
                 for (int64_t i = 0; i < v->dim[0]; i++)
                         for (int64_t j = 0; j < v->dim[1]; j++, x += n, y += n)
-                                join_line(n, multiplies, v->dim2[2] > 1, x, x2 + join_at(v, i, j), y);
+                                join_line(n, op, v->dim2[2] > 1, x, x2 + join_at(v, i, j), y);
 }
 
 /* dx2 = the sum, over all partners of an element of x2, of dy * x, or of dy where x is NULL. */

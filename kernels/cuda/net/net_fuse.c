@@ -75,6 +75,7 @@ bool mfl_cuda_is_shape(const struct mfl_cuda_model *model, int i)
                 return true;
         switch (model->graph->layers[i].op) {
         case MFL_OP_MULTIPLY:
+        case MFL_OP_GATE:
         case MFL_OP_CONCAT:
         case MFL_OP_TRANSPOSE:
         case MFL_OP_SLICE:

@@ -113,6 +113,7 @@ static struct mfl_cuda_join join_of(const struct mfl_cuda_run *pass, int i)
                 .batch = model->options.batch,
                 .type = model->type,
                 .multiply = layer->op == MFL_OP_MULTIPLY,
+                .gate = layer->op == MFL_OP_GATE,
                 .x = side_of(model, layer->input),
                 .x2 = side_of(model, layer->input2),
                 .y = side_of(model, i),
@@ -211,6 +212,7 @@ cudaError_t mfl_cuda_shape_forward(const struct mfl_cuda_run *pass, int i)
         switch (layer->op) {
         case MFL_OP_ADD:
         case MFL_OP_MULTIPLY:
+        case MFL_OP_GATE:
                 join = join_of(pass, i);
                 return mfl_cuda_join_forward(&join, stream);
         case MFL_OP_CONCAT:
@@ -283,6 +285,7 @@ cudaError_t mfl_cuda_shape_backward(const struct mfl_cuda_run *pass, int i)
         switch (layer->op) {
         case MFL_OP_ADD:
         case MFL_OP_MULTIPLY:
+        case MFL_OP_GATE:
                 return join_backward(pass, i, &want);
         case MFL_OP_CONCAT:
                 return concat_backward(pass, i, &want);

@@ -95,7 +95,8 @@ MFL_KERNEL(join_forward, struct mfl_cuda_join)
         struct walk w = walk_of(i, a.batch, a.dim);
         float x = mfl_load(a.in, walk_at(&a.x, &w), a.type);
         float x2 = mfl_load(a.in2, walk_at(&a.x2, &w), a.type);
-        mfl_store(a.out, walk_at(&a.y, &w), a.multiply ? x * x2 : x + x2, a.type);
+        float y = a.gate ? (x2 > 0.0f ? x : 0.0f) : a.multiply ? x * x2 : x + x2;
+        mfl_store(a.out, walk_at(&a.y, &w), y, a.type);
 }
 
 MFL_KERNEL(join_backward, struct mfl_cuda_join)
@@ -108,12 +109,16 @@ MFL_KERNEL(join_backward, struct mfl_cuda_join)
         float d = mfl_load(a.dout, walk_at(&a.y, &w), a.type);
         if (a.multiply)
                 d *= mfl_load(a.in2, walk_at(&a.x2, &w), a.type);
+        if (a.gate && !(mfl_load(a.in2, walk_at(&a.x2, &w), a.type) > 0.0f))
+                d = 0.0f;
         give(a.din, walk_at(&a.x, &w), a.add, d, a.type);
 }
 
 /* dy (* x) of the l-th partner of element `w` of x2. */
 MFL_DEVICE float join_met(const struct mfl_cuda_join *a, const struct walk *w, const int *met, int l)
 {
+        if (a->gate)
+                return 0.0f;
         int k = w->at[2] + l % met[2], j = w->at[1] + l / met[2] % met[1], i = w->at[0] + l / met[2] / met[1];
         float d = mfl_load(a->dout, side_at(&a->y, w->row, i, j, k), a->type);
         return a->multiply ? d * mfl_load(a->in, side_at(&a->x, w->row, i, j, k), a->type) : d;

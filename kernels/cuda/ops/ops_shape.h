@@ -59,14 +59,14 @@ struct mfl_cuda_clear {
 };
 cudaError_t mfl_cuda_clear(const struct mfl_cuda_clear *a, cudaStream_t stream);
 
-/* y = x + x2 or x * x2. x2 has dim2[d] = dim[d], or 1: then it is repeated, and its stride is 0. Backward: dx
+/* y = x + x2, x * x2, or with `gate` x where x2 > 0 and 0 elsewhere; then dx2 = 0. x2 has dim2[d] = dim[d], or 1: then it is repeated, and its stride is 0. Backward: dx
  * = dy * x2, dx2 = the sum of dy * x over its element's partners (for a sum: without the factor); either may
  * be NULL. Order of these sums: where an element has 32 partners or more, lane l of 32 takes the l-th, l +
  * 32-th, ..., the last index counting first, and a butterfly joins the lanes; else one after another. */
 struct mfl_cuda_join {
         int groups, batch, dim[3], dim2[3];
         enum mfl_cuda_type type;
-        bool multiply;
+        bool multiply, gate;
         struct mfl_cuda_side x, x2, y;
         const void *in, *in2;
         void *out;

@@ -324,13 +324,13 @@ static void joins_repeat_the_second(void **state)
         const float sum[] = {11, 12, 13, 24, 25, 26}, product[] = {10, 20, 30, 80, 100, 120};
         const float dx_product[] = {10, 10, 20, 0, 60, 20}, dx2_sum[] = {4, 4}, dx2_product[] = {9, 21};
         float y[6], dx[6], dx2[2];
-        mfl_ref_join_forward(&v, 1, false, x, x2, y);
+        mfl_ref_join_forward(&v, 1, MFL_OP_ADD, x, x2, y);
         CHECK(y, sum);
-        mfl_ref_join_forward(&v, 1, true, x, x2, y);
+        mfl_ref_join_forward(&v, 1, MFL_OP_MULTIPLY, x, x2, y);
         CHECK(y, product);
-        mfl_ref_join_backward(&v, 1, NULL, dy, false, dx);
+        mfl_ref_join_backward(&v, 1, MFL_OP_MULTIPLY, NULL, dy, false, dx);
         CHECK(dx, dy);
-        mfl_ref_join_backward(&v, 1, x2, dy, false, dx);
+        mfl_ref_join_backward(&v, 1, MFL_OP_MULTIPLY, x2, dy, false, dx);
         CHECK(dx, dx_product);
         mfl_ref_join_backward2(&v, 1, NULL, dy, false, dx2);
         CHECK(dx2, dx2_sum);
