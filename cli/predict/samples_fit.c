@@ -2,6 +2,13 @@
 /* Compares samples with a contract, and gives values, labels and tokens the model's numbers. */
 #include "cli/predict/samples.h"
 
+/* Arrays of (n, positions, features) are read as images of one channel: the numbers lie in the same order. */
+static bool is_series(const struct mfl_shape *image, const struct mfl_shape *series)
+{
+        return image->rank == 3 && image->dim[0] == 1 && series->rank == 2 &&
+               image->dim[1] == series->dim[0] && image->dim[2] == series->dim[1];
+}
+
 static int fit_shape(
         const char *path, const struct mfl_contract *c, struct mfl_dataset *d, struct mfl_error *err)
 {
@@ -9,7 +16,7 @@ static int fit_shape(
         bool same = mfl_shape_equal(&d->shape, &c->shape),
              flat = mfl_shape_count(&d->shape) == mfl_shape_count(&c->shape) &&
                     (d->shape.rank == 1 || c->shape.rank == 1);
-        if (!same && !flat)
+        if (!same && !flat && !is_series(&d->shape, &c->shape))
                 return mfl_fail(err, MFL_INVALID, "%.200s: its samples are %s, the model's are %s", path,
                         mfl_shape_text(&d->shape, have, sizeof have),
                         mfl_shape_text(&c->shape, want, sizeof want));

@@ -507,6 +507,16 @@ def test_whole_parts_of_other_quotients_are_refused(tmp_path, f):
     assert "the whole part of a quotient by computed values or by several numbers" in check(tmp_path, tmp_path / "m.onnx", 5).stderr
 
 
+def test_series_are_predicted(tmp_path):
+    """An array of (n, positions, features) fits a model of {positions, features}."""
+    torch.manual_seed(3)
+    model, x = nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Flatten(), nn.Linear(21, 4)).eval(), torch.randn(9, 7, 5)
+    export(model, x[:1], tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.TRAINING)
+    np.save(tmp_path / "x.npy", x.numpy())
+    h.mfl("predict", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "x.npy"), "--logits", "-o", str(tmp_path / "y.npy"))
+    assert np.abs(np.load(tmp_path / "y.npy") - model(x).detach().numpy()).max() < 1e-5
+
+
 # What is not chosen may be infinite or no number.
 CHOICES = {
     "log": lambda x: torch.where(x > 0, torch.log(x), torch.zeros_like(x)),
