@@ -20,8 +20,10 @@ static int check_edges(const char *what, size_t n, uint32_t bins, struct mfl_err
 static int check_inquiry(const void *message, struct mfl_error *err)
 {
         const Mfl__Inquiry *m = message;
-        bool model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS;
-        if (model != (m->n_params > 0) || model != (m->digest.len > 0) || model != (*m->text != '\0'))
+        bool job = m->kind == MFL__INQUIRY_KIND__INQUIRY_JOB,
+             model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS && !job;
+        if (model != (m->n_params > 0) || model != (m->digest.len > 0) ||
+                (model || job) != (*m->text != '\0'))
                 return INVALID("Inquiry.text: a model has its job file, params and digest, or is not there");
         if (m->n_frozen && m->n_frozen >= m->n_params)
                 return INVALID(
@@ -63,7 +65,12 @@ static int check_answer(const void *message, struct mfl_error *err)
 static int check_inquire(const void *message, struct mfl_error *err)
 {
         const Mfl__Inquire *m = message;
-        bool model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS;
+        bool job = m->kind == MFL__INQUIRY_KIND__INQUIRY_JOB,
+             model = m->kind != MFL__INQUIRY_KIND__INQUIRY_STATS;
+        if (job && (*m->job || *m->model || !*m->text || m->n_params || m->digest.len || m->n_edges))
+                return INVALID("Inquire.text: a question about a job has its job file, and nothing else");
+        if (job)
+                return 0;
         if (model != (*m->job || *m->model || *m->text))
                 return INVALID("Inquire.job: expected a job, a registered model or a job file, and none for "
                                "statistics");

@@ -136,6 +136,8 @@ static int take_welcome(struct mfl_client_link *link, const Mfl__Envelope *envel
                 link->refused = true;
                 return r;
         }
+        if (link->client)
+                link->client->protocol = envelope->welcome->protocol;
         link->heartbeat_ms = envelope->welcome->heartbeat_ms;
         link->dead_ms = envelope->welcome->dead_ms;
         link->stream.envelope_max = MFL_ENVELOPE_MAX;

@@ -22,6 +22,7 @@ struct mfl_client {
         struct mfl_cli *cli;
         struct mfl_client_link *link; /* NULL: closed */
         uint64_t request;
+        uint32_t protocol; /* with this server */
         /* Params of the current request. Allocated when PullBegin arrives, because the first frame may follow
          * at once. The client owns them until the next request or mfl_client_close. */
         float *params;

@@ -3,6 +3,7 @@
 #include "cli/base/json.h"
 #include "cli/commands/commands.h"
 #include "cli/job/submit.h"
+#include "cli/sites/sites.h"
 #include "cli/view/watch.h"
 
 static int check_token(const char *token, struct mfl_error *err)
@@ -12,11 +13,26 @@ static int check_token(const char *token, struct mfl_error *err)
         return 0;
 }
 
-static int print_submitted(
-        struct mfl_cli *cli, const char *job, const char *name, bool existed, struct mfl_error *err)
+/* Those of the report (NULL: none) that would refuse the job. */
+static json_t *refusing_json(const Mfl__InquiryReport *report)
+{
+        json_t *list = json_array();
+        for (size_t i = 0; report && i < report->n_sites; i++)
+                if (report->sites[i]->status == MFL__INQUIRY_STATUS__INQUIRY_REFUSED)
+                        json_array_append_new(list, json_pack("{ss ss}", "site", report->sites[i]->site,
+                                                            "reason", report->sites[i]->reason));
+        return list;
+}
+
+static int print_submitted(struct mfl_cli *cli, const char *job, const char *name, bool existed,
+        const Mfl__InquiryReport *report, struct mfl_error *err)
 {
         if (cli->json) {
                 json_t *object = json_pack("{ss sb}", "job", job, "existed", (int)existed);
+                json_t *refusing = refusing_json(report);
+                if (json_array_size(refusing))
+                        json_object_set(object, "refusing", refusing);
+                json_decref(refusing);
                 if (cli->options.watch)
                         json_object_set_new(object, "event", json_string("submitted"));
                 return mfl_json_print(stdout, object, err);
@@ -35,6 +51,7 @@ static int watch_or_end(struct mfl_cli *cli, const char *job)
 int mfl_cmd_submit(struct mfl_cli *cli)
 {
         MFL_CLEANUP_SUBMISSION struct mfl_submission s = {.path = NULL};
+        MFL_CLEANUP_ENVELOPE Mfl__Envelope *said = NULL;
         const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
         struct mfl_error err;
         char job[MFL_JOB_ID_BYTES];
@@ -47,10 +64,14 @@ int mfl_cmd_submit(struct mfl_cli *cli)
                 MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
                 if (!r)
+                        r = mfl_sites_ask_job(&client, s.text, &said, &err);
+                if (!r && said)
+                        mfl_sites_tell_job(cli, said->inquiry_report, s.job->data.name);
+                if (!r)
                         r = mfl_submission_send(&s, &client, cli->options.token, job, &existed, &err);
         }
         if (!r)
-                r = print_submitted(cli, job, s.job->name, existed, &err);
+                r = print_submitted(cli, job, s.job->name, existed, said ? said->inquiry_report : NULL, &err);
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 
@@ -93,7 +114,7 @@ int mfl_cmd_clone(struct mfl_cli *cli)
         if (!r)
                 r = send_clone(cli, CLONE_AS_IT_IS, source, job, &existed, &err);
         if (!r)
-                r = print_submitted(cli, job, cli->argument[0], existed, &err);
+                r = print_submitted(cli, job, cli->argument[0], existed, NULL, &err);
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 

@@ -2,6 +2,7 @@
 /* Asking sites, and who has not answered. */
 #include "cli/pull/pull.h"
 #include "cli/sites/sites.h"
+#include "proto/version.h"
 #include "proto/json/json_sites.h"
 
 #define DEADLINE_S 60u
@@ -29,6 +30,39 @@ int mfl_sites_answer(
                 return r;
         return mfl_fail(
                 err, MFL_CLI_LOST, "the server has sent another answer than the one that was asked for");
+}
+
+int mfl_sites_ask_job(
+        struct mfl_client *client, const char *text, Mfl__Envelope **ret_answer, struct mfl_error *err)
+{
+        Mfl__Inquire inquire = MFL__INQUIRE__INIT;
+        inquire.kind = MFL__INQUIRY_KIND__INQUIRY_JOB;
+        inquire.text = (char *)(uintptr_t)text;
+        inquire.deadline_s = 1;
+        *ret_answer = NULL;
+        if (client->protocol < MFL_PROTOCOL_INQUIRIES)
+                return 0;
+        int r = mfl_sites_ask(client, &inquire, ret_answer, err);
+        return r == MFL_CLI_LOST || r < 0 ? r : 0;
+}
+
+void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, const char *data)
+{
+        size_t refusing = 0;
+        for (size_t i = 0; i < report->n_sites; i++) {
+                const Mfl__InquirySite *site = report->sites[i];
+                bool refuses = site->status == MFL__INQUIRY_STATUS__INQUIRY_REFUSED;
+                refusing += refuses;
+                if (refuses)
+                        mfl_cli_note(cli, "%s would refuse this job: %s", site->site, site->reason);
+                else if (site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED && *site->reason)
+                        mfl_cli_note(cli, "%s %s", site->site, site->reason);
+                else if (site->status != MFL__INQUIRY_STATUS__INQUIRY_ANSWERED)
+                        mfl_cli_note(
+                                cli, "%s has not said within a second whether it takes this job", site->site);
+        }
+        if (refusing && refusing == report->n_sites)
+                mfl_cli_note(cli, "no connected site with %s would take this job", data);
 }
 
 int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round,

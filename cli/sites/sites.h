@@ -11,6 +11,13 @@ int mfl_cmd_validate(struct mfl_cli *cli); /* validate */
 int mfl_cmd_predict_at(struct mfl_cli *cli);
 int mfl_cmd_registry(struct mfl_cli *cli); /* model, but for show */
 
+/* Asks the sites whether they would work for a job, for a second at most. *ret_answer: the report; NULL, where the server can't ask now
+ * (no site has the data yet, or it is older). Codes of client.h. */
+int mfl_sites_ask_job(
+        struct mfl_client *client, const char *text, Mfl__Envelope **ret_answer, struct mfl_error *err);
+/* A line on standard error for each site that would refuse it, or asks its administrator first. */
+void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, const char *data);
+
 /* ---- between the files of this room ---- */
 
 /* Seconds that --deadline gives sites; otherwise 60. */

@@ -453,6 +453,25 @@ static bool allowed(struct mfl_link *link, const Mfl__Inquiry *m, struct link_in
         return ok;
 }
 
+/* Whether the site would work for a job: at once, whatever the daemon does. */
+static void answer_job(struct mfl_link *link, const Mfl__Inquiry *m)
+{
+        const struct link_inquiry none = {.kind = m->kind};
+        enum mfl_site_word word = MFL_SITE_TAKES;
+        char reason[MFL_REASON_BYTES] = "";
+        struct mfl_error err;
+        int r = link->options.gate
+                        ? mfl_gate_preview(link->options.gate, m->who, m->text, &word, reason, &err)
+                        : 0;
+        if (r)
+                mfl_link_fatal(link, &err);
+        else
+                send_answer(link, m->inquiry, &none,
+                        word == MFL_SITE_REFUSES ? MFL__INQUIRY_STATUS__INQUIRY_REFUSED
+                                                 : MFL__INQUIRY_STATUS__INQUIRY_ANSWERED,
+                        reason);
+}
+
 static void begin(struct mfl_link *link, const Mfl__Inquiry *m)
 {
         struct mfl_error err = {{0}};
@@ -492,6 +511,10 @@ static void take_inquiry(struct mfl_link *link, const Mfl__Inquiry *m)
 {
         struct link_inquiry *q = find(link, m->inquiry);
         uint32_t n = 0;
+        if (m->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) {
+                answer_job(link, m);
+                return;
+        }
         if (q && q->state == INQUIRY_DONE)
                 finish(q);
         if (q)

@@ -4,6 +4,7 @@
 #include "common/base/log.h"
 
 #define DENIED "this site's administrator has denied it"
+#define ASKS_EACH "asks this site's administrator about each job"
 #define ASKS "waits until this site's administrator says 'mfl-client approve %s' there"
 
 struct gate_job {
@@ -254,7 +255,9 @@ static int charge_promise(struct mfl_gate *gate, const struct mfl_gate_question 
         if (!r)
                 r = mfl_sha256_final(&sha, row->name, err);
         mfl_sha256_deinit(&sha);
-        return r ? r : mfl_ledger_charge(gate->ledger, row, err);
+        return r            ? r
+               : q->preview ? mfl_ledger_check(gate->ledger, row, err)
+                            : mfl_ledger_charge(gate->ledger, row, err);
 }
 
 /* The data set that this daemon would use. */
@@ -304,18 +307,41 @@ static enum mfl_site_word decide(struct mfl_gate *gate, const struct mfl_gate_qu
                 rule = mfl_policy_job(gate->policy, job->spec, data_for(gate, job->spec), q->owner, reason);
         else
                 mfl_strcpy(reason, MFL_REASON_BYTES, "this daemon can't read the job file");
-        if (!rule && q->trains)
+        if (!rule && q->trains && !q->preview)
                 rule = mfl_policy_round(gate->policy, job->spec, q->participants, reason);
         bool asks = !rule && gate->policy->ask && !answer,
              denied = gate->policy->ask && answer && !answer->approved;
-        if (!rule && !asks && !denied && q->trains)
+        if (!rule && (!asks || q->preview) && !denied && q->trains)
                 rule = check_budget(gate, q, job, reason);
+        asks = asks && !rule;
         *ret_rule = rule ? rule : gate->policy->ask ? "ask" : "";
-        if (asks)
+        if (asks && q->preview)
+                mfl_strcpy(reason, MFL_REASON_BYTES, ASKS_EACH);
+        else if (asks)
                 mfl_snprintf(reason, MFL_REASON_BYTES, ASKS, job->id);
         else if (!rule && denied)
                 mfl_strcpy(reason, MFL_REASON_BYTES, DENIED);
         return asks ? MFL_SITE_ASKS : rule || denied ? MFL_SITE_REFUSES : MFL_SITE_TAKES;
+}
+
+int mfl_gate_preview(struct mfl_gate *gate, const char *owner, const char *text, enum mfl_site_word *ret_word,
+        char ret_reason[MFL_REASON_BYTES], struct mfl_error *err)
+{
+        const struct mfl_gate_question q = {
+                .job = "", .owner = owner, .text = text, .trains = true, .preview = true};
+        struct gate_job job = {.rule = ""};
+        const char *rule;
+        int r = digest_of(gate, &q, job.digest, err);
+        if (!r)
+                r = mfl_job_parse(text, strlen(text), "the job", &job.spec, err);
+        if (r < 0)
+                return r;
+        if (r)
+                job.spec = NULL;
+        *ret_reason = '\0';
+        *ret_word = decide(gate, &q, &job, &rule, ret_reason);
+        mfl_job_free(job.spec);
+        return 0;
 }
 
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,

@@ -22,6 +22,7 @@ struct mfl_gate_question {
         uint32_t participants;          /* clients of the round; 0: not told */
         uint32_t round;
         uint8_t params_digest[MFL_DIGEST_BYTES], frozen_digest[MFL_DIGEST_BYTES];
+        bool preview; /* of a job that does not exist yet: the budget is looked at, and not charged */
 };
 
 /* policy outlives the gate. Errors: as mfl_policy_record_open. */
@@ -32,6 +33,11 @@ void mfl_gate_close(struct mfl_gate *gate); /* NULL is fine */
 /* What the site says of this task: never NOTHING. reason: for the job's submitter; "" for TAKES. -ENOMEM. */
 int mfl_gate_ask(struct mfl_gate *gate, const struct mfl_gate_question *question,
         enum mfl_site_word *ret_word, char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
+
+/* What it would say of a new job of this owner, by its file: nothing is charged, written down or remembered. reason: also for ASKS.
+ * -ENOMEM. */
+int mfl_gate_preview(struct mfl_gate *gate, const char *owner, const char *text, enum mfl_site_word *ret_word,
+        char ret_reason[MFL_REASON_BYTES], struct mfl_error *err);
 
 /* Why no site evaluates a model of such a job: the reason of a refusal, and of daemons without a policy. */
 #define MFL_GATE_WITHHELD                                                                                    \

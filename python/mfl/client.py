@@ -28,7 +28,7 @@ JobRef = Union[str, Job]
 _PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
 _DENY, _ALLOW = 1, 2
 _REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
-_EVALUATE, _PREDICT = 2, 3
+_EVALUATE, _PREDICT, _JOB = 2, 3, 4
 _T = TypeVar("_T")
 
 
@@ -354,6 +354,12 @@ class Client:
         part does."""
         return Validation._from(self._inquire(_EVALUATE, model, at, data, round, deadline))
 
+    def willing(self, job: JobLike, *, deadline: int = 1) -> List[SiteAnswer]:
+        """What each connected site with the job's data set says of a job before it is submitted, by the site's policy: `status` "refused",
+        or "answered" with a `reason` where an administrator is asked about each job. The site decides again when there is work."""
+        text, _ = read_job(job)
+        return [SiteAnswer._from(s) for s in self._report({"kind": _JOB, "text": text, "deadline_s": deadline}, deadline).sites]
+
     def predict_at(self, model: Union[JobRef, ModelVersion], at: str, data: str, *, round: Union[int, str] = "last",  # noqa: A002
                    deadline: int = 60) -> List[SiteAnswer]:
         """Runs a model at sites on the test samples of their data set. The answers stay there; only their number comes back."""
@@ -370,6 +376,9 @@ class Client:
             fields["model"] = model
         else:
             fields.update(job=self._id(model), round=_which(round))
+        return self._report(fields, deadline)
+
+    def _report(self, fields: Dict[str, Any], deadline: int) -> Any:
         with self._open() as connection:
             connection.ask("inquire", fields)
             frame = connection.next(time.monotonic() + deadline + self.patience)

@@ -105,6 +105,14 @@ static void run_inquire(struct mfl_work *work)
         struct mfl_job *spec;
         if (own->kind == MFL__INQUIRY_KIND__INQUIRY_STATS)
                 return;
+        if (own->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) {
+                op->status = mfl_job_parse(op->text, strlen(op->text), "the job", &spec, &op->err);
+                if (!op->status && !*own->data)
+                        mfl_strcpy(own->data, sizeof own->data, spec->data.name);
+                if (!op->status)
+                        mfl_job_free(spec);
+                return;
+        }
         load(op);
         if (!op->status)
                 op->status = name_data(op);
@@ -289,6 +297,16 @@ void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const M
         mfl_strcpy(own->data, sizeof own->data, inquire->data);
         mfl_strcpy(own->at, sizeof own->at, inquire->at);
         mfl_strcpy(own->model, sizeof own->model, inquire->model);
+        if (own->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) {
+                op->text = mfl_strdup(inquire->text);
+                if (op->text)
+                        mfl_request_start(op, session);
+                else {
+                        mfl_operator_no_memory(session, strlen(inquire->text), "an inquiry");
+                        mfl_request_free(op);
+                }
+                return;
+        }
         mfl_request_audit(op, "inquire",
                 *inquire->text    ? "a file's model"
                 : *inquire->job   ? inquire->job

@@ -18,10 +18,21 @@ static bool takes(const struct mfl_core_daemon_view *view, const struct mfl_sess
                strcmp(view->state, "draining") != 0 && strcmp(view->state, "drained") != 0;
 }
 
-/* The daemons with a data set of that name, on the heap; NULL: memory ran out. */
-static struct mfl_inquiry_daemon *list_daemons(
-        const struct mfl_inquiries *all, const char *data, const char *at, uint32_t *ret_n)
+/* Of a name (FNV-1a). */
+static uint64_t number_of(const char *name)
 {
+        uint64_t h = 0xcbf29ce484222325;
+        for (; *name; name++)
+                h = (h ^ (uint8_t)*name) * 0x100000001b3;
+        return h;
+}
+
+/* The daemons with a data set of that name, on the heap; NULL: memory ran out. */
+static struct mfl_inquiry_daemon *list_daemons(const struct mfl_inquiries *all, Mfl__InquiryKind kind,
+        const char *data, const char *at, uint32_t *ret_n)
+{
+        bool by_site = kind ==
+                       MFL__INQUIRY_KIND__INQUIRY_JOB; /* each site has a policy, whoever else has its data */
         uint32_t n = mfl_core_daemon_count(all->loop->core), n_found = 0;
         struct mfl_inquiry_daemon *list = mfl_calloc(n + 1, sizeof *list);
         if (!strncmp(data, MFL_FILTER_DATA, sizeof MFL_FILTER_DATA - 1))
@@ -39,7 +50,7 @@ static struct mfl_inquiry_daemon *list_daemons(
                         const struct mfl_data_info *info = &view.info->data_sets[k];
                         if (strcmp(info->name, data) != 0 || !mfl_inquiry_matches(at, d))
                                 continue;
-                        d->fingerprint = info->fingerprint;
+                        d->fingerprint = by_site ? number_of(d->site) : info->fingerprint;
                         d->train_samples = info->train_samples;
                         d->test_samples = info->test_samples;
                         n_found++;
@@ -50,7 +61,7 @@ static struct mfl_inquiry_daemon *list_daemons(
         return list;
 }
 
-static int by_site(const void *a, const void *b)
+static int order_by_site(const void *a, const void *b)
 {
         const struct mfl_inquiry_daemon *x = a, *y = b;
         return strcmp(x->site, y->site);
@@ -59,10 +70,11 @@ static int by_site(const void *a, const void *b)
 uint32_t mfl_inquiry_sites(const struct mfl_inquiries *inquiries, const char *data)
 {
         uint32_t n = 0, sites = 0;
-        struct mfl_inquiry_daemon *list = list_daemons(inquiries, data, "", &n);
+        struct mfl_inquiry_daemon *list =
+                list_daemons(inquiries, MFL__INQUIRY_KIND__INQUIRY_STATS, data, "", &n);
         if (!list)
                 return 0;
-        qsort(list, n, sizeof *list, by_site);
+        qsort(list, n, sizeof *list, order_by_site);
         for (uint32_t i = 0; i < n; i++)
                 sites += !i || strcmp(list[i].site, list[i - 1].site) != 0;
         free(list);
@@ -81,8 +93,9 @@ static void send_question(
         body.data = (char *)(uintptr_t)q->data;
         body.fingerprint = part->fingerprint;
         body.who = (char *)(uintptr_t)q->who;
-        if (q->params) {
+        if (q->text)
                 body.text = q->text;
+        if (q->params) {
                 body.digest = (ProtobufCBinaryData){MFL_DIGEST_BYTES, (uint8_t *)(uintptr_t)q->digest};
                 body.n_params = q->params->n;
                 body.n_frozen = q->n_frozen;
@@ -99,7 +112,7 @@ static void send_question(
 static void ask(struct mfl_inquiry *q)
 {
         uint32_t n;
-        struct mfl_inquiry_daemon *list = list_daemons(q->all, q->data, q->at, &n);
+        struct mfl_inquiry_daemon *list = list_daemons(q->all, q->kind, q->data, q->at, &n);
         if (!list)
                 return; /* the next beat tries again */
         for (uint32_t i = 0; i < q->plan.n; i++) {
@@ -168,6 +181,11 @@ static void end(struct mfl_inquiry *q)
         }
         mfl_params_unref(q->params);
         q->params = NULL;
+        if (q->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) { /* nothing of it stays */
+                q->done(q->user, q->report, &q->stats);
+                free_inquiry(q);
+                return;
+        }
         q->work.run = run_store;
         q->work.done = on_stored;
         if (!mfl_worker_submit(&all->loop->disk, &q->work))
@@ -309,7 +327,7 @@ int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *sessio
 static int fill(struct mfl_inquiry *q, const struct mfl_inquiry_question *question, struct mfl_error *err)
 {
         uint32_t n;
-        struct mfl_inquiry_daemon *list = list_daemons(q->all, question->data, question->at, &n);
+        struct mfl_inquiry_daemon *list = list_daemons(q->all, q->kind, question->data, question->at, &n);
         if (!list)
                 return mfl_fail_memory(err, sizeof *list, "an inquiry");
         int r = n ? mfl_inquiry_plan_init(&q->plan, list, n, mfl_loop_now(q->all->loop) + question->within_ms)

@@ -39,7 +39,7 @@ struct mfl_inquiry_question {
         const char *job;                     /* whose round it is, or that needs the answer; "" */
         uint32_t round;
         uint64_t within_ms;
-        /* EVALUATE, PREDICT. params: a reference of the inquiry's own from here on. */
+        /* EVALUATE, PREDICT; JOB: text alone. params: a reference of the inquiry's own from here on. */
         const char *text;
         struct mfl_params *params;
         uint64_t n_frozen;
@@ -51,7 +51,7 @@ struct mfl_inquiry_question {
         uint32_t bins, n_edges;
         const double *edges;
 };
-/* Called once, when its report is stored, unless the server ends before. report: valid during the call. stats: of STATS. */
+/* Called once, when its report is stored (of JOB: made), unless the server ends before. report: valid during the call. stats: of STATS. */
 typedef void mfl_inquiry_done(void *user, const Mfl__InquiryReport *report, const struct mfl_stats *stats);
 
 /* MFL_NOT_FOUND: no daemon that matches has the data set; MFL_BUSY: too many inquiries; -ENOMEM. done is called only after success. */

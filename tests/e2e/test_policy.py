@@ -3,6 +3,7 @@
 sides; every decision is in the audit log."""
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -94,6 +95,47 @@ def test_each_rule_refuses(cluster, rule, policy, job, words):
     assert words in line['reason'] and line['daemon'] == 'site' and line['owner'] == 'local' and len(line['job_file_sha256']) == 64
     assert os.path.getsize(os.path.join(site.dir, 'site.audit.jsonl')) and \
         stat.S_IMODE(os.stat(os.path.join(site.dir, 'site.audit.jsonl')).st_mode) == 0o600
+
+
+# What follows from the job file alone.
+TOLD = [r for r in REFUSALS if 'of its 1 clients' not in r[3]]
+
+
+@pytest.mark.parametrize('rule,policy,job,words', TOLD, ids=['%s-%d' % (r[0], i) for i, r in enumerate(TOLD)])
+def test_submit_says_which_sites_refuse(cluster, rule, policy, job, words):
+    """Before the job exists; the site writes nothing down for it, and decides again when there is work."""
+    site = Site(cluster, **policy).start()
+    cluster.start_daemon('free')
+    cluster.wait_daemons(2)
+    path = cluster.write('job.yaml', h.job_text(**job))
+    done = cluster.mfl('submit', path, '--json')
+    answer = json.loads(done.stdout)
+    assert [r['site'] for r in answer['refusing']] == ['site'] and words in answer['refusing'][0]['reason']
+    assert 'mfl: site would refuse this job: ' in done.stderr and words in done.stderr
+    cluster.mfl('stop', answer['job'], status=None)
+    assert not [line for line in site.audit() if not line['job']]
+
+
+def test_submit_says_who_asks_and_who_is_silent(cluster):
+    Site(cluster, ask=True).start()
+    silent = cluster.start_daemon('silent')
+    cluster.wait_daemons(2)
+    path = cluster.write('job.yaml', h.job_text())
+    os.kill(silent.pid, signal.SIGSTOP)
+    try:
+        err = cluster.mfl('submit', path).stderr
+    finally:
+        os.kill(silent.pid, signal.SIGCONT)
+    assert "site asks this site's administrator about each job" in err
+    assert 'silent has not said within a second' in err
+
+
+def test_submit_says_that_nobody_takes_it(cluster):
+    site = Site(cluster, rounds_max=2, epsilon_max=0.1, clip=1, noise=9).start()
+    cluster.wait_daemons(1)
+    err = cluster.mfl('submit', cluster.write('job.yaml', h.job_text(data=LOCAL))).stderr
+    assert 'no connected site with tiny would take this job' in err
+    assert not os.path.exists(os.path.join(site.dir, 'ledger')) or not os.path.getsize(os.path.join(site.dir, 'ledger'))
 
 
 def test_what_the_policy_allows_is_trained(cluster):

@@ -459,10 +459,28 @@ def test_a_viewer_looks_and_changes_nothing(tls, ca):
     for call in (lambda: vic.submit(h.job_doc()), lambda: vic.stop(job), lambda: vic.delete(job), lambda: vic.clone(job),
                  lambda: vic.archive(job), lambda: vic.forget(job, 1), lambda: vic.replay(job), lambda: vic.register(job, 'm'),
                  lambda: vic.alias('m@a'), lambda: vic.promote('m@a'), lambda: vic.rollback('m@a'), lambda: vic.unregister('m@1'),
-                 lambda: vic.validate(job), lambda: vic.predict_at(job, 'd1', 'tiny'), vic.validations,
+                 lambda: vic.willing(h.job_doc()), lambda: vic.validate(job), lambda: vic.predict_at(job, 'd1', 'tiny'), vic.validations,
                  lambda: vic.drain('d1'), vic.audit, lambda: vic.disable('d1')):
         with pytest.raises(mfl.Denied, match="'vic' may only look.*OU="):
             call()
+
+
+def test_sites_say_whether_they_take_a_job(tmp_path):
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        policy = c.write('site.yaml', h.yaml_of({'policy': {'strategies_refused': ['median'], 'dir': str(tmp_path / 'site.d')}}))
+        c.start_daemon('site', more=['--config', policy])
+        c.start_daemon('free')
+        c.wait_daemons(2)
+        client = mfl.connect(c.address)
+        said = {s.site: s for s in client.willing(h.job_doc(aggregation={'strategy': 'median'}))}
+        assert said['site'].status == 'refused' and 'refuses the strategy median' in said['site'].reason
+        assert said['free'].status == 'answered' and not said['free'].reason
+        assert {s.status for s in client.willing(h.job_doc())} == {'answered'}
+        with pytest.raises(mfl.InvalidRequest, match='rounds'):
+            client.willing('rounds: many\n')
+        with pytest.raises(mfl.NotFound):
+            client.willing(h.job_doc(data={'name': 'nowhere'}))
 
 
 # ---- servers that lie ----

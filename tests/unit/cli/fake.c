@@ -61,6 +61,10 @@ static int on_frame(
         if (e->body_case == MFL__ENVELOPE__BODY_BYE || e->body_case == MFL__ENVELOPE__BODY_PING ||
                 e->body_case == MFL__ENVELOPE__BODY_PONG)
                 return 0;
+        if (e->body_case == MFL__ENVELOPE__BODY_INQUIRE) { /* what `submit` asks first */
+                fake_fail(c, e, MFL__FAILURE_CODE__FAILURE_NOT_FOUND, "no daemon has this data set");
+                return 0;
+        }
         c->fake->requests++;
         c->fake->on_request(c->fake, c, e);
         return 0;
