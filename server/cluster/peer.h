@@ -23,10 +23,10 @@ struct mfl_peer_options {
 int mfl_peer_new(const struct mfl_peer_options *options, struct mfl_peer **ret_peer, struct mfl_error *err);
 void mfl_peer_free(struct mfl_peer *peer); /* NULL is fine */
 
-/* Sends what the other server lacks of the file at path; 0: it has all of it on its disk. */
+/* Sends what the other server lacks of the file at path; 0: it has all of it on its disk. on_piece: the other server has taken one. */
 int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[32], uint64_t bytes,
-        struct mfl_error *err);
-/* Writes the file to path, durably, checked. beat: as mfl_blobs. */
+        void (*on_piece)(void *user), void *user, struct mfl_error *err);
+/* Writes the file to path, bytes of it (0: the row does not say how many) and no more, durably, checked: nothing is left of one that is wrong. beat: as mfl_blobs. */
 int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], uint64_t bytes, const char *path,
         bool (*beat)(void *user), void *user, struct mfl_error *err);
 

@@ -33,8 +33,8 @@ struct log {
         struct mfl_store_cluster ops;
 };
 
-static int on_blob(
-        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int on_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, bool waits,
+        struct mfl_error *err)
 {
         struct log *log = user;
         struct stat st;
