@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection to another server of the cluster. See peer.h.
  *   - the loop runs only while a call waits: for the connection, the greeting, an answer;
- *   - put: ask how much is there, then piece by piece, until the answer says that all is durable;
+ *   - put: ask how much is there (with a small file, send it), then piece by piece, until the answer says that all is durable;
  *   - get: piece by piece into a temporary file, hashed on the way.
  * Fails when the other server is away, slow, of another release, or has another certificate; the connection is closed then. */
 #include "server/cluster/peer.h"
@@ -226,8 +226,8 @@ static int ask(struct mfl_peer *peer, Mfl__Envelope *envelope, struct mfl_error 
                 r = wait_for(peer, &peer->answered, MFL_PEER_ANSWER_MS, err);
         if (r || !peer->failed)
                 return r;
-        r = mfl_fail(err, peer->not_found ? MFL_NOT_FOUND : MFL_INVALID, "%s: %s", peer->options.name,
-                peer->reason);
+        r = mfl_fail(
+                err, peer->not_found ? MFL_NOT_FOUND : MFL_BUSY, "%s: %s", peer->options.name, peer->reason);
         peer->reason[0] = 0;
         return r;
 }
@@ -248,6 +248,10 @@ static int send_pieces(struct mfl_peer *peer, int fd, const char *path, Mfl__Put
         MFL_CLEANUP_FREE uint8_t *piece = mfl_malloc(MFL_MOVE_DATA_MAX);
         if (!piece)
                 return mfl_fail_memory(err, MFL_MOVE_DATA_MAX, "a piece of a file");
+        if (put->bytes <= MFL_MOVE_DATA_MAX) { /* in one question, even if all of it is there */
+                ssize_t n = pread(fd, piece, MFL_MOVE_DATA_MAX, 0);
+                put->data = (ProtobufCBinaryData){.len = n > 0 ? (size_t)n : 0, .data = piece};
+        }
         int r = put_piece(peer, put, err);
         for (bool again = false; !r && !peer->durable;) {
                 const uint64_t before = put->offset + put->data.len;

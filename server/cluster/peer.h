@@ -2,8 +2,8 @@
 /* A connection to another server of the cluster, for files by their SHA-256 (mfl.proto, PutFile and GetFile). One thread; every call
  * blocks, within the time limits below. A connection is made when it is needed, and again after any failure.
  *
- * Errors, positive, with a text: MFL_BUSY: the other server can't be reached, or has not answered in time; MFL_NOT_FOUND: it has no
- * such file; MFL_INVALID: what it says. */
+ * Errors, positive, with a text: MFL_BUSY: the other server can't be reached, has not answered in time, or refuses; MFL_NOT_FOUND: it has
+ * no such file; MFL_INVALID: what it has sent is not what was asked for. */
 #ifndef MFL_SERVER_CLUSTER_PEER_H
 #define MFL_SERVER_CLUSTER_PEER_H
 

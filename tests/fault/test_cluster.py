@@ -21,6 +21,7 @@ from mfl_servers import Servers, free_port
 pytestmark = pytest.mark.skipif(not shutil.which('etcd'), reason='etcd is not installed (Debian: etcd-server)')
 JOB = {'model': 'logistic', 'aggregation': {'strategy': 'fedadam'}, 'checkpoints': {'keep': 1},
        'data': {'partition': 'dirichlet', 'clients': 4, 'alpha': 1.0}, 'training': {'lr': 0.05, 'momentum': 0.9}, 'rounds': 12}
+AWAY_S = 60
 # common/base/fs.h, server/store/store.h, server/cluster/cluster_commit.c: what a commit of the leader passes.
 POINTS = [when + '-' + step for step in ('fsync', 'cluster-blob', 'cluster-txn', 'db-commit', 'unlink') for when in ('before', 'after')]
 
@@ -77,6 +78,10 @@ def test_etcd_is_away_for_a_while(tmp_path, reference):
         s.wait_round(job, 2)
         s.etcd.kill()
         h.wait_until(lambda: 'leads no longer' in s.log('s0'), 20, 'that the lease is over')
+        end = time.monotonic() + AWAY_S
+        while time.monotonic() < end:  # thirty leases
+            assert s.find_leader() == 0
+            time.sleep(1)
         s.etcd.start()
         assert s.digests(job) == reference
 

@@ -3,7 +3,7 @@
 a lost disk, one server more and one less, etcd away, a new release, etcd lost, and back to one server. No committed round is lost, and the digests are
 those of one server.
 
-A block that is marked with `cluster` is run line by line. `# on s1 and s2` says where; a host is a folder here, whose /etc/mfl and /var/lib/mfl-server
+A block that is marked with `hosts` is run line by line. `# on s1 and s2` says where; a host is a folder here, whose /etc/mfl and /var/lib/mfl-server
 the commands get, and whose systemctl and apt-get are below: they start, stop and replace real programs."""
 import os
 import re
@@ -69,7 +69,7 @@ if verb in ('start', 'restart', 'enable'):
 
 def blocks(page):
     with open(os.path.join(ROOT, 'docs', page), encoding='utf-8') as f:
-        return re.findall(r'^```(sh|yaml) cluster (\w+)\n(.*?)^```', f.read(), re.M | re.S)
+        return re.findall(r'^```(sh|yaml) hosts (\w+)\n(.*?)^```', f.read(), re.M | re.S)
 
 
 class Site:
@@ -88,7 +88,7 @@ class Site:
         self.servers = ','.join('127.0.0.1:%d' % self.ports[host] for host in HOSTS[:3])
         self.env = {
             'PATH': bin_dir + ':' + os.environ['PATH'], 'HOME': self.dir, 'LC_ALL': 'C.UTF-8', 'XDG_CONFIG_HOME': '/nonexistent', 'TEST_ROOT': self.dir,
-            'MFL_SERVER': self.servers, 'ETCDCTL_API': '3',
+            'MFL_SERVER': self.servers,
             'TEST_CLIENT': '\n'.join([h.program('mfl-client'), '--server', self.servers, '--name', 'd1', '--workers', '1', '--backend', 'reference',
                                       '--data', h.TINY]),
             'TEST_ETCD': '\n'.join(['etcd', '--data-dir', os.path.join(self.dir, 'etcd', 'data', 'default'), '--listen-client-urls', self.etcd.client,
@@ -129,7 +129,7 @@ class Site:
         for there, where in (('/etc/mfl', folder + '/etc'), ('/var/lib/mfl-server', folder + '/state'), ('/var/backups/mfl', folder + '/backups'),
                              ('/var/lib/etcd', self.dir + '/etcd/data')):
             text = text.replace(there, where)
-        return re.sub(r' --(cacert|cert|key)[= ]\S+', '', text)
+        return re.sub(r' ETCDCTL_(CACERT|CERT|KEY)=[^ ;]+', '', text)
 
     def run(self, line, host):
         env = dict(self.env, TEST_HOST=host, PATH=os.path.join(self.dir, host, 'bin') + ':' + self.env['PATH'])
