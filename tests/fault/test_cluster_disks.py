@@ -18,10 +18,6 @@ from test_cluster import JOB, reference  # noqa: F401, pylint: disable=unused-im
 pytestmark = pytest.mark.skipif(not shutil.which('etcd'), reason='etcd is not installed (Debian: etcd-server)')
 
 
-def same_files(s, job, a, b):
-    return lambda: s.models(a, job) == s.models(b, job) != set()
-
-
 def test_most_servers_are_stopped(tmp_path, reference):  # noqa: F811
     """Nothing is committed without them, the job says so, and everything else goes on: other jobs, lists, logs, the dashboard's health."""
     with Servers(tmp_path, 3, shared=False) as s:
@@ -77,7 +73,7 @@ def test_a_disk_that_is_really_full(tmp_path, reference):  # noqa: F811
             s.wait_round(job, min(40, at + 2))
             os.unlink(filler)
             assert len(s.digests(job)) == 40 and s.digests(job)[:len(reference)] == reference
-            h.wait_until(same_files(s, job, 0, 1), 60, 's1 to catch up')
+            h.wait_until(s.same_files(job, 0, 1), 60, 's1 to catch up')
             assert s.servers[1].alive()
     finally:
         subprocess.run(['umount', '-l', place], check=False)
@@ -88,8 +84,8 @@ def test_a_slow_disk(tmp_path, reference):  # noqa: F811
     with Servers(tmp_path, 3, shared=False, env={1: {'MFL_FAULT': 'before-peer-write:1:slow'}}) as s:
         job = s.submit(**JOB)
         assert s.digests(job) == reference
-        h.wait_until(same_files(s, job, 0, 2), 30, 's2 to have all')
-        h.wait_until(same_files(s, job, 0, 1), 60, 's1 to have all')
+        h.wait_until(s.same_files(job, 0, 2), 30, 's2 to have all')
+        h.wait_until(s.same_files(job, 0, 1), 60, 's1 to have all')
         assert s.leader() == 0
 
 
@@ -109,7 +105,7 @@ def test_flipped_bytes_while_it_runs(tmp_path, reference):  # noqa: F811
         s.start(2)
         s.servers[0].kill()
         assert s.digests(job) == reference
-        h.wait_until(same_files(s, job, 1, 2), 30, 'that both have the same files')
+        h.wait_until(s.same_files(job, 1, 2), 30, 'that both have the same files')
         assert all(open(os.path.join(s.state_dir(1), 'jobs', job, name), 'rb').read() == open(os.path.join(s.state_dir(2), 'jobs', job, name), 'rb').read()
                    for name in s.models(1, job))
 

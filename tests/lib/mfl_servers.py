@@ -60,8 +60,9 @@ class Etcd:
 class Servers:
     """Servers s0, s1, ... of one installation, and a daemon that knows all of them."""
 
-    def __init__(self, directory, n=2, daemon=True, shared=True, env=None, first=()):
-        """first: servers of the list that are not of this program."""
+    def __init__(self, directory, n=2, daemon=True, shared=True, env=None, first=(), ca=None):
+        """first: servers of the list that are not of this program. ca: a mfl_certs.Ca with pairs for s0, s1, ..., d1 and ann."""
+        self.ca = ca
         self.first = list(first)
         self.dir, self.etcd = str(directory), Etcd(directory)
         self.blobs, self.shared = os.path.join(self.dir, 'blobs'), shared
@@ -94,6 +95,8 @@ class Servers:
         files = 'blobs: ' + self.blobs if self.shared else 'servers: [%s]' % ', '.join(
             self.first + ['s%d=%s' % server for server in enumerate(self.addresses)])
         with open(path, 'w', encoding='utf-8') as f:
+            if self.ca:
+                f.write('tls_ca: %s\ntls_cert: %s\ntls_key: %s\n' % (self.ca.ca, *self.ca.pairs['s%d' % i]))
             f.write('listen: %s\nstate_dir: %s\nheartbeat: 500ms\ndead_after: 5s\nreconnect_grace: 2s\nmemory_max: 512MiB\n'
                     'cluster: {etcd: [%s], name: s%d, %s, lease: 2s}\n'
                     % (self.addresses[i], self.state_dir(i), self.etcd.client, i, files))
@@ -105,7 +108,8 @@ class Servers:
 
     def start_daemon(self, more=()):
         self.daemon = h.Process([h.program('mfl-client'), '--server', ','.join(self.addresses), '--name', 'd1', '--workers', '1', '--backend',
-                                 'reference', '--data', h.TINY, '--exit-with-stdin', *more], os.path.join(self.dir, 'd1.log'))
+                                 'reference', '--data', h.TINY, '--exit-with-stdin', *more], os.path.join(self.dir, 'd1.log'),
+                                self.ca and {'MFL_TLS_CA': self.ca.ca, 'MFL_TLS_CERT': self.ca.pairs['d1'][0], 'MFL_TLS_KEY': self.ca.pairs['d1'][1]})
 
     def models(self, i, job):
         """The files of a job's checkpoints that a server has."""
@@ -114,6 +118,10 @@ class Servers:
         except FileNotFoundError:
             return set()
 
+    def same_files(self, job, a, b):
+        """A condition: two servers have the same checkpoints of it."""
+        return lambda: self.models(a, job) == self.models(b, job) != set()
+
     def log(self, name):
         with open(os.path.join(self.dir, name + '.log'), encoding='utf-8') as f:
             return f.read()
@@ -121,7 +129,7 @@ class Servers:
     def find_leader(self):
         for i, address in enumerate(self.addresses):
             try:
-                with mfl_wire.Operator(address, 5):
+                with self.connect(address, 5):
                     return i + 1
             except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
                 continue
@@ -131,7 +139,10 @@ class Servers:
         return h.wait_until(self.find_leader, 20, 'a leader') - 1
 
     def operator(self):
-        return mfl_wire.Operator(self.addresses[self.leader()], 10)
+        return self.connect(self.addresses[self.leader()], 10)
+
+    def connect(self, address, timeout):
+        return mfl_wire.Operator(address, timeout, self.ca and self.ca.python(self.ca.pairs['ann']))
 
     def info(self, job):
         try:
