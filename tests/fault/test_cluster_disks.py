@@ -110,6 +110,39 @@ def test_flipped_bytes_while_it_runs(tmp_path, reference):  # noqa: F811
                    for name in s.models(1, job))
 
 
+def test_initial_params(tmp_path):
+    """They are on most disks before their job exists, and followers bring them though nobody has prepared it. While most servers stand still such a job
+    is refused with the reason, and submitted again it is taken once they are back."""
+    with Servers(tmp_path, 3, shared=False) as s:
+        trained = [s.submit(**dict(JOB, seed=seed)) for seed in (1, 2)]
+        for job in trained:
+            s.digests(job)
+
+        def mfl(*argv, status=0):
+            done = subprocess.run([h.program('mfl'), *argv, '--server', s.addresses[0]], capture_output=True, text=True, timeout=100, check=False)
+            assert done.returncode == status, done
+            return done.stdout + done.stderr
+        model, job = str(tmp_path / 'model.safetensors'), tmp_path / 'job.yaml'
+        mfl('pull', trained[0], '--output', model)
+        job.write_text(h.job_text(name='on', data={'name': 'elsewhere'}, model={'preset': 'logistic', 'initial': model, 'input': [1, 8, 8], 'classes': 4}))
+        mfl('submit', str(job))
+        with s.operator() as o:
+            second = next(j['job'] for j in o.jobs() if j['job'] not in trained)
+        for i in (1, 2):
+            h.wait_until(lambda k=i: os.path.exists(os.path.join(s.state_dir(k), 'jobs', second, 'initial.f32')), 30, 'the params at s%d' % i)
+        assert 'its file' not in s.log('s1') + s.log('s2') and 'is not asked for files' not in s.log('s1') + s.log('s2')
+        mfl('pull', trained[1], '--output', model)  # other params, which nobody has yet as a file of a job
+        for i in (1, 2):
+            os.kill(s.servers[i].pid, signal.SIGSTOP)
+        assert 'of 3 servers have the file, and 2 are needed' in mfl('submit', str(job), status=6)
+        for i in (1, 2):
+            os.kill(s.servers[i].pid, signal.SIGCONT)
+        h.wait_until(lambda: not subprocess.run([h.program('mfl'), 'submit', str(job), '--server', s.addresses[0]], capture_output=True, check=False).returncode,
+                     30, 'the job to be taken')
+        with s.operator() as o:
+            assert len(o.jobs()) == 4
+
+
 # ---- a server that lies ----
 
 class Sender(mfl_wire.Connection):

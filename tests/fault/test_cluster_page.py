@@ -183,20 +183,38 @@ class Site:
         return None
 
     def rounds(self, job):
+        """Digests by number, of the newest 1,000 at most."""
         o = self.operator()
         if not o:
-            return []
+            return {}
         try:
             with o:
-                return [r['digest'].hex() for r in o.rounds(job)]
+                found = {r['round']: r['digest'].hex() for r in o.rounds(job)}
         except (OSError, mfl_wire.Closed, TimeoutError):
-            return []
+            return {}
+        assert not found or sorted(found) == list(range(max(found) - len(found) + 1, max(found) + 1)), 'a round is missing'
+        return found
 
     def goes_on(self, job, before):
         """What was committed is there, and more comes."""
-        after = h.wait_until(lambda: (lambda r: len(r) > len(before) and r)(self.rounds(job)), 60, 'the next round')
-        assert after[:len(before)] == before
+        last = max(before, default=0)
+        after = h.wait_until(lambda: (lambda r: max(r, default=0) > last and r)(self.rounds(job)), 60, 'the next round')
+        assert all(after[n] == before[n] for n in after if n in before)
         return after
+
+    def ends(self, job, directory):
+        """Stops it; its digests are those of a server that nothing happens to."""
+        with self.operator() as o:
+            o.request('stop_job', {'job': job})
+            h.wait_until(lambda: h.STATES[o.info(job)['state']] == 'stopped', 20, 'the job to stop')
+        seen = self.rounds(job)
+        with h.Cluster(directory) as c:
+            c.start_server()
+            c.start_daemon()
+            again = c.submit(**dict(JOB, rounds=max(seen)))
+            c.wait_job(again, 300)
+            with c.operator() as o:
+                assert {r['round']: r['digest'].hex() for r in o.rounds(again)} == seen
 
     def software(self):
         o = self.operator()
@@ -213,7 +231,7 @@ def test_commands_of_the_pages(tmp_path):
         s.run('systemctl start mfl-client.target', 'client')
         with s.operator() as o:
             job = o.submit(h.job_text(**dict(JOB, rounds=100000)), '')
-        seen = s.goes_on(job, [])
+        seen = s.goes_on(job, {})
         s.write('s1/etc/server.yaml', s.config('s1'))
         s.block('admin.md', 'join')
         seen = s.goes_on(job, seen)
@@ -233,16 +251,7 @@ def test_commands_of_the_pages(tmp_path):
         for name in ('lost', 'leave'):
             s.block('admin.md', name)
             seen = s.goes_on(job, seen)
-        with s.operator() as o:
-            o.request('stop_job', {'job': job})
-        h.wait_until(lambda: h.STATES[next(iter(jobs_of(s)))['state']] == 'stopped', 20, 'the job to stop')
-        seen = s.rounds(job)
-    with h.Cluster(tmp_path / 'alone') as c:
-        c.start_server()
-        c.start_daemon()
-        again = c.submit(**dict(JOB, rounds=len(seen)))
-        c.wait_job(again, 300)
-        assert c.digests(again) == seen
+        s.ends(job, tmp_path / 'alone')
 
 
 def test_commands_for_one_server(tmp_path):
@@ -253,7 +262,7 @@ def test_commands_for_one_server(tmp_path):
         s.run('systemctl start mfl-client.target', 'client')
         with s.operator() as o:
             job = o.submit(h.job_text(**dict(JOB, rounds=100000)), '')
-        seen = s.goes_on(job, [])
+        seen = s.goes_on(job, {})
         s.run('mfl-server --state-dir /var/lib/mfl-server --backup /var/backups/mfl/saved', 's1')
         # What came after the back-up is trained again, to the same digests.
         seen = s.goes_on(job, seen)
@@ -278,21 +287,7 @@ def test_commands_for_one_server(tmp_path):
         s.block('admin.md', 'move')
         s.run('systemctl stop mfl-server', 's2')
         seen = s.goes_on(job, seen)
-        with s.operator() as o:
-            o.request('stop_job', {'job': job})
-        h.wait_until(lambda: h.STATES[next(iter(jobs_of(s)))['state']] == 'stopped', 20, 'the job to stop')
-        seen = s.rounds(job)
-    with h.Cluster(tmp_path / 'alone') as c:
-        c.start_server()
-        c.start_daemon()
-        again = c.submit(**dict(JOB, rounds=len(seen)))
-        c.wait_job(again, 300)
-        assert c.digests(again) == seen
-
-
-def jobs_of(site):
-    with site.operator() as o:
-        return o.jobs()
+        s.ends(job, tmp_path / 'alone')
 
 
 def test_every_block_is_run():
