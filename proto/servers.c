@@ -41,6 +41,14 @@ bool mfl_servers_next(struct mfl_servers *servers, const char *leader)
         return false;
 }
 
+bool mfl_servers_has(const struct mfl_servers *servers, const char *server)
+{
+        for (uint32_t i = 0; i < servers->n; i++)
+                if (!strcmp(servers->at[i], server))
+                        return true;
+        return false;
+}
+
 void mfl_servers_reached(struct mfl_servers *servers)
 {
         servers->failed = 0;

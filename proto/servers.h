@@ -26,6 +26,7 @@ const char *mfl_servers_current(const struct mfl_servers *servers);
  * asked. True: not all were asked in a row, so this one may be
  * asked at once; after a false the count begins again. */
 bool mfl_servers_next(struct mfl_servers *servers, const char *leader);
+bool mfl_servers_has(const struct mfl_servers *servers, const char *server);
 void mfl_servers_reached(struct mfl_servers *servers);
 /* A message has that term; 0: the sender has none. MFL_INVALID: a leader with a higher term was heard before. */
 int mfl_servers_hear(struct mfl_servers *servers, uint64_t term, struct mfl_error *err);

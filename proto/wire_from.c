@@ -45,6 +45,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.tags, h->tags);
         COPY(m->hello.relay, h->relay);
         m->hello.alone = h->alone;
+        m->hello.stays = h->stays;
         COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;

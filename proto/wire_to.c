@@ -68,6 +68,7 @@ static int pack_hello(
         hello.tags = TEXT(h->tags);
         hello.relay = TEXT(h->relay);
         hello.alone = h->alone;
+        hello.stays = h->stays;
         hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;

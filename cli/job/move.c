@@ -168,6 +168,8 @@ static int move_job(struct carrying *c, struct mfl_error *err)
         if (r)
                 return r;
         offer.token = held->moved->token;
+        offer.n_files = held->moved->n_files;
+        offer.files = held->moved->files;
         r = ask(&c->to, &offer, &known, err);
         if (!r && *known->moved->job)
                 mfl_strcpy(c->there, sizeof c->there, known->moved->job);

@@ -77,9 +77,9 @@ static bool take_inside(struct mfl_link *link, const struct mfl_msg *get)
         return dst != NULL;
 }
 
-static void send_msg(struct mfl_link *link, const struct mfl_agent_action *action)
+static void send_msg(struct mfl_link *link, struct mfl_agent_action *action)
 {
-        const struct mfl_msg *msg = &action->msg;
+        const struct mfl_msg *msg = mfl_link_mark_hello(link, &action->msg);
         struct mfl_wire_extra extra = {.job_text = NULL};
         if (!link->stream_state || (msg->kind == MFL_MSG_PARAMS_GET && take_inside(link, msg)))
                 return;
@@ -464,7 +464,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         if (r)
                 return r;
         if (envelope->body_case == MFL__ENVELOPE__BODY_BYE)
-                mfl_strcpy(link->leader, sizeof(link->leader), envelope->bye->leader);
+                mfl_link_note_leader(link, envelope->bye->leader);
         if (envelope->body_case == MFL__ENVELOPE__BODY_PARAMS) {
                 if (!envelope->params->of_client)
                         return mfl_link_params_frame(link, payload_bytes, err);

@@ -75,6 +75,19 @@ void mfl_link_telemetry(struct mfl_link *link, const struct mfl_telemetry *telem
                 mfl_link_fatal(link, &err);
 }
 
+void mfl_link_note_leader(struct mfl_link *link, const char *leader)
+{
+        mfl_strcpy(link->leader, sizeof(link->leader), leader);
+        link->stays = *leader && !mfl_servers_has(&link->servers, leader);
+}
+
+struct mfl_msg *mfl_link_mark_hello(const struct mfl_link *link, struct mfl_msg *msg)
+{
+        if (msg->kind == MFL_MSG_HELLO)
+                msg->hello.stays = link->stays;
+        return msg;
+}
+
 const char *mfl_link_server(const struct mfl_link *link)
 {
         return mfl_servers_current(&link->servers);

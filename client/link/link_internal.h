@@ -188,6 +188,7 @@ struct mfl_link {
         struct mfl_servers servers;
         bool greeting;    /* connected, and the agent knows */
         char leader[304]; /* whom a server that does not lead has named */
+        bool stays;       /* it is none of the list: the next Hello says so */
         struct mfl_agent *agent;
         struct mfl_agent_actions actions;
         uv_timer_t timer;
@@ -230,6 +231,9 @@ struct mfl_link {
 };
 
 /* link_base.c */
+/* Whom a Bye has named, and what the next Hello says of it. Returns msg. */
+void mfl_link_note_leader(struct mfl_link *link, const char *leader);
+struct mfl_msg *mfl_link_mark_hello(const struct mfl_link *link, struct mfl_msg *msg);
 /* Handles the event now, or after the current one. Pointers in the event must live until then: deferred
  * events have none. */
 void mfl_link_post(struct mfl_link *link, const struct mfl_agent_event *event);

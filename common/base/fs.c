@@ -7,7 +7,10 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
+
+#define SLOW_S 3
 
 static mfl_fs_fault_hook *fault_hook;
 static void *fault_user;
@@ -16,7 +19,7 @@ static struct {
         pthread_once_t once;
         char point[64];
         atomic_long countdown; /* passages left until the fault; 0: off or done */
-        int code;              /* 1: exit; 2: hang; -errno: fail */
+        int code;              /* 1: exit; 2: hang; 3: slow; -errno: fail */
 } env_fault = {.once = PTHREAD_ONCE_INIT};
 
 /* A malformed value ends the process: a test that thinks it injects a fault must not pass without one. */
@@ -33,6 +36,8 @@ static void read_env_fault(void)
                 env_fault.code = 1;
         else if (!strcmp(action, "hang"))
                 env_fault.code = 2;
+        else if (!strcmp(action, "slow"))
+                env_fault.code = 3;
         else if (!strcmp(action, "enospc"))
                 env_fault.code = -ENOSPC;
         else if (!strcmp(action, "eio"))
@@ -42,7 +47,7 @@ static void read_env_fault(void)
         atomic_store(&env_fault.countdown, n);
         return;
 wrong:
-        fprintf(stderr, "MFL_FAULT: expected POINT:N:exit|hang|enospc|eio, got '%s'\n", text);
+        fprintf(stderr, "MFL_FAULT: expected POINT:N:exit|hang|slow|enospc|eio, got '%s'\n", text);
         _exit(2);
 }
 
@@ -60,8 +65,15 @@ int mfl_fs_fault(const char *point, const char *path)
                         return r;
         }
         pthread_once(&env_fault.once, read_env_fault);
-        if (!env_fault.code || strcmp(point, env_fault.point) ||
-                atomic_fetch_sub(&env_fault.countdown, 1) != 1)
+        if (!env_fault.code || strcmp(point, env_fault.point))
+                return 0;
+        const long left = atomic_fetch_sub(&env_fault.countdown, 1);
+        if (env_fault.code == 3) { /* that one and all after it */
+                if (left <= 1)
+                        sleep(SLOW_S);
+                return 0;
+        }
+        if (left != 1)
                 return 0;
         if (env_fault.code == 1)
                 _exit(MFL_FS_FAULT_STATUS);
@@ -156,6 +168,15 @@ int mfl_fs_write(struct mfl_fs_file *file, const void *data, size_t bytes, struc
                 return mfl_fail_errno(err, "write %s (%zu bytes at %llu)", file->tmp, bytes,
                         (unsigned long long)file->bytes);
         file->bytes += bytes;
+        return 0;
+}
+
+int mfl_fs_room(const char *path, uint64_t *ret_bytes, struct mfl_error *err)
+{
+        struct statvfs vfs;
+        if (statvfs(path, &vfs))
+                return mfl_fail_errno(err, "statvfs %s", path);
+        *ret_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
         return 0;
 }
 

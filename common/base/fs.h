@@ -44,6 +44,8 @@ int mfl_fs_read(
         const char *path, size_t bytes_max, char **ret_data, size_t *ret_bytes, struct mfl_error *err);
 /* Makes a directory and those above it that are missing; fine when it is there. */
 int mfl_fs_mkdirs(const char *path, mode_t mode, struct mfl_error *err);
+/* Bytes that this process may still write to the file system of path. */
+int mfl_fs_room(const char *path, uint64_t *ret_bytes, struct mfl_error *err);
 /* Makes entries of the directory (renames, removals) durable. */
 int mfl_fs_sync_dir(const char *path, struct mfl_error *err);
 
@@ -58,9 +60,9 @@ bool mfl_fs_open_standard(void);
  * and fsync-dir. Other modules may have points of their own ("before-db-commit") by calling mfl_fs_fault.
  *
  * A test sets a hook, which may return -errno to make the step fail, or may end the process. A test of real processes
- * sets the environment variable MFL_FAULT=POINT:N:exit|hang|enospc|eio, and the N-th passage (from 1) of POINT in the
+ * sets the environment variable MFL_FAULT=POINT:N:exit|hang|slow|enospc|eio, and the N-th passage (from 1) of POINT in the
  * process then exits at once with status MFL_FS_FAULT_STATUS (no destructors, no flushing: as kill -9), or fails that
- * way. */
+ * way; slow: it and all later ones take 3 s each. */
 #define MFL_FS_FAULT_STATUS 99
 typedef int mfl_fs_fault_hook(void *user, const char *point, const char *path);
 /* For all threads; set it while no other thread uses files. NULL turns it off. */

@@ -30,6 +30,7 @@ struct mfl_admin {
         struct mfl_inquiries *inquiries;
         struct mfl_logins *logins;
         struct mfl_retention retention; /* may change at any time */
+        uint64_t moves_max;             /* bytes of jobs that are on their way here */
         /* Private. */
         bool retaining;                /* a job is being deleted */
         bool retain_failed;            /* the last one was not, and the log says so */

@@ -3,7 +3,7 @@
  * (server/move/move.h says why no step can lose the job or have it twice).
  *   - HOLD marks the job, stops it, and then lists its files; READ sends them; GONE ends it here, and daemons with nothing left to do are
  *     sent to the other server; BACK starts it again;
- *   - OFFER and VOID look at a token; WRITE takes a piece; TAKE adds the job and starts it. */
+ *   - OFFER and VOID look at a token, and OFFER at how much is to come; WRITE takes a piece; TAKE adds the job and starts it. */
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
@@ -116,6 +116,20 @@ static int hold_back(struct mfl_request *op)
         return r;
 }
 
+static int run_offer(struct mfl_request *op)
+{
+        struct moving *m = moving_of(op);
+        uint64_t bytes = 0;
+        int r = mfl_store_move_known(op->admin->store, m->token, op->new_job, &op->err);
+        for (uint32_t i = 0; i < m->files.n && !r; i++) {
+                const uint64_t more = m->files.v[i].bytes;
+                bytes = more > UINT64_MAX - bytes ? UINT64_MAX : bytes + more;
+        }
+        return r || *op->new_job ? r
+                                 : mfl_store_move_fits(
+                                           op->admin->store, m->token, bytes, op->admin->moves_max, &op->err);
+}
+
 static int run_step(struct mfl_request *op)
 {
         struct mfl_store *store = op->admin->store;
@@ -141,9 +155,10 @@ static int run_step(struct mfl_request *op)
                 mfl_strcpy(op->new_job, sizeof op->new_job, op->job);
                 return r ? r : mfl_store_job_get(store, op->job, &op->row, &op->err);
         case MFL__MOVE_STEP__MOVE_OFFER:
-                return mfl_store_move_known(store, m->token, op->new_job, &op->err);
+                return run_offer(op);
         case MFL__MOVE_STEP__MOVE_WRITE:
-                return mfl_store_move_write(store, m->token, m->file, m->offset, m->data, m->n, &op->err);
+                return mfl_store_move_write(
+                        store, m->token, m->file, m->offset, m->data, m->n, op->admin->moves_max, &op->err);
         case MFL__MOVE_STEP__MOVE_TAKE:
                 return run_take(op);
         default:
@@ -299,7 +314,7 @@ static int copy_move(const Mfl__Move *move, struct moving **ret_moving, struct m
         mfl_strcpy(m->there, sizeof m->there, move->there);
         mfl_strcpy(m->file, sizeof m->file, move->file);
         m->offset = move->offset;
-        if (move->step == MFL__MOVE_STEP__MOVE_TAKE)
+        if (move->step == MFL__MOVE_STEP__MOVE_TAKE || move->step == MFL__MOVE_STEP__MOVE_OFFER)
                 r = copy_files(m, move, err);
         if (!r && move->step == MFL__MOVE_STEP__MOVE_WRITE && move->data.len) {
                 m->data = mfl_malloc(move->data.len);

@@ -13,6 +13,9 @@
 
 #define WAIT_FOR_OTHERS_MS 60000u
 #define RETRY_MS 300u
+/* Without a server that takes anything: on the thread that only copies, and where others wait behind. */
+#define PATIENCE_MS 5000u
+#define PATIENCE_BRIEF_MS 1000u
 
 static int pass(const char *point, const char *path, struct mfl_error *err)
 {
@@ -21,7 +24,7 @@ static int pass(const char *point, const char *path, struct mfl_error *err)
 }
 
 static int put(struct mfl_cluster_place *place, const char *path, const uint8_t sha256[32], uint64_t bytes,
-        struct mfl_error *err)
+        const struct mfl_copies_wait *wait, struct mfl_error *err)
 {
         struct mfl_blobs blobs = place->blobs;
         char blob[MFL_BLOBS_PATH_BYTES];
@@ -32,17 +35,27 @@ static int put(struct mfl_cluster_place *place, const char *path, const uint8_t 
         r = mfl_blobs_put(&blobs, path, sha256, bytes, err);
         mfl_blobs_path(&blobs, sha256, blob);
         if (!r && place->copies)
-                r = mfl_copies_put(place->copies, blob, sha256, bytes, err);
+                r = mfl_copies_put(place->copies, blob, sha256, bytes, wait, err);
         if (r)
                 return r == -ENOMEM ? r : r == -ENOSPC || r == -EDQUOT ? MFL_STORE_FULL : MFL_STORE_AGAIN;
         return pass("after-cluster-blob", path, err);
 }
 
-int mfl_cluster_blob(
-        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static bool leads(void *user)
 {
         struct mfl_cluster *cluster = user;
-        return put(&cluster->place, path, sha256, bytes, err);
+        pthread_mutex_lock(&cluster->lock);
+        bool is = cluster->view.role == MFL_CLUSTER_LEADS;
+        pthread_mutex_unlock(&cluster->lock);
+        return is;
+}
+
+int mfl_cluster_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, bool waits,
+        struct mfl_error *err)
+{
+        struct mfl_cluster *cluster = user;
+        const struct mfl_copies_wait wait = {waits ? PATIENCE_MS : PATIENCE_BRIEF_MS, leads, cluster};
+        return put(&cluster->place, path, sha256, bytes, &wait, err);
 }
 
 /* ---- the entry ---- */
@@ -72,15 +85,17 @@ static int make_entry(struct writing *w)
         return mfl_entry_write(&entry, &w->bytes, &w->n, w->err);
 }
 
-/* A server that begins to lead writes a whole database first: servers that start one after the other wait for each other here. */
+/* A server that begins to lead writes a whole database first, before it serves anybody: servers that start one after the other wait for each
+ * other here. Later a whole database waits no longer than any other file, since everything else waits behind it. */
 static struct mfl_commit_event do_blob(struct writing *w)
 {
         const struct mfl_store_change *change = w->entry->change;
-        const uint64_t end_ms = mfl_now_ms() + WAIT_FOR_OTHERS_MS;
+        const uint64_t end_ms = mfl_now_ms() + (change->first ? WAIT_FOR_OTHERS_MS : 0);
+        const struct mfl_copies_wait wait = {.patience_ms = PATIENCE_BRIEF_MS};
         int r;
         bool said = false;
-        while ((r = put(w->entry->place, change->whole, change->whole_sha256, change->whole_bytes, w->err)) ==
-                        MFL_STORE_AGAIN &&
+        while ((r = put(w->entry->place, change->whole, change->whole_sha256, change->whole_bytes, &wait,
+                        w->err)) == MFL_STORE_AGAIN &&
                 w->entry->place->copies && mfl_now_ms() < end_ms) {
                 if (!said)
                         mfl_log(MFL_LOG_WARN, "cluster: waiting for other servers: %s", w->err->text);
@@ -167,10 +182,10 @@ int mfl_cluster_commit(void *user, const struct mfl_store_change *change, struct
         struct mfl_cluster *cluster = user;
         int result = MFL_COMMIT_WAIT;
         pthread_mutex_lock(&cluster->lock);
-        bool leads = cluster->view.role == MFL_CLUSTER_LEADS;
+        bool is = cluster->view.role == MFL_CLUSTER_LEADS;
         uint64_t term = cluster->view.term;
         pthread_mutex_unlock(&cluster->lock);
-        if (!leads)
+        if (!is)
                 return mfl_fail(err, MFL_STORE_AGAIN, "this server does not lead the cluster any more");
         struct mfl_cluster_entry entry = {
                 .etcd = cluster->commit_etcd, .place = &cluster->place, .change = change, .term = term};

@@ -90,8 +90,8 @@ int mfl_cluster_sweep(struct mfl_cluster_reader *reader, struct mfl_error *err);
 int mfl_cluster_sweep_own(struct mfl_etcd *etcd, struct mfl_cluster_place *place, struct mfl_error *err);
 
 /* cluster_commit.c */
-int mfl_cluster_blob(
-        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err);
+int mfl_cluster_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, bool waits,
+        struct mfl_error *err);
 int mfl_cluster_commit(void *user, const struct mfl_store_change *change, struct mfl_error *err);
 /* For both: writes one entry. *ret_result: enum mfl_commit_result. */
 struct mfl_cluster_entry {

@@ -1,21 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files on the disks of most servers. See copies.h.
- *   - each other server has a thread and a queue of files; a put waits until most servers have its file, or most can't get it;
- *   - a queue is short: a server that falls behind catches up by itself.
+ *   - each other server has a thread and a queue of files; a put waits until most servers have its file, or most can't get it, or until
+ *     nobody takes anything any more; then the copies stay on their way, and the put that is repeated joins them;
+ *   - a queue is short: a server that falls behind catches up by itself;
+ *   - a server that sends a file which is not the one that was asked for is not asked again for a while, each time longer.
  * Fails when too few servers can be reached or write. */
 #include "server/cluster/copies.h"
 
 #include <pthread.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "common/base/log.h"
 #include "proto/stream.h"
 
 #define QUEUE_MAX 16u
+#define SHUN_FIRST_MS 5000u
+#define SHUN_MAX_MS 600000u
+#define LOOK_MS 200u /* how often a put that waits asks whether it shall */
 
-/* A file on its way to all; freed when nobody needs it. Under the lock. */
+enum copy_state {
+        COPY_NONE,
+        COPY_COMING, /* in the target's queue, or on its way */
+        COPY_THERE,
+        COPY_FAILED,
+};
+
+/* A file on its way to all; freed when nobody needs it. A put that is repeated meanwhile finds it. Under the lock. */
 struct file {
-        uint32_t users, n_durable, n_failed;
+        struct file *next;
+        uint32_t users;
+        enum copy_state state[MFL_COPIES_SERVERS_MAX]; /* by target */
         uint8_t sha256[32];
         uint64_t bytes;
         char path[1400], why[400];
@@ -26,6 +41,7 @@ struct target {
         struct mfl_peer_options options;
         char name[64], address[256], trouble[300];
         struct mfl_peer *peer, *source; /* of its thread; of gets */
+        uint64_t shunned_ms, shun_ms;   /* of gets: until when, and for how long the next time */
         pthread_t thread;
         bool runs;
         uint32_t n_queue;
@@ -38,6 +54,8 @@ struct mfl_copies {
         struct target target[MFL_COPIES_SERVERS_MAX];
         pthread_mutex_t lock;
         pthread_cond_t changed;
+        struct file *files;
+        uint64_t moved_ms; /* when a server last took a piece */
         bool stop;
 };
 
@@ -84,10 +102,23 @@ static int read_list(const char *servers, const char *own, struct mfl_copies *co
 
 /* ---- a target's thread ---- */
 
-static void release(struct file *file)
+static void release(struct mfl_copies *copies, struct file *file)
 {
-        if (!--file->users)
-                free(file);
+        if (--file->users)
+                return;
+        struct file **at = &copies->files;
+        while (*at != file)
+                at = &(*at)->next;
+        *at = file->next;
+        free(file);
+}
+
+static void on_piece(void *user)
+{
+        struct mfl_copies *copies = user;
+        pthread_mutex_lock(&copies->lock);
+        copies->moved_ms = mfl_now_ms();
+        pthread_mutex_unlock(&copies->lock);
 }
 
 static void report(struct target *t, const char *why)
@@ -117,14 +148,14 @@ static void *run(void *arg)
                 struct file *file = t->queue[0];
                 memmove(t->queue, t->queue + 1, --t->n_queue * sizeof(struct file *));
                 pthread_mutex_unlock(&copies->lock);
-                int r = mfl_peer_put(t->peer, file->path, file->sha256, file->bytes, &err);
+                int r = mfl_peer_put(t->peer, file->path, file->sha256, file->bytes, on_piece, copies, &err);
                 pthread_mutex_lock(&copies->lock);
                 report(t, r ? err.text : "");
-                file->n_durable += !r;
-                file->n_failed += r != 0;
+                file->state[t - copies->target] = r ? COPY_FAILED : COPY_THERE;
+                copies->moved_ms = mfl_now_ms();
                 if (r)
                         mfl_strcpy(file->why, sizeof file->why, err.text);
-                release(file);
+                release(copies, file);
                 pthread_cond_broadcast(&copies->changed);
         }
         pthread_mutex_unlock(&copies->lock);
@@ -135,55 +166,126 @@ static void *run(void *arg)
 
 static void enqueue(struct target *t, struct file *file)
 {
+        enum copy_state *state = &file->state[t - t->copies->target];
+        if (*state == COPY_COMING || *state == COPY_THERE)
+                return;
         if (t->n_queue == QUEUE_MAX) {
                 mfl_snprintf(file->why, sizeof file->why, "%s is %u files behind", t->name, QUEUE_MAX);
-                file->n_failed++;
+                *state = COPY_FAILED;
                 return;
         }
+        *state = COPY_COMING;
         t->queue[t->n_queue++] = file;
         file->users++;
 }
 
-int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes,
-        struct mfl_error *err)
+static uint32_t count(const struct mfl_copies *copies, const struct file *file, enum copy_state state)
 {
-        const uint32_t all = copies->n + 1, most = all / 2 + 1;
-        struct file *file = mfl_calloc(1, sizeof *file);
-        if (!file)
-                return mfl_fail_memory(err, sizeof *file, "a file's copies");
-        file->users = file->n_durable = 1;
-        file->bytes = bytes;
-        memcpy(file->sha256, sha256, sizeof file->sha256);
-        mfl_strcpy(file->path, sizeof file->path, path);
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < copies->n; i++)
+                n += file->state[i] == state;
+        return n;
+}
+
+/* The caller's own; that of an earlier put whose copies are still on their way, if there is one. */
+static struct file *open_file(
+        struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes)
+{
+        struct file *file = copies->files;
+        while (file && memcmp(file->sha256, sha256, sizeof file->sha256) != 0)
+                file = file->next;
+        if (!file) {
+                file = mfl_calloc(1, sizeof *file);
+                if (!file)
+                        return NULL;
+                file->next = copies->files;
+                copies->files = file;
+                file->bytes = bytes;
+                memcpy(file->sha256, sha256, sizeof file->sha256);
+                mfl_strcpy(file->path, sizeof file->path, path);
+        }
+        file->users++;
+        return file;
+}
+
+/* False: nobody has taken a piece for patience_ms, or the caller does not want to wait any longer. */
+static bool wait_on(struct mfl_copies *copies, const struct mfl_copies_wait *wait, uint64_t began_ms)
+{
+        struct timespec until;
+        const uint64_t now = mfl_now_ms(), moved = MFL_MAX(copies->moved_ms, began_ms);
+        if (now >= moved + wait->patience_ms || (wait->goes_on && !wait->goes_on(wait->user)))
+                return false;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += LOOK_MS * 1000000l;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&copies->changed, &copies->lock, &until);
+        return !copies->stop;
+}
+
+static int missing(const struct mfl_copies *copies, const struct file *file, struct mfl_error *err)
+{
+        char names[256] = "";
+        size_t n = 0;
+        for (uint32_t i = 0; i < copies->n && n < sizeof names - 1; i++)
+                if (file->state[i] == COPY_COMING)
+                        n += (size_t)mfl_snprintf(
+                                names + n, sizeof names - n, "%s%s", n ? ", " : "", copies->target[i].name);
+        return mfl_fail(err, MFL_BUSY, "%u of %u servers have the file, and %u are needed: %s%s%s%s",
+                count(copies, file, COPY_THERE) + 1, copies->n + 1, (copies->n + 1) / 2 + 1, file->why,
+                *file->why && *names ? "; " : "", *names ? "still waits for " : "", names);
+}
+
+int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        const struct mfl_copies_wait *wait, struct mfl_error *err)
+{
+        const uint32_t most = (copies->n + 1) / 2; /* of the others */
+        const uint64_t began_ms = mfl_now_ms();
+        int r = 0;
         pthread_mutex_lock(&copies->lock);
+        struct file *file = open_file(copies, path, sha256, bytes);
+        if (!file) {
+                pthread_mutex_unlock(&copies->lock);
+                return mfl_fail_memory(err, sizeof *file, "a file's copies");
+        }
         for (uint32_t i = 0; i < copies->n; i++)
                 enqueue(&copies->target[i], file);
         pthread_cond_broadcast(&copies->changed);
-        while (file->n_durable < most && file->n_failed <= all - most && !copies->stop)
-                pthread_cond_wait(&copies->changed, &copies->lock);
-        int r = file->n_durable >= most
-                        ? 0
-                        : mfl_fail(err, MFL_BUSY, "%u of %u servers have the file, and %u are needed: %s",
-                                  file->n_durable, all, most, file->why);
-        release(file);
+        while (count(copies, file, COPY_THERE) < most && !r)
+                if (copies->n - count(copies, file, COPY_FAILED) < most || !wait_on(copies, wait, began_ms))
+                        r = count(copies, file, COPY_THERE) < most ? missing(copies, file, err) : 0;
+        release(copies, file);
         pthread_mutex_unlock(&copies->lock);
         return r;
+}
+
+static void shun(struct target *t, const struct mfl_error *why)
+{
+        t->shun_ms = MFL_MIN(MFL_MAX(2 * t->shun_ms, SHUN_FIRST_MS), SHUN_MAX_MS);
+        t->shunned_ms = mfl_now_ms() + t->shun_ms;
+        mfl_log(MFL_LOG_WARN, "cluster: server %s is not asked for files for %llu s: %s", t->name,
+                (unsigned long long)(t->shun_ms / 1000), why->text);
 }
 
 int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], uint64_t bytes, const char *path,
         bool (*beat)(void *user), void *user, struct mfl_error *err)
 {
-        struct mfl_error why = {"there is no other server"};
+        struct mfl_error why = {"there is no other one, or it has sent what was wrong before"};
         for (uint32_t i = 0; i < copies->n; i++) {
                 struct target *t = &copies->target[i];
+                if (mfl_now_ms() < t->shunned_ms)
+                        continue;
                 int r = t->source ? 0 : mfl_peer_new(&t->options, &t->source, err);
                 if (r)
                         return r;
                 r = mfl_peer_get(t->source, sha256, bytes, path, beat, user, &why);
                 if (r <= 0) {
+                        t->shun_ms = 0;
                         *err = why;
                         return r;
                 }
+                if (r == MFL_INVALID)
+                        shun(t, &why);
         }
         return mfl_fail(err, MFL_NOT_FOUND, "no server that answers has the file: %.300s", why.text);
 }
@@ -196,8 +298,12 @@ int mfl_copies_open(
         struct mfl_copies *copies = mfl_calloc(1, sizeof *copies);
         if (!copies)
                 return mfl_fail_memory(err, sizeof *copies, "the list of servers");
+        pthread_condattr_t attributes;
+        pthread_condattr_init(&attributes);
+        pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
         pthread_mutex_init(&copies->lock, NULL);
-        pthread_cond_init(&copies->changed, NULL);
+        pthread_cond_init(&copies->changed, &attributes);
+        pthread_condattr_destroy(&attributes);
         mfl_strcpy(copies->own, sizeof copies->own, options->own);
         int r = read_list(options->servers, options->own, copies, err);
         for (uint32_t i = 0; i < copies->n && !r; i++) {
@@ -230,7 +336,7 @@ void mfl_copies_close(struct mfl_copies *copies)
                 if (t->runs)
                         pthread_join(t->thread, NULL);
                 for (uint32_t k = 0; k < t->n_queue; k++)
-                        release(t->queue[k]);
+                        release(copies, t->queue[k]);
                 mfl_peer_free(t->peer);
                 mfl_peer_free(t->source);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection to another server of the cluster. See peer.h.
  *   - the loop runs only while a call waits: for the connection, the greeting, an answer;
- *   - put: ask how much is there, then piece by piece, until the answer says that all is durable;
+ *   - put: ask how much is there (with a small file, send it), then piece by piece, until the answer says that all is durable;
  *   - get: piece by piece into a temporary file, hashed on the way.
  * Fails when the other server is away, slow, of another release, or has another certificate; the connection is closed then. */
 #include "server/cluster/peer.h"
@@ -226,8 +226,8 @@ static int ask(struct mfl_peer *peer, Mfl__Envelope *envelope, struct mfl_error 
                 r = wait_for(peer, &peer->answered, MFL_PEER_ANSWER_MS, err);
         if (r || !peer->failed)
                 return r;
-        r = mfl_fail(err, peer->not_found ? MFL_NOT_FOUND : MFL_INVALID, "%s: %s", peer->options.name,
-                peer->reason);
+        r = mfl_fail(
+                err, peer->not_found ? MFL_NOT_FOUND : MFL_BUSY, "%s: %s", peer->options.name, peer->reason);
         peer->reason[0] = 0;
         return r;
 }
@@ -242,12 +242,16 @@ static int put_piece(struct mfl_peer *peer, Mfl__PutFile *put, struct mfl_error 
         return ask(peer, &envelope, err);
 }
 
-static int send_pieces(
-        struct mfl_peer *peer, int fd, const char *path, Mfl__PutFile *put, struct mfl_error *err)
+static int send_pieces(struct mfl_peer *peer, int fd, const char *path, Mfl__PutFile *put,
+        void (*on_piece)(void *user), void *user, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE uint8_t *piece = mfl_malloc(MFL_MOVE_DATA_MAX);
         if (!piece)
                 return mfl_fail_memory(err, MFL_MOVE_DATA_MAX, "a piece of a file");
+        if (put->bytes <= MFL_MOVE_DATA_MAX) { /* in one question, even if all of it is there */
+                ssize_t n = pread(fd, piece, MFL_MOVE_DATA_MAX, 0);
+                put->data = (ProtobufCBinaryData){.len = n > 0 ? (size_t)n : 0, .data = piece};
+        }
         int r = put_piece(peer, put, err);
         for (bool again = false; !r && !peer->durable;) {
                 const uint64_t before = put->offset + put->data.len;
@@ -262,12 +266,14 @@ static int send_pieces(
                                 n ? strerror(errno) : "it is shorter than its row says");
                 put->data = (ProtobufCBinaryData){.len = (size_t)n, .data = piece};
                 r = put_piece(peer, put, err);
+                if (!r)
+                        on_piece(user);
         }
         return r;
 }
 
 int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[32], uint64_t bytes,
-        struct mfl_error *err)
+        void (*on_piece)(void *user), void *user, struct mfl_error *err)
 {
         Mfl__PutFile put = MFL__PUT_FILE__INIT;
         put.sha256 = (ProtobufCBinaryData){.len = 32, .data = (uint8_t *)(uintptr_t)sha256};
@@ -275,9 +281,27 @@ int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[3
         int fd = open(path, O_RDONLY | O_CLOEXEC);
         if (fd < 0)
                 return mfl_fail(err, MFL_NOT_FOUND, "open %s: %s", path, strerror(errno));
-        int r = send_pieces(peer, fd, path, &put, err);
+        int r = send_pieces(peer, fd, path, &put, on_piece, user, err);
         close(fd);
         return r;
+}
+
+/* What a file may take that no row knows the size of: one of initial params, in a row of an earlier release. */
+static int check_size(struct mfl_peer *peer, const char *path, uint64_t bytes, struct mfl_error *err)
+{
+        char dir[1024];
+        uint64_t room;
+        mfl_strcpy(dir, sizeof dir, path);
+        char *slash = strrchr(dir, '/');
+        if (slash)
+                *slash = 0;
+        int r = mfl_fs_room(slash ? dir : ".", &room, err);
+        if (r)
+                return r;
+        return bytes <= MFL_PARAMS_MAX * sizeof(float) && bytes < room
+                       ? 0
+                       : mfl_fail(err, MFL_INVALID, "%s: its file is said to have %llu bytes",
+                                 peer->options.name, (unsigned long long)bytes);
 }
 
 static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, uint64_t bytes, struct mfl_fs_file *to,
@@ -289,6 +313,8 @@ static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, uint64_t bytes, 
         envelope.get_file = get;
         do {
                 r = ask(peer, &envelope, err);
+                if (!r && !bytes && !(r = check_size(peer, to->tmp, peer->bytes, err)))
+                        bytes = peer->bytes;
                 if (!r && (peer->bytes != bytes || peer->n > bytes - get->offset ||
                                   (!peer->n && get->offset < bytes)))
                         r = mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes",

@@ -115,6 +115,10 @@ static const struct mfl_setting rows[] = {
                 .help = "limit of data that was sent but not yet read by peers, all connections together; beyond it, "
                         "the connection with the most unread data is closed"},
 
+        {.field = {KEY("moves_max", SIZE, moves_max), .min = 1, .max = 1e15}, .value = "64GiB",
+                .help = "limit of the files of jobs that are on their way to this server (mfl move); a job that does not "
+                        "fit is refused before any of its bytes comes"},
+
         {.section = "Relay",
                 .field = {KEY("upstream", STRING, upstream)}, .option = "upstream", .argument = "HOST:PORT",
                 .note = "not a relay", .example = "fl.example.org:7433", .words = true,

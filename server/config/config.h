@@ -32,6 +32,7 @@ struct mfl_server_config {
         uint64_t reconnect_grace_ms; /* a daemon that has lost its connection keeps its work this long */
         uint64_t upload_stall_ms;    /* an upload that does not move for this long loses its slot */
         uint64_t unread_max_bytes;   /* sent and not yet read by peers, all connections together */
+        uint64_t moves_max;          /* bytes of jobs that are on their way here, and not taken yet */
         uint64_t keep_ended_ms;      /* jobs that ended longer ago are deleted; 0: none is */
         uint32_t keep_ended_max;     /* of jobs that have ended; more are deleted; 0: no limit */
         uint32_t connections_max;

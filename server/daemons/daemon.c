@@ -3,6 +3,7 @@
 #include "server/daemons/daemon.h"
 
 #include "common/base/log.h"
+#include "proto/version.h"
 #include "server/daemons/partition_take.h"
 #include "server/transfer/params_down.h"
 
@@ -49,12 +50,13 @@ static void on_denied(struct mfl_session *session, const Mfl__Envelope *envelope
                 tell_refused(daemons, envelope, MFL_REFUSAL_VERSION);
 }
 
-/* A relay's daemons stay with their relay. */
-static bool follows_job(struct mfl_session *session)
+/* A relay's daemons stay with their relay. One that does not know the server where the jobs went stays here, too, as does one of an older
+ * release, which can't be told. */
+static bool follows_job(struct mfl_session *session, const Mfl__Hello *hello)
 {
         const char *to = session->carrier ? NULL : mfl_jobs_moved_to(daemons_of(session)->jobs);
         char text[400];
-        if (!to)
+        if (!to || hello->stays || hello->protocol_max < MFL_PROTOCOL_RELAYS)
                 return false;
         mfl_snprintf(text, sizeof text, "the jobs of this server have moved to %s", to);
         session->stream.leader = to;
@@ -66,7 +68,7 @@ static bool follows_job(struct mfl_session *session)
 static bool on_admit(struct mfl_session *session, const Mfl__Envelope *envelope)
 {
         struct mfl_daemons *daemons = daemons_of(session);
-        if (follows_job(session))
+        if (follows_job(session, envelope->hello))
                 return false;
         bool ok = mfl_gate_admit(daemons->gate, session, envelope->hello);
         if (!ok)

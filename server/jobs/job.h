@@ -111,7 +111,9 @@ struct mfl_server_job {
         bool metrics_off;      /* they have crashed too often; workers only */
         bool prepared_stored;  /* what PREPARE found is in the database; workers only, one after the other */
         uint32_t checkpointed; /* round of `file` and `frozen_file` */
-        struct mfl_store_file file, frozen_file;
+        uint32_t written;      /* the same, but most servers of the cluster do not have them yet; 0: none */
+        bool frozen_given;     /* most servers have `frozen_file` */
+        struct mfl_store_file file, frozen_file, states_file;
         char choice[MFL_STORE_CHOICE_BYTES]; /* of the round applied last */
         uint64_t releases_max;               /* privacy: that the budget allows; workers only */
         struct mfl_job_observed observed;

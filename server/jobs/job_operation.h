@@ -76,8 +76,8 @@ struct job_operation {
                         uint32_t stop_after;
                 } kept;
         };
-        struct mfl_store_file file, frozen;
-        struct mfl_rows_report report; /* apply */
+        struct mfl_store_file file, frozen, states; /* checkpoint */
+        struct mfl_rows_report report;              /* apply */
 };
 
 /* `run` works on the worker, `done` back on the loop, where it ends with mfl_job_operation_end, or is

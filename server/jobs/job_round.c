@@ -68,6 +68,7 @@ void mfl_server_job_apply(struct mfl_server_job *job, const struct mfl_core_acti
         struct job_operation *op = mfl_job_operation_new(job, MFL_EV_APPLIED, run_apply, done_apply);
         if (!op)
                 return;
+        job->written = 0;
         op->totals = action->totals;
         op->arrivals = action->arrivals;
         op->n_arrivals = action->n_arrivals;
@@ -88,30 +89,88 @@ static void run_checkpoint(struct mfl_work *work)
         checkpoint.n_memory = op->n_memory;
         op->status = mfl_store_checkpoint(
                 op->job->jobs->store, op->job->id, op->round, &checkpoint, &op->file, &op->frozen, &op->err);
+        if (!op->status)
+                op->status = mfl_store_states_copy(op->job->jobs->store, op->job->id, &op->states, &op->err);
+}
+
+static void end_checkpoint(struct job_operation *op)
+{
+        if (!op->status) {
+                mfl_assert(op->round > op->job->committed);
+                op->job->checkpointed = op->round;
+                op->job->written = 0;
+                op->job->frozen_given = true;
+        }
+        mfl_job_operation_end(op);
+}
+
+/* ---- in a cluster: to the other servers, on a worker that waits for them alone ---- */
+
+static void run_give(struct mfl_work *work)
+{
+        struct job_operation *op = job_operation_of(work);
+        const struct mfl_store_file *files[] = {&op->frozen, &op->file, &op->states};
+        op->status = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(files) && !op->status; i++)
+                op->status = mfl_store_given(op->job->jobs->store, op->job->id, files[i], &op->err);
+}
+
+static void done_give(struct mfl_work *work)
+{
+        end_checkpoint(job_operation_of(work));
+}
+
+static void give(struct job_operation *op)
+{
+        op->work.run = run_give;
+        op->work.done = done_give;
+        if (op->job->frozen_given)
+                op->frozen.name[0] = '\0';
+        if (mfl_job_operation_again(op, &op->job->jobs->loop->copies))
+                return;
+        op->status = mfl_fail(&op->err, MFL_BUSY, "too many checkpoints wait for other servers");
+        end_checkpoint(op);
 }
 
 static void done_checkpoint(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
-        if (!op->status) {
-                mfl_assert(op->round > op->job->committed);
-                op->job->file = op->file;
-                op->job->frozen_file = op->frozen;
-                op->job->checkpointed = op->round;
+        struct mfl_server_job *job = op->job;
+        if (!op->status && !work->cancelled) {
+                job->file = op->file;
+                job->frozen_file = op->frozen;
+                job->states_file = op->states;
+                job->written = op->round;
         }
-        mfl_job_operation_end(op);
+        if (!op->status && !work->cancelled && job->jobs->loop->has_copies)
+                give(op);
+        else
+                end_checkpoint(op);
+}
+
+/* Written before, and not given: repeated after other servers were away. */
+static bool is_written(const struct mfl_server_job *job, uint32_t round)
+{
+        return job->jobs->loop->has_copies && job->written == round;
 }
 
 void mfl_server_job_checkpoint(struct mfl_server_job *job, const struct mfl_core_action *action)
 {
-        struct job_operation *op =
-                mfl_job_operation_new(job, MFL_EV_CHECKPOINTED, run_checkpoint, done_checkpoint);
+        const bool written = is_written(job, action->round);
+        struct job_operation *op = mfl_job_operation_new(job, MFL_EV_CHECKPOINTED,
+                written ? run_give : run_checkpoint, written ? done_give : done_checkpoint);
         if (!op)
                 return;
         op->round = action->round;
         op->memory = action->memory.v;
         op->n_memory = action->memory.n;
-        mfl_job_operation_start(op, &job->jobs->loop->disk);
+        if (written) {
+                op->file = job->file;
+                op->states = job->states_file;
+                if (!job->frozen_given)
+                        op->frozen = job->frozen_file;
+        }
+        mfl_job_operation_start(op, written ? &job->jobs->loop->copies : &job->jobs->loop->disk);
 }
 
 /* The core's next step takes its own away. */
@@ -217,6 +276,7 @@ void mfl_server_job_commit(struct mfl_server_job *job, const struct mfl_core_act
         op->commit.record = action->record;
         op->commit.file = job->file;
         op->commit.frozen = job->frozen_file;
+        op->commit.states_file = job->states_file;
         mfl_strcpy(op->commit.choice, sizeof op->commit.choice, job->choice);
         if (action->scores && (action->scores->n || action->scores->classes))
                 op->status = mfl_job_scores_pack(action->scores, &op->scores, &op->scores_bytes, &op->err);

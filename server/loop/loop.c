@@ -156,6 +156,13 @@ int mfl_loop_open(struct mfl_loop *loop, struct mfl_core *core, const struct mfl
         return r ? r : mfl_worker_start(&loop->disk, &loop->uv, "mfl-disk", WORKER_QUEUE_MAX, err);
 }
 
+int mfl_loop_open_copies(struct mfl_loop *loop, struct mfl_error *err)
+{
+        int r = mfl_worker_start(&loop->copies, &loop->uv, "mfl-copies", WORKER_QUEUE_MAX, err);
+        loop->has_copies = !r;
+        return r;
+}
+
 int mfl_loop_run(struct mfl_loop *loop, struct mfl_error *err)
 {
         uv_run(&loop->uv, UV_RUN_DEFAULT);
@@ -174,6 +181,8 @@ void mfl_loop_begin_close(struct mfl_loop *loop)
         mfl_state_move(loop->state, edges, MFL_LOOP_STOPPING);
         mfl_worker_close(&loop->compute, NULL);
         mfl_worker_close(&loop->disk, NULL);
+        if (loop->has_copies)
+                mfl_worker_close(&loop->copies, NULL);
         uv_close((uv_handle_t *)&loop->tick, NULL);
 }
 

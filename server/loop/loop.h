@@ -35,6 +35,8 @@ enum mfl_loop_state {
 struct mfl_loop {
         uv_loop_t uv;
         struct mfl_worker compute, disk; /* sums and strategies; SQLite and checkpoints */
+        struct mfl_worker copies;        /* of checkpoints to other servers; see mfl_loop_open_copies */
+        bool has_copies;
         struct mfl_core *core;
         /* Private from here on. */
         const struct mfl_loop_ops *ops;
@@ -51,6 +53,8 @@ struct mfl_loop {
 /* Takes the core over. Blocking when it fails is the caller's end: the process exits. */
 int mfl_loop_open(struct mfl_loop *loop, struct mfl_core *core, const struct mfl_loop_ops *ops, void *user,
         struct mfl_error *err);
+/* Of a cluster: a worker that may wait for other servers, so that nothing else does. */
+int mfl_loop_open_copies(struct mfl_loop *loop, struct mfl_error *err);
 /* Runs until mfl_loop_stop or mfl_loop_fatal; the latter's code and text are returned. */
 int mfl_loop_run(struct mfl_loop *loop, struct mfl_error *err);
 void mfl_loop_stop(struct mfl_loop *loop);

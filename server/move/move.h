@@ -66,9 +66,12 @@ int mfl_store_move_known(
 /* From now on the token is never taken, and what was written for it is gone. ret_id: it was taken before. */
 int mfl_store_move_void(
         struct mfl_store *store, const char *token, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
-/* MFL_NOT_FOUND: not at the end of what has come. MFL_BUSY, MFL_INVALID: as mfl_store_move_known, or it was taken. */
+/* Before the first byte: whether files of that size may come, all moves together at most `max`, and have room on the disk. MFL_STORE_FULL. */
+int mfl_store_move_fits(
+        struct mfl_store *store, const char *token, uint64_t bytes, uint64_t max, struct mfl_error *err);
+/* MFL_NOT_FOUND: not at the end of what has come. MFL_BUSY, MFL_INVALID: as mfl_store_move_known, or it was taken. MFL_STORE_FULL: beyond `max`. */
 int mfl_store_move_write(struct mfl_store *store, const char *token, const char *file, uint64_t offset,
-        const void *bytes, size_t n, struct mfl_error *err);
+        const void *bytes, size_t n, uint64_t max, struct mfl_error *err);
 
 struct mfl_move_take {
         const char *token, *from, *owner;

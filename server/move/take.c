@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/budget.h"
 #include "common/base/fs.h"
 #include "server/move/move_internal.h"
 #include "server/move/rows.h"
@@ -76,6 +77,48 @@ int mfl_store_move_void(
         return r;
 }
 
+/* What has come of moves that are not taken yet; own: of this one. Initial params that are being submitted have no '-' in their names. */
+static void count_uploads(struct mfl_store *store, const char *token, uint64_t *ret_own, uint64_t *ret_others)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        snprintf(path, sizeof path, "%.3800s/uploads", store->dir);
+        *ret_own = *ret_others = 0;
+        DIR *dir = opendir(path);
+        struct dirent *entry;
+        struct stat st;
+        while (dir && (entry = readdir(dir))) {
+                if (strcspn(entry->d_name, "-") != MFL_MOVE_TOKEN_BYTES - 1 ||
+                        fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+                        continue;
+                const bool own = !strncmp(entry->d_name, token, MFL_MOVE_TOKEN_BYTES - 1);
+                *(own ? ret_own : ret_others) += (uint64_t)st.st_size;
+        }
+        if (dir)
+                closedir(dir);
+}
+
+int mfl_store_move_fits(
+        struct mfl_store *store, const char *token, uint64_t bytes, uint64_t max, struct mfl_error *err)
+{
+        uint64_t own, others, room;
+        char wants[16], has[16], limit[16];
+        count_uploads(store, token, &own, &others);
+        int r = mfl_store_code(mfl_fs_room(store->dir, &room, err));
+        if (r)
+                return r;
+        if (others > max || bytes > max - others)
+                return mfl_fail(err, MFL_STORE_FULL,
+                        "the job's files have %s, %s of other moves are here, and this server takes %s "
+                        "(moves_max)",
+                        mfl_format_bytes(bytes, wants), mfl_format_bytes(others, has),
+                        mfl_format_bytes(max, limit));
+        if (bytes > own && bytes - own > room)
+                return mfl_fail(err, MFL_STORE_FULL,
+                        "the job's files have %s, and the disk of this server has %s left",
+                        mfl_format_bytes(bytes, wants), mfl_format_bytes(room, has));
+        return 0;
+}
+
 /* At the end of what has come, or from the beginning again: so it never costs more than was sent. */
 static int write_piece(
         int fd, const char *path, uint64_t offset, const void *bytes, size_t n, struct mfl_error *err)
@@ -97,15 +140,21 @@ static int write_piece(
 }
 
 int mfl_store_move_write(struct mfl_store *store, const char *token, const char *file, uint64_t offset,
-        const void *bytes, size_t n, struct mfl_error *err)
+        const void *bytes, size_t n, uint64_t max, struct mfl_error *err)
 {
         char path[MFL_STORE_PATH_BYTES], id[MFL_JOB_ID_BYTES];
+        uint64_t own, others;
         int r = mfl_store_move_known(store, token, id, err);
         if (!r && *id)
                 r = mfl_fail(err, MFL_BUSY, "the job is here already, as %s", id);
         if (r)
                 return r;
         upload_path(store, token, file, path);
+        if (!offset)
+                unlink(path);
+        count_uploads(store, token, &own, &others);
+        if (own + others + n > max)
+                return mfl_fail(err, MFL_STORE_FULL, "more than this server takes of moves (moves_max)");
         int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (offset ? 0 : O_TRUNC), 0600);
         if (fd < 0)
                 return mfl_store_code(mfl_fail_errno(err, "open %s", path));

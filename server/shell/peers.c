@@ -2,20 +2,25 @@
 /* Files for other servers of the cluster, and from them. See peers.h.
  *   - PutFile: how much is there; a piece at the end of it; the last one: checked, on the disk, and under its name;
  *   - GetFile: a piece of a file.
+ * A file that does not fit is refused before its first byte; one that proves wrong goes, and its server is shunned for a while, each time longer.
  * Fails when the disk is full or broken: the asker is told, and the log says so once. Fault point: "before-peer-write". */
 #include "server/shell/peers.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/budget.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "proto/version.h"
 #include "server/cluster/blobs.h"
 
 #define PATH_BYTES MFL_BLOBS_PATH_BYTES
+#define SHUN_FIRST_MS ((uint64_t)5000)
+#define SHUN_MAX_MS ((uint64_t)600000)
 
 /* What a session has. */
 struct peer {
@@ -31,7 +36,7 @@ struct op {
         char from[64];
         uint8_t sha256[32];
         uint64_t bytes, offset; /* result, too */
-        bool durable;
+        bool durable, lied;
         size_t n;
         uint8_t *data;
         int status;
@@ -84,12 +89,46 @@ static int finish(struct op *op, struct mfl_blobs *blobs, int fd, const char *pa
         if (!mfl_blobs_is(blobs, part, op->sha256, op->bytes)) {
                 unlink(part);
                 op->offset = 0;
+                op->lied = true;
                 return mfl_fail(&op->err, MFL_INVALID, "what has come of %s is not that SHA-256", path);
         }
         if (rename(part, path))
                 return mfl_fail_errno(&op->err, "rename %s to %s", part, path);
         op->durable = true;
         return mfl_fs_sync_dir(blobs->dir, &op->err);
+}
+
+/* A server sends one file at a time: what is left of another one will not be finished. */
+static void drop_others(const struct op *op, const struct mfl_blobs *blobs, const char *part)
+{
+        char end[80];
+        const char *own = strrchr(part, '/') + 1;
+        const size_t n = (size_t)snprintf(end, sizeof end, ".%s.part", op->from);
+        DIR *dir = opendir(blobs->dir);
+        struct dirent *entry;
+        while (dir && (entry = readdir(dir)))
+                if (strlen(entry->d_name) == 64 + n && !strcmp(entry->d_name + 64, end) &&
+                        strcmp(entry->d_name, own) != 0)
+                        unlinkat(dirfd(dir), entry->d_name, 0);
+        if (dir)
+                closedir(dir);
+}
+
+/* Before the first byte: what it is said to have must fit. */
+static int check_room(struct op *op, const struct mfl_blobs *blobs, const char *part)
+{
+        struct stat st;
+        uint64_t room, have = 0;
+        char wants[16], has[16];
+        int r = mfl_fs_room(blobs->dir, &room, &op->err);
+        if (r)
+                return r;
+        if (!stat(part, &st))
+                have = (uint64_t)st.st_size;
+        return have > op->bytes || op->bytes - have <= room
+                       ? 0
+                       : mfl_fail(&op->err, -ENOSPC, "a file of %s, and %s are free: No space left on device",
+                                 mfl_format_bytes(op->bytes, wants), mfl_format_bytes(room, has));
 }
 
 static int put(struct op *op)
@@ -103,10 +142,14 @@ static int put(struct op *op)
                 op->durable = true;
                 return 0;
         }
+        drop_others(op, &blobs, part);
+        int r = check_room(op, &blobs, part);
+        if (r)
+                return r;
         int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         if (fd < 0)
                 return mfl_fail_errno(&op->err, "open %s", part);
-        int r = write_piece(op, fd, part, &op->err);
+        r = write_piece(op, fd, part, &op->err);
         if (!r && op->offset == op->bytes)
                 r = finish(op, &blobs, fd, part, path);
         close(fd);
@@ -177,9 +220,51 @@ static void free_op(struct op *op)
         free(op);
 }
 
+/* The place of that server in the list; the oldest one that lied least, if it has none. */
+static struct mfl_server_shunned *find_shunned(struct mfl_server *server, const char *name)
+{
+        struct mfl_server_shunned *least = server->shunned;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(server->shunned); i++) {
+                if (!strcmp(server->shunned[i].name, name))
+                        return &server->shunned[i];
+                if (server->shunned[i].times < least->times)
+                        least = &server->shunned[i];
+        }
+        return least;
+}
+
+static void shun(struct op *op)
+{
+        struct mfl_server_shunned *one = find_shunned(op->server, op->from);
+        if (strcmp(one->name, op->from) != 0)
+                *one = (struct mfl_server_shunned){.times = 0};
+        mfl_strcpy(one->name, sizeof one->name, op->from);
+        const uint64_t ms = MFL_MIN(SHUN_FIRST_MS << MFL_MIN(one->times, 16u), SHUN_MAX_MS);
+        one->times++;
+        one->until_ms = mfl_now_ms() + ms;
+        mfl_log(MFL_LOG_WARN, "cluster: no file of server %s is taken for %llu s", op->from,
+                (unsigned long long)(ms / 1000));
+}
+
+static bool is_shunned(struct mfl_session *session, uint64_t request)
+{
+        struct mfl_server *server = MFL_CONTAINER_OF(session->all, struct mfl_server, sessions);
+        const char *name = ((struct peer *)session->peer)->name;
+        const struct mfl_server_shunned *one = find_shunned(server, name);
+        const uint64_t now = mfl_now_ms();
+        if (strcmp(one->name, name) != 0 || now >= one->until_ms)
+                return false;
+        mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_LIMIT,
+                "what came before was not what its SHA-256 says: nothing is taken for another %llu s",
+                (unsigned long long)((one->until_ms - now + 999) / 1000));
+        return true;
+}
+
 static void done_op(struct mfl_work *work)
 {
         struct op *op = MFL_CONTAINER_OF(work, struct op, work);
+        if (op->lied && !work->cancelled)
+                shun(op);
         struct mfl_session *session = mfl_session_find(&op->server->sessions, op->conn);
         mfl_session_worked(&op->server->sessions, op->conn);
         if (session && !work->cancelled)
@@ -194,6 +279,8 @@ static struct mfl_server *server_of(const struct mfl_session *session)
 
 static int start_op(struct mfl_session *session, const Mfl__Envelope *e, struct mfl_error *err)
 {
+        if (e->body_case == MFL__ENVELOPE__BODY_PUT_FILE && is_shunned(session, e->request))
+                return 0;
         struct op *op = mfl_calloc(1, sizeof *op);
         if (!op)
                 return mfl_fail_memory(err, sizeof *op, "a piece of a file");

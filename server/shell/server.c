@@ -405,7 +405,8 @@ static void connect_rooms(struct mfl_server *server)
                 .book = &server->book,
                 .inquiries = &server->inquiries,
                 .logins = &server->logins,
-                .retention = {server->config.keep_ended_ms, server->config.keep_ended_max}};
+                .retention = {server->config.keep_ended_ms, server->config.keep_ended_max},
+                .moves_max = server->config.moves_max};
         server->pages = (struct mfl_pages){.loop = loop,
                 .store = server->store,
                 .config = &server->config,
@@ -521,6 +522,8 @@ int mfl_server_open(const struct mfl_server_config *config, struct mfl_cluster *
                 r = open_state(server, err);
         if (!r)
                 r = open_core(server, err);
+        if (!r && cluster)
+                r = mfl_loop_open_copies(&server->loop, err);
         if (r)
                 return r;
         connect_rooms(server);

@@ -16,6 +16,7 @@
 #include "server/admin/admin.h"
 #include "server/carrier/carrier.h"
 #include "server/cluster/cluster.h"
+#include "server/cluster/copies.h"
 #include "server/relay/relay.h"
 #include "server/web/pages.h"
 
@@ -40,7 +41,12 @@ struct mfl_server {
         struct mfl_cluster *cluster; /* NULL: this server is alone; not its own */
         bool standby;                /* it does not lead the cluster: neither core nor state are open */
         bool turned;                 /* the role in the cluster is another one now */
-        uv_async_t role;             /* with cluster */
+        struct mfl_server_shunned { /* servers that have sent files which are not what they were said to be */
+                char name[64];
+                uint32_t times;
+                uint64_t until_ms;
+        } shunned[MFL_COPIES_SERVERS_MAX];
+        uv_async_t role; /* with cluster */
         struct mfl_admin admin;
         struct mfl_pages pages;
         uint32_t n_listeners, n_flushes;

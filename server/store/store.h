@@ -201,6 +201,8 @@ struct mfl_store_round {
                 *states;                     /* for the commit: the states that the round wrote; NULL: none */
         char choice[MFL_STORE_CHOICE_BYTES]; /* what a robust rule made of the updates; "": no such rule */
         struct mfl_metrics metrics;
+        struct mfl_store_file
+                states_file; /* for the commit, in a cluster: the copy of MFL_STORE_STATES_FILE; name "": none */
         const void *scores; /* for commit alone: bytes that the store keeps as long as `file`; NULL: none */
         size_t scores_bytes;
 };
@@ -227,10 +229,19 @@ void mfl_store_nodes_deinit(struct mfl_store_nodes *nodes);
 /* CHECKPOINT: writes the file of a round, and the file of the frozen params unless a committed round names one;
  * durable when this returns 0. May be repeated after a failure, or for a round that began before a crash. Tensors:
  * the moving ones of the graph's table, then "strategy/STATE/TENSOR" for each state vector. ret_frozen: its name is
- * "" if nothing is frozen. */
+ * "" if nothing is frozen. In a cluster mfl_store_given follows. */
 int mfl_store_checkpoint(struct mfl_store *store, const char *id, uint32_t round,
         const struct mfl_checkpoint *checkpoint, struct mfl_store_file *ret_file,
         struct mfl_store_file *ret_frozen, struct mfl_error *err);
+/* In a cluster, after the checkpoint: a copy of the file of clients' states as it is now, since rows of a later round may soon be written to free
+ * places of it. ret_file: its name is "" if there is no cluster, or no such file. */
+int mfl_store_states_copy(
+        struct mfl_store *store, const char *id, struct mfl_store_file *ret_file, struct mfl_error *err);
+/* In a cluster: gives a file of the checkpoint, or that copy, which goes then, to the other servers. Nothing without a cluster, or with the
+ * name "". May wait for long; a thread of its own. */
+int mfl_store_given(
+        struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err);
+bool mfl_store_in_cluster(const struct mfl_store *store);
 /* COMMIT: writes the row, and applies retention: it keeps the newest round, the best one (by accuracy, then lower
  * loss, then the later round; among evaluated rounds) and `keep` more, newest first. May be repeated. Sets
  * round->committed_ms and kept. nodes: the round's rows, each node once; their `round` is ignored. */
@@ -442,15 +453,19 @@ struct mfl_store_change {
         const char *whole; /* or, if not NULL, this file is the whole database as it is after the entry */
         uint64_t whole_bytes;
         uint8_t whole_sha256[32];
+        bool first; /* it has new tables: nothing else is done before */
 };
 #define MFL_STORE_CHANGE_MAX ((size_t)512 << 10) /* bytes; larger ones are sent as the whole database */
-#define MFL_STORE_WHOLE_EVERY 512u               /* so the log never has more entries than that */
+/* So the log has no more entries than that, unless the other servers can't take the file: then it is tried again a little later, and changes go
+ * on, MFL_STORE_WHOLE_LATE of them. */
+#define MFL_STORE_WHOLE_EVERY 512u
+#define MFL_STORE_WHOLE_LATE 2048u
 
-/* Both may block, and return 0, or MFL_STORE_FULL or MFL_STORE_AGAIN with a text: then nothing is committed, as far as this store
+/* Both may block (blob with waits: as long as it gets anywhere, which is for a thread of its own), and return 0, or MFL_STORE_FULL or MFL_STORE_AGAIN with a text: then nothing is committed, as far as this store
  * is concerned, and the caller may try again. If the entry was written after all, or another server leads, the cluster closes the
  * server. */
 struct mfl_store_cluster {
-        int (*blob)(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        int (*blob)(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, bool waits,
                 struct mfl_error *err);
         int (*commit)(void *user, const struct mfl_store_change *change, struct mfl_error *err);
         void *user;

@@ -230,7 +230,7 @@ static int write_part(struct mfl_store *store, enum part part, const char *id, u
         if (!r)
                 r = mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);
-        return r ? mfl_store_code(r) : mfl_store_give(store, path, result->sha256, result->bytes, err);
+        return mfl_store_code(r);
 }
 
 static int on_frozen(struct mfl_db_row *row, void *user, struct mfl_error *err)

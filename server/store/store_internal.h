@@ -38,7 +38,8 @@ struct mfl_store {
         struct mfl_changes *changes;             /* of the open transaction */
         uint64_t seq;                            /* of the last entry in the database */
         uint32_t schema;                         /* of this program */
-        bool whole; /* the schema changes: the next entry is the whole database */
+        bool whole;        /* the schema changes: the next entry is the whole database */
+        uint64_t late_seq; /* the entry that should have been the whole database, and could not; 0: none */
 
         pthread_mutex_t log_mutex; /* protects the rest; taken inside mutex, never the other way round */
         uint64_t next_seq, lost;
@@ -69,7 +70,9 @@ int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_
 /* A file that rows are going to name. */
 int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);
-/* What clients keep, as the round that is being committed leaves it: the whole file. */
+/* Of a file of clients' states that mfl_store_states_copy has described; the other one copies and gives it, too. In a transaction. */
+int mfl_store_states_row(
+        struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err);
 int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* store.c: the directory, made and locked; close it with mfl_store_close. */
 int mfl_store_claim(const char *state_dir, struct mfl_store **ret_store, struct mfl_error *err);

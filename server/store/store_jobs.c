@@ -274,7 +274,11 @@ static int give_initial(
         struct stat st;
         if (stat(mfl_store_path(store, id, "initial.f32", path), &st))
                 return mfl_store_code(mfl_fail_errno(err, "stat %s", path));
-        return mfl_store_give(store, path, sha256, (uint64_t)st.st_size, err);
+        int r = mfl_store_give(store, path, sha256, (uint64_t)st.st_size, err);
+        /* So other servers know how long the file is before the job is prepared. */
+        return r ? r
+                 : mfl_db_run(store->db, err, "UPDATE jobs SET n_params = ?1 WHERE id = ?2", "it",
+                           (int64_t)st.st_size / (int64_t)sizeof(float), id);
 }
 
 int mfl_store_job_add(struct mfl_store *store, const char *name, const char *text, const char *token,

@@ -262,22 +262,77 @@ static int copy_file(const char *from, const char *to, struct mfl_store_file *re
         return r;
 }
 
-/* Rows of a later round may already be written to free places of the file, so what is given is a copy of it. */
-int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err)
+#define STATES_COPY "states.copy"
+
+/* A start empties that directory. */
+static void copy_path(struct mfl_store *store, const char *id, char path[MFL_STORE_PATH_BYTES])
+{
+        snprintf(path, MFL_STORE_PATH_BYTES, "%.3900s/uploads/states-%.64s", store->dir, id);
+}
+
+static int copy_states(
+        struct mfl_store *store, const char *id, struct mfl_store_file *ret_file, struct mfl_error *err)
 {
         char from[MFL_STORE_PATH_BYTES], to[MFL_STORE_PATH_BYTES];
+        *ret_file = (struct mfl_store_file){STATES_COPY};
+        copy_path(store, id, to);
+        return mfl_store_code(
+                copy_file(mfl_store_path(store, id, MFL_STORE_STATES_FILE, from), to, ret_file, err));
+}
+
+int mfl_store_states_copy(
+        struct mfl_store *store, const char *id, struct mfl_store_file *ret_file, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
         struct mfl_store_file file = {""};
-        mfl_store_path(store, id, MFL_STORE_STATES_FILE, from);
-        snprintf(to, sizeof to, "%.3900s/uploads/states-%.64s", store->dir,
-                id); /* a start empties that directory */
-        int r = mfl_store_code(copy_file(from, to, &file, err));
+        int r = 0;
+        if (store->cluster && !access(mfl_store_path(store, id, MFL_STORE_STATES_FILE, path), F_OK))
+                r = copy_states(store, id, &file, err);
         if (!r)
-                r = mfl_store_give(store, to, file.sha256, file.bytes, err);
-        unlink(to);
-        return r ? r
-                 : mfl_db_run(store->db, err,
-                           "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)",
-                           "tbi", id, (const void *)file.sha256, sizeof file.sha256, (int64_t)file.bytes);
+                *ret_file = file;
+        return r;
+}
+
+int mfl_store_given(
+        struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        const bool copy = !strcmp(file->name, STATES_COPY);
+        if (!store->cluster || !file->name[0])
+                return 0;
+        if (copy)
+                copy_path(store, id, path);
+        else
+                mfl_store_path(store, id, file->name, path);
+        int r = store->cluster->blob(store->cluster->user, path, file->sha256, file->bytes, true, err);
+        if (!r && copy)
+                unlink(path);
+        return r;
+}
+
+bool mfl_store_in_cluster(const struct mfl_store *store)
+{
+        return store->cluster != NULL;
+}
+
+int mfl_store_states_row(
+        struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err)
+{
+        return mfl_db_run(store->db, err,
+                "INSERT OR REPLACE INTO state_files (job, sha256, bytes) VALUES (?1, ?2, ?3)", "tbi", id,
+                (const void *)file->sha256, sizeof file->sha256, (int64_t)file->bytes);
+}
+
+int mfl_store_give_states(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        struct mfl_store_file file;
+        int r = copy_states(store, id, &file, err);
+        copy_path(store, id, path);
+        if (!r)
+                r = mfl_store_give(store, path, file.sha256, file.bytes, err);
+        unlink(path);
+        return r ? r : mfl_store_states_row(store, id, &file, err);
 }
 
 /* ---- releases ---- */

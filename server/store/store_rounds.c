@@ -319,8 +319,8 @@ int mfl_store_commit(struct mfl_store *store, const char *id, struct mfl_store_r
                 r = mfl_store_node_rows(store, id, row.record.round, nodes, err);
         if (!r && row.states)
                 r = mfl_store_state_rows(store, id, row.states, err);
-        if (!r && row.states && store->cluster)
-                r = mfl_store_give_states(store, id, err);
+        if (!r && row.states && row.states_file.name[0])
+                r = mfl_store_states_row(store, id, &row.states_file, err);
         if (!r)
                 r = retain(store, id, keep, &rounds, err);
         if (!r)

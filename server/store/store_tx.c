@@ -20,6 +20,8 @@ void mfl_store_unlock(struct mfl_store *store)
 
 /* ---- several servers ---- */
 
+#define LATE_EVERY 64u /* how many entries later a whole database is tried again */
+
 static int on_int(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         *(int64_t *)user = mfl_db_int(row, 0);
@@ -59,7 +61,8 @@ int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_
 int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err)
 {
-        return store->cluster ? store->cluster->blob(store->cluster->user, path, sha256, bytes, err) : 0;
+        return store->cluster ? store->cluster->blob(store->cluster->user, path, sha256, bytes, false, err)
+                              : 0;
 }
 
 int mfl_store_whole(
@@ -70,27 +73,45 @@ int mfl_store_whole(
         return r;
 }
 
-int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err)
+static int commit_whole(struct mfl_store *store, const struct mfl_store_change *as, struct mfl_error *err)
 {
         char path[MFL_STORE_PATH_BYTES];
-        struct mfl_store_change change = {.seq = store->seq + 1, .schema = store->schema};
+        struct mfl_store_change change = *as;
+        snprintf(path, sizeof path, "%.3900s/cluster.whole", store->dir);
+        int r = mfl_store_whole(store->db, path, &change, err);
+        if (!r)
+                r = store->cluster->commit(store->cluster->user, &change, err);
+        unlink(path);
+        if (!r)
+                store->late_seq = 0;
+        return r;
+}
+
+int mfl_store_replicate(struct mfl_store *store, struct mfl_error *err)
+{
+        struct mfl_store_change change = {
+                .seq = store->seq + 1, .schema = store->schema, .first = store->whole};
         int r = mfl_db_run(store->db, err,
                 "INSERT OR REPLACE INTO meta (key, value) VALUES ('cluster_seq', ?1)", "i",
                 (int64_t)change.seq);
-        bool whole = store->whole || change.seq % MFL_STORE_WHOLE_EVERY == 0;
-        if (!r && !whole) /* changes of the schema can't be recorded */
+        if (!r && !store->whole) /* changes of the schema can't be recorded */
                 r = mfl_changes_get(store->changes, &change.bytes, &change.n, err);
         if (r)
                 return r;
-        snprintf(path, sizeof path, "%.3900s/cluster.whole", store->dir);
-        whole = whole || change.n > MFL_STORE_CHANGE_MAX;
-        if (whole)
-                r = mfl_store_whole(store->db, path, &change, err);
-        if (!r)
-                r = store->cluster->commit(store->cluster->user, &change, err);
-        if (whole)
-                unlink(path);
-        return r;
+        const uint64_t late = store->late_seq ? change.seq - store->late_seq : 0;
+        const bool must = store->whole || change.n > MFL_STORE_CHANGE_MAX || late > MFL_STORE_WHOLE_LATE;
+        if (must || change.seq % MFL_STORE_WHOLE_EVERY == 0 || (late && late % LATE_EVERY == 0)) {
+                r = commit_whole(store, &change, err);
+                if (must || (r != MFL_STORE_AGAIN && r != MFL_STORE_FULL))
+                        return r;
+                if (!store->late_seq)
+                        mfl_store_logf(store, "",
+                                "the cluster's log grows, because a copy of the database can't be given to "
+                                "the other servers: %s",
+                                err->text);
+                store->late_seq = store->late_seq ? store->late_seq : change.seq;
+        }
+        return store->cluster->commit(store->cluster->user, &change, err);
 }
 
 int mfl_store_begin(struct mfl_store *store, struct mfl_error *err)

@@ -498,6 +498,9 @@ static void put_machinery(const struct mfl_pages *pages, struct mfl_exposition *
                 out, GAUGE, "mfl_worker_queue_length", "Work items that a worker has not finished yet.");
         mfl_exposition_u64(out, mfl_worker_pending(&pages->loop->compute), MFL_LABELS("worker", "compute"));
         mfl_exposition_u64(out, mfl_worker_pending(&pages->loop->disk), MFL_LABELS("worker", "disk"));
+        if (pages->loop->has_copies)
+                mfl_exposition_u64(
+                        out, mfl_worker_pending(&pages->loop->copies), MFL_LABELS("worker", "copies"));
         one_histogram(out, "mfl_loop_lag_seconds",
                 "How late the event loop ran a timer that fires 5 times a second.",
                 &pages->observed->loop_lag_seconds, &mfl_lag_bounds);

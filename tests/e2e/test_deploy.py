@@ -93,6 +93,21 @@ def test_units_are_hardened(tmp_path, unit, threshold):
     assert float(re.search(r'exposure level for \S+: ([0-9.]+)', done.stdout)[1]) <= threshold
 
 
+def test_drop_ins_of_a_cluster(tmp_path):
+    """Both of them beside an etcd.service: systemd reads them without a complaint, the server is ordered behind it, and does not require it."""
+    folder = copy_units(tmp_path / 'units')
+    (folder / 'mfl-server.service.d').mkdir()
+    for name in ('server.conf', 'blobs.conf'):
+        shutil.copy(os.path.join(DEPLOY, 'systemd', 'cluster', name), folder / 'mfl-server.service.d')
+    (folder / 'etcd.service').write_text('[Service]\nExecStart=/bin/true\n')
+    unit, env = str(folder / 'mfl-server.service'), {**os.environ, 'SYSTEMD_UNIT_PATH': str(folder) + ':'}
+    done = analyze('verify', unit, env=env)
+    complaints = [line for line in done.stderr.splitlines() if 'mfl' in line]
+    assert not complaints and done.returncode == 0, done.stderr
+    (folder / 'mfl-server.service.d' / 'server.conf').write_text('[Unit]\nAfer=etcd.service\n')  # a slip is seen
+    assert 'Afer' in analyze('verify', unit, env=env).stderr
+
+
 def test_what_daemons_share():
     """What they add their updates in belongs to all instances: one user, /dev/shm, IPC and network."""
     with open(os.path.join(BUILT, 'mfl-client@.service'), encoding='utf-8') as f:
@@ -237,7 +252,7 @@ def test_install(tmp_path):
                 'lib/systemd/system/mfl-client.target', 'lib/systemd/system-generators/mfl-client-generator',
                 'lib/sysusers.d/mfl-server.conf', 'lib/tmpfiles.d/mfl-server.conf', 'lib/sysusers.d/mfl-client.conf',
                 'lib/tmpfiles.d/mfl-client.conf', 'share/doc/mfl/server.yaml', 'share/doc/mfl/client.yaml',
-                'share/doc/mfl/LICENSE', 'share/doc/mfl/examples/demo.yaml', 'share/man/man1/mfl.1', 'share/man/man5/mfl-job.5',
+                'share/doc/mfl/cluster/server.conf', 'share/doc/mfl/cluster/blobs.conf', 'share/doc/mfl/cluster/etcd.default', 'share/doc/mfl/LICENSE', 'share/doc/mfl/examples/demo.yaml', 'share/man/man1/mfl.1', 'share/man/man5/mfl-job.5',
                 'share/man/man5/mfl-server.yaml.5', 'share/man/man5/mfl-client.yaml.5', 'share/man/man8/mfl-server.8',
                 'share/man/man8/mfl-client.8', 'share/bash-completion/completions/mfl',
                 'share/zsh/site-functions/_mfl', 'share/fish/vendor_completions.d/mfl.fish',

@@ -11,7 +11,8 @@ import pytest
 
 import mfl_harness as h
 import mfl_needs
-from test_deploy import BUILT, copy_units
+from mfl_servers import free_port
+from test_deploy import BUILT, DEPLOY, copy_units
 
 MANAGER = '/lib/systemd/systemd'
 # Process 1 of the namespace: systemd, then a shell for the tests, which ends with its standard input.
@@ -187,6 +188,47 @@ def test_socket(systemd):
     systemd.wait('mfl-server.service', 'StatusText', '^' + re.escape(before) + ':')
     systemd.run('%s list --server %s' % (h.program('mfl'), before))
     systemd.ctl('stop', 'mfl-server.socket', 'mfl-server.service')
+
+
+def test_cluster(systemd):
+    """The drop-in and the settings of etcd for a cluster, here of one host: started together, the server leads; stopped together, it gives its lease back
+    before etcd ends."""
+    if not shutil.which('etcd'):
+        pytest.skip('no etcd here; on Debian: apt-get install etcd-server')
+    cluster = os.path.join(DEPLOY, 'systemd', 'cluster')
+    client, peer = ('http://127.0.0.1:%d' % free_port() for _ in range(2))
+    with open(os.path.join(cluster, 'etcd.default'), encoding='utf-8') as f:
+        text = ''.join(line for line in f if not re.search('CERT|KEY|TRUSTED', line))  # plain, on loopback
+    text = re.sub(r'^(ETCD_INITIAL_CLUSTER=.*?),.*', r'\1', text, flags=re.M)
+    text = re.sub(r'https://[\w.-]+:2379', client, re.sub(r'https://[\w.-]+:2380', peer, text))
+    (systemd.dir / 'etc' / 'etcd').write_text(text.replace('/var/lib/etcd', str(systemd.dir / 'state')))
+    (systemd.units / 'etcd.service').write_text('[Service]\nType=notify\nEnvironmentFile=%s\nExecStart=%s\nStandardError=file:%s\n' % (
+        systemd.dir / 'etc' / 'etcd', shutil.which('etcd'), systemd.dir / 'etcd.log'))
+    drop_ins = systemd.units / 'mfl-server.service.d'
+    drop_ins.mkdir()
+    shutil.copy(os.path.join(cluster, 'server.conf'), drop_ins)
+    config = systemd.dir / 'etc' / 'server.yaml'
+    good = config.read_text()
+    port = free_port()
+    config.write_text('listen: 127.0.0.1:%d\nstate_dir: %s\nmemory_max: 512MiB\ncluster: {etcd: [%s], name: s1, servers: [s1=127.0.0.1:%d]}\n' % (
+        port, systemd.dir / 'state' / 'cluster', client, port))
+    systemd.ctl('daemon-reload')
+    assert 'etcd.service' in systemd.show('mfl-server.service', 'After').split()
+    assert 'etcd.service' not in systemd.show('mfl-server.service', 'Requires').split()
+    systemd.ctl('start', 'etcd.service', 'mfl-server.service')
+    serves = 'listening on 127.0.0.1:%d, state in' % port
+    h.wait_until(lambda: serves in (systemd.dir / 'units.log').read_text(), 30, 'the server to lead')
+    systemd.run('%s list --server 127.0.0.1:%d' % (h.program('mfl'), port))
+    systemd.ctl('stop', 'etcd.service', 'mfl-server.service')
+    for unit in ('etcd.service', 'mfl-server.service'):
+        assert systemd.show(unit, 'Result') == 'success'
+    assert int(systemd.show('mfl-server.service', 'InactiveEnterTimestampMonotonic')) <= int(systemd.show('etcd.service', 'InactiveEnterTimestampMonotonic'))
+    assert 'unrecognized' not in (systemd.dir / 'etcd.log').read_text()
+    systemd.ctl('start', 'etcd.service', 'mfl-server.service')  # at once, since nobody's lease has to run out
+    systemd.ctl('stop', 'mfl-server.service', 'etcd.service')
+    shutil.rmtree(drop_ins)
+    config.write_text(good)
+    systemd.ctl('daemon-reload')
 
 
 def test_target(systemd):

@@ -10,148 +10,20 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 
 import pytest
 
 import mfl_harness as h
 import mfl_serve
 import mfl_wire
+from mfl_servers import Servers, free_port
 
 pytestmark = pytest.mark.skipif(not shutil.which('etcd'), reason='etcd is not installed (Debian: etcd-server)')
 JOB = {'model': 'logistic', 'aggregation': {'strategy': 'fedadam'}, 'checkpoints': {'keep': 1},
        'data': {'partition': 'dirichlet', 'clients': 4, 'alpha': 1.0}, 'training': {'lr': 0.05, 'momentum': 0.9}, 'rounds': 12}
+AWAY_S = 60
 # common/base/fs.h, server/store/store.h, server/cluster/cluster_commit.c: what a commit of the leader passes.
 POINTS = [when + '-' + step for step in ('fsync', 'cluster-blob', 'cluster-txn', 'db-commit', 'unlink') for when in ('before', 'after')]
-
-
-def free_port():
-    with socket.create_server(('127.0.0.1', 0)) as listener:
-        return listener.getsockname()[1]
-
-
-class Etcd:
-    def __init__(self, directory):
-        self.dir = os.path.join(str(directory), 'etcd')
-        self.client, self.peer = ('http://127.0.0.1:%d' % free_port() for _ in range(2))
-        self.process = None
-        self.start()
-
-    def start(self):
-        self.process = h.Process(
-            ['etcd', '--data-dir', self.dir, '--listen-client-urls', self.client, '--advertise-client-urls', self.client,
-             '--listen-peer-urls', self.peer, '--initial-advertise-peer-urls', self.peer, '--initial-cluster', 'default=' + self.peer,
-             '--unsafe-no-fsync', '--log-level', 'error'], self.dir + '.log')
-        h.wait_until(self.there, 20, 'etcd')
-
-    def there(self):
-        try:
-            request = urllib.request.Request(self.client + '/v3/kv/range', json.dumps({'key': 'Zm9v'}).encode())
-            return urllib.request.urlopen(request, timeout=2).status == 200
-        except OSError:
-            return False
-
-    def kill(self):
-        self.process.kill()
-
-
-class Servers:
-    """Servers s0, s1, ... of one installation, and a daemon that knows all of them."""
-
-    def __init__(self, directory, n=2, daemon=True, shared=True, env=None, first=()):
-        """first: servers of the list that are not of this program."""
-        self.first = list(first)
-        self.dir, self.etcd = str(directory), Etcd(directory)
-        self.blobs, self.shared = os.path.join(self.dir, 'blobs'), shared
-        env = env or {}
-        self.addresses = ['127.0.0.1:%d' % free_port() for _ in range(n)]
-        self.servers = [None] * n
-        self.daemon = None
-        for i in range(n):
-            self.start(i, env.get(i))
-            if not i:  # it shall lead; alone, it can't commit anything on most servers' disks
-                h.wait_until(lambda: 'leads, term' in self.log('s0'), 20, 's0 to lead')
-        if n:
-            self.leader()
-        if daemon:
-            self.start_daemon()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in [self.daemon, *self.servers, self.etcd]:
-            if process:
-                process.kill()
-
-    def state_dir(self, i):
-        return os.path.join(self.dir, 's%d' % i)
-
-    def config(self, i):
-        path = os.path.join(self.dir, 's%d.yaml' % i)
-        files = 'blobs: ' + self.blobs if self.shared else 'servers: [%s]' % ', '.join(
-            self.first + ['s%d=%s' % server for server in enumerate(self.addresses)])
-        with open(path, 'w', encoding='utf-8') as f:
-            f.write('listen: %s\nstate_dir: %s\nheartbeat: 500ms\ndead_after: 5s\nreconnect_grace: 2s\nmemory_max: 512MiB\n'
-                    'cluster: {etcd: [%s], name: s%d, %s, lease: 2s}\n'
-                    % (self.addresses[i], self.state_dir(i), self.etcd.client, i, files))
-        return path
-
-    def start(self, i, env=None):
-        self.servers[i] = h.Process([h.program('mfl-server'), '--config', self.config(i), '--exit-with-stdin'],
-                                    os.path.join(self.dir, 's%d.log' % i), env)
-
-    def start_daemon(self, more=()):
-        self.daemon = h.Process([h.program('mfl-client'), '--server', ','.join(self.addresses), '--name', 'd1', '--workers', '1', '--backend',
-                                 'reference', '--data', h.TINY, '--exit-with-stdin', *more], os.path.join(self.dir, 'd1.log'))
-
-    def models(self, i, job):
-        """The files of a job's checkpoints that a server has."""
-        try:
-            return {f for f in os.listdir(os.path.join(self.state_dir(i), 'jobs', job)) if f.startswith('round-') and not f.endswith('.tmp')}
-        except FileNotFoundError:
-            return set()
-
-    def log(self, name):
-        with open(os.path.join(self.dir, name + '.log'), encoding='utf-8') as f:
-            return f.read()
-
-    def find_leader(self):
-        for i, address in enumerate(self.addresses):
-            try:
-                with mfl_wire.Operator(address, 5):
-                    return i + 1
-            except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
-                continue
-        return 0
-
-    def leader(self):
-        return h.wait_until(self.find_leader, 20, 'a leader') - 1
-
-    def operator(self):
-        return mfl_wire.Operator(self.addresses[self.leader()], 10)
-
-    def info(self, job):
-        try:
-            with self.operator() as o:
-                return o.info(job)
-        except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
-            return None
-
-    def wait_round(self, job, n):
-        return h.wait_until(lambda: (lambda i: i and i['round'] >= n and i)(self.info(job)), 60, 'round %d' % n)
-
-    def submit(self, **job):
-        with self.operator() as o:
-            return o.submit(h.job_text(**job), '')
-
-    def digests(self, job):
-        """Of every round, when the job is done; asserts that none is missing or there twice."""
-        h.wait_until(lambda: (lambda i: i and h.STATES[i['state']] == 'done')(self.info(job)), 60, 'the end')
-        with self.operator() as o:
-            rounds = o.rounds(job)
-        assert [r['round'] for r in rounds] == list(range(1, len(rounds) + 1))
-        return [r['digest'].hex() for r in rounds]
 
 
 @pytest.fixture(scope='module')
@@ -206,6 +78,10 @@ def test_etcd_is_away_for_a_while(tmp_path, reference):
         s.wait_round(job, 2)
         s.etcd.kill()
         h.wait_until(lambda: 'leads no longer' in s.log('s0'), 20, 'that the lease is over')
+        end = time.monotonic() + AWAY_S
+        while time.monotonic() < end:  # thirty leases
+            assert s.find_leader() == 0
+            time.sleep(1)
         s.etcd.start()
         assert s.digests(job) == reference
 
@@ -369,6 +245,7 @@ def test_a_server_that_lies(tmp_path, reference):
         assert s.digests(job) == reference
         h.wait_until(lambda: s.models(1, job) == s.models(0, job) != set(), 30, 'the files of s1')
         assert {'put_file', 'get_file'} <= liar.asked
+        assert 'server liar is not asked for files for 5 s: liar: its file is not of' in s.log('s1')
         assert s.servers[0].stop() == 0
     liar.listener.close()
 

@@ -163,6 +163,55 @@ def test_correlated_noise_stays_with_its_key(tmp_path):
         assert p.jobs(p.b) == []
 
 
+def test_too_much_for_the_other_server(tmp_path):
+    """b has no room for the job's files: they are refused before any of them comes, and the job stays. Nor can pieces pass the limit."""
+    with Pair(tmp_path, config=(None, {'moves_max': '20KiB'})) as p:
+        job = p.begin(**JOB)
+        done = p.move(job)
+        assert done.returncode and 'stays where it was' in done.stderr, done
+        assert "the job's files have" in done.stderr and '(moves_max)' in done.stderr, done
+        assert not os.listdir(os.path.join(p.b.state_dir, 'uploads'))
+        with p.b.operator() as o:
+            piece = {'step': 'MOVE_WRITE', 'token': TOKEN, 'file': 'a', 'data': b'x' * 10000}
+            o.request('move', piece)
+            o.request('move', piece)  # again from the beginning
+            o.request('move', dict(piece, offset=10000))
+            with pytest.raises(w.Failure, match='moves_max'):
+                o.request('move', dict(piece, offset=20000))
+            with pytest.raises(w.Failure, match='moves_max'):  # of all moves together
+                o.request('move', dict(piece, token='cd' * 16))
+            o.request('move', {'step': 'MOVE_VOID', 'token': TOKEN})
+            o.request('move', dict(piece, token='cd' * 16))
+        p.a.wait_job(job, 60)
+
+
+def test_no_room_on_the_other_disk(tmp_path):
+    with h.Cluster(tmp_path, {'moves_max': '1000TB'}) as c:
+        c.start_server()
+        with c.operator() as o:
+            offer = {'step': 'MOVE_OFFER', 'token': TOKEN, 'files': [{'name': 'a', 'bytes': 1 << 45, 'sha256': bytes(32)}]}
+            with pytest.raises(w.Failure, match='the disk of this server has'):
+                o.request('move', offer)
+
+
+def test_daemons_after_the_last_job_has_left(tmp_path, reference):
+    """One that knows the other server goes there. One that does not stays here, idle, for the jobs that come; so does one that comes later."""
+    with Pair(tmp_path) as p:
+        p.a.start_daemon('stays')
+        p.a.wait_daemons(2)
+        job = p.begin(**JOB)
+        p.finish(job, reference)
+        p.a.wait_daemons(1)
+        p.a.start_daemon('later')
+        p.a.wait_daemons(2)
+        with p.a.operator() as o:
+            assert {d['name'] for d in o.daemons() if d['state'] != 'lost'} == {'stays', 'later'}
+        with p.b.operator() as o:
+            assert [d['name'] for d in o.daemons() if d['state'] != 'lost'] == ['d1']
+        own = p.a.submit(**dict(JOB, rounds=3))
+        p.a.wait_job(own, 60)
+
+
 def test_to_the_server_that_has_it(tmp_path):
     """Under another name. The job goes on."""
     with h.Cluster(tmp_path) as c:

@@ -26,15 +26,15 @@ static void ok(int r, const struct mfl_error *err)
 struct log {
         char dir[300], follower[300];
         struct mfl_replica *replica;
-        uint32_t entries, whole, blobs;
-        int answer;
+        uint32_t entries, whole, blobs, refused;
+        int answer, answer_whole;
         uint8_t last[20000]; /* changes */
         size_t last_bytes;
         struct mfl_store_cluster ops;
 };
 
-static int on_blob(
-        void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, struct mfl_error *err)
+static int on_blob(void *user, const char *path, const uint8_t sha256[32], uint64_t bytes, bool waits,
+        struct mfl_error *err)
 {
         struct log *log = user;
         struct stat st;
@@ -51,6 +51,10 @@ static int on_commit(void *user, const struct mfl_store_change *change, struct m
         struct mfl_store_change copy = *change;
         if (log->answer)
                 return mfl_fail(err, log->answer, "not now");
+        if (change->whole && log->answer_whole) {
+                log->refused++;
+                return mfl_fail(err, log->answer_whole, "no room for the database");
+        }
         assert_int_equal(change->seq, log->entries + 1);
         log->entries++;
         if (!change->whole && change->n <= sizeof log->last) {
@@ -174,6 +178,76 @@ static void refused_commit_changes_nothing(void **state)
         change.schema = 1000;
         assert_int_equal(mfl_replica_apply(log.replica, &change, &err), MFL_STORE_NEWER);
         mfl_replica_close(log.replica);
+        fixture_deinit(&f);
+}
+
+/* A whole database that the others can't take keeps nothing from being committed, and is tried again later. */
+static void log_goes_on_without_a_whole_database(void **state)
+{
+        struct fixture f;
+        struct log log;
+        struct mfl_error err = {{0}};
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        open_log(&log, f.dir);
+        struct mfl_store *store = open_leader(&log);
+        const uint32_t before = log.whole;
+        char id[MFL_JOB_ID_BYTES];
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        log.answer_whole = MFL_STORE_AGAIN;
+        for (uint32_t n = 1; log.entries < MFL_STORE_WHOLE_EVERY + 200; n++)
+                commit_round(store, id, n);
+        assert_int_equal(log.whole, before);
+        assert_int_equal(log.refused, 4); /* when it is due, and 64, 128 and 192 entries later */
+        log.answer_whole = 0;
+        const uint32_t from = log.entries;
+        for (uint32_t n = from; log.whole == before; n++) {
+                commit_round(store, id, n);
+                assert_true(log.entries < from + 65);
+        }
+        for (uint32_t n = log.entries + 1, until = log.entries + 100; log.entries < until; n++)
+                commit_round(store, id, n);
+        assert_int_equal(log.whole, before + 1);
+        assert_int_equal(log.refused, 4);
+        mfl_store_close(store);
+        mfl_replica_close(log.replica);
+        fixture_deinit(&f);
+}
+
+static bool never(void *user)
+{
+        (*(uint32_t *)user)++;
+        return false;
+}
+
+/* Nobody is there: the put says who lacks the file and why, at once; and it ends when its caller does not want to wait. */
+static void copies_say_who_lacks_a_file(void **state)
+{
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        char path[400];
+        uint8_t sha256[32];
+        uint32_t asked = 0;
+        struct mfl_copies *copies;
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        const struct mfl_copies_options options = {
+                .own = "s1", .servers = "s1=127.0.0.1:9,s2=127.0.0.1:1,s3=127.0.0.1:1"};
+        snprintf(path, sizeof path, "%s/file", f.dir);
+        FILE *file = fopen(path, "w");
+        assert_non_null(file);
+        fputs("hello", file);
+        fclose(file);
+        ok(mfl_sha256("hello", 5, sha256, &err), &err);
+        ok(mfl_copies_open(&options, &copies, &err), &err);
+        const struct mfl_copies_wait wait = {.patience_ms = 60000},
+                                     none = {.patience_ms = 60000, .goes_on = never, .user = &asked};
+        for (int i = 0; i < 2; i++) { /* a failure is not remembered */
+                assert_int_equal(mfl_copies_put(copies, path, sha256, 5, &wait, &err), MFL_BUSY);
+                assert_non_null(strstr(err.text, "1 of 3 servers have the file, and 2 are needed: s"));
+                assert_non_null(strstr(err.text, "connection refused"));
+        }
+        assert_int_equal(mfl_copies_put(copies, path, sha256, 5, &none, &err), MFL_BUSY);
+        assert_true(asked <= 1);
+        mfl_copies_close(copies);
         fixture_deinit(&f);
 }
 
@@ -311,6 +385,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(follower_has_what_was_committed),
                 cmocka_unit_test(refused_commit_changes_nothing),
+                cmocka_unit_test(log_goes_on_without_a_whole_database),
+                cmocka_unit_test(copies_say_who_lacks_a_file),
                 cmocka_unit_test(base64_is_exact),
                 cmocka_unit_test(entries_are_checked),
                 cmocka_unit_test(blobs_are_checked),
