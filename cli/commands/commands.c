@@ -184,10 +184,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "population in real time and clients keep nothing, and otherwise with round 1. Its digest is "
                 "that of a job that never\n"
                 "had the client: the client is drawn as before, and then left out. Back-ups, files\n"
-                "that were pulled, and models in mfl-serve are not touched.\n"
+                "that were pulled, and models in mfl-serve are not touched. With --token, the same command\n"
+                "with the job's id may be repeated after a lost connection.\n"
                 "\n"
-                "Example:\n"
-                "  mfl forget j-000001 7 --watch\n"},
+                "Examples:\n"
+                "  mfl forget j-000001 7 --watch\n"
+                "  mfl forget j-000001 7 --token forget-7\n"},
         {"replay", "JOB", "make a job's rounds again, and compare the models", 1, 1, "token watch timeout",
                 "A new job makes the committed rounds of JOB again from the same file, and stops after the\n"
                 "last of them; then the digests of all models are compared. JOB stays. Of a job with\n"

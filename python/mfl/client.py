@@ -156,7 +156,7 @@ class Client:
 
     def forget(self, job: JobRef, client: int, *, token: Optional[str] = None) -> Job:
         """Trains a job that has ended again as if the client had never been there. Returns the new job, which takes the place of the old
-        one: that is deleted with its models. NotFound after a lost connection may mean that this is done: see `list()`."""
+        one: that is deleted with its models. A lost connection is harmless, as with submit()."""
         return self.job(self._clone(job, {"forget": True, "client": client}, token))
 
     def replay(self, job: JobRef, *, token: Optional[str] = None, timeout: Optional[float] = None) -> Replay:
