@@ -29,6 +29,7 @@ _PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
 _DENY, _ALLOW = 1, 2
 _REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
 _EVALUATE, _PREDICT = 2, 3
+_PAGE_JOBS = 1000
 _T = TypeVar("_T")
 
 
@@ -200,7 +201,13 @@ class Client:
     def list(self, *, state: Optional[str] = None, name: Optional[str] = None, archived: Optional[bool] = False) -> List[Job]:
         """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name. archived:
         True: only those that are archived, instead of the others; None: both."""
-        jobs = [Job._from(j) for j in self._ask("list_jobs", {"without_archived": archived is False}, "job_list").jobs]
+        jobs: List[Job] = []
+        more = True
+        while more:
+            fields = {"without_archived": archived is False, "after": jobs[-1].job if jobs else "", "count": _PAGE_JOBS}
+            page = self._ask("list_jobs", fields, "job_list")
+            jobs += [Job._from(j) for j in page.jobs]
+            more = page.more and bool(page.jobs)
         jobs = [j for j in jobs if archived is None or archived == (j.archived_unix_ms is not None)]
         kept = [j for j in jobs if (state is None or j.state == state) and (name is None or j.name == name)]
         return sorted(kept, key=lambda j: (len(j.job), j.job))
