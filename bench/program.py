@@ -10,7 +10,8 @@ rounds and adds; and of the server. `flower` is the same function in the same ru
 classic API with all clients in one process, and a SuperLink with one SuperNode, which gets one message a round for all of them, since
 Flower starts a process for each message; what its processes take beside the function is in `program, rest`, and the server's is the
 SuperLink's with the ServerApp. The first round, which warms up and loads, counts nowhere. `s a round` is wall time, between the ends of
-rounds: it says little on a machine that does other work, too. `empty` is a program that returns what it is given: what handing over the params takes. The last row is a Python
+rounds: it says little on a machine that does other work, too. `empty` is a program that returns what it is given: what handing over the
+params takes. The last row is a Python
 program that copies as many bytes within its own memory. `of train()` compares with the function in the same process and at the
 same time, and changes less with other load than the comparison with the loop."""
 
