@@ -374,7 +374,7 @@ int mfl_cmd_archive(struct mfl_cli *cli)
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "name a job, or say by options which jobs; not both");
         archive.job = job;
-        archive.undo = !strcmp(cli->command->name, "unarchive");
+        archive.undo = mfl_cmd_archive_undoes(cli);
         request.body_case = MFL__ENVELOPE__BODY_ARCHIVE_JOB;
         request.archive_job = &archive;
         return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);

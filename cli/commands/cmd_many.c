@@ -149,9 +149,14 @@ static int read_ended(const struct mfl_cli *cli, struct mfl_select *ret_select, 
         return r;
 }
 
+bool mfl_cmd_archive_undoes(const struct mfl_cli *cli)
+{
+        return cli->options.undo || !strcmp(cli->command->name, "unarchive");
+}
+
 int mfl_cmd_archive_many(struct mfl_cli *cli)
 {
-        const bool undo = !strcmp(cli->command->name, "unarchive");
+        const bool undo = mfl_cmd_archive_undoes(cli);
         struct mfl_select select;
         struct mfl_error err;
         int r = read_ended(cli, &select, &err);

@@ -201,12 +201,13 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl replay j-000001\n"},
         {"archive", "JOB|--done|--state S", "take jobs that have ended off the list", 0, 1,
-                "done state name before",
+                "done state name before undo",
                 "An archived job is in 'mfl list' and on the dashboard only if you ask for it. All else\n"
                 "stays: its id and name, rounds, models, versions in the registry, and what keep_ended of\n"
-                "server.yaml says of jobs that have ended. 'mfl unarchive' takes it back. Without JOB, it\n"
-                "archives every job that matches all of the options, of which there must be --done or\n"
-                "--state.\n"
+                "server.yaml says of jobs that have ended. 'mfl unarchive', or --undo, takes it back. "
+                "Without\n"
+                "JOB, it archives every job that matches all of the options, of which there must be --done\n"
+                "or --state.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl archive j-000001\n"
