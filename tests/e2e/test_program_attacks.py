@@ -70,7 +70,22 @@ def open_all():
     time.sleep(3600)
 
 
+def share():
+    # A data set in memory, and workers that read it, as PyTorch's DataLoader has them.
+    held = bytes(os.urandom(1 << 20)) * 300
+    for _ in range(6):
+        if os.fork() == 0:
+            print('worker sees', sum(held[::1 << 20]) > 0, file=report, flush=True)
+            time.sleep(2)
+            os._exit(0)
+    for _ in range(6):
+        os.wait()
+
+
 def train(params, client, round, config):
+    if config['then'] == 'share':
+        share()
+        return params, 10, {}
     if config['then'] == 'flood':
         flood()
     if config['then'] == 'open':
@@ -160,6 +175,14 @@ def test_a_program_that_opens_files_without_end(tmp_path):
         lab.cluster.wait_job(job, 60, 'failed')
         assert 'too many open files' in lab.logs(job), lab.logs(job)
         assert not programs.descendants(daemon.pid)
+
+
+def test_memory_that_workers_share_counts_once(tmp_path):
+    with programs.Lab(tmp_path, ATTACKS) as lab:  # 300 MiB in each of seven processes, and a limit of 1 GiB
+        lab.daemon('d1')
+        lab.cluster.wait_job(attack(lab, 'share'), 60)
+        with open(lab.path('report'), encoding='utf-8') as f:
+            assert f.read() == 'worker sees True\n' * 6
 
 
 LIES = r"""
