@@ -505,7 +505,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_json),
-                cmocka_unit_test(test_list), cmocka_unit_test(test_list_in_pages),
+                cmocka_unit_test(test_list),
+                cmocka_unit_test(test_list_in_pages),
                 cmocka_unit_test(test_gpus),
                 cmocka_unit_test(test_people),
                 cmocka_unit_test(test_references),
