@@ -68,6 +68,7 @@ struct mfl_cli_options {
 struct mfl_cli {
         struct mfl_cli_options options;
         const struct mfl_cli_command *command;        /* cli/commands/commands.h */
+        const char *word;                             /* what was typed for it */
         const char *argument[MFL_CLI_POSITIONAL_MAX]; /* NULL where not given */
         const char *server;                           /* address */
         struct mfl_tls_files tls;                     /* ca NULL: plain TCP */

@@ -52,6 +52,16 @@ int mfl_client_call(struct mfl_client *client, Mfl__Envelope *request, Mfl__Enve
 int mfl_client_send_payload(struct mfl_client *client, Mfl__Envelope *envelope, const void *payload,
         size_t payload_bytes, struct mfl_error *err);
 
+/* jobs.c. All jobs in the order in which they were submitted, on as many requests as they need. On failure ret_jobs is untouched. */
+struct mfl_client_jobs {
+        Mfl__JobList list; /* points into the pages */
+        Mfl__Envelope **page;
+        size_t n_pages;
+};
+int mfl_client_jobs(struct mfl_client *client, bool without_archived, struct mfl_client_jobs *ret_jobs,
+        struct mfl_error *err);
+void mfl_client_jobs_deinit(struct mfl_client_jobs *jobs); /* idempotent, also on a zeroed object */
+
 /* resolve.c. Finds the id of the job that ref names: an id, the only job of that name, or "last". ret_job has
  * room for MFL_JOB_ID_BYTES. MFL_NOT_FOUND; MFL_CLI_CONFLICT if several jobs have the name. */
 int mfl_client_resolve(struct mfl_client *client, const char *ref, char *ret_job, struct mfl_error *err);
@@ -68,6 +78,7 @@ static inline void mfl_client_envelope_freep(Mfl__Envelope **envelope)
         mfl_wire_free(*envelope);
 }
 #define MFL_CLEANUP_ENVELOPE __attribute__((cleanup(mfl_client_envelope_freep)))
+#define MFL_CLEANUP_CLIENT_JOBS __attribute__((cleanup(mfl_client_jobs_deinit)))
 #define MFL_CLEANUP_CLIENT __attribute__((cleanup(mfl_client_close)))
 
 #endif

@@ -39,17 +39,13 @@ static int pick_job(const Mfl__JobList *list, const char *ref, char *ret_job, st
 
 int mfl_client_resolve(struct mfl_client *c, const char *ref, char *ret_job, struct mfl_error *err)
 {
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        Mfl__Envelope request = MFL__ENVELOPE__INIT;
-        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
         if (is_job_id(ref)) {
                 mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, ref);
                 return 0;
         }
-        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
-        request.list_jobs = &list;
-        int r = mfl_client_call(c, &request, MFL__ENVELOPE__BODY_JOB_LIST, &answer, err);
-        return r ? r : pick_job(answer->job_list, ref, ret_job, err);
+        int r = mfl_client_jobs(c, false, &jobs, err);
+        return r ? r : pick_job(&jobs.list, ref, ret_job, err);
 }
 
 static bool is_version(const Mfl__ModelVersion *v, const char *which)

@@ -61,15 +61,11 @@ static json_t *list_json(const Mfl__JobList *list)
 }
 
 static int print_list(
-        struct mfl_cli *cli, const char *job, const Mfl__Envelope *answer, struct mfl_error *err)
+        struct mfl_cli *cli, const struct mfl_select *select, const Mfl__JobList *all, struct mfl_error *err)
 {
-        const Mfl__JobList *all = answer->job_list;
         Mfl__JobList list = MFL__JOB_LIST__INIT;
-        struct mfl_select select;
         size_t n = cli->options.last > 0 ? (size_t)cli->options.last : 0;
-        int r = mfl_select_read(cli, &select, err);
-        if (!r)
-                r = mfl_select_jobs(&select, n, all, &list, err);
+        int r = mfl_select_jobs(select, n, all, &list, err);
         if (r)
                 return r;
         if (!cli->json && *all->notice)
@@ -87,17 +83,18 @@ static int print_list(
 
 int mfl_cmd_list(struct mfl_cli *cli)
 {
+        MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
         struct mfl_select select;
         struct mfl_error err;
         int r = mfl_select_read(cli, &select, &err); /* before the server is asked */
-        if (r)
-                return mfl_cli_report(cli, r, &err);
-        Mfl__Envelope request = MFL__ENVELOPE__INIT;
-        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
-        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
-        request.list_jobs = &list;
-        list.without_archived = select.archived == MFL_SELECT_CURRENT;
-        return ask(cli, &request, NULL, MFL__ENVELOPE__BODY_JOB_LIST, print_list);
+        if (!r)
+                r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
+        if (!r)
+                r = mfl_client_jobs(&client, select.archived == MFL_SELECT_CURRENT, &jobs, &err);
+        if (!r)
+                r = print_list(cli, &select, &jobs.list, &err);
+        return mfl_cli_report(cli, r, &err);
 }
 
 static json_t *rounds_json(Mfl__RoundInfo *const *rounds, size_t n)
@@ -377,7 +374,7 @@ int mfl_cmd_archive(struct mfl_cli *cli)
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "name a job, or say by options which jobs; not both");
         archive.job = job;
-        archive.undo = !strcmp(cli->command->name, "unarchive");
+        archive.undo = mfl_cmd_archive_undoes(cli);
         request.body_case = MFL__ENVELOPE__BODY_ARCHIVE_JOB;
         request.archive_job = &archive;
         return ask(cli, &request, job, MFL__ENVELOPE__BODY_DONE, print_done);

@@ -24,17 +24,13 @@ struct many {
         size_t n_failed;
 };
 
-static int list_jobs(struct many *m, const struct mfl_select *select, Mfl__Envelope **ret_answer,
+static int list_jobs(struct many *m, const struct mfl_select *select, struct mfl_client_jobs *ret_jobs,
         Mfl__JobList *ret_list, struct mfl_error *err)
 {
-        Mfl__Envelope request = MFL__ENVELOPE__INIT;
-        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
-        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
-        request.list_jobs = &list;
         int r = mfl_client_open(&m->client, m->cli, m->cli->server, MFL_CLIENT_TIMEOUT_MS, err);
         if (!r)
-                r = mfl_client_call(&m->client, &request, MFL__ENVELOPE__BODY_JOB_LIST, ret_answer, err);
-        return r ? r : mfl_select_jobs(select, 0, (*ret_answer)->job_list, ret_list, err);
+                r = mfl_client_jobs(&m->client, false, ret_jobs, err);
+        return r ? r : mfl_select_jobs(select, 0, &ret_jobs->list, ret_list, err);
 }
 
 static int ask_one(struct many *m, const Mfl__JobInfo *job, struct mfl_error *err)
@@ -63,9 +59,9 @@ static bool goes_on(int r)
 
 static int ask_all(struct many *m, const struct mfl_select *select, struct mfl_error *err)
 {
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
         Mfl__JobList list = MFL__JOB_LIST__INIT;
-        int r = list_jobs(m, select, &answer, &list, err);
+        int r = list_jobs(m, select, &jobs, &list, err);
         for (size_t i = 0; !r && i < list.n_jobs; i++) {
                 r = ask_one(m, list.jobs[i], err);
                 m->n_failed += r != 0;
@@ -153,9 +149,14 @@ static int read_ended(const struct mfl_cli *cli, struct mfl_select *ret_select, 
         return r;
 }
 
+bool mfl_cmd_archive_undoes(const struct mfl_cli *cli)
+{
+        return cli->options.undo || !strcmp(cli->command->name, "unarchive");
+}
+
 int mfl_cmd_archive_many(struct mfl_cli *cli)
 {
-        const bool undo = !strcmp(cli->command->name, "unarchive");
+        const bool undo = mfl_cmd_archive_undoes(cli);
         struct mfl_select select;
         struct mfl_error err;
         int r = read_ended(cli, &select, &err);

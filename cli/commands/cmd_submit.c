@@ -132,11 +132,13 @@ int mfl_cmd_forget(struct mfl_cli *cli)
                 r = send_clone(cli, client, source, job, &existed, &err);
         if (!r && cli->json)
                 r = mfl_json_print(stdout,
-                        json_pack("{ss ss sI}", "job", job, "replaces", source, "client", (json_int_t)client),
+                        json_pack("{ss ss sI sb}", "job", job, "replaces", source, "client",
+                                (json_int_t)client, "existed", (int)existed),
                         &err);
         else if (!r)
-                printf("%s takes the place of %s, without client %lld; %s and its models are deleted\n", job,
-                        source, (long long)client, source);
+                printf("%s takes the place of %s, without client %lld; %s and its models are deleted%s\n",
+                        job, source, (long long)client, source,
+                        existed ? " (was done before with this token)" : "");
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 

@@ -184,10 +184,12 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "population in real time and clients keep nothing, and otherwise with round 1. Its digest is "
                 "that of a job that never\n"
                 "had the client: the client is drawn as before, and then left out. Back-ups, files\n"
-                "that were pulled, and models in mfl-serve are not touched.\n"
+                "that were pulled, and models in mfl-serve are not touched. With --token, the same command\n"
+                "with the job's id may be repeated after a lost connection.\n"
                 "\n"
-                "Example:\n"
-                "  mfl forget j-000001 7 --watch\n"},
+                "Examples:\n"
+                "  mfl forget j-000001 7 --watch\n"
+                "  mfl forget j-000001 7 --token forget-7\n"},
         {"replay", "JOB", "make a job's rounds again, and compare the models", 1, 1, "token watch timeout",
                 "A new job makes the committed rounds of JOB again from the same file, and stops after the\n"
                 "last of them; then the digests of all models are compared. JOB stays. Of a job with\n"
@@ -199,12 +201,13 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "Example:\n"
                 "  mfl replay j-000001\n"},
         {"archive", "JOB|--done|--state S", "take jobs that have ended off the list", 0, 1,
-                "done state name before",
+                "done state name before undo",
                 "An archived job is in 'mfl list' and on the dashboard only if you ask for it. All else\n"
                 "stays: its id and name, rounds, models, versions in the registry, and what keep_ended of\n"
-                "server.yaml says of jobs that have ended. 'mfl unarchive' takes it back. Without JOB, it\n"
-                "archives every job that matches all of the options, of which there must be --done or\n"
-                "--state.\n"
+                "server.yaml says of jobs that have ended. 'mfl unarchive', or --undo, takes it back. "
+                "Without\n"
+                "JOB, it archives every job that matches all of the options, of which there must be --done\n"
+                "or --state.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl archive j-000001\n"

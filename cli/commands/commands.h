@@ -57,6 +57,7 @@ int mfl_cmd_archive(struct mfl_cli *cli);      /* unarchive, too */
 int mfl_cmd_stop_many(struct mfl_cli *cli);    /* stop --all */
 int mfl_cmd_delete_many(struct mfl_cli *cli);  /* delete without a job */
 int mfl_cmd_archive_many(struct mfl_cli *cli); /* archive and unarchive without a job */
+bool mfl_cmd_archive_undoes(const struct mfl_cli *cli);
 int mfl_cmd_daemons(struct mfl_cli *cli);
 int mfl_cmd_access(struct mfl_cli *cli); /* daemons with a verb */
 int mfl_cmd_drain(struct mfl_cli *cli);

@@ -57,7 +57,8 @@ static const struct mfl_cli_option options[] = {
                 0},
         {"teams", 0, KIND_FLAG, AT(teams), NULL, "show which daemons train a client together now", 0, 0},
         {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "commit the current round first", 0, 0},
-        {"undo", 0, KIND_FLAG, AT(undo), NULL, "let it work again", 0, 0},
+        {"undo", 0, KIND_FLAG, AT(undo), NULL,
+                "drain: let it work again;\narchive: put it back on the list (mfl unarchive)", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL,
                 "drain: every daemon, also those that connect later;\nstop: every job that has not "
@@ -284,7 +285,7 @@ static const struct {
         {"restart rerun resubmit copy cp retry again repeat", "clone"},
         {"unlearn", "forget"},
         {"hide store", "archive"},
-        {"unhide", "unarchive"},
+        {"unhide restore undelete", "unarchive"},
         {"remove del erase purge clean", "delete"},
         {"checkpoints checkpoint", "models"},
         {"infer classify score", "predict"},
@@ -342,7 +343,9 @@ static int check_early_options(const struct mfl_cli *cli, struct mfl_error *err)
 /* Short names from other programs that people type without thinking. */
 static const struct {
         const char *word, *command;
-} aliases[] = {{"ls", "list"}, {"status", "list"}, {"rm", "delete"}, {"cancel", "stop"}};
+        const char *of_one; /* with a job behind it; NULL: the same */
+} aliases[] = {
+        {"ls", "list", "show"}, {"status", "list", "show"}, {"rm", "delete", NULL}, {"cancel", "stop", NULL}};
 
 static const char *command_name(const char *text)
 {
@@ -352,12 +355,24 @@ static const char *command_name(const char *text)
         return text;
 }
 
+/* `mfl status JOB` shows one job. */
+static const struct mfl_cli_command *command_of_one(const struct mfl_cli *cli)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(aliases); i++)
+                if (aliases[i].of_one && !strcmp(cli->word, aliases[i].word))
+                        return mfl_cli_command_find(aliases[i].of_one);
+        return cli->command;
+}
+
 static int add_argument(struct mfl_cli *cli, const char *text, int *n, struct mfl_error *err)
 {
         if (!cli->command) {
+                cli->word = text;
                 cli->command = mfl_cli_command_find(command_name(text));
                 return cli->command ? 0 : fail_command(text, err);
         }
+        if (!*n)
+                cli->command = command_of_one(cli);
         if (*n == cli->command->n_max)
                 return mfl_fail(err, MFL_CLI_USAGE, "'%.100s' is one argument too many; usage: mfl %s %s",
                         text, cli->command->name, cli->command->arguments);

@@ -48,7 +48,7 @@ static const char json_text[] =
         "\n"
         "  submit, clone   {\"job\": \"j-000001\", \"existed\": false}    (with --watch also \"event\": "
         "\"submitted\")\n"
-        "  forget          {\"job\": the new one, \"replaces\": the old one, \"client\"}\n"
+        "  forget          {\"job\": the new one, \"replaces\": the old one, \"client\", \"existed\"}\n"
         "  replay          {\"job\": the new one, \"replays\": the old one, \"rounds\", \"same\", "
         "\"differs\": "
         "the first round\n"

@@ -22,16 +22,12 @@ static int add_id(struct mfl_job_ids *ids, const char *id, struct mfl_error *err
 static int add_matching(
         struct mfl_job_ids *ids, struct mfl_client *client, const char *pattern, struct mfl_error *err)
 {
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
-        Mfl__Envelope request = MFL__ENVELOPE__INIT;
-        Mfl__ListJobs list = MFL__LIST_JOBS__INIT;
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
         size_t before = ids->n;
-        request.body_case = MFL__ENVELOPE__BODY_LIST_JOBS;
-        request.list_jobs = &list;
-        int r = mfl_client_call(client, &request, MFL__ENVELOPE__BODY_JOB_LIST, &answer, err);
-        for (size_t i = 0; !r && i < answer->job_list->n_jobs; i++)
-                if (!fnmatch(pattern, answer->job_list->jobs[i]->name, 0))
-                        r = add_id(ids, answer->job_list->jobs[i]->job, err);
+        int r = mfl_client_jobs(client, false, &jobs, err);
+        for (size_t i = 0; !r && i < jobs.list.n_jobs; i++)
+                if (!fnmatch(pattern, jobs.list.jobs[i]->name, 0))
+                        r = add_id(ids, jobs.list.jobs[i]->job, err);
         if (!r && ids->n == before)
                 r = mfl_fail(err, MFL_NOT_FOUND, "no job's name matches '%.60s'; 'mfl list' shows the jobs",
                         pattern);

@@ -34,11 +34,13 @@
 #define CAPABILITIES 64
 #define PATHS_MAX 32 /* of a kind */
 #define LOOK_MS 250  /* how often memory is looked at */
+#define FILES_EACH 256
+#define FILES_MAX 65536
 
 struct child {
         uint64_t memory;
         uint32_t processes;
-        bool network, spaces;
+        bool network, spaces, own_shm;
         const char *threads, *dir;
         char *hidden[PATHS_MAX], *read[PATHS_MAX], *write[PATHS_MAX], **command;
         int n_hidden, n_read, n_write;
@@ -94,24 +96,50 @@ static void kill_all(void)
 struct use {
         uint64_t memory;
         uint32_t processes; /* and threads */
+        uint64_t files;     /* places for open files beyond FILES_EACH of each process */
+        bool exact; /* memory that several of them have counts once; takes milliseconds per gigabyte */
 };
 
-/* What a process has for itself alone, and of memory files. */
+/* Of a process: its anonymous memory, and that of memory files, each page divided among the processes that have it. False: this kernel does
+ * not tell, or not this process. */
+static bool read_share(pid_t pid, uint64_t *ret_bytes)
+{
+        char path[64], line[128];
+        unsigned long long kib;
+        int n = 0;
+        *ret_bytes = 0;
+        snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
+        FILE *file = fopen(path, "re");
+        while (file && fgets(line, sizeof(line), file))
+                if (sscanf(line, "Pss_Anon: %llu", &kib) == 1 || sscanf(line, "Pss_Shmem: %llu", &kib) == 1) {
+                        *ret_bytes += kib << 10;
+                        n++;
+                }
+        if (file)
+                fclose(file);
+        return n == 2;
+}
+
+/* What a process has in memory, with pages that it shares with others. */
 static void add_use(pid_t pid, void *user)
 {
         struct use *use = user;
         char path[64], line[128];
         unsigned long long kib;
-        unsigned threads;
+        unsigned threads, files;
+        uint64_t share, memory = 0;
         snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
         FILE *file = fopen(path, "re");
         while (file && fgets(line, sizeof(line), file))
                 if (sscanf(line, "RssAnon: %llu", &kib) == 1 || sscanf(line, "RssShmem: %llu", &kib) == 1)
-                        use->memory += kib << 10;
+                        memory += kib << 10;
                 else if (sscanf(line, "Threads: %u", &threads) == 1)
                         use->processes += threads;
+                else if (sscanf(line, "FDSize: %u", &files) == 1 && files > FILES_EACH)
+                        use->files += files - FILES_EACH;
         if (file)
                 fclose(file);
+        use->memory += use->exact && read_share(pid, &share) ? share : memory;
 }
 
 /* ---- namespaces ---- */
@@ -141,9 +169,21 @@ static bool enter_spaces(struct child *c)
                write_file("/proc/self/gid_map", gid);
 }
 
-/* A mount namespace of its own, not the supervisor's, which looks at /proc: its own processes alone in /proc, and nothing where the daemon's
- * secrets are. */
-static void change_mounts(const struct child *c)
+/* Shared memory of the machine is where daemons of one node add their updates. */
+static void change_shm(struct child *c)
+{
+        char how[64];
+        mfl_snprintf(how, sizeof(how), "mode=1777,size=%llu", (unsigned long long)c->memory);
+        if (!c->memory)
+                how[strcspn(how, ",")] = '\0'; /* as large as the kernel finds right */
+        c->own_shm = !mount("mfl-shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, how);
+        if (!c->own_shm && errno != ENOENT)
+                say(SANDBOX_LINE "no /dev/shm of its own: %s\n", strerror(errno));
+}
+
+/* A mount namespace of its own, not the supervisor's, which looks at /proc: its own processes alone in /proc, its own /dev/shm, and nothing
+ * where the daemon's secrets are. */
+static void change_mounts(struct child *c)
 {
         struct stat st;
         if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL)) {
@@ -151,6 +191,7 @@ static void change_mounts(const struct child *c)
                 return;
         }
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL); /* containers may forbid it */
+        change_shm(c);
         for (int i = 0; i < c->n_hidden; i++) {
                 if (stat(c->hidden[i], &st))
                         continue;
@@ -202,7 +243,8 @@ static void run_program(const struct child *c)
                 .read = (char **)c->read,
                 .n_read = c->n_read,
                 .write = (char **)c->write,
-                .n_write = c->n_write};
+                .n_write = c->n_write,
+                .own_shm = c->own_shm};
         bool limited = limit(RLIMIT_CORE, 0) && (!c->memory || limit(RLIMIT_DATA, c->memory));
         if (c->spaces) /* counted in its own user namespace alone, with its two parents; root is not held by it */
                 limit(RLIMIT_NPROC, (uint64_t)c->processes + 2);
@@ -213,10 +255,12 @@ static void run_program(const struct child *c)
                 _exit(STATUS_EXEC);
         }
         if (!limited || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) ||
-                !mfl_program_hold_files(&files, c->network) || !mfl_program_filter(c->network)) {
+                !mfl_program_hold_files(&files, c->network) ||
+                !mfl_program_filter(c->network, !access("/dev/nvidiactl", F_OK))) {
                 say("can't limit the program: %s\n", strerror(errno));
                 _exit(STATUS_LIMITS);
         }
+        say(SANDBOX_LINE SANDBOX_END "\n");
         execv(c->command[0], c->command);
         say("can't run %s: %s\n", c->command[0], strerror(errno));
         _exit(STATUS_EXEC);
@@ -228,7 +272,7 @@ static int status_of(int status)
 }
 
 /* Process 1 of the program's namespace. */
-static int run_first(const struct child *c)
+static int run_first(struct child *c)
 {
         int status = 0;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -262,6 +306,16 @@ static bool has_too_much(pid_t first, const struct child *c)
         if (use.processes > c->processes) {
                 say("too many processes and threads: %u, and its limit is %u\n", use.processes, c->processes);
                 return true;
+        }
+        if (use.files > FILES_MAX) {
+                say("too many open files: its processes have room for %llu beyond %d each, and the limit is "
+                    "%d\n",
+                        (unsigned long long)use.files, FILES_EACH, FILES_MAX);
+                return true;
+        }
+        if (c->memory && use.memory > c->memory) { /* children share what their parent had before them */
+                use = (struct use){.exact = true};
+                walk(first, 0, add_use, &use);
         }
         if (!c->memory || use.memory <= c->memory)
                 return false;

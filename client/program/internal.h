@@ -7,11 +7,12 @@
 
 #include "client/program/program.h"
 
-#define PROGRAM_FD 3                    /* of the socket, in the program */
-#define LIFE_FD 4                       /* in the supervisor: at its end, everything ends */
-#define PROGRAM_ANSWER_MAX (1u << 20)   /* bytes of a message of the program */
-#define PROGRAM_MESSAGE_MAX (64u << 20) /* of the daemon */
-#define SANDBOX_LINE "mfl-sandbox: "    /* what the supervisor writes about itself begins so */
+#define PROGRAM_FD 3                     /* of the socket, in the program */
+#define LIFE_FD 4                        /* in the supervisor: at its end, everything ends */
+#define PROGRAM_ANSWER_MAX (1u << 20)    /* bytes of a message of the program */
+#define PROGRAM_MESSAGE_MAX (64u << 20)  /* of the daemon */
+#define SANDBOX_LINE "mfl-sandbox: "     /* what the supervisor writes about itself begins so */
+#define SANDBOX_END "the program begins" /* after this line of its, such lines are the program's */
 
 /* ---- the process: process.c ---- */
 
@@ -22,6 +23,7 @@ struct program_process {
         int socket, output, life;
         char tail[TAIL_BYTES];
         size_t n_tail;
+        bool begun; /* what it writes are its own words */
         const char *job;
 };
 /* How long a call may wait, and who may stop it. */
@@ -60,8 +62,9 @@ void mfl_program_memory_close(struct program_memory *memory);
 
 /* ---- the supervisor's: seccomp.c or seccomp_absent.c ---- */
 
-/* From here on, this process and its children can't do what a training program has no use for. False: errno. */
-bool mfl_program_filter(bool network);
+/* From here on, this process and its children can't do what a training program has no use for. memory_files: they may make files that lie in
+ * memory (memfd_create). False: errno. */
+bool mfl_program_filter(bool network, bool memory_files);
 extern const bool mfl_program_filters; /* false: this build has no filter */
 
 /* ---- the supervisor's: landlock.c or landlock_absent.c ---- */
@@ -70,6 +73,7 @@ struct program_files {
         const char *dir, *command; /* dir "": the daemon's, which is not for writing */
         char **read, **write;      /* what `read` and `write` of client.yaml name */
         int n_read, n_write;
+        bool own_shm; /* /dev/shm is the program's own, and for writing */
 };
 /* The version of the kernel's Landlock; 0: it has none. */
 int mfl_program_landlock(void);

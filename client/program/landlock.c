@@ -3,8 +3,10 @@
  * from ABI 1 on files, 3 truncation, 4 TCP ports, 6 signals to processes outside and abstract sockets of others. The kernel's header may be older
  * than the kernel, so that numbers are written out here.
  *
- * Writing is allowed below the program's directory, /tmp, /var/tmp, $TMPDIR, /dev, and what `write` names. Reading is not limited, unless `read`
+ * Writing is allowed below the program's directory, /tmp, /var/tmp, $TMPDIR, and what `write` names, and to devices without a memory, those
+ * of GPUs, and /dev/shm if it is the program's own: in that of the machine, daemons of one node add their updates. Reading is not limited, unless `read`
  * names something: then to that, to what may be written, and to the system's own directories. */
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/landlock.h>
 #include <stdio.h>
@@ -53,14 +55,31 @@ static bool allow(int ruleset, const char *path, uint64_t access)
         return done;
 }
 
+/* The cards and the driver's other devices have names that begin so. */
+static bool allow_nvidia(int ruleset, uint64_t access)
+{
+        char path[300];
+        bool done = true;
+        DIR *dir = opendir("/dev");
+        for (struct dirent *one; dir && (one = readdir(dir));)
+                if (!strncmp(one->d_name, "nvidia", 6)) {
+                        mfl_snprintf(path, sizeof(path), "/dev/%s", one->d_name);
+                        done &= allow(ruleset, path, access);
+                }
+        if (dir)
+                closedir(dir);
+        return done;
+}
+
 static bool allow_all(int ruleset, const struct program_files *files, uint64_t handled)
 {
-        static const char *const writable[] = {"/tmp", "/var/tmp", "/dev"};
+        static const char *const writable[] = {"/tmp", "/var/tmp", "/dev/null", "/dev/zero", "/dev/full",
+                "/dev/random", "/dev/urandom", "/dev/dri", "/dev/kfd", "/dev/dxg"};
         static const char *const readable[] = {
                 "/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/proc", "/sys", "/run/systemd/resolve"};
         const char *tmp = getenv("TMPDIR");
         uint64_t reads = handled & READS, writes = handled;
-        bool done = true;
+        bool done = allow_nvidia(ruleset, writes) && (!files->own_shm || allow(ruleset, "/dev/shm", writes));
         for (size_t i = 0; i < MFL_ARRAY_SIZE(writable); i++)
                 done &= allow(ruleset, writable[i], writes);
         if (tmp && *tmp == '/')

@@ -12,11 +12,12 @@
 #include "common/base/log.h"
 #include "common/base/plain.h"
 
-#define LOOK_MS 50                              /* how often a call looks whether it is stopped */
-#define ENDS_MS 3000                            /* how long a supervisor may take to end */
-#define FD_FREE 16                              /* descriptors from here on are not those that a child gets */
-#define ARGUMENTS_MAX 192                       /* of the supervisor */
-#define ARGUMENTS_PATHS 72                      /* where its paths end */
+#define LOOK_MS 50         /* how often a call looks whether it is stopped */
+#define ENDS_MS 3000       /* how long a supervisor may take to end */
+#define OUTPUT_TURNS 64    /* KiB of output that are read before anything else is looked at */
+#define FD_FREE 16         /* descriptors from here on are not those that a child gets */
+#define ARGUMENTS_MAX 192  /* of the supervisor */
+#define ARGUMENTS_PATHS 72 /* where its paths end */
 #define PATH_BYTES (1 + MFL_PROGRAM_PATH_BYTES) /* and a letter */
 #define LAST_LINES "; last lines: "
 #define TAIL_LEAST 60    /* bytes of them in a reason */
@@ -144,19 +145,30 @@ int mfl_program_start(
 
 /* ---- output ---- */
 
-static void tell_line(struct program_process *process, const char *line, size_t n)
+/* Returns whether the supervisor has written it, about itself. */
+static bool tell_line(struct program_process *process, const char *line, size_t n)
 {
-        bool own = n >= sizeof(SANDBOX_LINE) - 1 && !memcmp(line, SANDBOX_LINE, sizeof(SANDBOX_LINE) - 1);
+        static const char last[] = SANDBOX_LINE SANDBOX_END;
+        bool own = !process->begun && n >= sizeof(SANDBOX_LINE) - 1 &&
+                   !memcmp(line, SANDBOX_LINE, sizeof(SANDBOX_LINE) - 1);
+        if (own && n == sizeof(last) - 1 && !memcmp(line, last, n)) {
+                process->begun = true;
+                return true;
+        }
         if (n)
                 mfl_log_job(own ? MFL_LOG_INFO : MFL_LOG_DEBUG, process->job, "%s: program: %.*s",
                         process->job, (int)MFL_MIN(n, (size_t)400), line);
+        return own;
 }
 
-/* Keeps the end of what there is, and logs whole lines. */
+/* Keeps the end of what there is, and logs whole lines. Several processes may write faster than this one reads: the rest waits. */
 static void take_output(struct program_process *process)
 {
         char piece[1024];
-        for (ssize_t n; process->output >= 0 && (n = read(process->output, piece, sizeof(piece))) != 0;) {
+        ssize_t n;
+        for (int turn = 0; turn < OUTPUT_TURNS && process->output >= 0 &&
+                           (n = read(process->output, piece, sizeof(piece))) != 0;
+                turn++) {
                 if (n < 0)
                         return; /* nothing now */
                 for (ssize_t i = 0; i < n; i++) {
@@ -170,10 +182,7 @@ static void take_output(struct program_process *process)
                         size_t end = process->n_tail - 1, start = end;
                         while (start && process->tail[start - 1] != '\n')
                                 start--;
-                        tell_line(process, process->tail + start, end - start);
-                        if (!strncmp(process->tail + start, SANDBOX_LINE,
-                                    MFL_MIN(end - start, sizeof(SANDBOX_LINE) - 1)) &&
-                                end > start)
+                        if (tell_line(process, process->tail + start, end - start))
                                 process->n_tail = start; /* no words of the program */
                 }
         }

@@ -6,7 +6,7 @@
 
 const bool mfl_program_filters = false;
 
-bool mfl_program_filter(bool network)
+bool mfl_program_filter(bool network, bool memory_files)
 {
         return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
 }

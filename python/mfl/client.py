@@ -20,7 +20,7 @@ from ._connection import Connection, Frame
 from ._jobfile import JobLike, read_job
 from .errors import (Conflict, ConfigError, ConnectionLost, ConnectionRefused, JobFailed, JobStopped, NotFound, ProtocolError,
                      WaitTimeout)
-from .local import run_evaluate, run_predict
+from .local import run_evaluate, run_predict, run_validate
 from .model import Floats, Model, Tensor
 from .records import (AuditEntry, Daemon, Event, Job, JobDetail, LogLine, ModelVersion, Replay, Round, Rule, SiteAnswer, Validation)
 
@@ -29,6 +29,7 @@ _PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
 _DENY, _ALLOW = 1, 2
 _REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
 _EVALUATE, _PREDICT, _JOB = 2, 3, 4
+_PAGE_JOBS = 1000
 _T = TypeVar("_T")
 
 
@@ -156,7 +157,7 @@ class Client:
 
     def forget(self, job: JobRef, client: int, *, token: Optional[str] = None) -> Job:
         """Trains a job that has ended again as if the client had never been there. Returns the new job, which takes the place of the old
-        one: that is deleted with its models. NotFound after a lost connection may mean that this is done: see `list()`."""
+        one: that is deleted with its models. A lost connection is harmless, as with submit()."""
         return self.job(self._clone(job, {"forget": True, "client": client}, token))
 
     def replay(self, job: JobRef, *, token: Optional[str] = None, timeout: Optional[float] = None) -> Replay:
@@ -200,7 +201,13 @@ class Client:
     def list(self, *, state: Optional[str] = None, name: Optional[str] = None, archived: Optional[bool] = False) -> List[Job]:
         """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name. archived:
         True: only those that are archived, instead of the others; None: both."""
-        jobs = [Job._from(j) for j in self._ask("list_jobs", {"without_archived": archived is False}, "job_list").jobs]
+        jobs: List[Job] = []
+        more = True
+        while more:
+            fields = {"without_archived": archived is False, "after": jobs[-1].job if jobs else "", "count": _PAGE_JOBS}
+            page = self._ask("list_jobs", fields, "job_list")
+            jobs += [Job._from(j) for j in page.jobs]
+            more = page.more and bool(page.jobs)
         jobs = [j for j in jobs if archived is None or archived == (j.archived_unix_ms is not None)]
         kept = [j for j in jobs if (state is None or j.state == state) and (name is None or j.name == name)]
         return sorted(kept, key=lambda j: (len(j.job), j.job))
@@ -347,11 +354,17 @@ class Client:
 
     # -- sites --
 
-    def validate(self, model: Union[JobRef, ModelVersion], *, at: str = "", data: str = "", round: Union[int, str] = "last",  # noqa: A002
-                 deadline: int = 60) -> Validation:
-        """Evaluates a model at every site on the site's own test samples. model: a job, "NAME@ALIAS", "NAME@VERSION" or a ModelVersion.
-        at: a pattern of sites; data: a data set; deadline: seconds that the sites have. Needs OU=operator with TLS, as the rest of this
-        part does."""
+    def validate(self, model: Union[JobRef, ModelVersion, Path], *, at: str = "", data: str = "",
+                 round: Union[int, str] = "last",  # noqa: A002
+                 deadline: int = 60, program: Path = "mfl") -> Validation:
+        """Evaluates a model at every site on the site's own test samples. model: a job, "NAME@ALIAS", "NAME@VERSION" or a ModelVersion; or a
+        file, a pathlib.Path or a text with a '/' or that ends in .safetensors, which the program `mfl` reads and sends. at: a pattern of
+        sites; data: a data set; deadline: seconds that the sites have. Needs OU=operator with TLS, as the rest of this part does."""
+        if isinstance(model, os.PathLike) or (isinstance(model, str) and ("/" in model or model.endswith(".safetensors"))):
+            if round != "last":
+                raise ConfigError("round= chooses a model of a job; '%s' is a file" % os.fspath(model))
+            options = [*(["--at", at] if at else []), *(["--data", data] if data else []), "--deadline", str(deadline)]
+            return Validation._from_json(run_validate(self._program(program, _as_file(model), None), options))
         return Validation._from(self._inquire(_EVALUATE, model, at, data, round, deadline))
 
     def willing(self, job: JobLike, *, deadline: int = 1) -> List[SiteAnswer]:
@@ -484,6 +497,12 @@ def _which(round: Union[int, str]) -> int:  # noqa: A002
     if not isinstance(which, int) or which < -2:
         raise ConfigError("round %r: expected a number, 'last' or 'best'" % (round,))
     return which
+
+
+def _as_file(path: Path) -> str:
+    """So that the program takes it for a file, whatever its name."""
+    text = os.fspath(path)
+    return text if "/" in text else os.path.join(".", text)
 
 
 def _raise_if_bad(job: Job) -> None:

@@ -306,6 +306,13 @@ class SiteAnswer:
                    m.correct / m.samples if told and not no_accuracy else None, m.loss_sum * _LOSS_UNIT / m.samples if told else None, m.few)
 
 
+    @classmethod
+    def _from_json(cls, m: Dict[str, Any]) -> SiteAnswer:
+        """Of a report, or of its `few`, which is no site."""
+        return cls(m.get("site", ""), m.get("daemon", ""), m.get("status", SITE_STATES[1]), m.get("reason") or None, m["samples"], m["accuracy"],
+                   m["loss"], m.get("few", True))
+
+
 @dataclass(frozen=True)
 class Validation:
     """How good a model is at the sites (`mfl validate`)."""
@@ -333,6 +340,13 @@ class Validation:
                    sum(s.correct for s in told) / n if n and not m.no_accuracy else None,
                    sum(s.loss_sum for s in told) * _LOSS_UNIT / n if n else None,
                    SiteAnswer._from(m.few, m.no_accuracy) if m.HasField("few") else None)
+
+    @classmethod
+    def _from_json(cls, m: Dict[str, Any]) -> Validation:
+        """Of what `mfl validate --json` prints."""
+        return cls(m["number"], m["time_ms"], m["who"], m["model"], m["job"], m["round"], m["digest"] or None, m["data"],
+                   [SiteAnswer._from_json(s) for s in m["sites"]], m["all"]["samples"], m["all"]["accuracy"], m["all"]["loss"],
+                   SiteAnswer._from_json(m["few"]) if m["few"] else None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@
 #include "server/admin/request.h"
 
 /* jobs.c */
-void mfl_operator_list(struct mfl_session *session, uint64_t request, bool without_archived);
+void mfl_operator_list(struct mfl_session *session, uint64_t request, const Mfl__ListJobs *ask);
 void mfl_operator_show(struct mfl_session *session, uint64_t request, const char *id);
 void mfl_operator_models(struct mfl_session *session, uint64_t request, const char *id);
 void mfl_operator_partition(struct mfl_session *session, uint64_t request, const char *id);

@@ -8,8 +8,9 @@
  * The client's first turn is found by drawing the committed rounds again. That needs nothing but the job's file where every round draws
  * from the whole population (selection uniform, separated or poisson, in real time) and clients keep no state and evaluate nothing; other jobs start with round 1.
  *
- * A crash between the two leaves both jobs, and the old one can be deleted, or the request repeated. A file whose list can't be changed in
- * place is refused, with what to write. */
+ * A crash between the two leaves both jobs, and the old one can be deleted, or the request repeated. A request that is repeated with its
+ * token after the old job has gone is answered with the new one. A file whose list can't be changed in place is refused, with what to
+ * write. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -118,11 +119,13 @@ static int begin_anew(struct mfl_request *op, const struct mfl_store_job *row, s
         int r = mfl_job_parse(row->text, strlen(row->text), op->job, &spec, err);
         if (r)
                 return r;
-        r = find_round(op->admin->store, op->job, spec, (uint32_t)op->which, &at, &found, err);
+        const uint32_t client = (uint32_t)op->which;
+        r = find_round(op->admin->store, op->job, spec, client, &at, &found, err);
         mfl_job_free(spec);
+        const struct mfl_store_forget forget = {op->text, client, found ? &at : NULL};
         return r ? r
-                 : mfl_store_job_rewind(op->admin->store, op->job, op->text, found ? &at : NULL, op->token,
-                           owner, op->new_job, err);
+                 : mfl_store_job_forget(
+                           op->admin->store, op->job, &forget, op->token, owner, op->new_job, err);
 }
 
 static void run_forget(struct mfl_work *work)
@@ -131,6 +134,11 @@ static void run_forget(struct mfl_work *work)
         struct mfl_store *store = op->admin->store;
         struct mfl_store_job row = {{0}};
         op->status = mfl_store_job_get(store, op->job, &row, &op->err);
+        if (op->status == MFL_NOT_FOUND) {
+                op->status = mfl_store_job_forgotten(
+                        store, op->job, (uint32_t)op->which, op->token, op->audit.who, op->new_job, &op->err);
+                return;
+        }
         if (!op->status)
                 op->status = text_of(op->job, row.text, (uint32_t)op->which, &op->text, &op->err);
         if (!op->status)
@@ -156,22 +164,31 @@ static void answer_forget(struct mfl_request *op, struct mfl_session *session)
         mfl_submit_answer(op, session);
 }
 
-void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
+/* The job may have gone by the same request, whose answer was lost. */
+static bool may_begin(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
+        if (*clone->token && !mfl_server_job_find(mfl_admin_of(session)->jobs, clone->job))
+                return true;
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
         if (!job || !mfl_operator_may_touch(session, request, job, "forget a client of"))
+                return false;
+        if (mfl_server_job_has_ended(job) && !mfl_server_job_in_core(job) && !job->operations)
+                return true;
+        mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
+        return false;
+}
+
+void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
+{
+        if (!may_begin(session, request, clone))
                 return;
-        if (!mfl_server_job_has_ended(job) || mfl_server_job_in_core(job) || job->operations) {
-                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
-                        "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
-                return;
-        }
-        struct mfl_request *op = mfl_request_new(session, request, job->id, run_forget, answer_forget);
+        struct mfl_request *op = mfl_request_new(session, request, clone->job, run_forget, answer_forget);
         if (!op)
                 return;
         op->which = clone->client;
         mfl_strcpy(op->token, sizeof op->token, clone->token);
-        mfl_request_audit(op, "forget", job->id);
+        mfl_request_audit(op, "forget", clone->job);
         mfl_snprintf(op->audit.text, sizeof op->audit.text, "client %" PRIu32, clone->client);
         mfl_request_start(op, session);
 }

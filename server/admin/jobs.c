@@ -16,29 +16,47 @@ struct job_list_entry {
         struct mfl_job_info_buffers buffers;
 };
 
-void mfl_operator_list(struct mfl_session *session, uint64_t request, bool without_archived)
+/* Takes the jobs that are asked for, and one more if there is one; NULL: out of memory. */
+static struct job_list_entry *collect(const struct mfl_admin *admin, const Mfl__ListJobs *ask, size_t *ret_n)
+{
+        const uint64_t after = mfl_server_job_number(ask->after);
+        size_t n = 0, most = ask->count ? (size_t)ask->count + 1 : 0, i = 0;
+        for (struct mfl_server_job *job = admin->jobs->first; job && (!most || n < most); job = job->next)
+                n += !ask->count || mfl_server_job_number(job->id) > after;
+        struct job_list_entry *entries = mfl_calloc(n, sizeof *entries);
+        for (struct mfl_server_job *job = admin->jobs->first; entries && job && i < n; job = job->next) {
+                if ((ask->without_archived && job->archived_unix_ms) ||
+                        (ask->count && mfl_server_job_number(job->id) <= after))
+                        continue;
+                mfl_view_job(job, &entries[i].info, &entries[i].buffers);
+                i++;
+        }
+        *ret_n = i;
+        return entries;
+}
+
+static bool is_too_long(const Mfl__JobList *list)
+{
+        return mfl__job_list__get_packed_size(list) > MFL_LIST_BYTES_MAX;
+}
+
+void mfl_operator_list(struct mfl_session *session, uint64_t request, const Mfl__ListJobs *ask)
 {
         struct mfl_admin *admin = mfl_admin_of(session);
-        size_t n = 0, i = 0;
-        for (struct mfl_server_job *job = admin->jobs->first; job; job = job->next)
-                n++;
-        MFL_CLEANUP_FREE struct job_list_entry *entries = mfl_calloc(n, sizeof *entries);
+        size_t n = 0;
+        MFL_CLEANUP_FREE struct job_list_entry *entries = collect(admin, ask, &n);
         MFL_CLEANUP_FREE Mfl__JobInfo **pointers = mfl_calloc(n, sizeof *pointers);
         if (!entries || !pointers) {
                 mfl_operator_no_memory(session, n * sizeof *entries, "a list of jobs");
                 return;
         }
-        for (struct mfl_server_job *job = admin->jobs->first; job; job = job->next) {
-                if (without_archived && job->archived_unix_ms)
-                        continue;
-                mfl_view_job(job, &entries[i].info, &entries[i].buffers);
+        for (size_t i = 0; i < n; i++)
                 pointers[i] = &entries[i].info;
-                i++;
-        }
         Mfl__JobList list = MFL__JOB_LIST__INIT;
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
         char notice[200] = "";
-        list.n_jobs = i;
+        list.more = ask->count && n > ask->count;
+        list.n_jobs = n - list.more;
         list.jobs = pointers;
         uint32_t n_warnings = mfl_store_warnings(admin->store);
         if (n_warnings)
@@ -47,10 +65,12 @@ void mfl_operator_list(struct mfl_session *session, uint64_t request, bool witho
                         "--check-state there",
                         n_warnings, n_warnings == 1 ? "" : "s");
         list.notice = notice;
-        while (mfl__job_list__get_packed_size(&list) > MFL_LIST_BYTES_MAX) { /* the oldest are left out */
-                size_t n_dropped = list.n_jobs / 8 + 1;
-                list.jobs += n_dropped;
+        while (is_too_long(&list)) {
+                size_t n_dropped =
+                        list.n_jobs / 8 + 1; /* the oldest; of a page, those that the next one begins with */
+                list.jobs += ask->count ? 0 : n_dropped;
                 list.n_jobs -= n_dropped;
+                list.more = ask->count != 0;
         }
         envelope.request = request;
         envelope.body_case = MFL__ENVELOPE__BODY_JOB_LIST;

@@ -14,7 +14,7 @@ static bool job_request(struct mfl_session *session, const Mfl__Envelope *e)
                 mfl_operator_submit(session, e->request, e->submit);
                 return true;
         case MFL__ENVELOPE__BODY_LIST_JOBS:
-                mfl_operator_list(session, e->request, e->list_jobs->without_archived);
+                mfl_operator_list(session, e->request, e->list_jobs);
                 return true;
         case MFL__ENVELOPE__BODY_SHOW_JOB:
                 mfl_operator_show(session, e->request, e->show_job->job);

@@ -119,6 +119,11 @@ void mfl_operator_archive(struct mfl_session *session, uint64_t request, const M
                         "%s has not ended: only jobs that have ended are archived", job->id);
                 return;
         }
+        if ((job->archived_unix_ms == 0) == (ask->undo != 0)) {
+                mfl_operator_done(
+                        session, request, ask->undo ? "it was not archived" : "it was archived already");
+                return;
+        }
         struct mfl_request *op = mfl_request_new(session, request, job->id, run_archive, answer_archive);
         if (!op)
                 return;

@@ -50,7 +50,7 @@ static void run_submit(struct mfl_work *work)
                 return;
         op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,
                                         op->audit.who, op->upload, op->new_job, &op->err)
-                              : mfl_store_job_clone(op->admin->store, op->job, NULL, op->token, op->audit.who,
+                              : mfl_store_job_clone(op->admin->store, op->job, op->token, op->audit.who,
                                         op->new_job, &op->err);
         if (op->status)
                 return; /* MFL_EXISTS: the token was known */

@@ -157,6 +157,12 @@ static inline bool mfl_server_job_has_ended(const struct mfl_server_job *job)
         return job->state >= MFL_JOB_DONE;
 }
 
+/* The number that is in an id: ids grow with it, in the order of the list. "": 0. */
+static inline uint64_t mfl_server_job_number(const char *id)
+{
+        return strtoull(id + strcspn(id, "0123456789"), NULL, 10);
+}
+
 /* Watchers shall look at it again. */
 static inline void mfl_server_job_changed(struct mfl_server_job *job)
 {

@@ -122,14 +122,22 @@ int mfl_store_job_add(struct mfl_store *store, const char *name, const char *tex
 /* Whether the owner has used the token: adding a job with it adds none. "": false. */
 int mfl_store_token_used(
         struct mfl_store *store, const char *token, const char *owner, bool *ret_used, struct mfl_error *err);
-/* Adds a job with the same initial params and text, or with another text; NULL: the same. */
-int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *text, const char *token,
-        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
-/* Adds a clone with another text that has the rounds up to `at`, whose files are there, and goes on after it. NULL: from the start. */
+/* Adds a job with the same initial params and text. */
+int mfl_store_job_clone(struct mfl_store *store, const char *id, const char *token, const char *owner,
+        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* Adds a clone whose text leaves the client out, and which has the rounds up to `at`, whose files are there, and goes on after it. */
 struct mfl_store_round;
-int mfl_store_job_rewind(struct mfl_store *store, const char *id, const char *text,
-        const struct mfl_store_round *at, const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES],
-        struct mfl_error *err);
+struct mfl_store_forget {
+        const char *text;
+        uint32_t client;
+        const struct mfl_store_round *at; /* NULL: from the start */
+};
+int mfl_store_job_forget(struct mfl_store *store, const char *id, const struct mfl_store_forget *forget,
+        const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+/* Of a job that is not there: MFL_EXISTS with the id of the job that took its place, if the owner asked for that with the same token
+ * and client; MFL_STORE_TOKEN_TAKEN if the token was used for something else; otherwise MFL_NOT_FOUND. */
+int mfl_store_job_forgotten(struct mfl_store *store, const char *id, uint32_t client, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* Adds a clone that makes the first `rounds` rounds again, with the clients that are recorded of them, and then stops. */
 int mfl_store_job_replay(struct mfl_store *store, const char *id, uint32_t rounds, const char *token,
         const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);

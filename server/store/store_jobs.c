@@ -141,7 +141,7 @@ struct request {
         const char *token, *owner;
         const char *name, *text;
         const char *clone_of;          /* NULL: submitted */
-        const char *new_text;          /* of a clone, if its text is another; else NULL */
+        const uint32_t *without;       /* of a clone that forgets a client: which one; else NULL */
         uint32_t replayed;             /* of a clone: rounds that it makes again; 0: it is none of those */
         const uint8_t *initial_sha256; /* NULL: none, or not known */
         bool has_initial;
@@ -157,6 +157,7 @@ static const char *operator_of(const struct request *q)
 static int digest_request(struct request *q, struct mfl_error *err)
 {
         const char *kind = q->replayed   ? "replay"
+                           : q->without  ? "forget"
                            : q->clone_of ? "clone"
                                          : "submit",
                    *what = q->clone_of ? q->clone_of : q->text;
@@ -166,8 +167,8 @@ static int digest_request(struct request *q, struct mfl_error *err)
                 r = mfl_sha256_update(&sha, kind, strlen(kind) + 1, err);
         if (!r)
                 r = mfl_sha256_update(&sha, what, strlen(what) + 1, err);
-        if (!r && q->new_text)
-                r = mfl_sha256_update(&sha, q->new_text, strlen(q->new_text) + 1, err);
+        if (!r && q->without)
+                r = mfl_sha256_update(&sha, q->without, sizeof *q->without, err);
         if (!r && !q->clone_of && q->initial_sha256)
                 r = mfl_sha256_update(&sha, q->initial_sha256, MFL_SHA256_BYTES, err);
         if (!r)
@@ -182,14 +183,16 @@ struct token_row {
         bool same;
 };
 
+/* Of an unknown text (NULL), a token of before has no digest to compare with. */
 static int on_token(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         struct token_row *found = user;
         uint8_t asked[MFL_SHA256_BYTES];
         mfl_strcpy(found->job, sizeof found->job, mfl_db_text(row, 0));
         mfl_db_blob(row, 1, asked, sizeof asked);
-        found->same = mfl_db_bytes(row, 1) ? !memcmp(asked, found->request->asked, sizeof asked)
-                                           : !strcmp(mfl_db_text(row, 2), found->request->text);
+        found->same = mfl_db_bytes(row, 1)
+                              ? !memcmp(asked, found->request->asked, sizeof asked)
+                              : found->request->text && !strcmp(mfl_db_text(row, 2), found->request->text);
         return 0;
 }
 
@@ -324,9 +327,23 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
         return mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", new_path), err));
 }
 
+int mfl_store_job_forgotten(struct mfl_store *store, const char *from, uint32_t client, const char *token,
+        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+{
+        struct request q = {.token = token, .owner = owner, .clone_of = from, .without = &client};
+        int r = digest_request(&q, err);
+        if (r)
+                return r;
+        mfl_store_lock(store);
+        r = check_token(store, &q, ret_id, err);
+        mfl_store_unlock(store);
+        return r ? r : mfl_fail(err, MFL_NOT_FOUND, "there is no job '%s'", from);
+}
+
 /* What a new job takes over from an old one. */
 struct clone {
         const char *from, *text;               /* text NULL: the same */
+        const uint32_t *without;               /* the client that the text leaves out; NULL: none */
         uint32_t replayed;                     /* rounds that it makes again; 0: none of those */
         const struct mfl_store_round *rewound; /* it goes on after that one; NULL: from the start */
 };
@@ -344,7 +361,7 @@ static int clone_job(struct mfl_store *store, const struct clone *clone, const c
                 .name = job.name,
                 .text = clone->text ? clone->text : job.text,
                 .clone_of = from,
-                .new_text = clone->text,
+                .without = clone->without,
                 .replayed = clone->replayed,
                 .has_initial = job.has_initial,
                 .initial_sha256 = job.initial_known ? job.initial_sha256 : NULL};
@@ -379,10 +396,10 @@ static int add_clone(struct mfl_store *store, const struct clone *clone, const c
         return r;
 }
 
-int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *text, const char *token,
-        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+int mfl_store_job_clone(struct mfl_store *store, const char *from, const char *token, const char *owner,
+        char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        return add_clone(store, &(struct clone){.from = from, .text = text}, token, owner, ret_id, err);
+        return add_clone(store, &(struct clone){.from = from}, token, owner, ret_id, err);
 }
 
 int mfl_store_job_replay(struct mfl_store *store, const char *from, uint32_t rounds, const char *token,
@@ -392,12 +409,12 @@ int mfl_store_job_replay(struct mfl_store *store, const char *from, uint32_t rou
         return add_clone(store, &(struct clone){.from = from, .replayed = rounds}, token, owner, ret_id, err);
 }
 
-int mfl_store_job_rewind(struct mfl_store *store, const char *from, const char *text,
-        const struct mfl_store_round *at, const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES],
-        struct mfl_error *err)
+int mfl_store_job_forget(struct mfl_store *store, const char *from, const struct mfl_store_forget *forget,
+        const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        return add_clone(
-                store, &(struct clone){.from = from, .text = text, .rewound = at}, token, owner, ret_id, err);
+        const struct clone clone = {
+                .from = from, .text = forget->text, .without = &forget->client, .rewound = forget->at};
+        return add_clone(store, &clone, token, owner, ret_id, err);
 }
 
 /* Removes what a round that was never committed has left of a job that is over now. */

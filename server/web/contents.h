@@ -21,8 +21,16 @@ void mfl_metrics_text(const struct mfl_pages *pages, struct mfl_text *text);
 #define MFL_PAGES_LINES_MAX 300   /* of a job's log */
 #define MFL_PAGES_CLIENTS_MAX 64  /* rows of the table of clients, evenly chosen */
 
+/* pages_jobs.c: the list of jobs. Each step writes a piece of it; true: *ret_text is the list, and the next step begins another one. */
+struct mfl_page_jobs;
+struct mfl_page_jobs *mfl_page_jobs_new(void); /* NULL: out of memory */
+bool mfl_page_jobs_step(struct mfl_page_jobs *page, const struct mfl_jobs *jobs, struct mfl_text *ret_text);
+void mfl_page_jobs_free(struct mfl_page_jobs *page); /* NULL is fine */
+
 /* pages_json.c: in the vocabulary of proto/json/json.h. */
-void mfl_page_jobs(const struct mfl_pages *pages, struct mfl_text *text);
+/* Writes the object as a line, and takes it; NULL: memory ran out. */
+struct json_t;
+void mfl_page_put_json(struct mfl_text *text, struct json_t *object);
 void mfl_page_daemons(const struct mfl_pages *pages, struct mfl_text *text);
 void mfl_page_timeline(const struct mfl_pages *pages, struct mfl_text *text);
 void mfl_page_job(

@@ -17,6 +17,7 @@
 
 #define LINES_READ_MAX 10000 /* all that the store keeps of a job */
 
+#define JOBS_PATH "/api/jobs"
 #define TYPE_JSON "application/json"
 #define TYPE_HTML "text/html; charset=utf-8"
 
@@ -31,7 +32,6 @@ static const struct {
         {"/login", TYPE_HTML, mfl_html_login},
         {"/models", TYPE_HTML, mfl_html_models},
         {"/metrics", MFL_EXPOSITION_TYPE, mfl_metrics_text},
-        {"/api/jobs", TYPE_JSON, mfl_page_jobs},
         {"/api/daemons", TYPE_JSON, mfl_page_daemons},
         {"/api/rounds", TYPE_JSON, mfl_page_timeline},
 };
@@ -84,7 +84,7 @@ static bool knows(const char *path)
         for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++)
                 if (!strcmp(table[i].path, path))
                         return true;
-        return job_of(path, id, &kind);
+        return !strcmp(path, JOBS_PATH) || job_of(path, id, &kind);
 }
 
 /* Takes the text. */
@@ -235,11 +235,46 @@ static void want_detail(struct mfl_pages *pages, const char *path, const char *j
                 start_details(pages);
 }
 
+/* ---- the list of jobs ---- */
+
+/* Other work of the loop has its turn between two pieces. */
+static void on_list_turn(uv_timer_t *timer)
+{
+        struct mfl_pages *pages = timer->data;
+        struct mfl_text text;
+        if (mfl_page_jobs_step(pages->list, pages->jobs, &text))
+                answer(pages, JOBS_PATH, 200, TYPE_JSON, &text);
+        else
+                uv_timer_start(timer, on_list_turn, 1, 0);
+}
+
+static int open_list(struct mfl_pages *pages, struct mfl_error *err)
+{
+        pages->list = mfl_page_jobs_new();
+        if (!pages->list)
+                return mfl_fail_memory(err, 0, "the list of jobs");
+        uv_timer_init(&pages->loop->uv, &pages->list_turn);
+        pages->list_turn.data = pages;
+        return 0;
+}
+
+static void close_list(struct mfl_pages *pages)
+{
+        if (pages->list)
+                uv_close((uv_handle_t *)&pages->list_turn, NULL);
+        mfl_page_jobs_free(pages->list);
+        pages->list = NULL;
+}
+
 static void render(void *user, const char *path)
 {
         struct mfl_pages *pages = user;
         char id[MFL_JOB_ID_BYTES];
         enum detail_kind kind;
+        if (!strcmp(path, JOBS_PATH)) {
+                on_list_turn(&pages->list_turn);
+                return;
+        }
         for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++)
                 if (!strcmp(table[i].path, path)) {
                         struct mfl_text text = {0};
@@ -321,6 +356,8 @@ int mfl_pages_open(struct mfl_pages *pages, struct mfl_error *err)
                 .user = pages};
         int r = take_url(pages, err);
         if (!r)
+                r = open_list(pages, err);
+        if (!r)
                 r = mfl_http_open(&options, &pages->http, err);
         if (r)
                 return r;
@@ -366,5 +403,6 @@ void mfl_pages_close(struct mfl_pages *pages)
         struct mfl_http *http = pages->http;
         pages->http = NULL;
         mfl_acts_close(pages);
+        close_list(pages);
         mfl_http_close(http);
 }

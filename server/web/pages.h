@@ -21,6 +21,8 @@ struct mfl_pages {
         struct mfl_logins *logins;
         /* Private. */
         struct mfl_http *http;           /* NULL: no HTTP port */
+        struct mfl_page_jobs *list;      /* NULL: no HTTP port; then list_turn is no handle */
+        uv_timer_t list_turn;            /* the list's next piece */
         struct mfl_page_detail *details; /* pages that wait for the database; the worker has the first */
         struct mfl_web_act *acts;        /* that are being done (acts.h) */
         uint32_t n_models;               /* that the disk worker makes files of */

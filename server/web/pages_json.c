@@ -24,8 +24,7 @@ static int put_part(const char *bytes, size_t n, void *user)
         return text->failed ? -1 : 0;
 }
 
-/* Takes the object; NULL: memory ran out. */
-static void put_json(struct mfl_text *text, json_t *object)
+void mfl_page_put_json(struct mfl_text *text, json_t *object)
 {
         if (!object || json_dump_callback(object, put_part, text, JSON_COMPACT | JSON_REAL_PRECISION(9)))
                 text->failed = true;
@@ -33,7 +32,7 @@ static void put_json(struct mfl_text *text, json_t *object)
         json_decref(object);
 }
 
-/* ---- jobs ---- */
+/* ---- a job ---- */
 
 static json_t *make_job(const struct mfl_server_job *job)
 {
@@ -41,28 +40,6 @@ static json_t *make_job(const struct mfl_server_job *job)
         struct mfl_job_info_buffers buffers;
         mfl_view_job(job, &info, &buffers);
         return mfl_json_job(&info);
-}
-
-void mfl_page_jobs(const struct mfl_pages *pages, struct mfl_text *text)
-{
-        uint32_t n = 0, n_archived = 0;
-        json_t *jobs = json_array();
-        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
-                n++;
-                n_archived += job->archived_unix_ms != 0;
-        }
-        uint32_t excess = n > MFL_PAGES_JOBS_MAX ? n - MFL_PAGES_JOBS_MAX : 0;
-        uint32_t skip_archived = MFL_MIN(excess, n_archived), skip = excess - skip_archived;
-        for (const struct mfl_server_job *job = pages->jobs->first; job; job = job->next) {
-                uint32_t *left = job->archived_unix_ms ? &skip_archived : &skip;
-                /* Jobs that run are shown however old they are. */
-                if (*left && mfl_server_job_has_ended(job))
-                        --*left;
-                else if (json_array_append_new(jobs, make_job(job)))
-                        text->failed = true;
-        }
-        put_json(
-                text, json_pack("{ss sI so}", "version", MFL_VERSION, "n_jobs", (json_int_t)n, "jobs", jobs));
 }
 
 void mfl_page_job(
@@ -78,7 +55,7 @@ void mfl_page_job(
                 if (json_array_append_new(list, mfl_json_round(&info)))
                         text->failed = true;
         }
-        put_json(text,
+        mfl_page_put_json(text,
                 json_pack("{so sI so}", "job", make_job(job), "stride", (json_int_t)stride, "rounds", list));
 }
 
@@ -89,12 +66,12 @@ void mfl_page_partition(
         body.job = (char *)job->id;
         body.local = mfl_job_partition_is_local(job);
         body.partition = (Mfl__Partition *)partition;
-        put_json(text, mfl_json_partition(&body));
+        mfl_page_put_json(text, mfl_json_partition(&body));
 }
 
 void mfl_page_file(const struct mfl_server_job *job, struct mfl_text *text)
 {
-        put_json(text, json_pack("{ss so}", "job", job->id, "text", mfl_json_text(job->text)));
+        mfl_page_put_json(text, json_pack("{ss so}", "job", job->id, "text", mfl_json_text(job->text)));
 }
 
 void mfl_page_log(
@@ -107,13 +84,13 @@ void mfl_page_log(
                                                         "time_ms", (json_int_t)lines->v[i].time_ms, "text",
                                                         mfl_json_text(lines->v[i].text))))
                         text->failed = true;
-        put_json(text,
+        mfl_page_put_json(text,
                 json_pack("{ss sI so}", "job", job->id, "n_lines", (json_int_t)lines->n, "lines", list));
 }
 
 void mfl_page_scores(const struct mfl_server_job *job, const Mfl__RoundScores *scores, struct mfl_text *text)
 {
-        put_json(text, json_pack("{ss so}", "job", job->id, "scores", mfl_json_scores(scores)));
+        mfl_page_put_json(text, json_pack("{ss so}", "job", job->id, "scores", mfl_json_scores(scores)));
 }
 
 /* ---- daemons ---- */
@@ -132,13 +109,13 @@ void mfl_page_daemons(const struct mfl_pages *pages, struct mfl_text *text)
                 if (json_array_append_new(daemons, mfl_json_daemon(&info)))
                         text->failed = true;
         }
-        put_json(text, json_pack("{sI so}", "n_daemons", (json_int_t)n_known, "daemons", daemons));
+        mfl_page_put_json(text, json_pack("{sI so}", "n_daemons", (json_int_t)n_known, "daemons", daemons));
 }
 
 /* ---- the timeline ---- */
 
-#define TIMELINE_SECONDS 600 /* older facts are left out */
-#define TIMELINE_SPANS_MAX 2000
+#define TIMELINE_SECONDS 600    /* older facts are left out */
+#define TIMELINE_SPANS_MAX 1000 /* two milliseconds of the loop */
 
 struct span_list {
         json_t *spans;
@@ -198,6 +175,6 @@ void mfl_page_timeline(const struct mfl_pages *pages, struct mfl_text *text)
                 if (mfl_session_is_daemon(s) && s->peer)
                         mfl_lanes_spans(&mfl_daemon_of(s)->lanes, list.now_ms, add_span, &list);
         text->failed |= list.failed;
-        put_json(text,
+        mfl_page_put_json(text,
                 json_pack("{so so}", "spans", list.spans, "rounds", make_rounds(timeline, list.now_ms)));
 }

@@ -175,7 +175,12 @@ def test_an_archived_job_is_off_the_list_and_nowhere_else(cluster):
     cluster.start_server()
     cluster.wait_daemons(1)
     assert listed() == [] and listed('--archived') == [*jobs, clone]
+    assert cluster.mfl('archive', first).stdout == first + ': it was archived already\n'
     assert cluster.mfl('unarchive', first).stdout == first + ': no longer archived\n'
+    assert cluster.mfl('unarchive', first).stdout == first + ': it was not archived\n'
+    assert cluster.mfl('archive', first).stdout == first + ': archived\n' and listed() == []
+    assert cluster.mfl('archive', first, '--undo').stdout == first + ': no longer archived\n'
+    assert first in cluster.mfl('status', first).stdout and cluster.mfl('ls', first).stdout == cluster.mfl('show', first).stdout
     assert listed() == [first] and cluster.mfl_json('show', first)['job']['archived_unix_ms'] is None
     assert len(cluster.mfl_json('unarchive', '--done', '--name', 'kept')['jobs']) == 3 and listed() == [*jobs, clone]
     cluster.mfl('archive', clone)

@@ -67,6 +67,28 @@ def test_the_models_of_a_job_that_never_had_the_client(cluster, name):
         assert '[%d, 0]' % client in o.request('show_job', {'job': other})['text']
 
 
+def test_a_request_is_repeated(cluster):
+    """With its token, the answer is the same job, also from a server that was killed meanwhile; everything else is refused."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    job = c.run_job(**{**JOB, 'rounds': 2})[0]
+    other = c.run_job(**{**JOB, 'rounds': 1})[0]
+    first = c.mfl_json('forget', job, '4', '--token', 'f')
+    assert first['existed'] is False
+    c.server.kill()
+    c.start_server()
+    assert c.mfl_json('forget', job, '4', '--token', 'f') == {**first, 'existed': True}
+    assert '(was done before with this token)' in c.mfl('forget', job, '4', '--token', 'f').stdout
+    for argv, status, text in (([job, '5', '--token', 'f'], 6, "the token 'f' was already used for job " + first['job']),
+                               ([other, '4', '--token', 'f'], 6, "the token 'f' was already used"), (['j-000099', '4', '--token', 'f'], 6, 'already used'),
+                               ([job, '4', '--token', 'g'], 4, "there is no job '%s'" % job), ([job, '4'], 4, "there is no job '%s'" % job)):
+        assert text in h.mfl('forget', *argv, server=c.address, status=status).stderr
+    assert [j['job'] for j in c.mfl_json('list')['jobs']] == [other, first['job']]
+    c.wait_job(first['job'], 60)
+    c.mfl('delete', first['job'])  # and what took its place may go, too
+    assert 'there is no job' in h.mfl('forget', job, '4', '--token', 'f', server=c.address, status=4).stderr
+
+
 def test_no_checkpoint_before_the_first_turn(cluster):
     """It begins with round 1, as the file alone decides."""
     c = cluster(1)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 import mfl_harness as h
+import mfl_pages
 import mfl_state
 import mfl_wire
 
@@ -436,8 +437,8 @@ def test_operator_by_hand(one):
 
 
 def test_list_longer_than_an_envelope(cluster):
-    """More jobs than a frame may carry: the newest are shown, and nobody waits for ever."""
-    c = cluster.empty()
+    """More jobs than a frame may carry: mfl asks for a page after the other, the dashboard shows the newest, and an older mfl gets them."""
+    c = cluster.empty({'http': '127.0.0.1:0'})
     c.start_server()
     n = 4000
     first = c.submit(name='n' * 60, data={'name': 'd' * 60})
@@ -450,7 +451,31 @@ def test_list_longer_than_an_envelope(cluster):
         db.execute("WITH RECURSIVE k(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM k WHERE i < %d) INSERT INTO jobs (id, %s) "
                    "SELECT printf('j-%%06d', i), %s FROM k, jobs WHERE id = '%s'" % (n, columns, columns, first))
     c.start_server()
-    jobs = json.loads(c.mfl('list', '--json').stdout)['jobs']
-    assert 1000 < len(jobs) < n
-    assert jobs[-1]['job'] == 'j-%06d' % n
+    everything = ['j-%06d' % i for i in range(1, n + 1)]
+    assert [j['job'] for j in json.loads(c.mfl('list', '--json').stdout)['jobs']] == everything
+    with c.operator() as o:
+        newest = o.request('list_jobs', {})  # as before there were pages
+        assert not newest['more'] and 1000 < len(newest['jobs']) < n and newest['jobs'][-1]['job'] == everything[-1]
+        page = o.request('list_jobs', {'after': 'j-000010', 'count': 3})
+        assert [j['job'] for j in page['jobs']] == everything[10:13] and page['more']
+        long = o.request('list_jobs', {'after': 'j-000010', 'count': 4000})  # what does not fit comes with the next page
+        assert long['more'] and [j['job'] for j in long['jobs']] == everything[10:10 + len(long['jobs'])]
+        page = o.request('list_jobs', {'after': 'j-003999', 'count': 3})
+        assert [j['job'] for j in page['jobs']] == everything[-1:] and not page['more']
+        assert not o.request('list_jobs', {'after': 'j-004000', 'count': 3})['jobs']
+
+    def shown():
+        data = json.loads(mfl_pages.get(c, '/api/jobs'))
+        return data['n_jobs'], [(j['job'], j['archived_unix_ms'] is not None) for j in data['jobs']]
+    assert shown() == (n, [(j, False) for j in everything[-1000:]])
+    # What is kept of a job's text goes when the job changes, or is no more.
+    c.mfl('archive', everything[-3])
+    c.mfl('delete', everything[-2])
+    rest = [j for j in everything if j not in everything[-3:-1]]
+    h.wait_until(lambda: shown() == (n - 1, [(j, False) for j in rest[-1000:]]), 10, 'a list without them')
+    c.mfl('unarchive', everything[-3])
+    rest = [j for j in everything if j != everything[-2]]
+    h.wait_until(lambda: shown() == (n - 1, [(j, False) for j in rest[-1000:]]), 10, 'a list with one of them again')
+    late = c.submit(name='late', data={'name': 'd' * 60})
+    h.wait_until(lambda: shown() == (n, [(j, False) for j in (rest + [late])[-1000:]]), 10, 'a list with a new one')
     c.check_alive()

@@ -16,6 +16,7 @@ import mfl_certs
 import mfl_harness as h
 import mfl_needs
 import mfl_wire as w
+from mfl_tap import Tap
 from mfl_tls import TlsCluster
 
 mfl_needs.module('google.protobuf')
@@ -272,8 +273,9 @@ def test_events_logs_and_limits(plain):
             call(job)
 
 
-def test_the_archive(plain):
+def test_the_archive(plain, monkeypatch):
     client = plain.client
+    monkeypatch.setattr(mfl.client, '_PAGE_JOBS', 1)  # a list comes in pages
     job = client.submit(h.job_doc(name='old', rounds=1))
     with pytest.raises(mfl.Conflict, match='has not ended'):
         client.archive(client.submit(h.job_doc(name='archive-waits', data={'name': 'elsewhere'})))
@@ -302,6 +304,23 @@ def test_replay_and_forget(plain):
         client.job(job)
     with pytest.raises(mfl.NotFound):
         client.forget('j-999999', 0)
+
+
+def test_a_lost_answer_to_forget(plain):
+    """The job has gone when the client asks again, and the answer is the job that took its place."""
+    job = plain.client.wait(plain.client.submit(h.job_doc(name='lost', rounds=1)))
+
+    def lose(tap, up, kind, body):
+        return False if kind == 'submitted' and len(tap.bodies('submitted')) == 1 else None
+    tap = Tap(plain.cluster.address, lose)
+    try:
+        new = mfl.connect(tap.address, plain=True).forget(job, 1)
+        answers = tap.bodies('submitted')
+    finally:
+        tap.close()
+    assert [a['job'] for a in answers] == [new.job, new.job] and [bool(a['existed']) for a in answers] == [False, True]
+    assert [j.job for j in plain.client.list(name='lost')] == [new.job] != [job.job]
+    plain.client.wait(new)
 
 
 def test_answers_and_scores_of_the_program(side, tmp_path):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work at the sites that is not training, and the registry of models: statistics beside numpy, validation beside the round's own evaluation, small
 counts that stay, predictions that stay, versions that retention never drops."""
+import functools
 import json
 import os
+import pathlib
 import stat
 import sys
 
@@ -282,6 +284,23 @@ def test_the_same_from_python(sites, job, monkeypatch):
     for what in ('py@champion', 'py@1', 'py@2'):
         assert client.unregister(what) == 'removed'
     assert client.registry('py') == []
+    # A file: the numbers of its round, from the program.
+    program, path = os.path.join(h.BUILD, 'cli', 'mfl'), os.path.join(c.dir, 'python.safetensors')
+    c.mfl('pull', job, '--round', '2', '-o', path)
+    ask = functools.partial(client.validate, program=program)
+    brought, known = ask(path), client.validate(job, round=2)
+    assert brought.model == path and brought.job is None and brought.digest == known.digest and brought.number > 0
+    assert (brought.sites, brought.few, brought.samples, brought.accuracy, brought.loss) == (
+        known.sites, known.few, known.samples, known.accuracy, known.loss)
+    assert [s.site for s in ask(pathlib.Path(path), at='a', deadline=30).sites] == ['a']
+    with open(path, 'rb') as f, open(os.path.join(c.dir, 'cut.safetensors'), 'wb') as cut:
+        cut.write(f.read()[:-8])
+    for call, kind, text in ((lambda: ask('./nowhere.safetensors'), mfl.NotFound, 'nowhere'), (lambda: ask(path, round=1), mfl.ConfigError, 'is a file'),
+                             (lambda: ask(os.path.join(c.dir, 'cut.safetensors')), mfl.ConfigError, 'cut.safetensors'),
+                             (lambda: ask(path, data='elsewhere'), mfl.NotFound, 'no connected daemon'),
+                             (lambda: client.validate(path, program='/nowhere/mfl'), mfl.ConfigError, 'program=')):
+        with pytest.raises(kind, match=text):
+            call()
     for call, kind in ((lambda: client.alias('py'), mfl.ConfigError), (lambda: client.validate('py@9'), mfl.NotFound),
                        (lambda: client.validate('py@9', round=1), mfl.ConfigError), (lambda: client.validate(job, at='nobody'), mfl.NotFound)):
         with pytest.raises(kind):

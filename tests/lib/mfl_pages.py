@@ -8,7 +8,7 @@ import subprocess
 
 
 def address_of(c):
-    return re.search(r'https?://([^/]+)/', c.server.log()).group(1)
+    return re.findall(r'https?://([^/]+)/', c.server.log())[-1]  # of the last start
 
 
 def request(c, path, method='GET', headers=None, timeout=10):

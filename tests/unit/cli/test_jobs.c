@@ -56,6 +56,54 @@ static Mfl__JobInfo job_2(Mfl__RoundInfo *last)
         return j;
 }
 
+/* One job of a list of three, which a server gives one after the other, and what was asked for. */
+static char pages_asked[128];
+static void send_page(struct fake_conn *c, const Mfl__Envelope *request)
+{
+        static const char *const names[] = {"one", "two", "two"};
+        const char *after = request->list_jobs->after;
+        size_t i = strlen(after) ? (size_t)strtoul(after + 2, NULL, 10) : 0, n = strlen(pages_asked);
+        assert_true(i < 3 && request->list_jobs->count > 0);
+        snprintf(pages_asked + n, sizeof pages_asked - n, "%s;", after);
+        char id[16];
+        snprintf(id, sizeof id, "j-%06zu", i + 1);
+        Mfl__JobInfo job = fake_job(id, names[i], MFL__JOB_STATE__JOB_DONE);
+        Mfl__JobInfo *jobs[] = {&job};
+        Mfl__JobList list = MFL__JOB_LIST__INIT;
+        list.n_jobs = 1;
+        list.jobs = jobs;
+        list.more = i < 2;
+        fake_send(c, request, MFL__ENVELOPE__BODY_JOB_LIST, &list);
+}
+
+static void answer_pages(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        Mfl__Done done = MFL__DONE__INIT;
+        if (e->body_case == MFL__ENVELOPE__BODY_LIST_JOBS)
+                send_page(c, e);
+        else
+                fake_send(c, e, MFL__ENVELOPE__BODY_DONE, &done);
+}
+
+static void test_list_in_pages(void **state)
+{
+        struct fake f;
+        fake_open(&f);
+        f.on_request = answer_pages;
+        const struct fake_result *r = fake_run(&f, "list");
+        assert_int_equal(r->status, 0);
+        assert_string_equal(pages_asked, ";j-000001;j-000002;");
+        assert_true(strstr(r->out, "j-000001") < strstr(r->out, "j-000002"));
+        assert_non_null(strstr(r->out, "j-000003"));
+        /* A name is looked for in all of them. */
+        r = fake_run(&f, "stop two");
+        assert_non_null(strstr(r->err, "2 jobs have the name 'two'"));
+        r = fake_run(&f, "delete --done --name two");
+        assert_null(strstr(r->out, "j-000001"));
+        assert_non_null(strstr(r->out, "j-000003"));
+        fake_close(&f);
+}
+
 static void send_list(struct fake_conn *c, const Mfl__Envelope *request)
 {
         Mfl__RoundInfo last = round_2();
@@ -458,6 +506,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_json),
                 cmocka_unit_test(test_list),
+                cmocka_unit_test(test_list_in_pages),
                 cmocka_unit_test(test_gpus),
                 cmocka_unit_test(test_people),
                 cmocka_unit_test(test_references),

@@ -150,9 +150,9 @@ static void initial_params_travel_with_their_job(void **state)
         assert_int_equal(mfl_store_upload_write(upload, v, 8, &err), MFL_INVALID);
         ok(mfl_store_upload_write(upload, v + 3, 4, &err), &err);
         ok(mfl_store_job_add(store, "a", "t", "", "ann", upload, id, &err), &err);
-        ok(mfl_store_job_clone(store, id, NULL, "again", "bob", copy, &err), &err);
-        assert_int_equal(mfl_store_job_clone(store, id, NULL, "again", "bob", copy, &err), MFL_EXISTS);
-        assert_int_equal(mfl_store_job_clone(store, "j-7", NULL, "", "bob", id, &err), MFL_NOT_FOUND);
+        ok(mfl_store_job_clone(store, id, "again", "bob", copy, &err), &err);
+        assert_int_equal(mfl_store_job_clone(store, id, "again", "bob", copy, &err), MFL_EXISTS);
+        assert_int_equal(mfl_store_job_clone(store, "j-7", "", "bob", id, &err), MFL_NOT_FOUND);
         ok(mfl_store_job_set_state(store, id, MFL_JOB_DONE, "", &err), &err);
         ok(mfl_store_job_delete(store, id, &err), &err);
         ok(mfl_store_resume(store, copy, &resume, &err), &err);
@@ -391,16 +391,16 @@ static void tokens_belong_to_their_operator(void **state)
                         MFL_STORE_TOKEN_TAKEN);
                 assert_non_null(strstr(err.text, ann));
                 /* To clone is another request than to submit, and of another job another one. */
-                assert_int_equal(mfl_store_job_clone(store, ann, NULL, "nightly", "ann", id, &err),
-                        MFL_STORE_TOKEN_TAKEN);
+                assert_int_equal(
+                        mfl_store_job_clone(store, ann, "nightly", "ann", id, &err), MFL_STORE_TOKEN_TAKEN);
                 mfl_store_close(store);
                 store = open_store(f.dir);
         }
-        ok(mfl_store_job_clone(store, ann, NULL, "copy", "ann", id, &err), &err);
-        assert_int_equal(mfl_store_job_clone(store, ann, NULL, "copy", "ann", bob, &err), MFL_EXISTS);
+        ok(mfl_store_job_clone(store, ann, "copy", "ann", id, &err), &err);
+        assert_int_equal(mfl_store_job_clone(store, ann, "copy", "ann", bob, &err), MFL_EXISTS);
         assert_string_equal(bob, id);
-        assert_int_equal(mfl_store_job_clone(store, "j-000002", NULL, "copy", "ann", bob, &err),
-                MFL_STORE_TOKEN_TAKEN);
+        assert_int_equal(
+                mfl_store_job_clone(store, "j-000002", "copy", "ann", bob, &err), MFL_STORE_TOKEN_TAKEN);
         assert_int_equal(mfl_store_job_add(store, "a", "text 1", "copy", "ann", NULL, bob, &err),
                 MFL_STORE_TOKEN_TAKEN);
         /* With its job the token is free again. */
@@ -563,7 +563,7 @@ static void jobs_have_owners(void **state)
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
         struct mfl_store *store = open_store(f.dir);
         ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
-        ok(mfl_store_job_clone(store, id, NULL, "", "bob", copy, &err), &err);
+        ok(mfl_store_job_clone(store, id, "", "bob", copy, &err), &err);
         mfl_store_close(store);
         store = open_store(f.dir);
         ok(mfl_store_job_get(store, id, &job, &err), &err);
