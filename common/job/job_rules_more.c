@@ -193,6 +193,11 @@ static bool is_secure(const struct mfl_job *job)
         return job->secure.bits;
 }
 
+static bool secure_rows(const struct mfl_job *job)
+{
+        return is_secure(job) && !(mfl_job_is_robust(job) && job->aggregation.robust.unit == MFL_ROWS_BUCKET);
+}
+
 static bool secure_virtual(const struct mfl_job *job)
 {
         return is_secure(job) && !real(job);
@@ -529,10 +534,10 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "privacy.clip, or remove it"},
                 ANY, private_limited, "aggregation", "delta_max"},
         {{"secure_sum", "strategies that look at single updates, or keep something of each client",
-                 "the server sees the sum of all updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
+                 "the server sees sums of updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi, "
-                 "fedprox, fednova or qfedavg"},
-                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), is_secure, "", "secure_sum"},
+                 "fedprox, fednova or qfedavg, or a robust strategy with unit: bucket"},
+                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), secure_rows, "", "secure_sum"},
         {{"secure_sum", "fewer than 3 clients in a round",
                  "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
                 ANY, secure_few, "", "secure_sum"},

@@ -152,14 +152,14 @@ static int merge_servers(struct mfl_runtime *rt, struct mfl_error *err)
 static int merge_buckets(struct mfl_runtime *rt, struct mfl_error *err)
 {
         struct mfl_rows_buckets *unit = rt->unit;
-        struct mfl_rng rng = mfl_rng_new(rt->spec->seed, MFL_RNG_UNIT, rt->round, 0);
-        uint32_t size = rt->spec->aggregation.robust.bucket;
         int r = 0;
         memcpy(unit->order, rt->pick, unit->n * sizeof *unit->order);
-        mfl_rng_shuffle(&rng, unit->order, unit->n);
+        mfl_robust_draw(rt->spec, rt->round, unit->order, unit->n);
         rt->n_pick = 0;
-        for (uint32_t at = 0; at < unit->n && !r; at += size)
-                r = merge_bucket(rt, at, MFL_MIN(size, unit->n - at), false, err);
+        for (uint32_t at = 0, n; at < unit->n && !r; at += n) {
+                n = mfl_robust_bucket_of(rt->spec, at, unit->n);
+                r = merge_bucket(rt, at, n, false, err);
+        }
         return r;
 }
 
@@ -180,6 +180,8 @@ void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_m
 {
         const struct mfl_rows_buckets *unit = rt->unit;
         *ret_members = (struct mfl_rows_members){0};
+        if (rt->buckets)
+                mfl_buckets_tell(rt, row, ret_members);
         if (!unit)
                 return;
         ret_members->n = unit->size[row];

@@ -23,6 +23,8 @@ uint32_t mfl_spill_rows(const struct mfl_spill *spill);
 /* Stores item's delta; a second time replaces the first. MFL_INVALID when all rows are taken. */
 int mfl_spill_put(
         struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err);
+/* A row of zeros for item, which has none; valid as those of mfl_spill_range. MFL_INVALID when all rows are taken. */
+int mfl_spill_zero(struct mfl_spill *spill, uint64_t item, float **ret_row, struct mfl_error *err);
 /* Of row i, in the order of items. */
 uint64_t mfl_spill_item(const struct mfl_spill *spill, uint32_t i);
 uint64_t mfl_spill_weight(const struct mfl_spill *spill, uint32_t i);
