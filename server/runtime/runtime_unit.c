@@ -92,6 +92,7 @@ static void fill_bucket(struct mfl_runtime *rt, const uint32_t *members, uint32_
                                 to[at + e] = (float)rt->d[e];
                 } else
                         add_part(&part, from, n, count, to + at);
+                mfl_spill_release_rows(rt->spill, members, n, at, count);
                 at = part.end;
         }
 }
@@ -171,8 +172,6 @@ int mfl_unit_merge(struct mfl_runtime *rt, struct mfl_error *err)
         bool servers = rt->spec->aggregation.robust.unit == MFL_ROWS_SERVER;
         int r = servers ? merge_servers(rt, err) : merge_buckets(rt, err);
         qsort(rt->pick, rt->n_pick, sizeof *rt->pick, by_row);
-        for (uint64_t at = 0; at < rt->n; at += RANGE_ELEMENTS)
-                mfl_spill_release(rt->spill, at, MFL_MIN(rt->n - at, (uint64_t)RANGE_ELEMENTS));
         return r;
 }
 
@@ -300,6 +299,7 @@ static void lie(struct mfl_runtime *rt, uint32_t e, uint32_t row)
                         &rt->fixed, &rt->graph->statistics, at, MFL_MIN(rt->n, at + RANGE_ELEMENTS));
                 if (!part.statistics)
                         lie_part(rt, e, key, at, part.end - at, part.fixed.delta_max, v + at);
+                mfl_spill_release_rows(rt->spill, &row, 1, at, part.end - at);
                 at = part.end;
         }
         rt->report.n_bad_servers++;
@@ -314,6 +314,4 @@ void mfl_servers_lie(struct mfl_runtime *rt)
                 if (rt->servers->bad[e])
                         lie(rt, e, rt->pick[i]);
         }
-        for (uint64_t at = 0; at < rt->n; at += RANGE_ELEMENTS)
-                mfl_spill_release(rt->spill, at, MFL_MIN(rt->n - at, (uint64_t)RANGE_ELEMENTS));
 }

@@ -208,12 +208,25 @@ void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows
                 rows[i] = (const float *)(const void *)row_memory(spill, &spill->rows[i]) + begin;
 }
 
-void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count)
+static void release_row(struct mfl_spill *spill, uint32_t i, uint64_t begin, uint64_t count)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         uint64_t first = begin * sizeof(float) / page * page;
         uint64_t last = (begin + count) * sizeof(float);
         last = last >= spill->n * sizeof(float) ? spill->row_bytes : last / page * page;
-        for (uint32_t i = 0; i < spill->n_rows && first < last; i++)
+        if (first < last)
                 madvise(row_memory(spill, &spill->rows[i]) + first, last - first, MADV_DONTNEED);
+}
+
+void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count)
+{
+        for (uint32_t i = 0; i < spill->n_rows; i++)
+                release_row(spill, i, begin, count);
+}
+
+void mfl_spill_release_rows(
+        struct mfl_spill *spill, const uint32_t *rows, uint32_t n, uint64_t begin, uint64_t count)
+{
+        for (uint32_t i = 0; i < n; i++)
+                release_row(spill, rows[i], begin, count);
 }

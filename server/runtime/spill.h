@@ -37,5 +37,8 @@ void mfl_spill_drop(struct mfl_spill *spill, uint32_t i);
 void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows);
 /* Gives back the pages of [begin, begin + count) of all rows (contents stay in the file). */
 void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count);
+/* The same of these rows alone. */
+void mfl_spill_release_rows(
+        struct mfl_spill *spill, const uint32_t *rows, uint32_t n, uint64_t begin, uint64_t count);
 
 #endif
