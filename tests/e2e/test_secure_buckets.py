@@ -6,7 +6,7 @@ import pytest
 import mfl_harness as h
 from mfl_tap import TlsTap
 from test_policy import LOCAL, Site
-from test_secure import SUM, Sites, data as data_of, lines
+from test_secure import SUM, Below, Sites, data as data_of, lines
 from test_secure_lies import Middle, STEP, refusals
 
 BUCKETS = {'unit': 'bucket', 'bucket': 3}
@@ -38,7 +38,7 @@ def test_the_model_is_that_of_the_plain_buckets(nine, rule):
     masked, _ = nine.run_job(60, secure_sum=SUM, **job_of(rule, seed=seed))
     assert digests(nine, masked) == digests(nine, plain)
     text = '\n'.join(lines(nine, masked))
-    assert 'the secure sums of 3 buckets begin, of 9 daemons' in text
+    assert 'the secure sums of 3 buckets begin, of 9 daemons' in text and 'form a group' not in text  # each may be in another bucket
     for bucket in (1, 2, 3):
         assert text.count('secure sum of bucket %d: shares are opened' % bucket) == 2
     assert [(r['clients'], r['weight']) for r in nine.rounds(masked)] == [(9, 9)] * 2
@@ -64,6 +64,30 @@ def test_the_same_updates_are_in_no_other_bucket(nine):
     nine.run_job(60, **{**once, 'aggregation': buckets})  # the same sums again tell nothing new
     info = nine.wait_job(nine.submit(**{**once, 'aggregation': {**buckets, 'bucket': 4}}), state='failed')
     assert 'was summed with other participants before' in info['reason'], info['reason']
+
+
+def test_a_job_waits_for_a_bucket(tmp_path):
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        c.start()
+        c.daemons['d2'].kill()
+        job = c.submit(secure_sum=SUM, **{**job_of({}), 'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 4}})
+        c.wait_info(job, lambda i: '4' in i['reason'] and i['state'] == 'waiting', 30, 'the wait for a fourth daemon')
+        c.start_daemon('d2', data=data_of(1))
+        c.wait_job(job, 60)
+        assert {r['clients'] for r in c.rounds(job)} == {4}
+
+
+def test_below_a_relay(tmp_path):
+    """It passes masked updates on, one for each daemon."""
+    with Below(tmp_path, 6) as c:
+        c.start_server()
+        c.plant()
+        plain, _ = c.run_job(60, **job_of({'strategy': 'median'}))
+        masked, _ = c.run_job(60, secure_sum=SUM, **job_of({'strategy': 'median'}))
+        assert digests(c, masked) == digests(c, plain) and {r['clients'] for r in c.rounds(masked)} == {6}
+        assert 'the secure sums of 2 buckets begin, of 6 daemons' in c.mfl('logs', masked).stdout
+        c.check_alive()
 
 
 # ---- losses ----
