@@ -66,6 +66,7 @@ PURPOSE = {
     "server/state": "core: daemons, jobs, tasks and their states",
     "server/work": "core: tasks, updates, slots, groups, presence",
     "server/live": "core: rounds of asynchronous jobs in real time",
+    "server/sum": "core: one secure sum of a round, or of a bucket of its clients",
     "server/round": "core: rounds of a job, and the scheduler",
     "server/core": "core: one step from an event to actions",
     "server/store": "the state directory: SQLite and checkpoints",

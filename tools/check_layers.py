@@ -76,8 +76,9 @@ ROOMS = {
     "server/secure": ["common/*"],
     "server/state": ["common/*", "proto"],
     "server/work": ["common/*", "proto", "server/state"],
+    "server/sum": ["common/*", "proto", "server/secure", "server/state", "server/work"],
     "server/live": ["common/*", "proto", "server/state"],
-    "server/round": ["common/*", "proto", "server/live", "server/secure", "server/state", "server/work"],
+    "server/round": ["common/*", "proto", "server/live", "server/secure", "server/state", "server/sum", "server/work"],
     "server/core": ["common/*", "proto", "server/round", "server/state", "server/work"],
     "server/store": ["common/*", "proto"],
     "server/replica": ["common/*", "server/store"],
@@ -159,7 +160,7 @@ LIBRARIES = [
 ]
 # Cores decide and do nothing else: no loop, no clock, no files, no threads.
 CORES = ["server/inquiry/gates.[ch]", "server/inquiry/plan.[ch]", "server/relay/relay_core.[ch]", "server/relay/relay_fill.c", "server/relay/relay_group.c", "server/relay/relay_internal.h", "server/relay/relay_out.c",
-         "serve/batch/*", "server/robust/*", "server/secure/*", "client/secure/*", "server/core/*", "server/live/*", "server/round/*", "server/state/*", "server/work/*", "client/agent/*"]
+         "serve/batch/*", "server/robust/*", "server/secure/*", "client/secure/*", "server/core/*", "server/live/*", "server/round/*", "server/state/*", "server/sum/*", "server/work/*", "client/agent/*"]
 CORE_FORBIDDEN = {"uv.h", "time.h", "sys/time.h", "stdio.h", "unistd.h", "pthread.h", "threads.h"}
 NO_UV = CORES + ["common/model/*", "common/data/*", "kernels/*"]
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.M)

@@ -31,6 +31,8 @@ struct link_job {
         char *text;
         char owner[MFL_NAME_BYTES];    /* "": not told */
         struct mfl_secure_spec secure; /* of its file; bits 0: it has no secure sums */
+        uint32_t
+                bucket; /* secure sums of buckets: members of one, before anybody drops out; 0: a sum has all */
         struct mfl_privacy_spec privacy;
         char data[MFL_NAME_BYTES];  /* set */
         Mfl__Partition *population; /* NULL: not made yet */

@@ -235,6 +235,7 @@ static int new_member(struct link_secure *secure, const struct link_job *job,
                 .params = result->params,
                 .spec = job->secure,
                 .least = policy ? policy->min_participants : 0,
+                .members = job->bucket,
                 .trust = &secure->trust,
                 .book = secure->link->book,
                 .keep = keep};

@@ -52,6 +52,7 @@ static int find_secure(struct link_job *job)
         if (r)
                 return MFL_MIN(r, 0);
         job->secure = spec->secure;
+        job->bucket = mfl_job_sums_buckets(spec) ? spec->aggregation.robust.bucket : 0;
         job->privacy = spec->privacy;
         mfl_strcpy(job->data, sizeof job->data, spec->data.name);
         mfl_job_free(spec);

@@ -37,7 +37,7 @@ struct mfl_secure_member {
         enum stage stage;
         uint8_t context[MFL_SHA256_BYTES], update[MFL_SHA256_BYTES], transcript[MFL_SHA256_BYTES];
         struct mfl_secure_spec spec;
-        uint32_t least, self, n;
+        uint32_t least, members, self, n;
         const struct mfl_secure_trust *trust;
         struct mfl_secure_book *book;
         int (*keep)(void *user, const uint8_t *update, const uint8_t *with, struct mfl_error *err);
@@ -97,6 +97,7 @@ int mfl_secure_member_new(const struct mfl_secure_member_options *options,
                 return mfl_fail_memory(err, sizeof *m, "a secure sum");
         m->spec = options->spec;
         m->least = MFL_MAX(options->least, MFL_SECURE_LEAST);
+        m->members = options->members;
         m->trust = options->trust;
         m->book = options->book;
         m->keep = options->keep;
@@ -191,6 +192,9 @@ static int check_parties(const struct mfl_secure_member *m, struct mfl_error *er
                                         m->peer[i].identity.name);
         if (m->n < m->least)
                 return mfl_fail(err, MFL_INVALID, "%u participants, and this site wants %u", m->n, m->least);
+        if (m->n < m->members)
+                return mfl_fail(err, MFL_INVALID, "a bucket of %u participants, and the job's has %u", m->n,
+                        m->members);
         uint32_t honest;
         return m->spec.least > 0 ? mfl_secure_honest(&m->spec, m->n, &honest, err) : 0;
 }

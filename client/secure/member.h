@@ -51,6 +51,8 @@ struct mfl_secure_member_options {
         const uint8_t *params; /* digest */
         struct mfl_secure_spec spec;
         uint32_t least; /* participants that this site wants; at least MFL_SECURE_LEAST */
+        uint32_t
+                members; /* that the job's file promises, before anybody drops out: those of a bucket; 0: it does not say */
         const struct mfl_secure_trust *trust; /* outlives the member */
         struct mfl_secure_book *book;         /* outlives the member */
         /* Writes a row of the book down, durably, before the survivors are signed; with the user of trust. NULL: nobody does.

@@ -28,7 +28,9 @@ int mfl_trainer_reject(struct trainer_item *item, char *reason, struct mfl_error
 int mfl_trainer_weight(struct trainer_run *run, struct trainer_item *item, uint64_t n, uint64_t *ret_weight,
         struct mfl_error *err)
 {
-        uint64_t weight = !n || run->job->spec->aggregation.weighting == MFL_WEIGHT_SAMPLES ? n : 1;
+        const struct mfl_job *spec = run->job->spec;
+        bool alike = spec->aggregation.weighting != MFL_WEIGHT_SAMPLES || mfl_job_sums_buckets(spec);
+        uint64_t weight = n && alike ? 1 : n;
         uint64_t max = MFL_MIN(MFL_WEIGHT_MAX - 1, run->request->task->fixed.weight_max);
         *ret_weight = weight;
         if (weight >= 1 && weight <= max)

@@ -519,7 +519,9 @@ bool mfl_job_keeps_state(const struct mfl_job *job);
 bool mfl_job_keeps_history(const struct mfl_job *job);
 /* True when the server keeps each update as a row: robust strategies, and any under an attack on updates. */
 bool mfl_job_has_rows(const struct mfl_job *job);
-/* True when updates of several clients must not be added before they reach the server: with rows, and with strategies whose
+/* True when those rows are secure sums of buckets of clients: the server never has a single update. */
+bool mfl_job_sums_buckets(const struct mfl_job *job);
+/* True when updates of several clients must not be added before they reach the server: with rows of their own, and with strategies whose
  * clients keep something that follows from their own update, or tell more than a delta. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);
 /* The factor of the learning rate in local step `step` of `n_steps` of round `round`; the same bits on every

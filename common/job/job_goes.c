@@ -135,6 +135,27 @@ static bool compresses_rows(const struct mfl_job *job)
         return compresses(job) && mfl_job_has_rows(job);
 }
 
+static bool buckets(const struct mfl_job *job)
+{
+        return mfl_job_sums_buckets(job) && job->aggregation.robust.unit == MFL_ROWS_BUCKET;
+}
+
+static bool buckets_spread(const struct mfl_job *job)
+{
+        return buckets(job) && !is_local(job);
+}
+
+static bool buckets_few(const struct mfl_job *job)
+{
+        return buckets(job) && job->aggregation.robust.bucket < MFL_SECURE_LEAST;
+}
+
+static bool buckets_short(const struct mfl_job *job)
+{
+        uint32_t n = job->selection.clients;
+        return buckets(job) && n && n < job->aggregation.robust.bucket;
+}
+
 static bool personal_compresses(const struct mfl_job *job)
 {
         return is_personal(job) && compresses(job);
@@ -386,6 +407,20 @@ static const struct mfl_job_rule rules[] = {
         {{"selection: assign: modulo", "members.min above 1",
                  "with selection.assign: modulo each client has its daemon, and no team; leave min out"},
                 ANY, least_by_modulo, "parallel", "members"},
+        {{"secure_sum with unit: bucket", "partitions other than local",
+                 "needs daemons with one client each: with a population, a daemon has clients of several "
+                 "buckets; write partition: local"},
+                ANY, buckets_spread, "", "secure_sum"},
+        {{"secure_sum with unit: bucket", "fewer than 3 clients in a bucket",
+                 "a sum of two tells each of them the other's update; write bucket: 3 or more"},
+                ANY, buckets_few, "", "secure_sum"},
+        {{"secure_sum with unit: bucket", "fewer clients in a round than in a bucket",
+                 "is larger than a round; write a smaller bucket, or a larger selection.clients"},
+                ANY, buckets_short, "aggregation", "bucket"},
+        {{"secure_sum with unit: bucket", "strategy: fltrust",
+                 "compares with the root's own update, which the server would have to see; write another "
+                 "robust strategy"},
+                ONLY(FLTRUST), buckets, "", "secure_sum"},
         {{"personal", "compression",
                  "is for sums of updates, and the server takes those of clients with personal layers one by "
                  "one; remove compression"},

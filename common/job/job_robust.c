@@ -71,6 +71,20 @@ uint32_t mfl_robust_rows_least(const struct mfl_job *job)
         }
 }
 
+void mfl_robust_draw(const struct mfl_job *job, uint32_t round, uint32_t *order, uint32_t n)
+{
+        struct mfl_rng rng = mfl_rng_new(job->seed, MFL_RNG_UNIT, round, 0);
+        mfl_rng_shuffle(&rng, order, n);
+}
+
+uint32_t mfl_robust_bucket_of(const struct mfl_job *job, uint32_t at, uint32_t n)
+{
+        uint32_t size = job->aggregation.robust.bucket, left = n - at;
+        if (mfl_job_sums_buckets(job) && left / 2 < size) /* the rest is not a whole bucket */
+                return left;
+        return MFL_MIN(size, left);
+}
+
 bool mfl_robust_compares(const struct mfl_job *job)
 {
         return job->aggregation.robust.n_before || (mfl_job_is_robust(job) && !is_one_of(job, COLUMNS));
@@ -494,8 +508,13 @@ bool mfl_job_has_rows(const struct mfl_job *job)
                (spec->has_update_clip && spec->update_clip == 0);
 }
 
+bool mfl_job_sums_buckets(const struct mfl_job *job)
+{
+        return job->secure.bits && mfl_job_is_robust(job);
+}
+
 bool mfl_job_needs_single_updates(const struct mfl_job *job)
 {
-        return mfl_job_has_rows(job) || mfl_job_keeps_state(job) || mfl_job_tells_gradients(job) ||
-               mfl_job_is_live(job) || job->debug.deltas;
+        return (mfl_job_has_rows(job) && !mfl_job_sums_buckets(job)) || mfl_job_keeps_state(job) ||
+               mfl_job_tells_gradients(job) || mfl_job_is_live(job) || job->debug.deltas;
 }

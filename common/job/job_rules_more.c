@@ -193,6 +193,17 @@ static bool is_secure(const struct mfl_job *job)
         return job->secure.bits;
 }
 
+static bool secure_rows(const struct mfl_job *job)
+{
+        return is_secure(job) && !(mfl_job_is_robust(job) && job->aggregation.robust.unit == MFL_ROWS_BUCKET);
+}
+
+static bool secure_median(const struct mfl_job *job)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        return is_secure(job) && spec->has_update_clip && spec->update_clip == 0;
+}
+
 static bool secure_virtual(const struct mfl_job *job)
 {
         return is_secure(job) && !real(job);
@@ -529,10 +540,10 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "privacy.clip, or remove it"},
                 ANY, private_limited, "aggregation", "delta_max"},
         {{"secure_sum", "strategies that look at single updates, or keep something of each client",
-                 "the server sees the sum of all updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
+                 "the server sees sums of updates alone: write fedavg, fedavgm, fedadagrad, fedadam, "
                  "fedyogi, "
-                 "fedprox, fednova or qfedavg"},
-                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), is_secure, "", "secure_sum"},
+                 "fedprox, fednova or qfedavg, or a robust strategy with unit: bucket"},
+                ~(AVERAGES | ONLY(FEDNOVA) | ONLY(QFEDAVG)), secure_rows, "", "secure_sum"},
         {{"secure_sum", "fewer than 3 clients in a round",
                  "a sum of two tells each of them the other's update; a round needs at least 3 clients"},
                 ANY, secure_few, "", "secure_sum"},
@@ -565,8 +576,9 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "the first two need each client's losses, and poisson may draw fewer than 3 clients; write "
                  "uniform"},
                 ANY, secure_chosen, "selection", "kind"},
-        {{"secure_sum", "update_clip", "needs each update by itself; remove it"}, ANY, is_secure,
-                "aggregation", "update_clip"},
+        {{"secure_sum", "update_clip: median",
+                 "the median needs each update by itself; write a number, to which daemons shorten updates"},
+                ANY, secure_median, "aggregation", "update_clip"},
 };
 
 const size_t mfl_job_rules_more_count = MFL_ARRAY_SIZE(mfl_job_rules_more);

@@ -78,6 +78,12 @@ uint32_t mfl_robust_rows_of(const struct mfl_robust_spec *spec, uint32_t m);
 uint32_t mfl_robust_rows_after(const struct mfl_robust_spec *spec, uint32_t m);
 /* The fewest rows, after buckets, that the job's rule works with; at least 1. */
 uint32_t mfl_robust_rows_least(const struct mfl_job *job);
+/* unit: bucket. Draws the buckets of n clients in the order of their numbers: order, 0 to n - 1 at first or whatever stands for them, becomes
+ * one bucket after another. The same for everybody who knows the job and the round. */
+void mfl_robust_draw(const struct mfl_job *job, uint32_t round, uint32_t *order, uint32_t n);
+/* The clients of the bucket that begins at `at`: the last of them may be fewer, but with secure sums, where the rest is in the last whole
+ * one, since a sum of fewer tells more. n > at. */
+uint32_t mfl_robust_bucket_of(const struct mfl_job *job, uint32_t at, uint32_t n);
 /* Whether the rule, or what is done before it, compares or measures rows: then there are at most MFL_ROBUST_ROWS_MAX. */
 bool mfl_robust_compares(const struct mfl_job *job);
 

@@ -54,7 +54,11 @@ struct job_operation {
                         const struct mfl_arrival *arrivals;
                         uint32_t n_arrivals;
                 };
-                const struct mfl_leader *leader; /* note, unmask */
+                struct {
+                        const struct mfl_leader *leader; /* note, unmask */
+                        uint32_t bucket, n_clients;
+                        const uint64_t *clients;
+                } secure;
                 struct {
                         const int64_t *memory;
                         uint64_t n_memory;

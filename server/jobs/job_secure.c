@@ -16,8 +16,8 @@ static void run_note(struct mfl_work *work)
         struct job_operation *op = job_operation_of(work);
         struct mfl_server_job *job = op->job;
         uint64_t n;
-        op->status = mfl_store_release(
-                job->jobs->store, job->id, op->round, mfl_leader_name(op->leader), UINT64_MAX, &n, &op->err);
+        op->status = mfl_store_release(job->jobs->store, job->id, op->round,
+                mfl_leader_name(op->secure.leader), UINT64_MAX, &n, &op->err);
         if (op->status != MFL_STORE_FULL && op->status != MFL_STORE_AGAIN)
                 return;
         mfl_log_job(MFL_LOG_WARN, job->id, "%s: an opening can't be written down, retried: %s", job->id,
@@ -40,7 +40,7 @@ void mfl_server_job_secure_note(struct mfl_server_job *job, const struct mfl_cor
         struct job_operation *op = mfl_job_operation_new(job, MFL_EV_SECURE_NOTED, run_note, done_note);
         if (!op)
                 return;
-        op->leader = action->leader;
+        op->secure.leader = action->secure.leader;
         op->round = action->round;
         mfl_job_operation_start(op, &job->jobs->loop->disk);
 }
@@ -49,8 +49,11 @@ static void run_unmask(struct mfl_work *work)
 {
         struct job_operation *op = job_operation_of(work);
         struct mfl_leader_opening opening = {0};
-        op->status = mfl_leader_open(op->leader, &opening, &op->err);
-        if (!op->status)
+        op->status = mfl_leader_open(op->secure.leader, &opening, &op->err);
+        if (!op->status && mfl_job_sums_buckets(op->job->spec))
+                op->status = mfl_runtime_unmask_bucket(op->job->runtime, &opening, op->secure.bucket,
+                        op->secure.clients, op->secure.n_clients, &op->err);
+        else if (!op->status)
                 op->status = mfl_runtime_unmask(op->job->runtime, &opening, &op->err);
         memcpy(op->event.figures, opening.figures, sizeof op->event.figures);
         mfl_leader_opening_deinit(&opening);
@@ -62,7 +65,10 @@ void mfl_server_job_unmask(struct mfl_server_job *job, const struct mfl_core_act
                 mfl_job_operation_new(job, MFL_EV_UNMASKED, run_unmask, mfl_job_operation_finish);
         if (!op)
                 return;
-        op->leader = action->leader;
+        op->secure.leader = action->secure.leader;
+        op->secure.bucket = action->secure.bucket;
+        op->secure.clients = action->secure.clients;
+        op->secure.n_clients = action->secure.n_clients;
         mfl_job_operation_start(op, &job->jobs->loop->compute);
 }
 

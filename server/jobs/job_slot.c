@@ -34,6 +34,7 @@ void mfl_server_job_grant(struct mfl_server_job *job, const struct mfl_core_acti
                 .item = action->slot.item,
                 .steps = action->slot.steps,
                 .staleness = action->slot.staleness,
+                .bucket = action->slot.bucket,
                 .state = action->slot.state,
                 .encoding = action->slot.encoding};
         mfl_assert(action->slot.slot < mfl_runtime_slots(job->runtime) && action->slot.grant);
@@ -63,7 +64,8 @@ static void run_add(struct mfl_work *work)
  * beside the worker, nor to a spill file, which is on disk. */
 static bool is_added_here(const struct mfl_server_job *job, uint64_t bytes)
 {
-        return bytes <= ADD_HERE_BYTES && !job->computing && !mfl_runtime_f32_only(job->spec);
+        return bytes <= ADD_HERE_BYTES && !job->computing && !mfl_runtime_f32_only(job->spec) &&
+               !mfl_job_has_rows(job->spec);
 }
 
 void mfl_server_job_slot_add(struct mfl_server_job *job, const struct mfl_core_action *action)

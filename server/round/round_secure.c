@@ -4,37 +4,21 @@
 
 #include "server/round/round_cohort.h"
 #include "server/round/round_job.h"
-#include "server/secure/leader.h"
+#include "server/sum/core_sum.h"
 #include "server/work/core_group.h"
 #include "server/work/core_task.h"
 #include "server/work/core_update.h"
 
-/* How long the participants have to answer, but for the upload, which has the rest of the round's deadline. */
-#define STEP_MS 30000
-
-struct member {
-        uint64_t task;
-        uint32_t conn;
-};
-
 struct core_secure {
-        struct mfl_leader *leader; /* NULL: it never began */
-        uint32_t n;
-        struct member *v;
-        uint64_t due_ms; /* CORE_NEVER: no stage is due */
-        bool waits;      /* for the worker's answer */
+        uint32_t n; /* sums: one, or one for each bucket */
+        struct core_sum *v;
+        bool waits;       /* for the worker's answer */
+        bool opens;       /* the opening is written down, or about to be */
+        uint32_t unmasks; /* the sum whose masks the worker takes off */
         enum round_secure end;
         char why[MFL_REASON_BYTES];
         uint64_t figures[MFL_SECURE_FIGURES];
 };
-
-static struct core_update *held_of(const struct core_task *task)
-{
-        for (uint32_t i = 0; i < task->n_items; i++)
-                if (task->updates[i] && task->updates[i]->state == UPDATE_HELD)
-                        return task->updates[i];
-        return NULL;
-}
 
 /* Whose update takes part for it: its own, or that of its node's leader; NULL: the node's sum is not ordered yet. */
 static const struct core_task *speaker(const struct core_task *task)
@@ -48,7 +32,7 @@ static const struct core_task *speaker(const struct core_task *task)
 static bool is_ready(const struct core_task *task)
 {
         const struct core_task *by = speaker(task);
-        const struct core_update *update = by ? held_of(by) : NULL;
+        const struct core_update *update = by ? mfl_core_sum_held(by) : NULL;
         return update && update->keys && by->daemon && by->daemon->conn;
 }
 
@@ -65,73 +49,25 @@ static bool is_open(const struct core_secure *secure)
 static void end(struct core_secure *secure, enum round_secure how, const char *why)
 {
         secure->end = how;
-        secure->due_ms = CORE_NEVER;
         mfl_strcpy(secure->why, sizeof secure->why, why);
+        for (uint32_t i = 0; i < secure->n; i++)
+                secure->v[i].due_ms = CORE_NEVER;
 }
 
-/* ---- members ---- */
-
-/* The update of member i, in whatever state; NULL: it was dropped. */
-static struct core_update *update_of(const struct mfl_core *core, const struct core_secure *secure,
-        uint32_t i, struct core_task **ret_task)
+/* The sum that the task takes part in, and as which member; NULL: none. */
+static struct core_sum *sum_of(const struct core_secure *secure, uint64_t task, uint32_t *ret_member)
 {
-        struct core_task *task =
-                mfl_core_map_get(&core->tasks, secure->v[mfl_leader_caller(secure->leader, i)].task);
-        *ret_task = task;
-        for (uint32_t u = 0; task && u < task->n_items; u++)
-                if (task->updates[u])
-                        return task->updates[u];
+        for (uint32_t i = 0; secure && i < secure->n; i++) {
+                *ret_member = mfl_core_sum_member(&secure->v[i], task);
+                if (*ret_member < secure->v[i].n)
+                        return &secure->v[i];
+        }
         return NULL;
 }
 
-/* Its clients are missing; what is in the sum stays there. */
-static void drop_member(struct mfl_core *core, struct core_secure *secure, uint32_t i, const char *reason)
+static bool goes_on(const struct core_sum *sum)
 {
-        struct core_task *task;
-        const struct core_update *update = update_of(core, secure, i, &task);
-        mfl_leader_lose(secure->leader, i);
-        if (!task || !task->daemon || (update && update->state >= UPDATE_ADDING))
-                return;
-        mfl_core_task_cancel(core, task, reason);
-        mfl_core_task_take(core, task, ITEM_MISSING);
-}
-
-static void watch_members(struct mfl_core *core, struct core_job *job)
-{
-        struct core_secure *secure = job->secure;
-        for (uint32_t i = 0; i < secure->n; i++) {
-                struct core_task *task;
-                const struct core_update *update = update_of(core, secure, i, &task);
-                uint32_t conn = secure->v[mfl_leader_caller(secure->leader, i)].conn;
-                bool here = task && task->daemon && task->daemon->conn == conn;
-                if (mfl_leader_masked(secure->leader, i) && update && update->state == UPDATE_COUNTED)
-                        mfl_leader_added(secure->leader, i);
-                if (mfl_leader_takes(secure->leader, i) &&
-                        (!here || !update || update->state == UPDATE_REFUSED))
-                        drop_member(core, secure, i, "it has left the secure sum");
-        }
-}
-
-static void send_stage(struct mfl_core *core, struct core_job *job)
-{
-        struct core_secure *secure = job->secure;
-        bool uploads = mfl_leader_stage(secure->leader) == MFL_LEADER_UPLOAD;
-        secure->due_ms = uploads ? CORE_NEVER : core->now_ms + STEP_MS;
-        for (uint32_t i = 0; i < secure->n; i++) {
-                struct mfl_secure_msg msg;
-                struct core_task *task;
-                update_of(core, secure, i, &task);
-                if (!mfl_leader_takes(secure->leader, i) || !task || !task->daemon || !task->daemon->conn)
-                        continue;
-                if (mfl_leader_message(secure->leader, i, &msg)) {
-                        core->error = -ENOMEM;
-                        return;
-                }
-                msg.task = task->number;
-                mfl_core_send(core, task->daemon, MFL_MSG_SECURE)->secure = msg;
-        }
-        if (secure->due_ms != CORE_NEVER)
-                mfl_core_wake(core, secure->due_ms);
+        return sum->state == CORE_SUM_GOES_ON;
 }
 
 /* ---- the beginning ---- */
@@ -159,103 +95,224 @@ static void drop_rest(struct mfl_core *core, struct core_job *job)
                         mfl_core_item_set(job, i, ITEM_MISSING, NULL);
 }
 
-static int list_members(struct core_job *job, struct core_secure *secure, struct mfl_secure_msg *ret_keys)
+/* A participant, and the number of its client. */
+struct part {
+        uint64_t client;
+        struct core_task *task;
+};
+
+static int compare_parts(const void *a, const void *b)
+{
+        const struct part *x = a, *y = b;
+        return (x->client > y->client) - (x->client < y->client);
+}
+
+/* The participants in the order of their clients; of buckets, one bucket after another. */
+static int list_parts(struct core_job *job, struct core_task ***ret_v, uint32_t *ret_n)
 {
         uint32_t n = 0;
         for (const struct core_task *task = job->tasks; task; task = task->job_next)
                 n += is_participant(task);
-        secure->v = mfl_calloc(MFL_MAX(n, 1u), sizeof *secure->v);
-        if (!secure->v)
+        MFL_CLEANUP_FREE struct part *parts = mfl_calloc(MFL_MAX(n, 1u), sizeof *parts);
+        MFL_CLEANUP_FREE uint32_t *order = mfl_calloc(MFL_MAX(n, 1u), sizeof *order);
+        struct core_task **v = mfl_calloc(MFL_MAX(n, 1u), sizeof *v);
+        if (!parts || !order || !v) {
+                free(v);
                 return -ENOMEM;
-        for (const struct core_task *task = job->tasks; task && n <= MFL_SECURE_MEMBERS_MAX;
-                task = task->job_next) {
-                const struct core_update *update = held_of(task);
-                if (!is_participant(task))
-                        continue;
-                secure->v[secure->n] = (struct member){task->number, task->daemon->conn};
-                if (mfl_secure_msg_add(ret_keys, secure->n++, update->keys, update->n_keys))
-                        return -ENOMEM;
         }
+        n = 0;
+        for (struct core_task *task = job->tasks; task; task = task->job_next)
+                if (is_participant(task)) {
+                        uint32_t first = mfl_core_sum_held(task)->announce.item_first;
+                        parts[n] = (struct part){job->items[task->index[first]].item, task};
+                        order[n] = n;
+                        n++;
+                }
+        qsort(parts, n, sizeof *parts, compare_parts);
+        if (mfl_job_sums_buckets(job->spec))
+                mfl_robust_draw(job->spec, job->round, order, n);
+        for (uint32_t i = 0; i < n; i++)
+                v[i] = parts[order[i]].task;
+        *ret_v = v;
+        *ret_n = n;
         return 0;
+}
+
+/* MFL_INVALID, -ENOMEM */
+static int begin_sums(struct core_job *job, struct core_task *const *tasks, uint32_t n, struct mfl_error *err)
+{
+        struct core_secure *secure = job->secure;
+        bool buckets = mfl_job_sums_buckets(job->spec);
+        uint32_t size = buckets ? job->spec->aggregation.robust.bucket : 1;
+        int r = 0;
+        if (n < size)
+                return mfl_fail(err, MFL_INVALID, "%u daemons, and a bucket has %u", n, size);
+        secure->v = mfl_calloc(n / size + 1, sizeof *secure->v);
+        if (!secure->v)
+                return mfl_fail_memory(err, n * sizeof *secure->v, "secure sums");
+        uint32_t at = 0;
+        do {
+                uint32_t some = buckets ? mfl_robust_bucket_of(job->spec, at, n) : n;
+                struct core_sum *sum = &secure->v[secure->n];
+                sum->bucket = secure->n++;
+                sum->is_bucket = buckets;
+                r = mfl_core_sum_begin(job, tasks + at, some, sum, err);
+                at += some;
+        } while (!r && at < n);
+        return r;
 }
 
 static void begin(struct mfl_core *core, struct core_job *job)
 {
-        struct mfl_secure_msg keys = {0};
         struct mfl_error err = {{0}};
+        MFL_CLEANUP_FREE struct core_task **tasks = NULL;
+        uint32_t n = 0;
         struct core_secure *secure = job->secure = mfl_calloc(1, sizeof *secure);
         if (!secure) {
                 core->error = -ENOMEM;
                 return;
         }
-        secure->due_ms = CORE_NEVER;
         drop_rest(core, job);
-        int r = list_members(job, secure, &keys);
+        int r = list_parts(job, &tasks, &n);
         if (!r)
-                r = mfl_leader_new(&job->spec->secure, &keys, &secure->leader, &err);
-        mfl_secure_msg_deinit(&keys);
+                r = begin_sums(job, tasks, n, &err);
         if (r < 0) {
                 core->error = -ENOMEM;
         } else if (r) {
                 end(secure, ROUND_SECURE_RETRY, err.text);
         } else {
-                mfl_core_trace(
-                        core, job, "round %u: the secure sum of %u daemons begins", job->round, secure->n);
-                send_stage(core, job);
+                if (mfl_job_sums_buckets(job->spec))
+                        mfl_core_trace(core, job,
+                                "round %u: the secure sums of %u buckets begin, of %u daemons", job->round,
+                                secure->n, n);
+                else
+                        mfl_core_trace(
+                                core, job, "round %u: the secure sum of %u daemons begins", job->round, n);
+                for (uint32_t i = 0; i < secure->n; i++)
+                        mfl_core_sum_send(core, &secure->v[i]);
         }
 }
 
 /* ---- stages ---- */
 
-static void order(struct mfl_core *core, struct core_job *job, enum mfl_core_action_kind kind)
+static void order(struct mfl_core *core, struct core_job *job, enum mfl_core_action_kind kind,
+        const struct core_sum *sum)
 {
         job->secure->waits = true;
         job->n_pending++;
         struct mfl_core_action *action = mfl_core_act(core, kind, job);
         action->round = job->round;
-        action->leader = job->secure->leader;
+        action->secure.leader = sum->leader;
+        action->secure.bucket = sum->bucket;
+        action->secure.clients = sum->clients;
+        action->secure.n_clients = sum->n_clients;
 }
 
-/* Opening the sum of too few clients would help nobody, and forbid another try. */
-static bool below_quorum(struct core_job *job)
+/* Clients in sums that have not failed. */
+static uint32_t counted(const struct core_job *job)
 {
-        uint32_t counted = job->count[ITEM_COUNTED], need = mfl_round_quorum(job);
-        if (mfl_leader_stage(job->secure->leader) != MFL_LEADER_UPLOAD || counted >= need)
-                return false;
+        uint32_t n = 0;
+        if (!mfl_job_sums_buckets(job->spec))
+                return job->count[ITEM_COUNTED];
+        for (uint32_t i = 0; i < job->secure->n; i++)
+                n += mfl_core_sum_counted(job, &job->secure->v[i]);
+        return n;
+}
+
+/* Opening sums of too few clients would help nobody, and forbid another try. */
+static bool below_quorum(struct core_job *job, enum round_secure how)
+{
         char why[MFL_REASON_BYTES];
-        mfl_snprintf(why, sizeof why, "only %u of its clients are in the secure sum", counted);
-        end(job->secure, ROUND_SECURE_RETRY, why);
+        uint32_t n = counted(job), need = mfl_round_quorum(job);
+        if (n >= need)
+                return false;
+        mfl_snprintf(why, sizeof why, "only %u of its clients are in the secure sum%s", n,
+                mfl_job_sums_buckets(job->spec) ? "s" : "");
+        end(job->secure, how, why);
         return true;
 }
 
-static void advance(struct mfl_core *core, struct core_job *job)
+/* Each sum whose stage is over goes on. True: one did. late: the round's time is over, and stages before the opening don't wait. */
+static bool advance(struct mfl_core *core, struct core_job *job, bool late)
 {
-        static const char *const done[] = {[MFL_LEADER_UPLOAD] = "shares are exchanged",
-                [MFL_LEADER_SIGN] = "masked updates are added",
-                [MFL_LEADER_OPEN] = "the survivors are signed",
-                [MFL_LEADER_WHOLE] = "shares are opened"};
         struct core_secure *secure = job->secure;
-        char why[MFL_REASON_BYTES] = "";
-        if (below_quorum(job))
-                return;
-        bool opened = mfl_leader_opens(secure->leader);
-        mfl_leader_advance(secure->leader, why, sizeof why);
-        enum mfl_leader_stage stage = mfl_leader_stage(secure->leader);
-        secure->due_ms = CORE_NEVER;
-        if (stage == MFL_LEADER_FAILED) {
-                end(secure, opened ? ROUND_SECURE_SKIP : ROUND_SECURE_RETRY, why);
-                return;
+        bool any = false;
+        for (uint32_t i = 0; i < secure->n && is_open(secure) && !core->error; i++) {
+                struct core_sum *sum = &secure->v[i];
+                if (!goes_on(sum))
+                        continue;
+                mfl_core_sum_watch(core, sum);
+                enum mfl_leader_stage stage = mfl_leader_stage(sum->leader);
+                if (stage == MFL_LEADER_WHOLE || (stage == MFL_LEADER_SIGN && !secure->opens) ||
+                        (!mfl_leader_ready(sum->leader) && !(late && stage <= MFL_LEADER_UPLOAD) &&
+                                core->now_ms < sum->due_ms))
+                        continue;
+                any = true;
+                if (sum->is_bucket || stage != MFL_LEADER_UPLOAD || !below_quorum(job, ROUND_SECURE_RETRY))
+                        mfl_core_sum_advance(core, job, sum);
         }
-        mfl_core_trace(core, job, "round %u: secure sum: %s", job->round, done[stage]);
-        for (uint32_t i = 0; i < secure->n && stage == MFL_LEADER_UPLOAD; i++)
-                if (!mfl_leader_takes(secure->leader, i))
-                        drop_member(core, secure, i, "the secure sum goes on without it");
-        if (stage == MFL_LEADER_SIGN)
-                order(core, job, MFL_ACT_SECURE_NOTE);
-        else if (stage == MFL_LEADER_WHOLE)
-                order(core, job, MFL_ACT_UNMASK);
-        else
-                send_stage(core, job);
+        return any;
+}
+
+/* All masks are off that can be taken off. */
+static void close_sums(struct core_job *job)
+{
+        struct core_secure *secure = job->secure;
+        const char *why = "";
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < secure->n; i++) {
+                const struct core_sum *sum = &secure->v[i];
+                n += sum->state == CORE_SUM_OPENED;
+                if (sum->state == CORE_SUM_FAILED)
+                        why = sum->why;
+                for (int f = 0; f < MFL_SECURE_FIGURES && sum->state == CORE_SUM_OPENED; f++)
+                        secure->figures[f] += sum->figures[f];
+        }
+        if (!n)
+                end(secure, ROUND_SECURE_SKIP, why);
+        else if (!mfl_job_sums_buckets(job->spec) || !below_quorum(job, ROUND_SECURE_SKIP))
+                end(secure, ROUND_SECURE_WHOLE, "the masks are off");
+}
+
+/* What all sums wait for together: the note of the opening, and the worker that takes the masks off. True: something was done. */
+static bool settle(struct mfl_core *core, struct core_job *job)
+{
+        struct core_secure *secure = job->secure;
+        struct core_sum *first = NULL, *whole = NULL;
+        uint32_t n_early = 0, n_late = 0;
+        for (uint32_t i = 0; i < secure->n; i++) {
+                struct core_sum *sum = &secure->v[i];
+                if (!goes_on(sum))
+                        continue;
+                enum mfl_leader_stage stage = mfl_leader_stage(sum->leader);
+                first = first ? first : sum;
+                whole = whole || stage != MFL_LEADER_WHOLE ? whole : sum;
+                n_early += stage < MFL_LEADER_SIGN;
+                n_late += stage != MFL_LEADER_WHOLE;
+        }
+        if (!secure->opens) {
+                if (n_early)
+                        return false;
+                if (!first)
+                        end(secure, ROUND_SECURE_RETRY, secure->v[secure->n - 1].why);
+                else if (!first->is_bucket || !below_quorum(job, ROUND_SECURE_RETRY)) {
+                        mfl_assert(mfl_leader_opens(first->leader));
+                        secure->opens = true;
+                        order(core, job, MFL_ACT_SECURE_NOTE, first);
+                }
+                return true;
+        }
+        if (n_late)
+                return false;
+        if (!whole) {
+                close_sums(job);
+        } else if (whole->is_bucket && mfl_core_sum_clients(job, whole)) {
+                core->error = -ENOMEM;
+        } else {
+                secure->unmasks = whole->bucket;
+                order(core, job, MFL_ACT_UNMASK, whole);
+        }
+        return true;
 }
 
 const char *mfl_round_secure_progress(struct mfl_core *core, struct core_job *job, const char *over)
@@ -273,11 +330,10 @@ const char *mfl_round_secure_progress(struct mfl_core *core, struct core_job *jo
         if (!job->secure)
                 begin(core, job);
         while (!core->error && is_open(job->secure) && !job->secure->waits) {
-                watch_members(core, job);
-                if (!mfl_leader_ready(job->secure->leader) && !late && core->now_ms < job->secure->due_ms)
-                        return NULL;
+                bool moved = advance(core, job, late);
                 late = false;
-                advance(core, job);
+                if (is_open(job->secure) && !settle(core, job) && !moved)
+                        return NULL;
         }
         return core->error || is_open(job->secure) ? NULL : job->secure->why;
 }
@@ -286,10 +342,13 @@ void mfl_round_secure_timers(struct mfl_core *core, struct core_job *job, uint64
 {
         if (!is_open(job->secure) || job->phase != PHASE_TRAIN)
                 return;
-        if (core->now_ms >= job->secure->due_ms)
-                mfl_core_dirty(core, job);
-        else
-                *next_ms = MFL_MIN(*next_ms, job->secure->due_ms);
+        for (uint32_t i = 0; i < job->secure->n; i++) {
+                uint64_t due_ms = job->secure->v[i].due_ms;
+                if (core->now_ms >= due_ms)
+                        mfl_core_dirty(core, job);
+                else
+                        *next_ms = MFL_MIN(*next_ms, due_ms);
+        }
 }
 
 /* ---- messages ---- */
@@ -325,7 +384,7 @@ static bool are_due(const struct core_task *task, const struct mfl_secure_msg *m
 
 static void keep_keys(struct mfl_core *core, struct core_task *task, const struct mfl_secure_msg *msg)
 {
-        struct core_update *update = held_of(task);
+        struct core_update *update = mfl_core_sum_held(task);
         if (!update || msg->n_parts != 1 || !are_due(task, msg))
                 return;
         uint8_t *keys = mfl_malloc(msg->n_bytes);
@@ -339,15 +398,6 @@ static void keep_keys(struct mfl_core *core, struct core_task *task, const struc
         update->n_keys = msg->n_bytes;
         if (update->group)
                 mfl_core_group_combined(update->group);
-}
-
-/* Its number in the sum; n: it has none. */
-static uint32_t member_of(const struct core_secure *secure, uint64_t task)
-{
-        for (uint32_t i = 0; i < secure->n; i++)
-                if (secure->v[mfl_leader_caller(secure->leader, i)].task == task)
-                        return i;
-        return secure->n;
 }
 
 void mfl_round_secure_message(
@@ -368,33 +418,35 @@ void mfl_round_secure_message(
         if (!is_open(secure) || secure->waits)
                 return;
         struct mfl_error err;
-        uint32_t i = member_of(secure, msg->task);
-        if (i == secure->n || daemon->conn != secure->v[mfl_leader_caller(secure->leader, i)].conn)
+        uint32_t i;
+        struct core_sum *sum = sum_of(secure, msg->task, &i);
+        if (!sum || !goes_on(sum) || daemon->conn != mfl_core_sum_conn(sum, i))
                 return;
-        bool masked = mfl_leader_masked(secure->leader, i);
-        int r = mfl_leader_take(secure->leader, i, msg, &err);
+        bool masked = mfl_leader_masked(sum->leader, i);
+        int r = mfl_leader_take(sum->leader, i, msg, &err);
         if (r < 0)
                 core->error = -ENOMEM;
         else if (r)
                 mfl_round_secure_left(core, task, err.text);
-        else if (!masked && mfl_leader_masked(secure->leader, i) &&
-                 update_of(core, secure, i, &own)->state == UPDATE_HELD)
-                mfl_core_update_enqueue(core, held_of(own));
+        else if (!masked && mfl_leader_masked(sum->leader, i) &&
+                 mfl_core_sum_update(core, sum, i, &own)->state == UPDATE_HELD)
+                mfl_core_update_enqueue(core, mfl_core_sum_held(own));
 }
 
 bool mfl_round_secure_left(struct mfl_core *core, struct core_task *task, const char *reason)
 {
         struct core_job *job = task->job;
         struct core_secure *secure = job->secure;
-        uint32_t i = secure && secure->leader ? member_of(secure, task->number) : 0;
-        if (!secure || i == secure->n)
+        uint32_t i;
+        struct core_sum *sum = sum_of(secure, task->number, &i);
+        if (!sum)
                 return false;
         mfl_snprintf(job->last_failure, sizeof job->last_failure, "daemon %s: %.170s",
                 task->daemon ? task->daemon->info.name : "", reason);
         mfl_core_trace(core, job, "round %u: daemon %s leaves the secure sum: %.160s", job->round,
                 task->daemon ? task->daemon->info.name : "", reason);
-        if (is_open(secure) && !secure->waits)
-                drop_member(core, secure, i, "it has left the secure sum");
+        if (is_open(secure) && !secure->waits && goes_on(sum))
+                mfl_core_sum_drop(core, sum, i, "it has left the secure sum");
         mfl_core_dirty(core, job);
         return true;
 }
@@ -408,15 +460,19 @@ void mfl_round_secure_event(struct mfl_core *core, struct core_job *job, const s
         mfl_assert(job->phase == PHASE_TRAIN && secure && secure->waits);
         secure->waits = false;
         if (event->kind == MFL_EV_SECURE_NOTED) {
-                if (event->ok)
-                        send_stage(core, job);
-                else
+                for (uint32_t i = 0; i < secure->n && event->ok; i++)
+                        if (goes_on(&secure->v[i]))
+                                mfl_core_sum_send(core, &secure->v[i]);
+                if (!event->ok)
                         end(secure, ROUND_SECURE_RETRY, event->reason);
                 return;
         }
-        memcpy(secure->figures, event->figures, sizeof secure->figures);
-        end(secure, event->ok ? ROUND_SECURE_WHOLE : ROUND_SECURE_SKIP,
-                event->ok ? "the masks are off" : event->reason);
+        struct core_sum *sum = &secure->v[secure->unmasks];
+        memcpy(sum->figures, event->figures, sizeof sum->figures);
+        if (event->ok)
+                sum->state = CORE_SUM_OPENED;
+        else
+                mfl_core_sum_fail(core, job, sum, event->reason);
 }
 
 /* ---- the end ---- */
@@ -440,13 +496,15 @@ enum round_secure mfl_round_secure_end(struct mfl_core *core, struct core_job *j
         bool died = job->skip_round == job->round;
         enum round_secure how = died ? ROUND_SECURE_SKIP : secure ? secure->end : ROUND_SECURE_RETRY;
         if (!how) /* closed from outside: what was told of clients proved false */
-                how = secure->leader && mfl_leader_opens(secure->leader) ? ROUND_SECURE_SKIP
-                                                                         : ROUND_SECURE_RETRY;
+                how = secure->opens ? ROUND_SECURE_SKIP : ROUND_SECURE_RETRY;
         const char *why = died     ? "its secure sum was being opened when the server died"
                           : secure ? secure->why
                                    : "";
         if (how == ROUND_SECURE_WHOLE) {
                 take_figures(job, secure->figures);
+                for (uint32_t i = 0; i < secure->n; i++)
+                        if (secure->v[i].is_bucket && secure->v[i].state == CORE_SUM_FAILED)
+                                mfl_core_sum_uncount(job, &secure->v[i]);
                 job->n_skipped = 0;
         } else if (*why) { /* and what a daemon has said */
                 char said[MFL_REASON_BYTES];
@@ -470,7 +528,8 @@ void mfl_round_secure_free(struct core_job *job)
         struct core_secure *secure = job->secure;
         if (!secure)
                 return;
-        mfl_leader_free(secure->leader);
+        for (uint32_t i = 0; i < secure->n; i++)
+                mfl_core_sum_deinit(&secure->v[i]);
         free(secure->v);
         free(secure);
         job->secure = NULL;

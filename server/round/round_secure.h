@@ -10,6 +10,11 @@
  *     |            |      +-------> SKIP: the opening failed. The round has no clients, and is never tried again
  *     +------------+--------------> RETRY: the round is tried again, like one below its quorum
  *
+ * With a robust strategy (unit: bucket) the participants are drawn into buckets by (seed, round), as those of a plain job are, and each bucket
+ * has a sum of its own, with its own keys, graph, threshold and survivors (server/sum/core_sum.h). They share the note of the opening, and the end:
+ * a bucket that has failed, before or after that, has no row, and its clients are missing. Nobody is in two of them: a daemon answers the
+ * keys of one sum only, and its book refuses the same update in another.
+ *
  * Before SURVIVORS is sent, the worker writes down that the opening begins (SECURE_NOTE): a server that dies after that skips the round.
  * The quorum is looked at before that. After limits.retries rounds in a row that were skipped, one more fails the job. */
 #ifndef MFL_SERVER_ROUND_ROUND_SECURE_H

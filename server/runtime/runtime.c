@@ -124,7 +124,8 @@ static int alloc_memory(
                 r = mfl_down_open(rt, err);
         if (r)
                 return r;
-        r = single ? mfl_spill_new(options->state_dir, rt->job, cohort, rt->n, &rt->spill, err) : 0;
+        uint32_t rows = mfl_job_sums_buckets(rt->spec) ? mfl_buckets_most(rt->spec, cohort) : cohort;
+        r = single ? mfl_spill_new(options->state_dir, rt->job, rows, rt->n, &rt->spill, err) : 0;
         return r || !single ? r : mfl_rows_open(rt, options->state_dir, cohort, err);
 }
 
@@ -296,6 +297,8 @@ void mfl_runtime_round_open(struct mfl_runtime *rt, uint32_t round)
         mfl_told_clear(rt);
         if (rt->spill)
                 mfl_spill_clear(rt->spill);
+        if (rt->buckets)
+                mfl_buckets_clear(rt->buckets);
         if (rt->states)
                 mfl_states_round_open(rt->states, round);
         if (rt->changes)
@@ -394,6 +397,8 @@ int mfl_runtime_apply(struct mfl_runtime *rt, const struct mfl_round_totals *tot
 {
         uint64_t weight = totals->weight;
         mfl_ahead_undo(rt);
+        if (rt->buckets && !weight) /* the round is skipped, though some of its buckets were opened */
+                rt->weight_added = 0;
         bool may_be_none = rt->spec->selection.kind == MFL_SELECT_POISSON || rt->spec->secure.bits ||
                            rt->spec->selection.n_without;
         if (weight != rt->weight_added || (!weight && !may_be_none))

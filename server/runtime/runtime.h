@@ -166,6 +166,7 @@ struct mfl_upload {
         uint64_t item;               /* for single updates */
         uint64_t steps;              /* of the client's local training, where the method counts them */
         uint32_t staleness;          /* of its update */
+        uint32_t bucket;             /* of a secure sum of buckets */
         struct mfl_site_state state; /* client_state daemon: what the client's site keeps */
         enum mfl_encoding encoding;
 };
@@ -232,6 +233,9 @@ void mfl_runtime_set_noise(struct mfl_runtime *rt, const struct mfl_secret *secr
 /* Worker. A secure sum: takes the masks off the sums and the opening's figures. MFL_INVALID: the sum is not one of valid updates; the
  * sums are then worth nothing. */
 int mfl_runtime_unmask(struct mfl_runtime *rt, struct mfl_leader_opening *opening, struct mfl_error *err);
+/* Worker. The same of one bucket, whose clients are in ascending order: its mean becomes a row of the round. MFL_INVALID: it has no row. */
+int mfl_runtime_unmask_bucket(struct mfl_runtime *rt, struct mfl_leader_opening *opening, uint32_t bucket,
+        const uint64_t *clients, uint32_t n, struct mfl_error *err);
 /* The digests of what clients start from, or have started from: an asynchronous job's versions, number v at v % mfl_job_bases, or
  * those of regions; NULL: of the newest params alone. Borrowed: valid on the loop thread until the next APPLY or close. */
 const uint8_t (*mfl_runtime_digests(const struct mfl_runtime *rt))[MFL_DIGEST_BYTES];

@@ -37,9 +37,10 @@ int mfl_history_make(struct mfl_runtime *rt, struct mfl_error *err)
                                 mfl_spill_row(rt->spill, i), err);
                 if (!r)
                         r = read_row(rt, i, err);
+                mfl_spill_release_rows(rt->spill, &i, 1, 0, rt->n);
+                if (!r)
+                        mfl_spill_release_rows(rt->history, &i, 1, 0, rt->n);
         }
-        for (uint64_t at = 0; at < rt->n; at += RANGE_ELEMENTS)
-                mfl_spill_release(rt->history, at, MFL_MIN(rt->n - at, (uint64_t)RANGE_ELEMENTS));
         return r;
 }
 
@@ -55,5 +56,6 @@ int mfl_history_replay(struct mfl_runtime *rt, uint32_t row, struct mfl_error *e
                         r = mfl_states_read(rt->states, item, false, at, part.end - at, to + at, err);
                 at = part.end;
         }
+        mfl_spill_release_rows(rt->spill, &row, 1, 0, rt->n);
         return r;
 }

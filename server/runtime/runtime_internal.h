@@ -124,6 +124,7 @@ struct mfl_runtime {
         uint64_t root_item[2];       /* the client that it may be */
         struct mfl_regions *regions; /* NULL: all clients start from the same params (runtime_regions.c) */
         struct mfl_bad_servers *servers; /* NULL: none lies */
+        struct mfl_buckets *buckets;     /* secure sums of buckets; NULL: there are none (runtime_secure.c) */
         struct mfl_rows_buckets *unit;   /* unit bucket or server; NULL: rows are updates (runtime_unit.c) */
         struct mfl_spill
                 *history;   /* foolsgold: what each client has sent in all (runtime_history.c); else NULL */
@@ -158,6 +159,15 @@ int mfl_unit_new(uint32_t cohort, struct mfl_rows_buckets **ret_unit);
 void mfl_unit_free(struct mfl_rows_buckets *unit);
 int mfl_unit_merge(struct mfl_runtime *rt, struct mfl_error *err);
 void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members);
+
+/* runtime_secure.c: secure sums of buckets (unit: bucket with secure_sum), of which a round of `cohort` clients has so many at most.
+ * add: worker, a masked update. tell: the clients of a row of the spill. */
+uint32_t mfl_buckets_most(const struct mfl_job *spec, uint32_t cohort);
+int mfl_buckets_open(struct mfl_runtime *rt, const char *dir, uint32_t cohort, struct mfl_error *err);
+void mfl_buckets_close(struct mfl_buckets *buckets);
+void mfl_buckets_clear(struct mfl_buckets *buckets);
+int mfl_buckets_add(struct mfl_runtime *rt, uint32_t bucket, const uint64_t *masked, struct mfl_error *err);
+void mfl_buckets_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_members *ret_members);
 
 /* runtime_history.c. make: rt->history has a row for each row of the spill. replay: the row's update is kept, and the row
  * becomes what was kept before; zeros at first. MFL_INVALID: a state can't be kept. */

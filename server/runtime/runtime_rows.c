@@ -181,7 +181,8 @@ int mfl_rows_open(struct mfl_runtime *rt, const char *dir, uint32_t cohort, stru
         const struct mfl_robust_rule *rule = mfl_robust_get(rt->spec->aggregation.strategy);
         int r = 0;
         rt->pick = mfl_calloc(cohort, sizeof *rt->pick);
-        if (!rt->pick || (spec->unit >= MFL_ROWS_BUCKET && mfl_unit_new(cohort, &rt->unit)))
+        if (!rt->pick || (spec->unit >= MFL_ROWS_BUCKET && !mfl_job_sums_buckets(rt->spec) &&
+                                 mfl_unit_new(cohort, &rt->unit)))
                 r = mfl_fail_memory(err, cohort * sizeof *rt->pick, "the rows of a round");
         if (!r && spec->root.daemon[0]) /* a site, or a daemon that has none */
                 r = mfl_partition_site_client(spec->root.daemon, "", &rt->root_item[0], err);
@@ -191,6 +192,8 @@ int mfl_rows_open(struct mfl_runtime *rt, const char *dir, uint32_t cohort, stru
                 r = mfl_servers_open(rt, err);
         if (!r && rule && rule->wants_history)
                 r = mfl_spill_new(dir, rt->job, cohort, rt->n, &rt->history, err);
+        if (!r && mfl_job_sums_buckets(rt->spec))
+                r = mfl_buckets_open(rt, dir, cohort, err);
         return r;
 }
 
@@ -200,4 +203,5 @@ void mfl_rows_close(struct mfl_runtime *rt)
         mfl_unit_free(rt->unit);
         mfl_servers_close(rt->servers);
         mfl_spill_free(rt->history);
+        mfl_buckets_close(rt->buckets);
 }

@@ -225,6 +225,8 @@ static int add_discounted(struct mfl_runtime *rt, const struct mfl_slot *s, stru
 static int add_held(struct mfl_runtime *rt, const struct mfl_slot *s, struct mfl_error *err)
 {
         const void *memory = s->block->memory;
+        if (rt->buckets)
+                return mfl_buckets_add(rt, s->upload.bucket, memory, err);
         if (rt->spill) {
                 int r = mfl_fixed_parts_check(&rt->fixed, &rt->graph->statistics, memory, (size_t)rt->n, err);
                 return r ? r : mfl_spill_put(rt->spill, s->upload.item, s->upload.weight, memory, err);

@@ -92,6 +92,7 @@ static void fill_bucket(struct mfl_runtime *rt, const uint32_t *members, uint32_
                                 to[at + e] = (float)rt->d[e];
                 } else
                         add_part(&part, from, n, count, to + at);
+                mfl_spill_release_rows(rt->spill, members, n, at, count);
                 at = part.end;
         }
 }
@@ -152,14 +153,14 @@ static int merge_servers(struct mfl_runtime *rt, struct mfl_error *err)
 static int merge_buckets(struct mfl_runtime *rt, struct mfl_error *err)
 {
         struct mfl_rows_buckets *unit = rt->unit;
-        struct mfl_rng rng = mfl_rng_new(rt->spec->seed, MFL_RNG_UNIT, rt->round, 0);
-        uint32_t size = rt->spec->aggregation.robust.bucket;
         int r = 0;
         memcpy(unit->order, rt->pick, unit->n * sizeof *unit->order);
-        mfl_rng_shuffle(&rng, unit->order, unit->n);
+        mfl_robust_draw(rt->spec, rt->round, unit->order, unit->n);
         rt->n_pick = 0;
-        for (uint32_t at = 0; at < unit->n && !r; at += size)
-                r = merge_bucket(rt, at, MFL_MIN(size, unit->n - at), false, err);
+        for (uint32_t at = 0, n; at < unit->n && !r; at += n) {
+                n = mfl_robust_bucket_of(rt->spec, at, unit->n);
+                r = merge_bucket(rt, at, n, false, err);
+        }
         return r;
 }
 
@@ -171,8 +172,6 @@ int mfl_unit_merge(struct mfl_runtime *rt, struct mfl_error *err)
         bool servers = rt->spec->aggregation.robust.unit == MFL_ROWS_SERVER;
         int r = servers ? merge_servers(rt, err) : merge_buckets(rt, err);
         qsort(rt->pick, rt->n_pick, sizeof *rt->pick, by_row);
-        for (uint64_t at = 0; at < rt->n; at += RANGE_ELEMENTS)
-                mfl_spill_release(rt->spill, at, MFL_MIN(rt->n - at, (uint64_t)RANGE_ELEMENTS));
         return r;
 }
 
@@ -180,6 +179,8 @@ void mfl_unit_tell(const struct mfl_runtime *rt, uint32_t row, struct mfl_rows_m
 {
         const struct mfl_rows_buckets *unit = rt->unit;
         *ret_members = (struct mfl_rows_members){0};
+        if (rt->buckets)
+                mfl_buckets_tell(rt, row, ret_members);
         if (!unit)
                 return;
         ret_members->n = unit->size[row];
@@ -298,6 +299,7 @@ static void lie(struct mfl_runtime *rt, uint32_t e, uint32_t row)
                         &rt->fixed, &rt->graph->statistics, at, MFL_MIN(rt->n, at + RANGE_ELEMENTS));
                 if (!part.statistics)
                         lie_part(rt, e, key, at, part.end - at, part.fixed.delta_max, v + at);
+                mfl_spill_release_rows(rt->spill, &row, 1, at, part.end - at);
                 at = part.end;
         }
         rt->report.n_bad_servers++;
@@ -312,6 +314,4 @@ void mfl_servers_lie(struct mfl_runtime *rt)
                 if (rt->servers->bad[e])
                         lie(rt, e, rt->pick[i]);
         }
-        for (uint64_t at = 0; at < rt->n; at += RANGE_ELEMENTS)
-                mfl_spill_release(rt->spill, at, MFL_MIN(rt->n - at, (uint64_t)RANGE_ELEMENTS));
 }

@@ -23,8 +23,8 @@ struct row {
 
 struct mfl_spill {
         uint64_t n, row_bytes; /* rows begin at page boundaries, so that pages can be given back by row */
-        uint32_t rows_max, n_rows;
-        struct row *rows; /* ordered by item */
+        uint32_t rows_max, n_rows, n_taken; /* n_taken: places in the file, those of dropped rows included */
+        struct row *rows;                   /* ordered by item */
         char *map;
         size_t map_bytes;
 };
@@ -124,7 +124,7 @@ void mfl_spill_free(struct mfl_spill *spill)
 
 void mfl_spill_clear(struct mfl_spill *spill)
 {
-        spill->n_rows = 0;
+        spill->n_rows = spill->n_taken = 0;
 }
 
 uint32_t mfl_spill_rows(const struct mfl_spill *spill)
@@ -159,21 +159,42 @@ void mfl_spill_drop(struct mfl_spill *spill, uint32_t i)
         memmove(spill->rows + i, spill->rows + i + 1, (--spill->n_rows - i) * sizeof *spill->rows);
 }
 
-int mfl_spill_put(
-        struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err)
+/* The item's row, a new one if it has none; NULL: all are taken. */
+static struct row *find_row(struct mfl_spill *spill, uint64_t item, struct mfl_error *err)
 {
         uint32_t i = 0;
         while (i < spill->n_rows && spill->rows[i].item < item)
                 i++;
-        if (i == spill->n_rows || spill->rows[i].item != item) {
-                if (spill->n_rows == spill->rows_max)
-                        return mfl_fail(err, MFL_INVALID, "client %llu: the round already has its %u updates",
-                                (unsigned long long)item, spill->rows_max);
-                memmove(spill->rows + i + 1, spill->rows + i, (spill->n_rows - i) * sizeof *spill->rows);
-                spill->rows[i] = (struct row){.item = item, .position = spill->n_rows++};
+        if (i < spill->n_rows && spill->rows[i].item == item)
+                return &spill->rows[i];
+        if (spill->n_taken == spill->rows_max) {
+                mfl_fail(err, MFL_INVALID, "client %llu: the round already has its %u updates",
+                        (unsigned long long)item, spill->rows_max);
+                return NULL;
         }
-        spill->rows[i].weight = weight;
-        char *memory = row_memory(spill, &spill->rows[i]);
+        memmove(spill->rows + i + 1, spill->rows + i, (spill->n_rows++ - i) * sizeof *spill->rows);
+        spill->rows[i] = (struct row){.item = item, .position = spill->n_taken++};
+        return &spill->rows[i];
+}
+
+int mfl_spill_zero(struct mfl_spill *spill, uint64_t item, float **ret_row, struct mfl_error *err)
+{
+        struct row *row = find_row(spill, item, err);
+        if (!row)
+                return MFL_INVALID;
+        *ret_row = (float *)(void *)row_memory(spill, row);
+        memset(*ret_row, 0, spill->row_bytes);
+        return 0;
+}
+
+int mfl_spill_put(
+        struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err)
+{
+        struct row *row = find_row(spill, item, err);
+        if (!row)
+                return MFL_INVALID;
+        row->weight = weight;
+        char *memory = row_memory(spill, row);
         memcpy(memory, delta, spill->n * sizeof *delta);
         madvise(memory, spill->row_bytes,
                 MADV_DONTNEED); /* advice only: what fails costs memory, nothing else */
@@ -187,12 +208,25 @@ void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows
                 rows[i] = (const float *)(const void *)row_memory(spill, &spill->rows[i]) + begin;
 }
 
-void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count)
+static void release_row(struct mfl_spill *spill, uint32_t i, uint64_t begin, uint64_t count)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         uint64_t first = begin * sizeof(float) / page * page;
         uint64_t last = (begin + count) * sizeof(float);
         last = last >= spill->n * sizeof(float) ? spill->row_bytes : last / page * page;
-        for (uint32_t i = 0; i < spill->n_rows && first < last; i++)
+        if (first < last)
                 madvise(row_memory(spill, &spill->rows[i]) + first, last - first, MADV_DONTNEED);
+}
+
+void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count)
+{
+        for (uint32_t i = 0; i < spill->n_rows; i++)
+                release_row(spill, i, begin, count);
+}
+
+void mfl_spill_release_rows(
+        struct mfl_spill *spill, const uint32_t *rows, uint32_t n, uint64_t begin, uint64_t count)
+{
+        for (uint32_t i = 0; i < n; i++)
+                release_row(spill, rows[i], begin, count);
 }

@@ -23,6 +23,8 @@ uint32_t mfl_spill_rows(const struct mfl_spill *spill);
 /* Stores item's delta; a second time replaces the first. MFL_INVALID when all rows are taken. */
 int mfl_spill_put(
         struct mfl_spill *spill, uint64_t item, uint64_t weight, const float *delta, struct mfl_error *err);
+/* A row of zeros for item, which has none; valid as those of mfl_spill_range. MFL_INVALID when all rows are taken. */
+int mfl_spill_zero(struct mfl_spill *spill, uint64_t item, float **ret_row, struct mfl_error *err);
 /* Of row i, in the order of items. */
 uint64_t mfl_spill_item(const struct mfl_spill *spill, uint32_t i);
 uint64_t mfl_spill_weight(const struct mfl_spill *spill, uint32_t i);
@@ -35,5 +37,8 @@ void mfl_spill_drop(struct mfl_spill *spill, uint32_t i);
 void mfl_spill_range(struct mfl_spill *spill, uint64_t begin, const float **rows);
 /* Gives back the pages of [begin, begin + count) of all rows (contents stay in the file). */
 void mfl_spill_release(struct mfl_spill *spill, uint64_t begin, uint64_t count);
+/* The same of these rows alone. */
+void mfl_spill_release_rows(
+        struct mfl_spill *spill, const uint32_t *rows, uint32_t n, uint64_t begin, uint64_t count);
 
 #endif

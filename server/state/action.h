@@ -76,6 +76,7 @@ struct mfl_core_action {
                         uint64_t item;      /* single updates: the client, which orders the spill file */
                         uint64_t steps;     /* of the client, where the method counts them */
                         uint32_t staleness; /* of its update */
+                        uint32_t bucket;    /* of a secure sum: which one it is added to */
                         struct mfl_site_state state; /* client_state daemon */
                         enum mfl_encoding encoding;
                 } slot;
@@ -85,8 +86,14 @@ struct mfl_core_action {
                         const struct mfl_arrival *arrivals;
                         uint32_t n_arrivals;
                 };
-                const struct mfl_leader
-                        *leader; /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
+                struct {
+                        /* SECURE_NOTE, UNMASK: nobody else touches it until the answer */
+                        const struct mfl_leader *leader;
+                        uint32_t bucket;
+                        const uint64_t *
+                                clients; /* UNMASK, of a bucket: whose updates are in it, ascending; until the answer */
+                        uint32_t n_clients;
+                } secure;
                 struct {
                         const int64_t *
                                 v; /* CHECKPOINT: what is remembered of clients; it stays as it is until CHECKPOINTED */

@@ -26,14 +26,15 @@ static const struct mfl_states phases = {.thing = "phase of a job",
 #undef TO
 
 #define TO(state) MFL_TO(ITEM_##state)
-/* ASSIGNED may follow itself and MISSING: a result may arrive for a task that was taken back. */
+/* ASSIGNED may follow itself and MISSING: a result may arrive for a task that was taken back. COUNTED becomes MISSING with a bucket whose
+ * secure sum can't be opened. */
 static const struct mfl_states items = {.thing = "item",
         .n = ITEM_STATES_,
         .v = {
                 [ITEM_OPEN] = {"OPEN", TO(ASSIGNED) | TO(MISSING)},
                 [ITEM_ASSIGNED] = {"ASSIGNED",
                         TO(OPEN) | TO(ASSIGNED) | TO(COUNTED) | TO(REJECTED) | TO(MISSING)},
-                [ITEM_COUNTED] = {"COUNTED", 0},
+                [ITEM_COUNTED] = {"COUNTED", TO(MISSING)},
                 [ITEM_REJECTED] = {"REJECTED", 0},
                 [ITEM_MISSING] = {"MISSING", TO(OPEN) | TO(ASSIGNED)},
         }};

@@ -50,7 +50,7 @@ struct core_update {
         struct core_group *group; /* whose sum includes it, or will */
         bool told;                /* QUEUED: people were told that it uploads, but there was no memory */
         uint8_t *keys; /* of a secure sum: its daemon's, for this update; NULL: they have not come */
-        uint32_t n_keys;
+        uint32_t n_keys, bucket; /* bucket: the one of the round's secure sums that it is added to */
         char reason[MFL_REASON_BYTES];
 };
 

@@ -232,7 +232,9 @@ static uint32_t count_participants(
 
 void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct core_task **tasks, uint32_t n)
 {
-        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec);
+        /* Of a node's daemons each may be in another bucket. */
+        bool adds = job->phase == PHASE_TRAIN && !mfl_job_needs_single_updates(job->spec) &&
+                    !mfl_job_sums_buckets(job->spec);
         if (job->base) /* a daemon has a task for each version, and a group takes one task of each */
                 return;
         mark(core, tasks, n);

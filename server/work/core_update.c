@@ -58,6 +58,7 @@ struct mfl_core_action *mfl_core_update_act(
         action->slot.weight = a->weight;
         action->slot.encoding = a->encoding;
         action->slot.state = a->state;
+        action->slot.bucket = update->bucket;
         if (mfl_method_get(task->job->spec)->counts_steps && !a->masked)
                 action->slot.steps = mfl_method_steps(task->job->spec, &task->job->fixed, a->scalars[0]);
         if (update->group) { /* it stands for all members */

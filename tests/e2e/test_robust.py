@@ -197,7 +197,8 @@ def test_jobs_are_the_algorithms(two_daemons):
     assert np.abs(w - start).max() > 0.01
 
 
-DIGESTS = [{'strategy': 'multi-krum', 'f': 2}, {'strategy': 'rfa', 'f': 2, 'before': ['arc', {'bucket': 2}]},
+DIGESTS = [{'strategy': 'multi-krum', 'f': 2}, {'strategy': 'krum', 'f': 2}, {'strategy': 'mean-around-median', 'f': 2},
+           {'strategy': 'norm-filter', 'f': 2}, {'strategy': 'median'}, {'strategy': 'rfa', 'f': 2, 'before': ['arc', {'bucket': 2}]},
            {'strategy': 'centered-clip', 'clip_radius': 'median'}, {'strategy': 'bulyan', 'f': 1},
            {'strategy': 'trimmed-mean', 'f': 2, 'before': 'nnm'}, {'strategy': 'dnc', 'f': 2, 'sample': 50, 'iterations': 2},
            {'strategy': 'signguard'}, {'strategy': 'flame', 'noise': 0.01}, {'strategy': 'foolsgold'},

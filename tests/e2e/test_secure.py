@@ -61,8 +61,8 @@ def comparable(c, job):
 
 # ---- the sum ----
 
-@pytest.mark.parametrize('aggregation', [{'strategy': 'fedavg'}, {'strategy': 'fedadam'}, {'strategy': 'fednova'}, {'strategy': 'qfedavg'}],
-                         ids=lambda a: a['strategy'])
+@pytest.mark.parametrize('aggregation', [{'strategy': 'fedavg'}, {'strategy': 'fedadam'}, {'strategy': 'fednova'}, {'strategy': 'qfedavg'},
+                                         {'strategy': 'fedavg', 'update_clip': 0.05}], ids=lambda a: '+'.join(map(str, a.values())))
 def test_the_model_is_that_of_the_plain_job(sites, aggregation):
     plain, _ = sites.run_job(data=LOCAL, aggregation=aggregation)
     masked, _ = sites.run_job(data=LOCAL, aggregation=aggregation, secure_sum=SUM)
@@ -214,8 +214,13 @@ def test_sites_require_secure_sums_and_pin_their_peers(tmp_path):
 # ---- refusals ----
 
 REFUSED = [
-    ({'aggregation': {'strategy': 'median'}}, 'the server sees the sum of all updates alone'),
-    ({'aggregation': {'strategy': 'scaffold'}}, 'the server sees the sum of all updates alone'),
+    ({'aggregation': {'strategy': 'median'}}, 'the server sees sums of updates alone'),
+    ({'aggregation': {'strategy': 'scaffold'}}, 'the server sees sums of updates alone'),
+    ({'aggregation': {'strategy': 'median', 'unit': 'bucket'}}, 'write partition: local'),
+    ({'aggregation': {'strategy': 'median', 'unit': 'bucket'}, 'data': LOCAL}, 'write bucket: 3 or more'),
+    ({'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 5}, 'data': LOCAL, 'selection': {'clients': 4}}, 'write a smaller bucket'),
+    ({'aggregation': {'strategy': 'fltrust', 'unit': 'bucket', 'bucket': 3, 'root': {'daemon': 'd1'}}, 'data': LOCAL}, "root's own update"),
+    ({'aggregation': {'update_clip': 'median'}}, 'write a number'),
     ({'selection': {'kind': 'poisson', 'rate': 0.5}}, 'write uniform'),
     ({'selection': {'clients': 2}}, 'at least 3 clients'),
     ({'secure_sum': {'bits': 32}}, "for a narrower ring round clients' changes, compression: {up: {bits: 16}}"),

@@ -5,8 +5,9 @@
  *
  * A seed draws 3 to 12 members (one in eight: 21 to 26, on a ring), how often members are lost, messages come twice or out of order, and
  * whether the server lies: with another key, other sets to some, shares of others, too few signatures, a message of the sum before, or
- * another sum of the same updates. A lying server may have members on its side, as many as the graph stands: they sign any set, and give
- * it both shares of everything. The updates stay the same over all sums of a seed, as those of a retried round do.
+ * a smaller bucket than the job's, or another sum of the same updates. A lying server may have members on its side, as many as the graph stands: they sign any set, and give
+ * it both shares of everything. The updates stay the same over all sums of a seed, as those of a retried round do. Some sums are of one bucket: a half of
+ * the members, one or the other, or another half the next time.
  *
  * Checked after every event: of no honest member can both secrets be opened; no honest member signs two sums of its update with different
  * survivors; a lie that a member can see is refused, for good. At the end of each sum: it is that of the survivors, bit for bit, or it is none;
@@ -26,7 +27,18 @@
 
 int mfl_sim_bug;
 
-enum lie { NO_LIE, SWAP_KEY, WITHOUT_SELF, SWAP_SHARES, FEW_SIGNATURES, REPLAY, TWO_SETS, AGAIN, LIES };
+enum lie {
+        NO_LIE,
+        SWAP_KEY,
+        WITHOUT_SELF,
+        SWAP_SHARES,
+        FEW_SIGNATURES,
+        REPLAY,
+        TWO_SETS,
+        SMALL_BUCKET,
+        AGAIN,
+        LIES
+};
 
 struct party {
         uint8_t name[8];
@@ -45,7 +57,9 @@ struct party {
 
 struct world {
         struct mfl_rng rng;
-        uint32_t n, sum, left_out;       /* left_out: caller's number, of those who are shown a smaller set */
+        uint32_t n, n_bad, sum;
+        uint32_t members;                /* of the bucket, as the job says; 0: the sum is of all */
+        uint32_t left_out;               /* left_out: caller's number, of those who are shown a smaller set */
         uint32_t p_lose, p_twice, p_lie; /* of 1,000 */
         struct mfl_secure_spec spec;
         struct party v[N_MAX];
@@ -121,6 +135,7 @@ static void make_member(struct world *w, struct party *party)
                 .round = 1 + w->sum,
                 .params = params,
                 .spec = w->spec,
+                .members = w->members,
                 .who = {1 + party->pairs},
                 .trust = &party->trust,
                 .book = &party->book};
@@ -132,16 +147,29 @@ static void make_member(struct world *w, struct party *party)
         party->refused = party->split = false;
 }
 
+/* Who takes part: after the first sum some are lost; of a bucket, its half alone. */
+static void gather(struct world *w)
+{
+        bool apart = w->faults && !w->n_bad && w->n >= 6 && draw(w, 3) == 0;
+        uint32_t first = draw(w, 2), step = 1 + draw(w, 2), n = 0; /* every other one, or neighbours */
+        for (uint32_t i = 0; i < w->n; i++) {
+                bool within = step == 2 ? i % 2 == first : (i >= w->n / 2) == first;
+                w->v[i].lost = (w->sum && draw(w, 1000) < w->p_lose) || (apart && !within);
+                n += !w->v[i].lost;
+        }
+        w->members = apart ? n : 0;
+}
+
 /* A sum after the first may lack members: that of a retried round, or of a server that asks again. False: too few. */
 static bool begin(struct world *w)
 {
         struct mfl_secure_msg all = {0}, keys;
         struct mfl_error err;
         memset(w->opened, 0, sizeof w->opened);
+        gather(w);
         for (uint32_t i = 0; i < w->n; i++) {
                 struct party *party = &w->v[i];
                 party->pairs = w->faults && draw(w, 20) == 0;
-                party->lost = w->sum && draw(w, 1000) < w->p_lose;
                 make_member(w, party);
                 if (party->lost)
                         continue;
@@ -186,6 +214,10 @@ static bool lie(struct world *w, uint32_t i, struct mfl_secure_msg *msg)
                 uint32_t member = msg->parts[0].member;
                 msg->parts[0].member = msg->parts[1].member;
                 msg->parts[1].member = member;
+                return true;
+        }
+        if (w->lie == SMALL_BUCKET && stage == MFL_LEADER_SHARES && w->members > MFL_SECURE_LEAST) {
+                msg->n_parts--; /* the last one can't find its own keys then */
                 return true;
         }
         if (w->lie == FEW_SIGNATURES && stage == MFL_LEADER_OPEN) {
@@ -455,6 +487,7 @@ static void open_world(struct world *w, uint64_t seed)
                 snprintf((char *)party->name, sizeof party->name, "d%03u", i % 1000);
                 party->trust = (struct mfl_secure_trust){party->name, party->name, 8, sign, check};
                 party->bad = i < bad;
+                w->n_bad += party->bad;
                 for (int k2 = 0; k2 < WORDS; k2++)
                         party->plain[k2] = (uint64_t)mfl_rng_u32(&w->rng) << 32 | mfl_rng_u32(&w->rng);
                 for (int f = 0; f < MFL_SECURE_FIGURES; f++)

@@ -606,7 +606,7 @@ static void open_survives_every_failed_allocation(void **state)
                 struct mfl_edges edges;
         } cases[] = {{MFL_STRATEGY_FEDADAM, {0}}, {MFL_STRATEGY_MEDIAN, {0}},
                 {MFL_STRATEGY_FEDADAM, {.count = 3, .rounds = 2}},
-                {MFL_STRATEGY_MEDIAN, {.count = 3, .rounds = 1}}};
+                {MFL_STRATEGY_MEDIAN, {.count = 3, .rounds = 1}}, {MFL_STRATEGY_MEDIAN, {0}}};
         for (size_t k = 0; k < MFL_ARRAY_SIZE(cases); k++) {
                 struct fixture f;
                 struct mfl_budget budget;
@@ -616,6 +616,11 @@ static void open_survives_every_failed_allocation(void **state)
                         f.spec.aggregation.robust.unit = MFL_ROWS_SERVER;
                         f.spec.simulation.servers.attack = MFL_SERVER_DELAYED;
                         f.spec.simulation.servers.share = 0.4;
+                }
+                if (k == 4) {
+                        f.spec.aggregation.robust.unit = MFL_ROWS_BUCKET;
+                        f.spec.aggregation.robust.bucket = 3;
+                        f.spec.secure.bits = 64;
                 }
                 mfl_budget_init(&budget, 0);
                 struct mfl_runtime_options options = {.job = "j-000001",
