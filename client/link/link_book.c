@@ -42,8 +42,13 @@ static int read_rows(int fd, const char *path, struct mfl_secure_book *book, str
                 return fail(err, -errno, path);
         for (off_t i = 0; i < n; i += ROWS_AT_ONCE) {
                 size_t count = (size_t)MFL_MIN(n - i, (off_t)ROWS_AT_ONCE);
-                if (pread(fd, rows, count * ROW_BYTES, i * ROW_BYTES) != (ssize_t)(count * ROW_BYTES))
-                        return fail(err, -EIO, path);
+                ssize_t got = pread(fd, rows, count * ROW_BYTES, i * ROW_BYTES);
+                if (got < 0)
+                        return fail(err, -errno, path);
+                if (got != (ssize_t)(count * ROW_BYTES)) /* which sets no errno */
+                        return mfl_fail(err, -EIO,
+                                "%s: has become shorter than its %lld bytes while it was read", path,
+                                (long long)n * ROW_BYTES);
                 int r = put_rows(book, rows, count, err);
                 if (r)
                         return r;

@@ -71,13 +71,6 @@ const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_
                         kind_names[bit]);
                 return "inquiries";
         }
-        if ((kind == MFL_POLICY_VALIDATE || kind == MFL_POLICY_FOREIGN) && mfl_policy_withholds(policy)) {
-                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
-                        "this site's policy keeps losses and accuracies here (metrics: withheld, the default "
-                        "with noise), which are all of an answer to %s; with metrics: plain it would answer",
-                        kind_names[bit]);
-                return "metrics";
-        }
         if (!listed(&policy->owners, who)) {
                 mfl_snprintf(
                         ret_reason, MFL_REASON_BYTES, "this site's policy.owners does not have '%s'", who);
@@ -87,6 +80,14 @@ const char *mfl_policy_inquiry(const struct mfl_policy *policy, enum mfl_policy_
                 mfl_snprintf(ret_reason, MFL_REASON_BYTES,
                         "this site's policy.data does not have data set %s", data);
                 return "data";
+        }
+        /* Last: who may not ask is not told what this site keeps. */
+        if ((kind == MFL_POLICY_VALIDATE || kind == MFL_POLICY_FOREIGN) && mfl_policy_withholds(policy)) {
+                mfl_snprintf(ret_reason, MFL_REASON_BYTES,
+                        "this site's policy keeps losses and accuracies here (metrics: withheld, the default "
+                        "with noise), which are all of an answer to %s; with metrics: plain it would answer",
+                        kind_names[bit]);
+                return "metrics";
         }
         return NULL;
 }

@@ -90,6 +90,11 @@ static void inquiries(void **state)
         assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_STATS, "", "d", reason));
         policy = policy_of("inquiries: {kinds: [validate]}, clip: 1, noise: 2, metrics: plain");
         assert_null(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "", "d", reason));
+        policy = policy_of("inquiries: {kinds: [validate]}, owners: [alice], data: [d], metrics: withheld");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "bob", "d", reason), "owners");
+        assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "alice", "e", reason), "data");
+        assert_string_equal(
+                mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "alice", "d", reason), "metrics");
         policy = policy_of("inquiries: {kinds: [validate]}, metrics: withheld");
         assert_string_equal(mfl_policy_inquiry(&policy, MFL_POLICY_VALIDATE, "", "d", reason), "metrics");
         /* A policy that was written before there were inquiries allows none; a site without a policy answers, and keeps small counts. */
