@@ -186,7 +186,8 @@ static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
         bool made = d->made_cut[j];
         d->told_cut[j] = d->conn;
         d->made_cut[j] = true;
-        if (!made && spec->data.clients > 1 && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
+        bool timed = mfl_job_is_async(spec); /* who trains when follows from the counts */
+        if (!made && spec->data.clients > 1 && !timed && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
                 d->false_cut[j] = job->misled = true;
         uint32_t n = spec->data.clients, half = n > 3 ? n / 2 : n;
         for (uint32_t first = 0; first < n; first += half) { /* in pieces */
@@ -388,7 +389,8 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         for (uint32_t k = first + a->n_rejected; k < first + n; k++) {
                 sim_train(t->items[k], t->round, d->params, p1);
                 uint64_t weight = sim_weight(&job->spec, t->items[k]);
-                sim_fold(&job->spec, &t->fixed, t->items[k], p1, d->params, sum, &a->scalars[0]);
+                sim_fold(
+                        &job->spec, &t->fixed, t->items[k], t->staleness, p1, d->params, sum, &a->scalars[0]);
                 a->weight += weight;
                 a->samples += 10;
                 a->correct += t->items[k] % 10;
