@@ -28,6 +28,7 @@ static void remember_task(struct sim *sim, const struct mfl_task *t)
         sim_check(sim, t->n_items && t->n_items <= SIM_ITEMS, "a task of %u items", t->n_items);
         struct sim_update *u = new_update(sim, t->task, UINT32_MAX);
         u->n = t->n_items;
+        u->round = t->round;
         memcpy(u->item, t->items, t->n_items * sizeof *t->items);
 }
 
@@ -40,6 +41,7 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a)
                 return;
         struct sim_update *u = new_update(sim, a->task, a->update);
         const struct sim_update *task = &sim->updates[i - 1];
+        u->round = task->round;
         for (uint32_t k = a->item_first, r = 0; k < a->item_first + a->item_count; k++) {
                 if (r < a->n_rejected && a->rejected[r].item == task->item[k])
                         r++;
@@ -258,7 +260,8 @@ static void check_bases(struct sim *sim, const struct sim_job *job, const struct
         for (uint32_t i = 0; i < sim->n_daemons; i++) {
                 const struct mfl_task *t = deal->task[i];
                 for (uint32_t k = 0; t && k < t->n_items; k++) {
-                        uint32_t base = sim_base(job, t->round, t->items[k]);
+                        bool live = mfl_job_is_live(&job->spec);
+                        uint32_t base = live ? t->round - 1 : sim_base(job, t->round, t->items[k]);
                         sim_digest(job->version[base], digest);
                         sim_check(sim,
                                 t->staleness == t->round - 1 - base && !t->group.group &&
@@ -336,9 +339,12 @@ void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slo
                                 (unsigned long long)items[k], job->opened, job->id);
                 sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
                 job->in[job->n_in] = items[k];
-                uint32_t base = sim_base(job, job->opened, items[k]), staleness = job->opened - 1 - base;
+                bool live = mfl_job_is_live(&job->spec); /* it is not written yet */
+                uint32_t round = live ? find_update(sim, slot->task, slot->update)->round : job->opened;
+                uint32_t base = live ? round - 1 : sim_base(job, round, items[k]);
+                uint32_t staleness = job->opened - 1 - base;
                 const float *p0 = staleness ? job->version[base] : newest;
-                sim_train(items[k], job->opened, p0, p1);
+                sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->single[job->n_in][i] = p1[i] - p0[i];
                 job->n_in++;

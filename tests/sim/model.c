@@ -81,6 +81,15 @@ void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_
 {
         uint64_t weight = sim_weight(spec, item);
         const struct mfl_method_ops *method = mfl_method_get(spec);
+        if (method->discount) {
+                float d[SIM_PARAMS];
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        d[i] = p1[i] - p0[i];
+                double share = (double)weight * method->discount(spec, staleness);
+                mfl_assert(mfl_fixed_parts_add_real(
+                                   fixed, NULL, 0, weight, share, d, SIM_PARAMS, sum, NULL) == 0);
+                return;
+        }
         if (!method->weighs) {
                 mfl_assert(mfl_fixed_add_delta(fixed, weight, p1, p0, SIM_PARAMS, sum, NULL) == 0);
                 return;

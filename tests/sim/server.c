@@ -209,9 +209,11 @@ static void prepare(struct sim *sim, struct sim_job *job)
 static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot)
 {
         if (slot->encoding == MFL_ENCODING_F32) {
-                int64_t scratch[SIM_PARAMS] = {0};
-                if (mfl_fixed_add_f32(
-                            &job->fixed, slot->weight, (const float *)slot->data, SIM_PARAMS, scratch, NULL))
+                const struct mfl_method_ops *method = mfl_method_get(&job->spec);
+                double share = method->discount ? method->discount(&job->spec, slot->staleness) : 1;
+                int64_t scratch[SIM_PARAMS] = {0}, *to = mfl_job_is_live(&job->spec) ? job->sum : scratch;
+                if (mfl_fixed_parts_add_real(&job->fixed, NULL, 0, slot->weight, share * (double)slot->weight,
+                            (const float *)slot->data, SIM_PARAMS, to, NULL))
                         return false;
         } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS,
                            job->sum, NULL))
@@ -411,6 +413,7 @@ static bool open_slot(struct sim *sim, struct sim_job *job, const struct mfl_cor
                 .bytes = action->slot.bytes,
                 .weight = action->slot.weight,
                 .item = action->slot.item,
+                .staleness = action->slot.staleness,
                 .encoding = action->slot.encoding};
         return true;
 }
@@ -596,6 +599,7 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 free_slot(sim, job, action->slot.slot);
                 break;
         case MFL_ACT_APPLY:
+                sim_arrivals_record(sim, job, action);
                 apply(sim, job, action->round, &action->totals);
                 break;
         case MFL_ACT_CHECKPOINT:

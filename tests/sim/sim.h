@@ -29,6 +29,7 @@
 #define SIM_LOST_MS 10000  /* until a download that stands still is asked for again */
 #define SIM_STILL_MS 15000 /* no job stands still for longer than that while nothing goes wrong */
 #define SIM_SLOTS 3
+#define SIM_ARRIVALS 512
 #define SIM_VERSIONS 101 /* rounds of a job, with the initial params */
 #define SIM_ITEMS 32
 #define SIM_RELAYS 5
@@ -132,7 +133,7 @@ enum sim_lie {
 /* Which clients an announced update has; what the server's ledger knows. */
 struct sim_update {
         uint64_t task;
-        uint32_t update, n;
+        uint32_t update, n, round; /* round: as its task says */
         uint64_t item[SIM_ITEMS];
         uint64_t weight;
 };
@@ -149,6 +150,7 @@ struct sim_group {
 struct sim_slot {
         bool open, adding, complete, single, busy; /* busy: there was no memory for the grant */
         uint64_t grant, task, item, weight, bytes;
+        uint32_t staleness;
         uint32_t conn, update;
         enum mfl_encoding encoding;
         _Alignas(8) uint8_t data[SIM_UPDATE_BYTES];
@@ -174,6 +176,8 @@ struct sim_job {
         float version[SIM_VERSIONS]
                      [SIM_PARAMS]; /* asynchronous: what each round has made; 0: the initial params */
         union mfl_calendar_row calendar[SIM_ITEMS + 1]; /* as it was stored with `committed` */
+        struct mfl_arrival arrival[SIM_ARRIVALS];       /* real time: of all versions that were applied */
+        uint32_t n_arrivals;
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
         union mfl_calendar_row calendar_stored[SIM_ITEMS + 1]; /* with the checkpoint under way */
@@ -432,6 +436,8 @@ void sim_versions_reset(struct sim_job *job); /* to the initial params */
 void sim_versions_ready(struct sim_job *job, struct mfl_core_event *event);
 void sim_versions_store(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action);
 void sim_versions_commit(struct sim_job *job);
+/* Real time: the order of arrival of a version, which is written before it is applied. */
+void sim_arrivals_record(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action);
 const float *sim_versions_find(const struct sim_job *job, const uint8_t *digest); /* NULL: none */
 /* What element i changes by, from the updates' mean. */
 double sim_mix(

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous jobs in virtual time: the versions of the params that clients start from, the calendar that is stored with the newest
- * one, and who starts from which version, computed without any server. */
+/* Asynchronous jobs: the versions of the params that clients start from, and the calendar that is stored with the newest one. Who makes
+ * a version, and from which one they start, is computed without any server; in real time it is what was written before it was applied,
+ * from which a replay must give the same params. */
 #include "tests/sim/sim.h"
 
 static void one_turn(const struct sim_job *job, uint32_t round, const union mfl_calendar_row *rows,
@@ -19,11 +20,24 @@ static void one_turn(const struct sim_job *job, uint32_t round, const union mfl_
         mfl_assert(ret_cohort->n <= SIM_ITEMS);
 }
 
+static uint32_t recorded(const struct sim_job *job, uint32_t round, uint64_t *ret_items, uint32_t *ret_bases)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < job->n_arrivals; i++)
+                if (job->arrival[i].version == round) {
+                        ret_items[n] = job->arrival[i].client;
+                        ret_bases[n++] = job->arrival[i].base;
+                }
+        return n;
+}
+
 /* From the beginning, as each version's turns follow from those before. */
 uint32_t sim_turns(const struct sim_job *job, uint32_t round, uint64_t *ret_items, uint32_t *ret_bases)
 {
         union mfl_calendar_row rows[2][SIM_ITEMS + 1] = {0};
         uint32_t n = 0;
+        if (mfl_job_is_live(&job->spec))
+                return recorded(job, round, ret_items, ret_bases);
         mfl_assert(mfl_calendar_rows(&job->spec) <= SIM_ITEMS + 1);
         for (uint32_t r = 1; r <= round; r++) {
                 struct mfl_cohort cohort;
@@ -65,7 +79,7 @@ void sim_versions_setup(struct sim *sim)
                 spec->aggregation.a = 0.5;
                 spec->aggregation.alpha = 0.6;
                 spec->aggregation.staleness_max = 1 + (uint32_t)(spec->seed % 5);
-                spec->time = MFL_TIME_VIRTUAL;
+                spec->time = spec->seed / 3 % 2 ? MFL_TIME_VIRTUAL : MFL_TIME_REAL;
                 spec->trace = (struct mfl_trace){.day_ms = 1000, .sigma = 1, .speed = 100, .online = 1};
                 spec->selection.over = 1;
                 spec->training.batch = 10;
@@ -79,6 +93,7 @@ void sim_versions_setup(struct sim *sim)
 void sim_versions_reset(struct sim_job *job)
 {
         memset(job->calendar, 0, sizeof job->calendar);
+        job->n_arrivals = 0;
         memcpy(job->version[0], job->params, sizeof job->params);
 }
 
@@ -91,6 +106,11 @@ void sim_versions_ready(struct sim_job *job, struct mfl_core_event *event)
                 sim_digest(job->version[v], job->bases[v % n]);
         event->bases = (const uint8_t(*)[MFL_DIGEST_BYTES])job->bases;
         event->job_ready.memory = newest ? job->calendar->word : NULL;
+        uint32_t first = 0;
+        while (first < job->n_arrivals && job->arrival[first].version <= newest)
+                first++;
+        event->job_ready.arrivals = job->arrival + first;
+        event->job_ready.n_arrivals = job->n_arrivals - first;
 }
 
 void sim_versions_store(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
@@ -101,6 +121,47 @@ void sim_versions_store(struct sim *sim, struct sim_job *job, const struct mfl_c
         sim_check(sim, action->memory.n == n, "%u rows of a calendar of %u are stored",
                 (uint32_t)action->memory.n, n);
         memcpy(job->calendar_stored, action->memory.v, n * sizeof *job->calendar_stored);
+}
+
+/* Of a version that was recorded and not committed, the very same clients come again. */
+static void check_again(
+        struct sim *sim, const struct sim_job *job, const struct mfl_core_action *action, uint32_t first)
+{
+        uint32_t n = action->n_arrivals, found = 0;
+        for (uint32_t i = first; i < job->n_arrivals; i++)
+                for (uint32_t k = 0; k < n; k++)
+                        found += job->arrival[i].client == action->arrivals[k].client &&
+                                 job->arrival[i].base == action->arrivals[k].base;
+        sim_check(sim, found == n && n == job->n_arrivals - first,
+                "version %u is made of %u clients, of which %u were recorded", action->round, n, found);
+}
+
+void sim_arrivals_record(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action)
+{
+        uint32_t first = 0, n = action->n_arrivals;
+        if (!mfl_job_is_live(&job->spec))
+                return;
+        while (first < job->n_arrivals && job->arrival[first].version < action->round)
+                first++;
+        if (first < job->n_arrivals)
+                check_again(sim, job, action, first);
+        sim_check(sim, n == job->n_in && n <= mfl_job_buffer(&job->spec) && first + n <= SIM_ARRIVALS,
+                "version %u is made of %u clients, %u arrivals are recorded", action->round, job->n_in, n);
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t k = 0;
+                while (k < n && job->in[k] != action->arrivals[i].client)
+                        k++;
+                sim_check(sim, k < n && action->arrivals[i].version == action->round,
+                        "client %u is recorded and does not count", (uint32_t)action->arrivals[i].client);
+                for (uint32_t a = 0; a < first; a++)
+                        sim_check(sim,
+                                job->arrival[a].client != action->arrivals[i].client ||
+                                        job->arrival[a].version <= action->arrivals[i].base,
+                                "client %u counts in version %u, and before in %u, from one start",
+                                (uint32_t)action->arrivals[i].client, action->round, job->arrival[a].version);
+                job->arrival[first + i] = action->arrivals[i];
+        }
+        job->n_arrivals = first + n;
 }
 
 void sim_versions_commit(struct sim_job *job)
@@ -145,7 +206,7 @@ void sim_versions_apply(
         float p1[SIM_PARAMS];
         for (uint32_t k = 0; k < n; k++) {
                 uint32_t base = sim_base(job, round, items[k]);
-                sim_train(items[k], round, job->version[base], p1);
+                sim_train(items[k], mfl_job_is_live(&job->spec) ? base + 1 : round, job->version[base], p1);
                 sim_fold(&job->spec, &job->fixed, items[k], round - 1 - base, p1, job->version[base], sum,
                         &unused);
                 totals.weight += sim_weight(&job->spec, items[k]);
