@@ -299,10 +299,12 @@ struct sim_daemon {
         enum sim_team_state team_state;                /* of the team whose task it computes */
         uint32_t accused;                              /* BROKEN: as in the agent's event */
         bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
-        /* The last Tasks: a server that began anew may have renamed one before its computing began. */
+        /* The last Tasks: a server that began anew may have renamed one before its computing began, and so does each new round with
+         * work that stands. */
         struct {
-                uint32_t conn;
-                uint64_t task;
+                uint32_t conn, round;
+                uint64_t task, item;
+                bool stands;
         } given[8];
         uint32_t n_given;
         uint32_t slow;                  /* factor */
