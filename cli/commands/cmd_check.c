@@ -180,6 +180,9 @@ int mfl_cmd_check(struct mfl_cli *cli)
         if (!r)
                 r = beside ? check_beside_data(cli, s.job, &graph, &facts, &err)
                            : known_graph(s.job, &graph, &err);
+        if (!r && graph)
+                r = mfl_method_check_states(
+                        s.job, beside ? facts.clients : s.job->data.clients, graph->n_moving, &err);
         if (!r)
                 r = find_budget(s.job, graph, &budget, &err);
         if (!r)

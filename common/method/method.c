@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of methods, and what all of them share: limits, units, norms. */
 #include "common/method/method.h"
+#include "common/base/budget.h"
 #include "common/method/central_grid.h"
 
 #include <inttypes.h>
@@ -138,6 +139,19 @@ int mfl_method_count(const struct mfl_job *job, const struct mfl_fixed *fixed, u
 uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fixed, int64_t units)
 {
         return (uint64_t)units >> mfl_method_scalar_bits(job, fixed, 0);
+}
+
+int mfl_method_check_states(const struct mfl_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
+{
+        char each[16], all[16], limit[16];
+        uint64_t row = job->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_method_row_bytes(n);
+        if (!mfl_job_keeps_state(job) || row <= job->limits.state / MFL_MAX(population, 1u))
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
+                "lower data.clients",
+                population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
+                mfl_format_bytes(job->limits.state, limit));
 }
 
 int mfl_method_phases(const struct mfl_job *job, uint32_t round, struct mfl_phase ret_phases[MFL_PHASES_MAX])

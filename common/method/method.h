@@ -162,6 +162,16 @@ static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
         return stays ? 1 : mfl_method_trained(job);
 }
 
+/* What a client's state of n floats takes in the server's file of them: whole pages. */
+static inline uint64_t mfl_method_row_bytes(uint64_t n)
+{
+        const uint64_t page = 4096;
+        return (n * sizeof(float) + page - 1) / page * page;
+}
+/* MFL_INVALID: the states of a population of known size, of n floats each, take more than limits.state. */
+int mfl_method_check_states(
+        const struct mfl_job *job, uint32_t population, uint64_t n, struct mfl_error *err);
+
 /* The phases, how many; the steps of one, and of all together, for a client of n samples. */
 int mfl_method_phases(const struct mfl_job *job, uint32_t round, struct mfl_phase ret_phases[MFL_PHASES_MAX]);
 uint64_t mfl_phase_steps(const struct mfl_job *job, const struct mfl_phase *phase, uint32_t n);

@@ -107,22 +107,6 @@ static int tell_bad(const struct mfl_server_job *job, struct mfl_error *err)
                 n_bad, spec->edges.count, err);
 }
 
-/* A population of known size may have more states than the job allows. */
-static int check_states(
-        const struct mfl_server_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
-{
-        char each[16], all[16], limit[16];
-        uint64_t row = job->spec->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_states_row_bytes(n);
-        if (!mfl_job_keeps_state(job->spec) || row <= job->spec->limits.state / MFL_MAX(population, 1u))
-                return 0;
-        return mfl_fail(err, MFL_INVALID,
-                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
-                "lower "
-                "data.clients",
-                population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
-                mfl_format_bytes(job->spec->limits.state, limit));
-}
-
 static void tell_lost(const struct mfl_server_job *job, struct mfl_runtime *runtime)
 {
         const struct mfl_states *states = mfl_runtime_states(runtime);
@@ -260,7 +244,8 @@ static void run_prepare(struct mfl_work *work)
         if (!op->status && resume.initial_path[0])
                 op->status = mfl_store_initial_check(store, job->id, &op->err);
         if (!op->status && !(op->status = tell_bad(job, &op->err)))
-                op->status = check_states(job, op->prepare.population, op->prepare.graph->n_moving, &op->err);
+                op->status = mfl_method_check_states(
+                        job->spec, op->prepare.population, op->prepare.graph->n_moving, &op->err);
         if (!op->status && mfl_job_keeps_state(job->spec))
                 op->status = mfl_store_state_list(store, job->id, &states, &op->err);
         if (op->status)

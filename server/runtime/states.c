@@ -15,7 +15,6 @@
 #include "common/base/fs.h"
 #include "server/store/store_db.h"
 
-#define PAGE 4096u
 #define LOCAL_CLIENTS ((uint64_t)1 << 20)
 
 /* Whether the method uses the mean of all states. */
@@ -27,11 +26,6 @@ static bool has_sum(const struct mfl_method_ops *method)
 uint64_t mfl_states_bytes(const struct mfl_job *spec, uint64_t n)
 {
         return has_sum(mfl_method_get(spec)) ? n * sizeof(int64_t) : 0;
-}
-
-uint64_t mfl_states_row_bytes(uint64_t n)
-{
-        return (n * sizeof(float) + PAGE - 1) / PAGE * PAGE;
 }
 
 uint32_t mfl_states_seen(const struct mfl_states *states)
@@ -236,7 +230,7 @@ int mfl_states_open(
         states->method = mfl_method_get(options->spec);
         states->parts = states->method->starts ? options->personal : options->statistics;
         states->n = options->n;
-        states->row_bytes = mfl_states_row_bytes(options->n);
+        states->row_bytes = mfl_method_row_bytes(options->n);
         states->population = options->population;
         states->scale_bits = 62 - MFL_STATES_LIMIT_BITS - bits_for(clients);
         states->unit = ldexp(1, states->scale_bits);

@@ -43,8 +43,6 @@ int mfl_states_open(
 void mfl_states_close(struct mfl_states *states); /* NULL is fine */
 /* Bytes of memory for n elements, without those for clients. */
 uint64_t mfl_states_bytes(const struct mfl_job *spec, uint64_t n);
-/* What a client's row takes on disk. */
-uint64_t mfl_states_row_bytes(uint64_t n);
 uint32_t mfl_states_seen(const struct mfl_states *states);
 
 /* Forgets the rows of a round that was not applied. */

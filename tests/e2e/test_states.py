@@ -259,6 +259,21 @@ def test_states_that_do_not_fit(two_daemons):
     assert 'the states of 7 clients take 4.0 KiB each, 28.0 KiB together, and limits.state is 20.0 KiB' in reason, reason
 
 
+def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
+    """`mfl check`, where the job says the model's size, or a data set does."""
+    model = {'input': [784], 'classes': 10, 'layers': [{'dense': {'units': 10}}]}
+    data = {**UNEVEN, 'name': 'toy'}
+    for name, wants, limit, options, ends in [
+            ('known', model, '200KiB', [], 5), ('fits', model, '1MiB', [], 0),
+            ('data', 'logistic', '200KiB', ['--data', 'toy=synthetic:1,28,28:10:700:100:1'], 5),
+            ('unknown', 'logistic', '200KiB', [], 0)]:
+        path = tmp_path / (name + '.yaml')
+        path.write_text(h.job_text(model=wants, rounds=1, data=data, aggregation={'strategy': 'scaffold'}, limits={'state': limit}))
+        done = h.mfl('check', str(path), *options, status=None)
+        assert done.returncode == ends, (name, done.stdout, done.stderr)
+        assert ('limits.state is 200.0 KiB: raise it, or lower data.clients' in done.stderr) == (ends == 5), done.stderr
+
+
 def test_disk_and_places_are_those_of_the_clients_seen(two_daemons):
     """Rows of 44 KiB: 40 clients, 10 in each round."""
     c = two_daemons

@@ -186,7 +186,8 @@ static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
         bool made = d->made_cut[j];
         d->told_cut[j] = d->conn;
         d->made_cut[j] = true;
-        if (!made && spec->data.clients > 1 && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
+        bool timed = mfl_job_is_async(spec); /* who trains when follows from the counts */
+        if (!made && spec->data.clients > 1 && !timed && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
                 d->false_cut[j] = job->misled = true;
         uint32_t n = spec->data.clients, half = n > 3 ? n / 2 : n;
         for (uint32_t first = 0; first < n; first += half) { /* in pieces */
@@ -388,7 +389,8 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         for (uint32_t k = first + a->n_rejected; k < first + n; k++) {
                 sim_train(t->items[k], t->round, d->params, p1);
                 uint64_t weight = sim_weight(&job->spec, t->items[k]);
-                sim_fold(&job->spec, &t->fixed, t->items[k], p1, d->params, sum, &a->scalars[0]);
+                sim_fold(
+                        &job->spec, &t->fixed, t->items[k], t->staleness, p1, d->params, sum, &a->scalars[0]);
                 a->weight += weight;
                 a->samples += 10;
                 a->correct += t->items[k] % 10;
@@ -696,11 +698,22 @@ static void check_alone(struct sim *sim, struct sim_daemon *d, uint64_t number)
 }
 
 /* The server that the daemon is connected to gave it the task under that number. */
+/* Work that stands has the number that it got last. */
+static bool is_newest(const struct sim_daemon *d, size_t k)
+{
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(d->given); i++)
+                if (d->given[i].conn == d->given[k].conn && d->given[i].task > d->given[k].task &&
+                        d->given[i].stands && d->given[i].round == d->given[k].round &&
+                        d->given[i].item == d->given[k].item)
+                        return false;
+        return true;
+}
+
 static bool given_here(const struct sim_daemon *d, uint64_t task)
 {
         for (size_t k = 0; k < MFL_ARRAY_SIZE(d->given); k++)
                 if (d->given[k].conn == d->conn && d->given[k].task == task)
-                        return true;
+                        return !d->given[k].stands || is_newest(d, k);
         return false;
 }
 
@@ -718,6 +731,9 @@ void sim_daemon_packet(struct sim *sim, uint32_t i, struct sim_packet *packet)
                 uint32_t at = d->n_given++ % MFL_ARRAY_SIZE(d->given);
                 d->given[at].conn = d->conn;
                 d->given[at].task = packet->msg.task.task;
+                d->given[at].stands = packet->msg.task.stands;
+                d->given[at].round = packet->msg.task.round;
+                d->given[at].item = packet->msg.task.n_items ? packet->msg.task.items[0] : 0;
                 d->retasked = true;
         }
         const char *job_id = packet->msg.kind == MFL_MSG_TASK       ? packet->msg.task.job

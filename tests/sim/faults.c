@@ -316,6 +316,7 @@ void sim_setup(struct sim *sim)
                 setup_teams(sim);
                 setup_twins(sim);
                 setup_sites(sim);
+                sim_versions_setup(sim);
                 if (sim->with_relays)
                         sim_relays_setup(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);

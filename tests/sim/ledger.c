@@ -28,6 +28,7 @@ static void remember_task(struct sim *sim, const struct mfl_task *t)
         sim_check(sim, t->n_items && t->n_items <= SIM_ITEMS, "a task of %u items", t->n_items);
         struct sim_update *u = new_update(sim, t->task, UINT32_MAX);
         u->n = t->n_items;
+        u->round = t->round;
         memcpy(u->item, t->items, t->n_items * sizeof *t->items);
 }
 
@@ -40,6 +41,7 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a)
                 return;
         struct sim_update *u = new_update(sim, a->task, a->update);
         const struct sim_update *task = &sim->updates[i - 1];
+        u->round = task->round;
         for (uint32_t k = a->item_first, r = 0; k < a->item_first + a->item_count; k++) {
                 if (r < a->n_rejected && a->rejected[r].item == task->item[k])
                         r++;
@@ -251,12 +253,33 @@ static void check_deal(struct sim *sim, const struct deal *deal)
         sim->n_regrouped += together && is_calm(sim);
 }
 
+/* A task's clients start from one version, and it is in no group: a daemon has a task for each. */
+static void check_bases(struct sim *sim, const struct sim_job *job, const struct deal *deal)
+{
+        uint8_t digest[MFL_DIGEST_BYTES];
+        for (uint32_t i = 0; i < sim->n_daemons; i++) {
+                const struct mfl_task *t = deal->task[i];
+                for (uint32_t k = 0; t && k < t->n_items; k++) {
+                        bool live = mfl_job_is_live(&job->spec);
+                        uint32_t base = live ? t->round - 1 : sim_base(job, t->round, t->items[k]);
+                        sim_digest(job->version[base], digest);
+                        sim_check(sim,
+                                t->staleness == t->round - 1 - base && !t->group.group &&
+                                        memcmp(digest, t->params_digest, sizeof digest) == 0,
+                                "client %u starts from another version than %u in round %u of %s",
+                                (uint32_t)t->items[k], base, t->round, job->id);
+                }
+        }
+}
+
 void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions)
 {
         for (uint32_t j = 0; j < sim->n_jobs; j++) {
                 struct deal deal = {0};
                 find_dealt(sim, actions, sim->job[j].id, &deal);
-                if (!sim_single(&sim->job[j].spec))
+                if (mfl_job_is_async(&sim->job[j].spec))
+                        check_bases(sim, &sim->job[j], &deal);
+                else if (!sim_single(&sim->job[j].spec))
                         check_deal(sim, &deal);
         }
 }
@@ -305,7 +328,7 @@ static void check_published(struct sim *sim, struct sim_group *group, const stru
 void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slot *slot)
 {
         struct sim_group *group = sim_ledger_group(sim, slot->task);
-        const float *p0 = job->has_new ? job->params_new : job->params;
+        const float *newest = job->has_new ? job->params_new : job->params;
         int64_t sum[SIM_PARAMS] = {0}, scalar = 0;
         float p1[SIM_PARAMS];
         uint64_t weight = 0, items[SIM_ITEMS];
@@ -316,12 +339,17 @@ void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slo
                                 (unsigned long long)items[k], job->opened, job->id);
                 sim_check(sim, job->n_in < SIM_ITEMS, "too many clients");
                 job->in[job->n_in] = items[k];
-                sim_train(items[k], job->opened, p0, p1);
+                bool live = mfl_job_is_live(&job->spec); /* it is not written yet */
+                uint32_t round = live ? find_update(sim, slot->task, slot->update)->round : job->opened;
+                uint32_t base = live ? round - 1 : sim_base(job, round, items[k]);
+                uint32_t staleness = job->opened - 1 - base;
+                const float *p0 = staleness ? job->version[base] : newest;
+                sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->single[job->n_in][i] = p1[i] - p0[i];
                 job->n_in++;
                 weight += sim_weight(&job->spec, items[k]);
-                sim_fold(&job->spec, &job->fixed, items[k], p1, p0, sum, &scalar);
+                sim_fold(&job->spec, &job->fixed, items[k], staleness, p1, p0, sum, &scalar);
         }
         sim_check(sim, weight == slot->weight, "weight %llu announced, %llu are its clients'",
                 (unsigned long long)slot->weight, (unsigned long long)weight);

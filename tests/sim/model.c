@@ -76,24 +76,36 @@ void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, 
         }
 }
 
-void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, const float *p1,
-        const float *p0, int64_t *sum, int64_t *scalar)
+void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, uint32_t staleness,
+        const float *p1, const float *p0, int64_t *sum, int64_t *scalar)
 {
         uint64_t weight = sim_weight(spec, item);
-        if (spec->aggregation.strategy != MFL_STRATEGY_FEDNOVA) {
+        const struct mfl_method_ops *method = mfl_method_get(spec);
+        if (method->discount) {
+                float d[SIM_PARAMS];
+                for (int i = 0; i < SIM_PARAMS; i++)
+                        d[i] = p1[i] - p0[i];
+                double share = (double)weight * method->discount(spec, staleness);
+                mfl_assert(mfl_fixed_parts_add_real(
+                                   fixed, NULL, 0, weight, share, d, SIM_PARAMS, sum, NULL) == 0);
+                return;
+        }
+        if (!method->weighs) {
                 mfl_assert(mfl_fixed_add_delta(fixed, weight, p1, p0, SIM_PARAMS, sum, NULL) == 0);
                 return;
         }
-        const struct mfl_client_facts facts = {
-                .weight = weight, .samples = sim_samples(spec, item), .steps = 1 + item % 3};
+        const struct mfl_client_facts facts = {.weight = weight,
+                .samples = sim_samples(spec, item),
+                .steps = 1 + item % 3,
+                .staleness = staleness};
         float delta[SIM_PARAMS];
         double real;
-        int64_t units[MFL_METHOD_SCALARS_MAX];
+        int64_t units[MFL_METHOD_SCALARS_MAX] = {0};
         for (int i = 0; i < SIM_PARAMS; i++)
                 delta[i] = p1[i] - p0[i];
         mfl_assert(mfl_method_weigh(spec, fixed, NULL, &facts, &real, units, NULL) == 0);
         mfl_assert(mfl_fixed_parts_add_real(fixed, NULL, 0, weight, real, delta, SIM_PARAMS, sum, NULL) == 0);
-        *scalar += units[0];
+        *scalar += method->n_scalars ? units[0] : 0;
 }
 
 /* What a round with exactly these clients must give, computed without any server or daemon. */
@@ -111,7 +123,7 @@ void sim_apply(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint32
                 sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         single[k][i] = p1[i] - p0[i];
-                sim_fold(spec, fixed, items[k], p1, p0, sum, &unused);
+                sim_fold(spec, fixed, items[k], 0, p1, p0, sum, &unused);
                 weight += sim_weight(spec, items[k]);
                 steps += sim_weight(spec, items[k]) * (1 + items[k] % 3);
         }

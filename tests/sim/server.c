@@ -23,6 +23,7 @@ static void lose_state(struct sim *sim)
                 job->virtual_us = 0;
                 job->pure = true;
                 sim_initial(&job->spec, job->params);
+                sim_versions_reset(job);
         }
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 sim->daemon[i].left_boot = 0;
@@ -201,15 +202,18 @@ static void prepare(struct sim *sim, struct sim_job *job)
         e->job_ready.scored_all = true;
         e->job_ready.virtual_us = job->virtual_us;
         sim_digest(job->params, e->job_ready.digest);
+        sim_versions_ready(job, e);
         job->ready = true;
 }
 
 static bool add_slot(struct sim *sim, struct sim_job *job, struct sim_slot *slot)
 {
         if (slot->encoding == MFL_ENCODING_F32) {
-                int64_t scratch[SIM_PARAMS] = {0};
-                if (mfl_fixed_add_f32(
-                            &job->fixed, slot->weight, (const float *)slot->data, SIM_PARAMS, scratch, NULL))
+                const struct mfl_method_ops *method = mfl_method_get(&job->spec);
+                double share = method->discount ? method->discount(&job->spec, slot->staleness) : 1;
+                int64_t scratch[SIM_PARAMS] = {0}, *to = mfl_job_is_live(&job->spec) ? job->sum : scratch;
+                if (mfl_fixed_parts_add_real(&job->fixed, NULL, 0, slot->weight, share * (double)slot->weight,
+                            (const float *)slot->data, SIM_PARAMS, to, NULL))
                         return false;
         } else if (mfl_fixed_add_i64(&job->fixed, slot->weight, (const int64_t *)slot->data, SIM_PARAMS,
                            job->sum, NULL))
@@ -239,7 +243,9 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const st
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->params_new[i] =
                                 job->params[i] +
-                                (float)(mfl_fixed_mean(&job->fixed, job->sum[i], weight) * factor);
+                                (float)sim_mix(job, totals, round, i,
+                                        mfl_fixed_mean(&job->fixed, job->sum[i], weight) * factor);
+        memcpy(job->version[round], job->params_new, sizeof job->params_new);
         job->n_applied = job->n_in;
         job->weight_applied = job->weight_in;
         memcpy(job->in_applied, job->in, sizeof job->in);
@@ -267,6 +273,13 @@ static uint32_t tested(const struct mfl_job *spec)
         return sum;
 }
 
+static uint32_t cohort_of(const struct sim_job *job, uint32_t round, uint32_t attempt, uint64_t *ret_items)
+{
+        uint32_t bases[SIM_ITEMS];
+        return mfl_job_is_async(&job->spec) ? sim_turns(job, round, ret_items, bases)
+                                            : sim_cohort(&job->spec, round, attempt, ret_items);
+}
+
 static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_round_record *record)
 {
         uint8_t digest[MFL_DIGEST_BYTES];
@@ -282,8 +295,11 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
         sim_digest(job->params_new, digest);
         sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong",
                 record->round);
-        sim_apply(
-                &job->spec, &job->fixed, record->round, job->params, job->in_applied, job->n_applied, params);
+        if (mfl_job_is_async(&job->spec))
+                sim_versions_apply(job, record->round, job->in_applied, job->n_applied, params);
+        else
+                sim_apply(&job->spec, &job->fixed, record->round, job->params, job->in_applied,
+                        job->n_applied, params);
         sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0,
                 "the model of round %u is not that of its clients", record->round);
         bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
@@ -298,7 +314,8 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
         bool timed = job->spec.time == MFL_TIME_VIRTUAL;
         sim_check(sim,
                 record->has_virtual == timed && record->virtual_start_us == job->virtual_us &&
-                        record->virtual_end_us >= record->virtual_start_us + timed,
+                        record->virtual_end_us >=
+                                record->virtual_start_us + (timed && !mfl_job_is_async(&job->spec)),
                 "round %u begins at another virtual time than the one before ended", record->round);
         if (local) {
                 uint32_t n_sites = sim_sites(sim);
@@ -310,7 +327,7 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
                 job->pure = false;
                 return;
         }
-        uint32_t n = sim_cohort(&job->spec, record->round, record->attempt, cohort);
+        uint32_t n = cohort_of(job, record->round, record->attempt, cohort);
         uint32_t need = (uint32_t)(job->spec.limits.quorum * n + 0.9999);
         sim_check(sim, job->n_applied >= need && job->n_applied <= n,
                 "round %u is committed with %u of %u clients", record->round, job->n_applied, n);
@@ -335,6 +352,7 @@ static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_
         job->committed = record->round;
         job->virtual_us = record->virtual_end_us;
         job->moved_at = sim->now;
+        sim_versions_commit(job);
         memcpy(job->params, job->params_new, sizeof job->params);
         job->has_new = false;
 }
@@ -350,9 +368,14 @@ static void check_end(struct sim *sim, struct sim_job *job)
         float p[SIM_PARAMS], next[SIM_PARAMS];
         uint64_t cohort[SIM_ITEMS];
         sim_initial(&job->spec, p);
+        memcpy(job->version[0], p, sizeof p);
         for (uint32_t r = 1; r <= job->spec.rounds; r++) {
-                uint32_t n = sim_cohort(&job->spec, r, 0, cohort);
-                sim_apply(&job->spec, &job->fixed, r, p, cohort, n, next);
+                uint32_t n = cohort_of(job, r, 0, cohort);
+                if (mfl_job_is_async(&job->spec)) {
+                        sim_versions_apply(job, r, cohort, n, next);
+                        memcpy(job->version[r], next, sizeof next);
+                } else
+                        sim_apply(&job->spec, &job->fixed, r, p, cohort, n, next);
                 memcpy(p, next, sizeof p);
         }
         sim_check(sim, memcmp(p, job->params, sizeof p) == 0,
@@ -390,6 +413,7 @@ static bool open_slot(struct sim *sim, struct sim_job *job, const struct mfl_cor
                 .bytes = action->slot.bytes,
                 .weight = action->slot.weight,
                 .item = action->slot.item,
+                .staleness = action->slot.staleness,
                 .encoding = action->slot.encoding};
         return true;
 }
@@ -575,11 +599,13 @@ static void carry_out(struct sim *sim, struct mfl_core_action *action)
                 free_slot(sim, job, action->slot.slot);
                 break;
         case MFL_ACT_APPLY:
+                sim_arrivals_record(sim, job, action);
                 apply(sim, job, action->round, &action->totals);
                 break;
         case MFL_ACT_CHECKPOINT:
                 sim_check(sim, job->has_new && action->round == job->applied,
                         "round %u is stored, %u applied", action->round, job->applied);
+                sim_versions_store(sim, job, action);
                 e = answer(sim, job, disk_delay(sim), MFL_EV_CHECKPOINTED);
                 e->ok = !sim_chance(sim, sim->disk_fail);
                 job->checkpoint |= e->ok;
@@ -726,6 +752,11 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
         }
         if (job->has_new && n == SIM_PARAMS && memcmp(digest, msg->params.digest, sizeof digest) != 0) {
                 params = job->params_new;
+                sim_digest(params, digest);
+        }
+        const float *older = sim_versions_find(job, msg->params.digest);
+        if (older && n == SIM_PARAMS) {
+                params = older;
                 sim_digest(params, digest);
         }
         if (!job->ready || memcmp(digest, msg->params.digest, sizeof digest) != 0) {

@@ -3,8 +3,8 @@
  * network and disk, and seeded faults. world.c has the clock, the network and the schedule; server.c and
  * daemon.c are the shells that carry out actions, params.c what of a daemon's shell concerns params, node.c
  * what daemons of one node share, ledger.c what must
- * be in a round's sum; model.c is the arithmetic in miniature; faults.c draws the faults; main.c the command
- * line.
+ * be in a round's sum; model.c is the arithmetic in miniature; versions.c what asynchronous jobs have of it;
+ * faults.c draws the faults; main.c the command line.
  */
 #ifndef MFL_TESTS_SIM_H
 #define MFL_TESTS_SIM_H
@@ -29,6 +29,8 @@
 #define SIM_LOST_MS 10000  /* until a download that stands still is asked for again */
 #define SIM_STILL_MS 15000 /* no job stands still for longer than that while nothing goes wrong */
 #define SIM_SLOTS 3
+#define SIM_ARRIVALS 512
+#define SIM_VERSIONS 101 /* rounds of a job, with the initial params */
 #define SIM_ITEMS 32
 #define SIM_RELAYS 5
 #define SIM_HOPS 4 /* links of a connection, over 3 relays */
@@ -131,7 +133,7 @@ enum sim_lie {
 /* Which clients an announced update has; what the server's ledger knows. */
 struct sim_update {
         uint64_t task;
-        uint32_t update, n;
+        uint32_t update, n, round; /* round: as its task says */
         uint64_t item[SIM_ITEMS];
         uint64_t weight;
 };
@@ -148,6 +150,7 @@ struct sim_group {
 struct sim_slot {
         bool open, adding, complete, single, busy; /* busy: there was no memory for the grant */
         uint64_t grant, task, item, weight, bytes;
+        uint32_t staleness;
         uint32_t conn, update;
         enum mfl_encoding encoding;
         _Alignas(8) uint8_t data[SIM_UPDATE_BYTES];
@@ -170,8 +173,15 @@ struct sim_job {
         float frozen[SIM_FROZEN];
         bool misled; /* a daemon has told false samples, from which clients may have been drawn */
         bool pure;   /* every round so far had all of its first cohort */
+        float version[SIM_VERSIONS]
+                     [SIM_PARAMS]; /* asynchronous: what each round has made; 0: the initial params */
+        union mfl_calendar_row calendar[SIM_ITEMS + 1]; /* as it was stored with `committed` */
+        struct mfl_arrival arrival[SIM_ARRIVALS];       /* real time: of all versions that were applied */
+        uint32_t n_arrivals;
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
+        union mfl_calendar_row calendar_stored[SIM_ITEMS + 1]; /* with the checkpoint under way */
+        uint8_t bases[MFL_STALENESS_MAX + 1][MFL_DIGEST_BYTES];
         uint32_t opened, applied;
         float params_new[SIM_PARAMS];
         int64_t sum[SIM_PARAMS];
@@ -289,10 +299,12 @@ struct sim_daemon {
         enum sim_team_state team_state;                /* of the team whose task it computes */
         uint32_t accused;                              /* BROKEN: as in the agent's event */
         bool abort, retasked; /* retasked: a Task came since, which may have renamed what is computed */
-        /* The last Tasks: a server that began anew may have renamed one before its computing began. */
+        /* The last Tasks: a server that began anew may have renamed one before its computing began, and so does each new round with
+         * work that stands. */
         struct {
-                uint32_t conn;
-                uint64_t task;
+                uint32_t conn, round;
+                uint64_t task, item;
+                bool stands;
         } given[8];
         uint32_t n_given;
         uint32_t slow;                  /* factor */
@@ -413,8 +425,27 @@ void sim_initial(const struct mfl_job *spec, float *ret_params);
 void sim_median(const float (*single)[SIM_PARAMS], uint32_t n, const float *p0, float *ret_params);
 bool sim_single(const struct mfl_job *spec);
 /* Adds a client's share to the sum of an update, and to its scalar with FedNova, whose clients take 1 to 3 steps. */
-void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, const float *p1,
-        const float *p0, int64_t *sum, int64_t *scalar);
+void sim_fold(const struct mfl_job *spec, const struct mfl_fixed *fixed, uint64_t item, uint32_t staleness,
+        const float *p1, const float *p0, int64_t *sum, int64_t *scalar);
+
+/* versions.c */
+/* Asynchronous: the turns that make version `round`. Returns how many. */
+uint32_t sim_turns(const struct sim_job *job, uint32_t round, uint64_t *ret_items, uint32_t *ret_bases);
+/* The version that a client of a round starts from; of other jobs the one before. */
+uint32_t sim_base(const struct sim_job *job, uint32_t round, uint64_t item);
+void sim_versions_setup(struct sim *sim);
+void sim_versions_reset(struct sim_job *job); /* to the initial params */
+void sim_versions_ready(struct sim_job *job, struct mfl_core_event *event);
+void sim_versions_store(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action);
+void sim_versions_commit(struct sim_job *job);
+/* Real time: the order of arrival of a version, which is written before it is applied. */
+void sim_arrivals_record(struct sim *sim, struct sim_job *job, const struct mfl_core_action *action);
+const float *sim_versions_find(const struct sim_job *job, const uint8_t *digest); /* NULL: none */
+/* What element i changes by, from the updates' mean. */
+double sim_mix(
+        const struct sim_job *job, const struct mfl_round_totals *totals, uint32_t round, int i, double mean);
+void sim_versions_apply(
+        const struct sim_job *job, uint32_t round, const uint64_t *items, uint32_t n, float *ret_params);
 
 /* server.c */
 void sim_server_start(struct sim *sim);

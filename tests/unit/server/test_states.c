@@ -117,7 +117,7 @@ static void reopen(struct bed *b)
 static void read_row(const struct bed *b, uint32_t i, float *row)
 {
         int fd = open(b->path, O_RDONLY);
-        ssize_t got = pread(fd, row, N * sizeof *row, (off_t)(b->rows.v[i].slot * mfl_states_row_bytes(N)));
+        ssize_t got = pread(fd, row, N * sizeof *row, (off_t)(b->rows.v[i].slot * mfl_method_row_bytes(N)));
         close(fd);
         assert_int_equal(got, N * sizeof *row);
         assert_int_equal(mfl_crc32c(0, row, N * sizeof *row), b->rows.v[i].crc);
@@ -255,7 +255,7 @@ static void damaged_states_begin_anew(void **state)
         begin(&b, MFL_STRATEGY_SCAFFOLD, 8);
         one_round(&b, 1, 0, 5);
         int fd = open(b.path, O_RDWR);
-        assert_int_equal(pwrite(fd, "x", 1, (off_t)(b.rows.v[2].slot * mfl_states_row_bytes(N)) + 70000), 1);
+        assert_int_equal(pwrite(fd, "x", 1, (off_t)(b.rows.v[2].slot * mfl_method_row_bytes(N)) + 70000), 1);
         close(fd);
         b.rows.v[4].slot = MFL_STORE_STATE_LOST; /* its round is superseded */
         reopen(&b);
