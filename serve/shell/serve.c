@@ -111,7 +111,7 @@ static int name_followed(
         struct mfl_serve *serve, const struct mfl_serve_model *model, char path[1200], struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
-        char text[sizeof c->server + sizeof model->job + sizeof model->model + 8], hex[MFL_SHA256_HEX_BYTES];
+        char text[sizeof c->server + sizeof model->job + sizeof model->model + 16], hex[MFL_SHA256_HEX_BYTES];
         uint8_t digest[MFL_SHA256_BYTES];
         const int n = snprintf(
                 text, sizeof text, "%s\n%s\n%s\n%d", c->server, model->job, model->model, (int)model->round);
