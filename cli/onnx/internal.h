@@ -121,7 +121,8 @@ struct onnx_layer {
         const struct onnx_tensor *tensors[ONNX_TENSORS_PER_LAYER]; /* in the order of the parameter table */
         bool of_params; /* its output does not depend on the samples */
         bool flag;      /* its output is 0 or 1: whether a token is another than padding */
-        bool quotient;  /* a product with a reciprocal that PyTorch divides by */
+        /* Its output hangs, by sums, products and moves alone, on a product with a reciprocal that PyTorch divides by. */
+        bool quotient;
 };
 
 /* Names of one tensor of the PyTorch model. */
@@ -438,8 +439,6 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
 int mfl_onnx_resolve(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
 /* The same for what jumps: numbers are added, multiplied and divided by one at a time, as PyTorch does it, so that 41 / 41 is 1. */
 int mfl_onnx_resolve_exact(struct onnx *o, struct onnx_value *v, struct onnx_value **ret_view);
-/* Whether the layer's output hangs on a quotient of two values, which is no exact one, by sums, products and moves alone. */
-bool mfl_onnx_hangs_on_quotient(const struct onnx *o, int layer);
 /* mfl_onnx_view_layer of the resolved value. */
 int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer);
 /* The sum or product of two values. */

@@ -133,6 +133,28 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
         return 0;
 }
 
+/* Sums, products and moves: what is not exact before them is not exact behind them. */
+static bool keeps_quotients(enum mfl_op op)
+{
+        switch (op) {
+        case MFL_OP_ADD:
+        case MFL_OP_MULTIPLY:
+        case MFL_OP_GATE:
+        case MFL_OP_CONCAT:
+        case MFL_OP_NEG:
+        case MFL_OP_ABS:
+        case MFL_OP_DIVIDE:
+        case MFL_OP_MAP:
+        case MFL_OP_RESHAPE:
+        case MFL_OP_FLATTEN:
+        case MFL_OP_TRANSPOSE:
+        case MFL_OP_SLICE:
+                return true;
+        default:
+                return false;
+        }
+}
+
 int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
         const struct onnx_tensor *const *tensors, int at, int *ret_layer)
 {
@@ -162,6 +184,9 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
                 made->at = MFL_MAX(made->at, o->layers[layer->input2].at);
         made->of_params = layer->op != MFL_OP_INPUT && (n_inputs < 1 || o->layers[layer->input].of_params) &&
                           (n_inputs < 2 || o->layers[layer->input2].of_params);
+        made->quotient =
+                keeps_quotients(layer->op) &&
+                (o->layers[layer->input].quotient || (n_inputs > 1 && o->layers[layer->input2].quotient));
         *ret_layer = o->n_layers++;
         return 0;
 }

@@ -247,28 +247,6 @@ int mfl_onnx_resolve_exact(struct onnx *o, struct onnx_value *v, struct onnx_val
         return r;
 }
 
-bool mfl_onnx_hangs_on_quotient(const struct onnx *o, int layer)
-{
-        if (layer < 0 || o->layers[layer].quotient)
-                return layer >= 0;
-        const struct mfl_layer *l = &o->layers[layer].layer;
-        switch (l->op) {
-        case MFL_OP_ADD:
-        case MFL_OP_MULTIPLY:
-                return mfl_onnx_hangs_on_quotient(o, l->input) || mfl_onnx_hangs_on_quotient(o, l->input2);
-        case MFL_OP_NEG:
-        case MFL_OP_ABS:
-        case MFL_OP_DIVIDE:
-        case MFL_OP_RESHAPE:
-        case MFL_OP_FLATTEN:
-        case MFL_OP_TRANSPOSE:
-        case MFL_OP_SLICE:
-                return mfl_onnx_hangs_on_quotient(o, l->input);
-        default:
-                return false;
-        }
-}
-
 int mfl_onnx_layer_of(struct onnx *o, struct onnx_value *v, const struct mfl_shape *shape, int *ret_layer)
 {
         struct onnx_value *view = NULL;

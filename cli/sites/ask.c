@@ -43,7 +43,9 @@ int mfl_sites_ask_job(
         if (client->protocol < MFL_PROTOCOL_INQUIRIES)
                 return 0;
         int r = mfl_sites_ask(client, &inquire, ret_answer, err);
-        return r == MFL_CLI_LOST || r < 0 ? r : 0;
+        /* What the server says against the question is no reason against the job; a signal and a lost connection are. */
+        bool said = r == MFL_INVALID || r == MFL_NOT_FOUND || r == MFL_CLI_CONFLICT || r == MFL_CLI_LIMIT;
+        return said ? 0 : r;
 }
 
 void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, const char *data)

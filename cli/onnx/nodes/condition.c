@@ -69,7 +69,7 @@ int mfl_onnx_named_step(struct onnx *o, bool *ret_taken)
                 return mfl_onnx_output(o, 0, x);
         bool jumps = named[k].op == MFL_OP_SIGN || named[k].op == MFL_OP_ROUND || named[k].op == MFL_OP_FLOOR;
         int r = jumps ? mfl_onnx_resolve_exact(o, x, &v) : mfl_onnx_resolve(o, x, &v);
-        if (!r && named[k].op == MFL_OP_FLOOR && mfl_onnx_hangs_on_quotient(o, v->layer))
+        if (!r && named[k].op == MFL_OP_FLOOR && o->layers[v->layer].quotient)
                 return mfl_onnx_fail(o, "takes the whole part of a quotient by computed values or by several "
                                         "numbers, which is not exact here; "
                                         "divide by one number, or compute it with the data");

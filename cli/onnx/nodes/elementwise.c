@@ -340,7 +340,7 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
                                 view, lifted, &v);
                 if (r)
                         return r;
-                o->layers[v->layer].quotient = op[0] == 'D';
+                o->layers[v->layer].quotient |= op[0] == 'D';
                 return mfl_onnx_output(o, 0, v);
         }
         if ((r = mfl_onnx_view_layer(o, view, &sx, &layer)) ||
@@ -348,7 +348,7 @@ static int with_tensor(struct onnx *o, struct onnx_value *x, struct onnx_value *
                 (r = mfl_onnx_join(o, op[0] == 'M' || op[0] == 'D' ? MFL_OP_MULTIPLY : MFL_OP_ADD, layer,
                          weight, &sx, &sw, &out, &v)))
                 return r;
-        o->layers[v->layer].quotient = op[0] == 'D';
+        o->layers[v->layer].quotient |= op[0] == 'D';
         return mfl_onnx_output(o, 0, v);
 }
 
