@@ -9,8 +9,9 @@
 Registers, stack (a kernel that spills has one), static shared memory and the most threads of a block are read from the sm_90
 code that ptxas left in the build's kernels/cuda/*.cu.o; blocks is how many fit a multiprocessor of an H100 by these numbers
 (dynamic shared memory, which the launch asks for, is not among them; a kernel without a bound is taken with 256 threads). A
-kernel may not take more registers, stack or shared memory than the table says, nor fit fewer blocks. Another release of ptxas
-deals out registers in another way: then only stacks are compared. Status 77 where there is no such build.
+kernel may not take more stack or shared memory than the table says, nor fit fewer blocks, nor take more registers, but for the few
+by which one source differs in two folders (their names enter the symbols: 215 and 217 were seen). Another release of ptxas deals
+out registers in another way: then only stacks are compared. Status 77 where there is no such build.
 """
 import argparse
 import pathlib
@@ -25,6 +26,7 @@ HEAD = """# What each kernel may take on sm_90: tools/gpu_resources.py, which al
 """
 FIELDS = ("registers", "stack", "shared", "threads", "blocks")
 ARCH = 90
+BY_FOLDER = 4  # registers
 FATBIN, KIND_ELF, COMPRESSED = 0xBA55ED50, 2, 0xA000
 REGISTERS, FRAME, MAX_THREADS = 0x2F, 0x11, 0x05  # attributes of .nv.info
 
@@ -147,9 +149,11 @@ def compare(found, rows, same_release):
         for field in FIELDS if same_release else ("stack",):
             was, now = rows[name][field], found[name][field]
             grew = now < was if field == "blocks" else now != was if field == "threads" else now > was
+            if field == "registers":
+                grew = now > was + BY_FOLDER
             if grew:
                 wrong.append(f"{name}: {field}: {was} in the table, {now} now")
-            elif now != was:
+            elif now < was or field == "blocks" and now > was:
                 smaller.append(f"{name}: {field}: {was} in the table, {now} now")
     return wrong, smaller
 
@@ -160,10 +164,11 @@ def self_test():
     rows, release = read_table(text)
     assert rows == one and release == "release 1", text
     assert compare(one, rows, True) == ([], [])
-    for field, value in (("registers", 41), ("stack", 8), ("shared", 16), ("blocks", 5), ("threads", 512)):
+    for field, value in (("registers", 41 + BY_FOLDER), ("stack", 8), ("shared", 16), ("blocks", 5), ("threads", 512)):
         wrong, _ = compare({"a:k": dict(one["a:k"], **{field: value})}, rows, True)
         assert len(wrong) == 1 and wrong[0].startswith(f"a:k: {field}: "), (field, wrong)
-    assert compare({"a:k": dict(one["a:k"], registers=41)}, rows, False) == ([], [])
+    assert compare({"a:k": dict(one["a:k"], registers=40 + BY_FOLDER)}, rows, True)[0] == []
+    assert compare({"a:k": dict(one["a:k"], registers=41 + BY_FOLDER)}, rows, False) == ([], [])
     assert len(compare({"a:k": dict(one["a:k"], stack=8)}, rows, False)[0]) == 1
     assert len(compare({"a:k": dict(one["a:k"], registers=39)}, rows, True)[1]) == 1
     assert [len(compare(*pair, True)[0]) for pair in (({}, rows), (one, {}))] == [1, 1]
