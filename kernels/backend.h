@@ -39,6 +39,7 @@ struct mfl_net;
 struct mfl_device_data;
 struct mfl_sum;
 struct mfl_comm;
+struct mfl_mesh;
 struct mfl_stage;
 
 struct mfl_device_info {
@@ -328,9 +329,6 @@ static inline void mfl_comm_advance(struct mfl_comm_control *control, uint64_t r
 
 /* About how many elements of a sum become ready at once: a chunk on the wire. */
 #define MFL_SUM_RANGE ((uint64_t)1 << 17)
-#else
-struct mfl_comm_control;
-#endif
 
 /* Communicators among devices. Every function blocks, but polls its control and its deadline, so that none
  * hangs when a rank dies. A communicator belongs to one thread at a time. */
@@ -353,7 +351,16 @@ struct mfl_comm_ops {
                 uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_error *err);
         /* Aborts what still runs, without waiting for other ranks. NULL is fine. */
         void (*close)(struct mfl_comm *comm);
+        /* A communicator as a mesh (kernels/mesh/mesh.h), for a team's vectors in the devices' memory (kernels/grad.h): all-reduce and
+         * reduce-scatter of integers, all-gather of floats. *cancel (NULL: nobody does) ends the opening. MFL_COMM_BROKEN too. */
+        int (*mesh)(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+                uint32_t n_ranks, uint32_t deadline_ms, const atomic_bool *cancel, struct mfl_mesh **ret_mesh,
+                struct mfl_error *err);
 };
+#else
+struct mfl_comm_control;
+struct mfl_comm_ops;
+#endif
 
 /* One part of the flat vector of params: in the host's memory, and the same floats on the device if they were
  * staged. */

@@ -271,7 +271,7 @@ static inline struct mfl_rate mfl_rate_of(const struct mfl_optimizer *opt, uint6
 }
 
 /* Running statistics take those of some rows. */
-static inline void mfl_running_update(uint64_t n, float momentum, const float *of_rows, float *running)
+static inline MFL_HD void mfl_running_update(uint64_t n, float momentum, const float *of_rows, float *running)
 {
         double share = (double)momentum;
         for (uint64_t i = 0; i < n; i++)

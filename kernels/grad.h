@@ -18,6 +18,10 @@
 #ifndef MFL_KERNELS_GRAD_H
 #define MFL_KERNELS_GRAD_H
 
+#ifndef __cplusplus
+#include <stdatomic.h>
+#endif
+
 #include "common/base/base.h"
 #include "common/base/rng.h"
 
@@ -59,7 +63,7 @@ struct mfl_grad_layout {
         int n_tensors;
         const struct mfl_grad_tensor *tensors; /* the network's */
         float *params; /* n: the params in the same order, where the network reads them; with options.lent NULL until
-                                  there is such memory */
+                                  there is such memory. Of a network that resides on its device: there */
         uint64_t n_statistics; /* floats that a grain leaves for running statistics */
         bool scaled;           /* grains need a loss scale, and overflow now and then (fp16) */
 };
@@ -78,6 +82,8 @@ struct mfl_grain {
 
 /* Where a grain's gradient goes. */
 struct mfl_grad_sink {
+        int64_t *
+                resident; /* of a network that resides on its device: the whole sum there, in place of `place`; no `ready` */
         /* Where the elements from `at` on are added, as int64_t or, with `floats`, as float. *n: elements of the tensor from
          * there on; becomes how many of them lie together. NULL: they are dropped, and the caller knows why. Places between
          * tensors are never written. Sums are meaningless after an element beyond their range. */
@@ -111,7 +117,34 @@ struct mfl_grad_total {
         const float *start;       /* n: params at the start of the local training; NULL: prox_mu is 0 */
 };
 
+#ifndef __cplusplus
+/* Where vectors of a device are copied. */
+enum mfl_grad_copy { MFL_GRAD_TO_HOST, MFL_GRAD_TO_DEVICE, MFL_GRAD_ON_DEVICE };
+
+/* Networks that reside on their device: the params that move, the sum and what the optimizer keeps lie in its memory, and so a
+ * step sends nothing over the bus but a few numbers. The bits are those of a network that does not. Pointers of layout.params,
+ * struct mfl_grad_total and a sink's sum are the device's then; the rest stays the host's. `floats` is not there, nor is `round`.
+ *
+ * Errors: MFL_INVALID where there is no room, or no such library; else as in backend.h. */
+struct mfl_grad_device_ops {
+        /* Device memory of a network that resides, beside what `alloc` gives. */
+        uint64_t (*bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
+        /* The params go from the host's memory to the device, and params_set, params_get and flatten follow them. `on` false: they
+         * come back, and no memory of `alloc` is left. */
+        int (*reside)(struct mfl_net *net, bool on, struct mfl_error *err);
+        int (*alloc)(
+                struct mfl_net *net, uint64_t bytes, void **ret_memory, struct mfl_error *err); /* zeros */
+        void (*free)(struct mfl_net *net, void *memory); /* NULL is fine */
+        int (*clear)(struct mfl_net *net, void *memory, uint64_t bytes, struct mfl_error *err);
+        int (*copy)(struct mfl_net *net, enum mfl_grad_copy way, void *to, const void *from, uint64_t bytes,
+                struct mfl_error *err);
+        /* What was begun has ended. Call it before a mesh touches memory of `alloc` or params. */
+        int (*settle)(struct mfl_net *net, struct mfl_error *err);
+};
+#endif
+
 struct mfl_grad_ops {
+        const struct mfl_grad_device_ops *device; /* NULL: vectors lie in the host's memory */
         /* Elements of the gradient of such a network, at most. */
         uint64_t (*elements)(const struct mfl_graph *graph, const struct mfl_net_options *options);
         void (*layout)(const struct mfl_net *net, struct mfl_grad_layout *ret_layout);

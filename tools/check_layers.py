@@ -66,7 +66,7 @@ ROOMS = {
     "kernels/cuda/ops": ["common/base", "common/measure", "common/model", "kernels", "kernels/cuda/base", "kernels/cuda/recurrent"],
     "kernels/cuda/attention": ["kernels/cuda/base", "kernels/cuda/ops"],
     "kernels/cuda/conv": ["common/base", "kernels/cuda/base", "kernels/cuda/ops"],
-    "kernels/cuda/nccl": ["common/base", "kernels", "kernels/cuda/base"],
+    "kernels/cuda/nccl": ["common/base", "kernels", "kernels/cuda/base", "kernels/mesh"],
     "kernels/cuda/net": ["common/*", "kernels", "kernels/cuda/attention", "kernels/cuda/base", "kernels/cuda/conv", "kernels/cuda/ops"],
     "kernels/cuda": ["common/*", "kernels", "kernels/cuda/*"],
     "kernels/infer": ["common/*", "kernels"],

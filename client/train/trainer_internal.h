@@ -212,6 +212,7 @@ struct mfl_trainer {
         struct mfl_share *share;                /* NULL: none */
         struct mfl_collective *shm, *nccl;      /* NULL: none */
         struct mfl_peer_port *peers;            /* NULL: none */
+        atomic_uint unreached;                  /* meetings in a row in which GPUs did not reach each other */
         struct mfl_filters *filters;            /* NULL: none */
         const char *plugins;                    /* for jobs' logs; NULL: none */
         struct mfl_activity *activity;          /* NULL: none */

@@ -185,6 +185,9 @@ static void meet_rank(void *arg, uint32_t i)
         if (rank->code == MFL_INVALID) /* here is no place to meet, but the daemon may do the job alone */
                 rank->code = MFL_TEAM_BROKEN;
         if (!rank->code)
+                rank->code =
+                        mfl_trainer_device_team(run, &order->slot->team->options, &how, rank, &rank->err);
+        if (!rank->code && !rank->team)
                 rank->code = mfl_team_new(ops, rank->net, &loss, rank->mesh, &how, &rank->team, &rank->err);
         if (rank->code && rank->mesh)
                 rank->mesh->ops->abort(rank->mesh, rank->err.text);
@@ -265,6 +268,7 @@ void mfl_trainer_part(struct mfl_trainer *trainer, struct trainer_slot *slot, co
                 if (reason && rank->mesh)
                         rank->mesh->ops->abort(rank->mesh, reason);
                 mfl_team_free(rank->team);
+                mfl_trainer_device_leave(trainer, rank);
                 mfl_mesh_close(rank->mesh);
                 if (rank->memory)
                         trainer->ops->grad->lend(rank->net, NULL);

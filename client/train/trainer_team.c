@@ -90,7 +90,9 @@ static int join_threads(struct mfl_trainer *trainer, const struct trainer_job *j
                 return r;
         for (uint32_t i = 0; i < team->n; i++)
                 team->ranks[i].mesh = meshes[i];
-        for (uint32_t i = 0; !r && i < team->n; i++)
+        if (team->n == 1)
+                mfl_trainer_device_alone(trainer, job, options, &how, &team->ranks[0]);
+        for (uint32_t i = team->ranks[0].team != NULL; !r && i < team->n; i++)
                 r = mfl_team_new(trainer->ops, team->ranks[i].net, &options->loss, team->ranks[i].mesh, &how,
                         &team->ranks[i].team, err);
         return r;
@@ -135,6 +137,8 @@ void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *tea
         mfl_trainer_pool_deinit(&team->pool);
         for (uint32_t i = team->n; i-- > 0;) {
                 mfl_team_free(team->ranks[i].team);
+                if (!team->apart && team->ranks[i].net)
+                        mfl_trainer_device_leave(trainer, &team->ranks[i]);
                 if (i && team->ranks[i].net)
                         trainer->ops->net_free(team->ranks[i].net);
                 mfl_mesh_close(team->ranks[i].mesh);

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a team's state lies, and what that takes: stages of ZeRO (kernels/team/team.h). */
+/* Where a team's state lies, and what that takes: stages of ZeRO (kernels/team/team.h), and the host's memory or the GPUs'
+ * (kernels/grad.h, struct mfl_grad_device_ops). */
 #include "client/train/trainer_team.h"
 
 #include "client/peer/peer.h"
+#include "common/base/log.h"
+#include "kernels/check.h"
 #include "kernels/mesh/mesh_shm.h"
+
+#define AGREE_MS 120000u
+#define OPEN_MS 60000u
+#define UNREACHED_MAX 3u             /* meetings, after which GPUs are not tried again */
+#define STEP_DEVICE (UINT32_MAX - 4) /* of operations that belong to no step */
 
 /* What `zero: auto` begins with. Stage 0 takes more memory than stage 1, and no less time; but only in it the members that are left
  * go on when one is lost, which is what a least number of members is for. */
@@ -120,4 +128,182 @@ void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct tra
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
                 "; in a team of %u daemons each needs %s%s", members, bytes,
                 zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
+}
+
+/* ---- on GPUs ----
+ *
+ * Ranks agree first; where one of them has no room, or no way to the other GPUs, all keep their vectors in the host's memory, with the
+ * same result. */
+
+struct settling {
+        struct trainer_run *run;
+        struct trainer_rank *rank;
+        const struct mfl_net_options *net;
+        uint32_t sequence;
+        struct mfl_error *err;
+};
+
+/* Whether the backend and the job let them be there. */
+static bool possible(const struct mfl_trainer *trainer, const struct mfl_team_options *how)
+{
+        const struct mfl_grad_ops *grad = trainer->ops->grad;
+        return grad && grad->device && how->zero < 2 && !how->floats && !how->snapshot;
+}
+
+/* Of one host, each of one rank: two ranks of one GPU can't meet there. */
+static bool can_meet(const struct mfl_task_team *team)
+{
+        bool alone = true;
+        for (uint32_t i = 0; i < team->n_members; i++)
+                alone = alone && team->widths[i] == 1;
+        return alone && !team->peers;
+}
+
+static int exchange(struct settling *s, struct mfl_mesh_op op)
+{
+        op.step = STEP_DEVICE;
+        op.sequence = s->sequence++;
+        return mfl_mesh_run(s->rank->mesh, &op, AGREE_MS, &s->run->request->control->cancel, s->err);
+}
+
+/* *ret_all: no rank has failed, and all have one version of the library. */
+static int agree(struct settling *s, int own, uint32_t version, bool *ret_all)
+{
+        int64_t word[] = {own != 0, version, -(int64_t)version};
+        int r = exchange(s, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
+                                    .type = MFL_MESH_I64,
+                                    .reduction = MFL_MESH_MAX,
+                                    .in = word,
+                                    .out = word,
+                                    .n = MFL_ARRAY_SIZE(word)});
+        *ret_all = !word[0] && word[1] == -word[2];
+        return r;
+}
+
+/* Whether this rank could open a mesh: the others would wait for it. */
+static int find_library(const struct settling *s, uint8_t *id, uint32_t *ret_version)
+{
+        const struct mfl_backend_ops *ops = s->run->trainer->ops;
+        const struct mfl_mesh *mesh = s->rank->mesh;
+        char text[64];
+        if (mesh->n_ranks == 1)
+                return 0;
+        int r = ops->comm ? ops->comm->version(s->run->trainer->device, text, ret_version, s->err)
+                          : mfl_fail(s->err, MFL_INVALID, "%s has no collectives", ops->name);
+        if (!r && !s->run->trainer->nccl)
+                r = mfl_fail(s->err, MFL_INVALID, "this daemon adds without NCCL (collective)");
+        return r || mesh->rank ? r : ops->comm->id(s->run->trainer->device, id, s->err);
+}
+
+/* Room for the rank's vectors, and its params there. */
+static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *net, const struct mfl_team_options *how, uint32_t n_ranks,
+        struct trainer_rank *rank, struct mfl_error *err)
+{
+        const struct mfl_grad_device_ops *device = trainer->ops->grad->device;
+        uint64_t bytes = device->bytes(job->graph, net) +
+                         mfl_team_device_bytes(trainer->ops, job->graph, net, how, n_ranks);
+        if (n_ranks > 1 && atomic_load(&trainer->unreached) >= UNREACHED_MAX)
+                return mfl_fail(err, MFL_INVALID, "GPUs did not reach each other %u times", UNREACHED_MAX);
+        int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes, "a team's vectors", err);
+        if (r)
+                return r;
+        rank->device_bytes = bytes;
+        return device->reside(rank->net, true, err);
+}
+
+void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank)
+{
+        if (rank->bulk && rank->code == MFL_MESH_BROKEN && !rank->mesh->accused)
+                atomic_fetch_add(&trainer->unreached, 1);
+        mfl_mesh_close(rank->bulk);
+        rank->bulk = NULL;
+        if (!rank->device_bytes)
+                return;
+        (void)trainer->ops->grad->device->reside(rank->net, false, NULL);
+        mfl_trainer_memory_release(&trainer->device_memory, rank->device_bytes);
+        rank->device_bytes = 0;
+}
+
+/* A mesh between the GPUs, if there are several. */
+static int open_bulk(struct settling *s, const uint8_t *id)
+{
+        const struct mfl_trainer *trainer = s->run->trainer;
+        const struct mfl_mesh *mesh = s->rank->mesh;
+        if (mesh->n_ranks == 1)
+                return 0;
+        int r = trainer->ops->comm->mesh(trainer->device, id, mesh->rank, mesh->n_ranks, OPEN_MS,
+                &s->run->request->control->cancel, &s->rank->bulk, s->err);
+        atomic_store(&s->run->trainer->unreached, r ? atomic_load(&s->run->trainer->unreached) + 1 : 0);
+        return r;
+}
+
+static int make_team(const struct mfl_trainer *trainer, const struct trainer_job *job,
+        struct mfl_team_options how, struct trainer_rank *rank, struct mfl_error *err)
+{
+        const struct mfl_loss loss = mfl_loss_of_job(job->spec);
+        how.resident = true;
+        how.bulk = rank->bulk;
+        return mfl_team_new(trainer->ops, rank->net, &loss, rank->mesh, &how, &rank->team, err);
+}
+
+void mfl_trainer_device_alone(struct mfl_trainer *trainer, const struct trainer_job *job,
+        const struct mfl_net_options *net, const struct mfl_team_options *how, struct trainer_rank *rank)
+{
+        struct mfl_team_options own = *how;
+        struct mfl_error err;
+        if (!possible(trainer, how))
+                return;
+        own.shared = false;
+        if (!enter(trainer, job, net, &own, 1, rank, &err) && !make_team(trainer, job, own, rank, &err))
+                return;
+        mfl_trainer_device_leave(trainer, rank);
+        mfl_log_job(MFL_LOG_INFO, job->id, "%s: the team's vectors are in the host's memory: %s", job->id,
+                err.text);
+}
+
+/* Each step that can fail at one rank alone is followed by a word of all. The error of a step that failed is in err. */
+static int settle(struct settling *s, const struct mfl_team_options *how, bool *ret_all)
+{
+        struct trainer_run *run = s->run;
+        uint8_t id[MFL_COMM_ID_BYTES] = {0};
+        uint32_t version = 0;
+        int r = enter(run->trainer, run->job, s->net, how, s->rank->mesh->n_ranks, s->rank, s->err);
+        if (!r)
+                r = find_library(s, id, &version);
+        int broken = agree(s, r, version, ret_all);
+        if (!broken && *ret_all)
+                broken = exchange(s, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
+                                             .type = MFL_MESH_U8,
+                                             .in = id,
+                                             .out = id,
+                                             .n = sizeof id});
+        if (broken || !*ret_all)
+                return broken;
+        r = open_bulk(s, id);
+        if (!r)
+                r = make_team(run->trainer, run->job, *how, s->rank, s->err);
+        return agree(s, r, 0, ret_all);
+}
+
+int mfl_trainer_device_team(struct trainer_run *run, const struct mfl_net_options *net,
+        const struct mfl_team_options *how, struct trainer_rank *rank, struct mfl_error *err)
+{
+        struct mfl_error own = {{0}};
+        struct settling s = {.run = run, .rank = rank, .net = net, .err = &own};
+        bool all = false;
+        if (!possible(run->trainer, how) || how->shared || how->together ||
+                !can_meet(&run->request->task->team))
+                return 0;
+        int r = settle(&s, how, &all);
+        if (!r && all)
+                return 0;
+        mfl_team_free(rank->team);
+        rank->team = NULL;
+        mfl_trainer_device_leave(run->trainer, rank);
+        if (r)
+                return mfl_fail(err, r, "%s", own.text);
+        mfl_log_job(MFL_LOG_INFO, run->job->id, "%s: the team's vectors are in the host's memory: %s",
+                run->job->id, *own.text ? own.text : "another daemon can't keep them on its GPU");
+        return 0;
 }

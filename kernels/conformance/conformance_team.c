@@ -127,6 +127,19 @@ static void compare_streamed(struct team_run *run, const float *expected)
         run->b->ops->data_free(data);
 }
 
+/* With all vectors on the device: one worker, since several need as many devices. */
+static void compare_resident(struct team_run *run, const float *expected, const struct mfl_score *score)
+{
+        if (!run->b->ops->grad->device)
+                return;
+        place(run, &(struct placement){.n = 1, .zero = 1}, false);
+        run->how.resident = true;
+        train_by(run, 1);
+        mfl_conf_report(!memcmp(expected, run->params, (size_t)run->t->graph->n * sizeof *expected) &&
+                                mfl_conf_same_score(score, &run->score),
+                "%s: team %s: vectors on the device give the same bits", run->b->label, run->kase->name);
+}
+
 static void compare(struct team_run *run)
 {
         size_t n = (size_t)run->t->graph->n;
@@ -151,6 +164,7 @@ static void compare(struct team_run *run)
                 mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
                         run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
         }
+        compare_resident(run, one, &score);
         if (own_memory)
                 compare_streamed(run, one);
         else

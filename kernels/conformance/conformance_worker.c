@@ -50,6 +50,8 @@ void mfl_conf_worker_init(
         else if (!sibling)
                 mfl_conf_must(
                         mfl_backend_set(run->b->ops, w->net, run->t->graph, 0, run->t->first, &err), &err);
+        if (options.resident)
+                mfl_conf_must(run->b->ops->grad->device->reside(w->net, true, &err), &err);
         mfl_conf_must(
                 mfl_team_new(run->b->ops, w->net, &run->options.loss, mesh, &options, &w->team, &err), &err);
 }
@@ -57,6 +59,8 @@ void mfl_conf_worker_init(
 void mfl_conf_worker_deinit(struct worker *w)
 {
         mfl_team_free(w->team);
+        if (w->run->how.resident)
+                mfl_conf_must(w->run->b->ops->grad->device->reside(w->net, false, NULL), NULL);
         w->run->b->ops->net_free(w->net);
         mfl_mesh_close(w->mesh);
 }

@@ -176,9 +176,13 @@ static void take_params(void *arg, uint64_t at, uint64_t n, const void *bytes)
 int mfl_cuda_params_get(struct mfl_net *net, int group, uint64_t first, float *params, struct mfl_error *err)
 {
         uint64_t n = net->model.flat->n - first;
-        if (net->model.options.worker) { /* of those that move the host has the only copy */
+        if (net->model.options.worker) { /* those that move have a place of their own */
                 uint64_t moving = MFL_MAX(first, net->model.flat->n_frozen);
-                mfl_cuda_grad_get(net, moving, params + (moving - first));
+                int rc = mfl_cuda_enter(net, err);
+                if (!rc)
+                        rc = mfl_cuda_grad_get(net, moving, params + (moving - first), err);
+                if (rc)
+                        return rc;
                 n = moving - first;
         }
         struct mfl_cuda_reorder a = {.n = n,

@@ -5,6 +5,9 @@
 #include "kernels/check.h"
 #include "kernels/team/team_internal.h"
 
+#define SEQUENCE_LOST UINT32_MAX /* of a step's barrier that asks who is lost */
+#define LOST_MS 2000u
+
 /* One call of mfl_team_step. */
 struct call {
         struct mfl_team *team;
@@ -21,166 +24,11 @@ struct call {
         bool moved;           /* no grain has been taken since params may have changed */
 };
 
-enum { EDGES_SQUARES, EDGES_STATISTICS };
-
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score)
 {
         to->loss_sum = mfl_fixed_loss_add(to->loss_sum, score->loss_sum);
         to->n_correct += score->n_correct;
         to->n_scored += score->n_scored;
-}
-
-static uint64_t blocks_of(uint64_t n)
-{
-        return (n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK;
-}
-
-/* How many ranks own something that others don't. */
-static uint32_t n_owners(const struct mfl_team *team)
-{
-        return team->zero ? team->mesh->n_ranks : 1;
-}
-
-/* Elements are 0 in the places between tensors, for ever. */
-static int allocate_floats(uint64_t n, bool wanted, float **ret_floats, struct mfl_error *err)
-{
-        if (!wanted)
-                return 0;
-        *ret_floats = mfl_alloc_aligned((size_t)n * sizeof(float) + 1);
-        return *ret_floats ? 0 : mfl_fail_memory(err, n * sizeof(float), "a team's optimizer");
-}
-
-static int allocate(struct mfl_team *team, struct mfl_error *err)
-{
-        enum mfl_moments moments = team->options.moments;
-        size_t bytes = (size_t)(mfl_team_sums(team) * team->size),
-               tensors = (size_t)team->layout.n_tensors + 1;
-        team->sum = mfl_alloc_aligned(bytes + 1);
-        if (team->sum)
-                memset(team->sum, 0, bytes);
-        team->exponent = mfl_calloc(tensors, sizeof *team->exponent);
-        team->bits = mfl_calloc(tensors, sizeof *team->bits);
-        team->largest = mfl_calloc(tensors, sizeof *team->largest);
-        team->statistics =
-                mfl_calloc((size_t)team->n_grains * team->layout.n_statistics + 1, sizeof *team->statistics);
-        team->squares = mfl_calloc((size_t)team->n_blocks + 1, sizeof *team->squares);
-        if (!team->sum || !team->exponent || !team->bits || !team->largest || !team->statistics ||
-                !team->squares)
-                return mfl_fail_memory(err, bytes, "a team's gradient");
-        int rc = allocate_floats(team->layout.n, team->late && team->zero < 2, &team->grads, err);
-        if (team->grads)
-                memset(team->grads, 0, (size_t)team->layout.n * sizeof(float));
-        if (!rc)
-                rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_FIRST,
-                        &team->momentum, err);
-        if (!rc)
-                rc = allocate_floats(team->n_own, moments == MFL_MOMENTS_ANY || moments == MFL_MOMENTS_SECOND,
-                        &team->second, err);
-        if (!rc)
-                rc = allocate_floats(
-                        mfl_team_largest_bucket(&team->buckets), team->options.follows, &team->aside, err);
-        return rc ? rc : allocate_floats(team->n_own, team->options.start, &team->start, err);
-}
-
-/* Which elements are the rank's. */
-static int share_out(struct mfl_team *team, struct mfl_error *err)
-{
-        uint64_t first, *squares = team->edge[EDGES_SQUARES];
-        team->own = mfl_calloc((size_t)team->buckets.n + 1, sizeof *team->own);
-        if (!team->own)
-                return mfl_fail_memory(err, team->buckets.n * sizeof *team->own, "a team's buckets");
-        for (uint32_t k = 0; k < team->buckets.n; k++) {
-                uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
-                team->own[k] = team->n_own;
-                team->n_own += n;
-        }
-        for (uint32_t r = 0; r < n_owners(team); r++) {
-                squares[r + 1] = squares[r];
-                for (uint32_t k = 0; k < team->buckets.n; k++)
-                        squares[r + 1] += blocks_of(mfl_team_own(team, k, r, &first));
-        }
-        return 0;
-}
-
-static int start(struct mfl_team *team, struct mfl_error *err)
-{
-        int rc = mfl_team_buckets_new(
-                &team->layout, team->options.bucket_bytes, team->mesh->n_ranks, &team->buckets, err);
-        if (!rc)
-                rc = share_out(team, err);
-        if (!rc)
-                rc = allocate(team, err);
-        if (!rc)
-                rc = mfl_team_snapshots_new(team, err);
-        const struct team_traffic_options traffic = {.mesh = team->mesh,
-                .buckets = &team->buckets,
-                .layout = &team->layout,
-                .type = team->options.floats || team->late ? MFL_MESH_F32 : MFL_MESH_I64,
-                .sum = team->sum,
-                .own = team->late ? team->own : NULL,
-                .grads = team->grads,
-                .ops = team->ops,
-                .net = team->net,
-                .rounding = {team->bits, team->largest},
-                .all = !team->zero,
-                .behind = team->options.overlap && team->mesh->n_ranks > 1};
-        return rc ? rc : mfl_team_traffic_new(&traffic, &team->traffic, err);
-}
-
-int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const struct mfl_loss *loss,
-        struct mfl_mesh *mesh, const struct mfl_team_options *options, struct mfl_team **ret_team,
-        struct mfl_error *err)
-{
-        if (!ops->grad)
-                return mfl_fail(err, MFL_INVALID,
-                        "the %s backend trains a client on one worker: leave out `parallel`, or use the cpu "
-                        "backend",
-                        ops->name);
-        mfl_assert(options->grain && options->step_rows && mesh->n_ranks <= MFL_MESH_RANKS_MAX &&
-                   options->zero <= (options->floats ? 1 : MFL_TEAM_ZERO_MAX) &&
-                   !(options->together && options->floats) && !(options->snapshot && options->floats));
-        struct mfl_team *team = mfl_calloc(1, sizeof *team);
-        if (!team)
-                return mfl_fail_memory(err, sizeof *team, "a team");
-        *team = (struct mfl_team){
-                .ops = ops->grad, .net = net, .mesh = mesh, .options = *options, .loss = *loss};
-        team->ops->layout(net, &team->layout);
-        mfl_assert(!(team->layout.scaled && options->floats));
-        team->n_grains = mfl_team_grains(options, options->step_rows);
-        team->n_blocks = blocks_of(team->layout.n);
-        team->zero = mfl_team_stage(options, mesh->n_ranks);
-        team->late = !options->floats && mfl_parallel_rounds_late(team->n_grains, mesh->n_ranks, team->zero);
-        team->size = options->floats ? sizeof(float) : sizeof(int64_t);
-        int rc = start(team, err);
-        if (rc) {
-                mfl_team_free(team);
-                return rc;
-        }
-        mfl_team_begin(team);
-        *ret_team = team;
-        return 0;
-}
-
-void mfl_team_free(struct mfl_team *team)
-{
-        if (!team)
-                return;
-        mfl_team_traffic_free(team->traffic);
-        mfl_team_snapshots_free(team->snapshots);
-        mfl_team_buckets_deinit(&team->buckets);
-        free(team->own);
-        free(team->sum);
-        free(team->grads);
-        free(team->momentum);
-        free(team->second);
-        free(team->start);
-        free(team->aside);
-        free(team->exponent);
-        free(team->bits);
-        free(team->largest);
-        free(team->statistics);
-        free(team->squares);
-        free(team);
 }
 
 void mfl_team_begin(struct mfl_team *team)
@@ -211,28 +59,46 @@ const struct mfl_team_times *mfl_team_times(const struct mfl_team *team)
         return &team->times;
 }
 
-static int exchange(struct call *call, struct mfl_mesh_op op)
+/* What a mesh between devices broke on, it can't say; the other one finds who is gone. */
+static int find_lost(struct call *call)
+{
+        const struct mfl_mesh_op op = {
+                .kind = MFL_MESH_BARRIER, .step = call->step, .sequence = SEQUENCE_LOST};
+        struct mfl_error other;
+        int rc = mfl_mesh_run(call->team->mesh, &op, LOST_MS, call->cancel, &other);
+        return rc ? mfl_fail(call->err, rc, "%s", other.text) : MFL_MESH_BROKEN;
+}
+
+static int exchange_over(struct call *call, struct mfl_mesh *mesh, struct mfl_mesh_op op)
 {
         struct mfl_team *team = call->team;
         uint64_t start_ns = mfl_now_ns();
         op.step = call->step;
         op.sequence = call->sequence++;
-        int rc = mfl_mesh_run(team->mesh, &op, team->options.deadline_ms, call->cancel, call->err);
+        int rc = mfl_mesh_run(mesh, &op, team->options.deadline_ms, call->cancel, call->err);
+        if (rc == MFL_MESH_BROKEN && mesh != team->mesh)
+                rc = find_lost(call);
         team->times.exchange += mfl_now_ns() - start_ns;
         return rc;
 }
 
-void mfl_team_start(struct mfl_team *team)
+static int exchange(struct call *call, struct mfl_mesh_op op)
 {
-        uint64_t first;
-        if (team->momentum)
-                memset(team->momentum, 0, (size_t)team->n_own * sizeof(float));
-        if (team->second)
-                memset(team->second, 0, (size_t)team->n_own * sizeof(float));
-        for (uint32_t k = 0; team->start && k < team->buckets.n; k++) {
+        return exchange_over(call, call->team->mesh, op);
+}
+
+int mfl_team_start(struct mfl_team *team, struct mfl_error *err)
+{
+        uint64_t first, bytes = team->n_own * sizeof(float);
+        int rc = team->momentum ? mfl_team_clear(team, team->momentum, bytes, err) : 0;
+        if (!rc && team->second)
+                rc = mfl_team_clear(team, team->second, bytes, err);
+        for (uint32_t k = 0; !rc && team->start && k < team->buckets.n; k++) {
                 uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
-                memcpy(team->start + team->own[k], team->layout.params + first, (size_t)n * sizeof(float));
+                rc = mfl_team_copy(team, MFL_GRAD_ON_DEVICE, team->start + team->own[k],
+                        team->layout.params + first, n, err);
         }
+        return rc;
 }
 
 /* Grains [first, end); with `sends` buckets go while the last one's gradients come. */
@@ -251,7 +117,8 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .share = &call->share,
                         .moved = call->moved,
                         .loss_scale = team->loss_scale};
-                struct mfl_grad_sink sink = {.place = mfl_team_traffic_place,
+                struct mfl_grad_sink sink = {.resident = team->device ? (int64_t *)team->sum : NULL,
+                        .place = mfl_team_traffic_place,
                         .first = k == first,
                         .floats = team->options.floats || team->late,
                         .bits = team->bits,
@@ -286,11 +153,14 @@ static int end_traffic(struct call *call, int rc)
         uint64_t start_ns = mfl_now_ns(), busy = 0;
         int code = mfl_team_traffic_wait(team->traffic, rc ? "a rank has failed" : NULL, &busy, &other);
         uint64_t waited = mfl_now_ns() - start_ns, inside = busy > waited ? busy - waited : 0;
-        bool behind = team->options.overlap && team->mesh->n_ranks > 1;
+        bool behind = team->behind;
         team->times.exchange += behind ? waited : MFL_MAX(waited, busy);
         team->times.hidden += behind ? busy : 0;
         team->times.compute -= behind ? 0 : inside; /* in `ready` */
-        return rc ? rc : code ? mfl_fail(call->err, code, "%s", other.text) : 0;
+        if (rc || !code)
+                return rc;
+        mfl_fail(call->err, code, "%s", other.text);
+        return code == MFL_MESH_BROKEN && team->bulk != team->mesh ? find_lost(call) : code;
 }
 
 /* The gradients of the rank's grains; *score: of their rows. With `sends` also the ranks' sum. Ranks that own shards alone send
@@ -311,7 +181,7 @@ static int take_grains(struct call *call, bool sends, bool again, struct mfl_sco
         if (first == end && team->grads)
                 memset(team->grads, 0, (size_t)team->layout.n * sizeof(float));
         else if (first == end && team->zero < 2)
-                memset(team->sum, 0, (size_t)(team->layout.n * team->size));
+                rc = mfl_team_clear(team, team->sum, team->layout.n * team->size, call->err);
         for (uint32_t t = 0; !rc && t < turns; t++) {
                 uint32_t from = team->zero < 2 ? first : MFL_MIN(first + t, end);
                 uint64_t start_ns = mfl_now_ns();
@@ -341,16 +211,15 @@ static int take_gradient(struct call *call)
 {
         struct mfl_team *team = call->team;
         struct mfl_score score = {0};
-        bool behind = team->options.overlap && team->mesh->n_ranks > 1;
-        bool sends = team->late || (behind && !team->fresh);
-        if (team->fresh)
-                mfl_team_start(team);
-        int rc = take_grains(call, sends, false, &score);
+        bool sends = team->late || (team->behind && !team->fresh);
+        int rc = team->fresh ? mfl_team_start(team, call->err) : 0;
+        if (!rc)
+                rc = take_grains(call, sends, false, &score);
         if (!rc && !mfl_team_scales_fit(team)) {
                 team->times.repeats++;
                 if (!team->grads)
                         score = (struct mfl_score){0};
-                sends = team->late || behind;
+                sends = team->late || team->behind;
                 rc = take_grains(call, sends, true, &score);
                 if (!rc && !mfl_team_scales_fit(team))
                         return mfl_fail(call->err, -EIO,
@@ -360,8 +229,9 @@ static int take_gradient(struct call *call)
                                 call->step);
         }
         if (!rc && !sends && team->mesh->n_ranks > 1) {
+                rc = mfl_team_settle(team, call->err);
                 begin_traffic(call, false);
-                rc = end_traffic(call, 0);
+                rc = end_traffic(call, rc);
         }
         team->fresh = false;
         mfl_team_score_add(&call->own, &score);
@@ -419,10 +289,10 @@ static double sum_squares(const struct mfl_team *team)
 {
         uint64_t next[MFL_MESH_RANKS_MAX], first;
         double squares = 0;
-        memcpy(next, team->edge[EDGES_SQUARES], n_owners(team) * sizeof *next);
+        memcpy(next, team->edge[EDGES_SQUARES], mfl_team_owners(team) * sizeof *next);
         for (uint32_t k = team->buckets.n; k-- > 0;)
-                for (uint32_t r = 0; r < n_owners(team); r++)
-                        for (uint64_t b = blocks_of(mfl_team_own(team, k, r, &first)); b > 0; b--)
+                for (uint32_t r = 0; r < mfl_team_owners(team); r++)
+                        for (uint64_t b = mfl_team_blocks(mfl_team_own(team, k, r, &first)); b > 0; b--)
                                 squares += team->squares[next[r]++];
         return squares;
 }
@@ -439,7 +309,7 @@ static int find_factor(struct call *call, float *ret_factor)
                 for (uint32_t k = team->buckets.n; !rc && k-- > 0;) {
                         struct mfl_grad_total total = total_of(team, k);
                         rc = team->ops->squares(team->net, &total, call->opt, at, call->err);
-                        at += blocks_of(total.n);
+                        at += mfl_team_blocks(total.n);
                 }
                 if (!rc && team->zero)
                         rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
@@ -471,12 +341,13 @@ static int share_params(struct call *call)
         for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
                 const struct team_bucket *bucket = &team->buckets.bucket[k];
                 float *params = team->layout.params + bucket->first;
-                rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
-                                            .type = MFL_MESH_F32,
-                                            .in = params + bucket->edge[team->mesh->rank],
-                                            .out = team->aside ? team->aside : params,
-                                            .n = bucket->n,
-                                            .edge = bucket->edge});
+                rc = exchange_over(call, team->bulk,
+                        (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                .type = MFL_MESH_F32,
+                                .in = params + bucket->edge[team->mesh->rank],
+                                .out = team->aside ? team->aside : params,
+                                .n = bucket->n,
+                                .edge = bucket->edge});
         }
         if (!rc && team->options.together)
                 rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
@@ -524,6 +395,8 @@ static int change(struct call *call, float factor, float lr_scale, bool left_out
                 if (total.n)
                         rc = team->ops->apply(team->net, &total, call->opt, &rate, factor, call->err);
         }
+        if (!rc)
+                rc = mfl_team_settle(team, call->err);
         team->times.apply += mfl_now_ns() - start_ns;
         if (rc)
                 return rc;

@@ -45,6 +45,9 @@
  * same, so that is a pure repeat, and the second time always fits. With N grains in a step, 62 - 8 - log2 N bits stay for
  * elements near the largest; a float has 24.
  *
+ * On the device (`resident`): the same steps and bits. The largest elements go to all over the host's mesh first, so a gradient is added
+ * between devices once, with scales that fit. A rank that is lost there is found by the host's mesh.
+ *
  * fp16: the loss scale (kernels/backend.h) is the team's. Where any rank's grain overflows, all leave the step out. Sums of floats
  * know no largest element, so there fp16 is refused.
  *
@@ -60,6 +63,11 @@
 #include "kernels/mesh/mesh.h"
 
 struct mfl_team_options {
+        /* Params, sums and the optimizer's state lie on the device, where the network resides (kernels/grad.h). In the stages 0 and 1, with
+         * integers, params of its own and no snapshots. bulk: what carries them between ranks, the caller's, as long as the team; NULL
+         * where it is one rank. */
+        bool resident;
+        struct mfl_mesh *bulk;
         uint32_t grain;     /* rows; the batch of the rank's network */
         uint32_t step_rows; /* of the largest step */
         bool shared;        /* all ranks' params are the same memory, whose first rank is 0 */
@@ -98,6 +106,9 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
 void mfl_team_free(struct mfl_team *team); /* NULL is fine */
 /* What the team of one of n_ranks takes beside such a network, at most, but for params; for stages 2 and 3 with the buckets that are usually open. */
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks);
+/* What vectors take on the device instead, where the team is resident. */
+uint64_t mfl_team_device_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
         const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks);
 /* What these sizes follow from. */
 void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,

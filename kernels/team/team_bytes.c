@@ -62,6 +62,16 @@ uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_grap
         return mfl_parallel_rank_bytes(&shape, n_ranks, mfl_team_stage(options, n_ranks));
 }
 
+/* A rank's slices of buckets are equal but for a block of each; there is a bucket per tensor at most. */
+uint64_t mfl_team_device_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options, uint32_t n_ranks)
+{
+        uint64_t n = ops->grad->elements(graph, net), kept = moments_of(options->moments) + options->start;
+        uint64_t most = n / n_ranks + (uint64_t)graph->n_params * MFL_GRAD_BLOCK;
+        uint64_t own = mfl_team_stage(options, n_ranks) ? MFL_MIN(n, most) : n;
+        return n * sizeof(int64_t) + kept * own * sizeof(float);
+}
+
 uint64_t mfl_team_sums(const struct mfl_team *team)
 {
         return team->late ? team->n_own : team->layout.n;
@@ -70,6 +80,9 @@ uint64_t mfl_team_sums(const struct mfl_team *team)
 uint64_t mfl_team_held(const struct mfl_team *team)
 {
         uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
+        if (team->device)
+                return team->n_blocks * sizeof(double) +
+                       (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float);
         return mfl_team_sums(team) * team->size + team->n_own * kept * sizeof(float) +
                (team->grads ? team->layout.n * sizeof(float) : 0) + mfl_team_traffic_bytes(team->traffic) +
                mfl_team_snapshots_held(team->snapshots) + team->n_blocks * sizeof(double) +

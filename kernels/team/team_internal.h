@@ -31,8 +31,11 @@ uint64_t mfl_team_bucket_edge(const struct team_bucket *bucket, uint32_t n_ranks
 /* team.c */
 struct mfl_team {
         const struct mfl_grad_ops *ops;
+        const struct mfl_grad_device_ops
+                *device; /* of a team whose vectors lie there; NULL: in the host's memory */
         struct mfl_net *net;
-        struct mfl_mesh *mesh;
+        struct mfl_mesh *mesh, *bulk; /* bulk: of gradients and params */
+        bool behind;                  /* traffic goes behind backward */
         struct mfl_team_options options;
         struct mfl_loss loss;
         struct mfl_grad_layout layout;
@@ -53,8 +56,9 @@ struct mfl_team {
         bool late;
         uint64_t size;        /* of an element of a sum */
         uint64_t n_own, *own; /* the rank's elements, and where those of a bucket begin among them */
-        char *sum;            /* layout.n elements, of `late` n_own; the rank's own ones become the total */
-        float *grads;         /* of `late` in stage 1: layout.n, the rank's grain */
+        /* Vectors from here to `aside` are the device's where the team is resident. */
+        char *sum;    /* layout.n elements, of `late` n_own; the rank's own ones become the total */
+        float *grads; /* of `late` in stage 1: layout.n, the rank's grain */
         float *momentum, *second, *start; /* n_own */
         float *aside;                     /* with `follows`: a bucket's params that another rank writes */
         int *exponent, *bits;             /* of each tensor */
@@ -66,6 +70,17 @@ struct mfl_team {
         int64_t note;
         struct mfl_team_times times;
 };
+enum { EDGES_SQUARES, EDGES_STATISTICS };
+
+/* team_make.c. Blocks of n elements. How many ranks own something that others don't. */
+uint64_t mfl_team_blocks(uint64_t n);
+uint32_t mfl_team_owners(const struct mfl_team *team);
+/* The team's vectors, wherever they lie; `n` floats. In the host's memory any way is the same. */
+int mfl_team_clear(const struct mfl_team *team, void *memory, uint64_t bytes, struct mfl_error *err);
+int mfl_team_copy(const struct mfl_team *team, enum mfl_grad_copy way, float *to, const float *from,
+        uint64_t n, struct mfl_error *err);
+/* What the device was told is done; before a mesh reads it. */
+int mfl_team_settle(const struct mfl_team *team, struct mfl_error *err);
 /* team_bucket.c. The elements of bucket k that are a rank's: from *ret_first on. In stage 0 each rank has all. */
 uint64_t mfl_team_own(const struct mfl_team *team, uint32_t k, uint32_t rank, uint64_t *ret_first);
 /* Which of those that own different elements this rank is. */
@@ -73,7 +88,7 @@ uint32_t mfl_team_owner(const struct mfl_team *team);
 /* Whether the rank writes params that no rank of its memory owns. */
 bool mfl_team_fills(const struct mfl_team *team);
 /* team.c. The optimizer's state before a training's first step. Params are those of the start. */
-void mfl_team_start(struct mfl_team *team);
+int mfl_team_start(struct mfl_team *team, struct mfl_error *err);
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score);
 
 /* team_scale.c, after the largest elements went to all, so that all ranks see the same. Whether all tensors' scales were right; those

@@ -41,17 +41,21 @@ uint32_t mfl_team_done(const struct mfl_team *team, struct mfl_score *ret_score)
         return team->torn || team->zero ? 0 : team->done;
 }
 
-static void copy(const struct mfl_team *team, struct team_shard *shard)
+static int copy(const struct mfl_team *team, struct team_shard *shard, struct mfl_error *err)
 {
         uint64_t first;
-        memcpy(shard->params, team->layout.params, (size_t)team->layout.n * sizeof(float));
-        for (uint32_t k = 0; k < team->buckets.n; k++) {
-                uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first);
+        int rc = mfl_team_copy(
+                team, MFL_GRAD_TO_HOST, shard->params, team->layout.params, team->layout.n, err);
+        for (uint32_t k = 0; !rc && k < team->buckets.n; k++) {
+                uint64_t n = mfl_team_own(team, k, mfl_team_owner(team), &first), own = team->own[k];
                 if (shard->momentum)
-                        memcpy(shard->momentum + first, team->momentum + team->own[k], n * sizeof(float));
-                if (shard->second)
-                        memcpy(shard->second + first, team->second + team->own[k], n * sizeof(float));
+                        rc = mfl_team_copy(team, MFL_GRAD_TO_HOST, shard->momentum + first,
+                                team->momentum + own, n, err);
+                if (!rc && shard->second)
+                        rc = mfl_team_copy(
+                                team, MFL_GRAD_TO_HOST, shard->second + first, team->second + own, n, err);
         }
+        return rc;
 }
 
 int mfl_team_state_new(
@@ -64,8 +68,9 @@ int mfl_team_state_new(
         if (rc)
                 return rc;
         mfl_team_shard_stamp(team, note, shard);
-        copy(team, shard);
-        rc = mfl_team_state_add(&state, &shard, err);
+        rc = copy(team, shard, err);
+        if (!rc)
+                rc = mfl_team_state_add(&state, &shard, err);
         if (rc) {
                 mfl_team_shard_free(shard);
                 mfl_team_state_free(state);
@@ -218,14 +223,15 @@ static int give(struct resume *resume, uint32_t owner, const float *vector, uint
 }
 
 /* Elements [first, first + n) of the gradient are in the scratch; those of bucket k that are the rank's own stay. */
-static void take_own(const struct resume *resume, uint32_t k, uint64_t first, uint64_t n, float *own)
+static int take_own(const struct resume *resume, uint32_t k, uint64_t first, uint64_t n, float *own)
 {
         const struct mfl_team *team = resume->team;
         uint64_t own_first, own_n = mfl_team_own(team, k, mfl_team_owner(team), &own_first);
         uint64_t from = MFL_MAX(first, own_first), end = MFL_MIN(first + n, own_first + own_n);
-        if (from < end)
-                memcpy(own + team->own[k] + (from - own_first), resume->scratch + (from - first),
-                        (size_t)(end - from) * sizeof(float));
+        if (from >= end)
+                return 0;
+        return mfl_team_copy(team, MFL_GRAD_TO_DEVICE, own + team->own[k] + (from - own_first),
+                resume->scratch + (from - first), end - from, resume->err);
 }
 
 /* An owner's elements of a bucket. Where ranks have one memory of params, the first fills it. */
@@ -241,16 +247,17 @@ static int give_part(struct resume *resume, uint32_t k, uint32_t owner)
                 return 0;
         int rc = give(resume, owner, shard ? shard->params + at : NULL, n);
         if (!rc && mfl_team_fills(team))
-                memcpy(team->layout.params + first, resume->scratch, (size_t)n * sizeof(float));
+                rc = mfl_team_copy(team, MFL_GRAD_TO_DEVICE, team->layout.params + first, resume->scratch, n,
+                        resume->err);
         if (!rc && team->momentum) {
                 rc = give(resume, owner, shard ? shard->momentum + at : NULL, n);
                 if (!rc)
-                        take_own(resume, k, first, n, team->momentum);
+                        rc = take_own(resume, k, first, n, team->momentum);
         }
         if (!rc && team->second) {
                 rc = give(resume, owner, shard ? shard->second + at : NULL, n);
                 if (!rc)
-                        take_own(resume, k, first, n, team->second);
+                        rc = take_own(resume, k, first, n, team->second);
         }
         return rc;
 }
@@ -330,9 +337,9 @@ int mfl_team_resume(struct mfl_team *team, const struct mfl_team_state *state, c
 {
         struct resume resume = {.team = team, .state = state, .cancel = cancel, .err = err};
         /* Before anybody writes params: what the optimizer needs of those at the start is taken now. */
-        if (team->fresh)
-                mfl_team_start(team);
-        int rc = find_sources(&resume);
+        int rc = team->fresh ? mfl_team_start(team, err) : 0;
+        if (!rc)
+                rc = find_sources(&resume);
         if (!rc && resume.choice.step)
                 rc = give_all(&resume, ret_note);
         if (rc)

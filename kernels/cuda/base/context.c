@@ -26,6 +26,18 @@ int mfl_cuda_alloc(uint64_t bytes, const char *what, void **ret_memory, struct m
                 (unsigned long long)bytes, free_bytes, total_bytes);
 }
 
+static atomic_bool stuck;
+
+void mfl_cuda_set_stuck(void)
+{
+        atomic_store(&stuck, true);
+}
+
+bool mfl_cuda_is_stuck(void)
+{
+        return atomic_load(&stuck);
+}
+
 static int make_event(cudaEvent_t *ret_event, struct mfl_error *err)
 {
         return mfl_cuda_check(

@@ -38,5 +38,8 @@ int mfl_cuda_context_join(struct mfl_cuda_context *context, int n, struct mfl_er
 int mfl_cuda_check(cudaError_t status, const char *what, struct mfl_error *err);
 /* cudaMalloc; out of memory is MFL_INVALID with the sizes (wanted, free, total). */
 int mfl_cuda_alloc(uint64_t bytes, const char *what, void **ret_memory, struct mfl_error *err);
+/* Something that could not be aborted may still touch the device's memory, until the process ends. Any thread. */
+void mfl_cuda_set_stuck(void);
+bool mfl_cuda_is_stuck(void);
 
 #endif

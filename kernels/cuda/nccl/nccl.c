@@ -16,7 +16,6 @@ _Static_assert(MFL_COMM_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "a unique id");
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
 static struct mfl_comm *comms;
 static struct mfl_comm *lost; /* closed, but stuck: NCCL's threads may still use their memory */
-static atomic_bool any_stuck;
 static struct {
         uint64_t range;
         uint32_t abort_ms, finalize_ms;
@@ -110,7 +109,7 @@ bool mfl_cuda_nccl_forget(const struct mfl_sum *sum)
                 pthread_mutex_unlock(&comm->busy);
         }
         pthread_mutex_unlock(&lock);
-        return !atomic_load(&any_stuck);
+        return !mfl_cuda_is_stuck();
 }
 
 /* ---- giving up ---- */
@@ -135,7 +134,7 @@ void mfl_nccl_give_up(struct mfl_comm *comm)
                 return;
         if (!mfl_nccl_call_in_time(comm->nccl->abort, handle, abort_ms()) || !drain(comm)) {
                 comm->stuck = true;
-                atomic_store(&any_stuck, true);
+                mfl_cuda_set_stuck();
                 return;
         }
         comm->handle = NULL;
@@ -152,7 +151,7 @@ static bool finish(struct mfl_comm *comm)
                 return false;
         if (!mfl_nccl_call_in_time(comm->nccl->destroy, comm->handle, abort_ms())) {
                 comm->stuck = true;
-                atomic_store(&any_stuck, true);
+                mfl_cuda_set_stuck();
                 return true;
         }
         comm->handle = NULL;
@@ -181,7 +180,7 @@ static void free_comm(struct mfl_comm *comm)
         free(comm);
 }
 
-static void close_comm(struct mfl_comm *comm)
+void mfl_nccl_close(struct mfl_comm *comm)
 {
         if (!comm)
                 return;
@@ -210,7 +209,7 @@ static void close_comm(struct mfl_comm *comm)
 
 static int find_nccl(const struct mfl_device *device, const struct mfl_nccl **ret_nccl, struct mfl_error *err)
 {
-        if (atomic_load(&any_stuck))
+        if (mfl_cuda_is_stuck())
                 return mfl_fail(err, MFL_INVALID,
                         "NCCL: a communicator of this process could not be aborted: restart the daemon");
         if (!strncmp(device->info.uuid, "MIG", 3))
@@ -219,7 +218,7 @@ static int find_nccl(const struct mfl_device *device, const struct mfl_nccl **re
         return mfl_nccl_load(ret_nccl, err);
 }
 
-static int get_version(struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err)
+int mfl_nccl_version(struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err)
 {
         const struct mfl_nccl *nccl;
         int rc = find_nccl(device, &nccl, err);
@@ -231,7 +230,7 @@ static int get_version(struct mfl_device *device, char text[64], uint32_t *ret_v
         return 0;
 }
 
-static int make_id(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], struct mfl_error *err)
+int mfl_nccl_id(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], struct mfl_error *err)
 {
         ncclUniqueId unique;
         struct mfl_comm none = {.device = device};
@@ -311,12 +310,10 @@ static int warm_up(struct mfl_comm *comm, struct patience *p, struct mfl_error *
         return rc == MFL_INVALID ? MFL_COMM_BROKEN : rc;
 }
 
-static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
-        uint32_t n_ranks, uint32_t deadline_ms, struct mfl_comm_control *control, struct mfl_comm **ret_comm,
-        struct mfl_error *err)
+int mfl_nccl_open(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+        uint32_t n_ranks, struct patience *p, struct mfl_comm **ret_comm, struct mfl_error *err)
 {
         const struct mfl_nccl *nccl;
-        struct patience p = mfl_nccl_patience(deadline_ms, control);
         mfl_assert(rank < n_ranks);
         int rc = find_nccl(device, &nccl, err);
         if (rc)
@@ -332,11 +329,11 @@ static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYT
         pthread_mutex_init(&comm->busy, NULL);
         rc = make_streams(comm, err);
         if (!rc)
-                rc = init(comm, id, &p, err);
+                rc = init(comm, id, p, err);
         if (!rc)
-                rc = warm_up(comm, &p, err);
+                rc = warm_up(comm, p, err);
         if (rc) {
-                close_comm(comm);
+                mfl_nccl_close(comm);
                 return rc;
         }
         pthread_mutex_lock(&lock);
@@ -346,11 +343,3 @@ static int open_comm(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYT
         *ret_comm = comm;
         return 0;
 }
-
-const struct mfl_comm_ops mfl_cuda_comm = {
-        .version = get_version,
-        .id = make_id,
-        .open = open_comm,
-        .reduce = mfl_nccl_reduce,
-        .close = close_comm,
-};

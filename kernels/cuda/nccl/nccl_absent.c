@@ -30,12 +30,20 @@ static void no_close(struct mfl_comm *comm)
         (void)comm;
 }
 
+static int no_mesh(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+        uint32_t n_ranks, uint32_t deadline_ms, const atomic_bool *cancel, struct mfl_mesh **ret_mesh,
+        struct mfl_error *err)
+{
+        return no_version(device, NULL, NULL, err);
+}
+
 const struct mfl_comm_ops mfl_cuda_comm = {
         .version = no_version,
         .id = no_id,
         .open = no_open,
         .reduce = no_reduce,
         .close = no_close,
+        .mesh = no_mesh,
 };
 
 int mfl_cuda_nccl_alloc(

@@ -41,10 +41,10 @@ static inline ncclComm_t mfl_nccl_handle(const struct mfl_comm *comm)
 struct patience {
         uint64_t end_ns;
         uint32_t deadline_ms, n_polls;
-        struct mfl_comm_control *control; /* NULL: nobody cancels */
+        const atomic_bool *cancel; /* NULL: nobody does */
 };
 
-struct patience mfl_nccl_patience(uint32_t deadline_ms, struct mfl_comm_control *control);
+struct patience mfl_nccl_patience(uint32_t deadline_ms, const atomic_bool *cancel);
 /* MFL_COMM_BROKEN when patience has ended. */
 int mfl_nccl_check_patience(const struct patience *p, const char *what, struct mfl_error *err);
 /* The same after a nap. */
@@ -61,11 +61,24 @@ bool mfl_nccl_call_in_time(ncclResult_t (*call)(ncclComm_t handle), ncclComm_t h
 
 /* ---- nccl.c ---- */
 
+/* As in struct mfl_comm_ops. */
+int mfl_nccl_version(struct mfl_device *device, char text[64], uint32_t *ret_version, struct mfl_error *err);
+int mfl_nccl_id(struct mfl_device *device, uint8_t id[MFL_COMM_ID_BYTES], struct mfl_error *err);
+void mfl_nccl_close(struct mfl_comm *comm);
+int mfl_nccl_open(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+        uint32_t n_ranks, struct patience *p, struct mfl_comm **ret_comm, struct mfl_error *err);
+
 /* Registers a buffer with the communicator, once. */
 int mfl_nccl_enroll(
         struct mfl_comm *comm, void *memory, uint64_t bytes, struct patience *p, struct mfl_error *err);
 /* Leaves no kernel and no thread behind, or marks the communicator as stuck. */
 void mfl_nccl_give_up(struct mfl_comm *comm);
+
+/* ---- nccl_mesh.c ---- */
+
+int mfl_cuda_nccl_mesh(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
+        uint32_t n_ranks, uint32_t deadline_ms, const atomic_bool *cancel, struct mfl_mesh **ret_mesh,
+        struct mfl_error *err);
 
 /* ---- nccl_reduce.c ---- */
 

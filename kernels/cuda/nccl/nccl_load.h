@@ -22,7 +22,9 @@
         X(expel, CommDeregister)                                                                             \
         X(alloc, MemAlloc)                                                                                   \
         X(free, MemFree)                                                                                     \
-        X(reduce, Reduce)
+        X(reduce, Reduce)                                                                                    \
+        X(all_reduce, AllReduce)                                                                             \
+        X(broadcast, Broadcast)
 
 struct mfl_nccl {
 #define MFL_NCCL_FIELD(field, Name) __typeof__(&nccl##Name) field;

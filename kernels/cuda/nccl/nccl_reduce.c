@@ -9,6 +9,7 @@ struct reduction {
         int64_t *out;
         uint64_t n_ranges, issued, done;
         struct patience patience;
+        struct mfl_comm_control *control;
         struct mfl_error *err;
 };
 
@@ -84,7 +85,7 @@ static int follow(struct reduction *r)
                 return mfl_cuda_check(status, "reduce", r->err);
         if (r->out) {
                 memcpy(r->out + at, comm->pinned + slot * comm->range, (size_t)n * sizeof *r->out);
-                mfl_comm_advance(r->patience.control, at + n);
+                mfl_comm_advance(r->control, at + n);
         }
         r->patience.n_polls = 0;
         r->done++;
@@ -116,7 +117,8 @@ int mfl_nccl_reduce(struct mfl_comm *comm, struct mfl_sum *own, uint32_t root, i
                 .root = root,
                 .out = out,
                 .n_ranges = (own->n + comm->range - 1) / comm->range,
-                .patience = mfl_nccl_patience(deadline_ms, control),
+                .patience = mfl_nccl_patience(deadline_ms, control ? &control->cancel : NULL),
+                .control = control,
                 .err = err};
         mfl_assert(root < comm->n_ranks && (root == comm->rank) == (out != NULL));
         mfl_assert(own->device == comm->device);

@@ -9,15 +9,15 @@
 
 /* ---- polling ---- */
 
-struct patience mfl_nccl_patience(uint32_t deadline_ms, struct mfl_comm_control *control)
+struct patience mfl_nccl_patience(uint32_t deadline_ms, const atomic_bool *cancel)
 {
-        return (struct patience){mfl_now_ns() + (uint64_t)deadline_ms * 1000000u, deadline_ms, 0, control};
+        return (struct patience){mfl_now_ns() + (uint64_t)deadline_ms * 1000000u, deadline_ms, 0, cancel};
 }
 
 /* MFL_COMM_BROKEN when patience has ended. */
 int mfl_nccl_check_patience(const struct patience *p, const char *what, struct mfl_error *err)
 {
-        if (p->control && atomic_load(&p->control->cancel))
+        if (p->cancel && atomic_load(p->cancel))
                 return mfl_fail(err, MFL_COMM_BROKEN, "NCCL: %s: cancelled", what);
         if (mfl_now_ns() >= p->end_ns)
                 return mfl_fail(err, MFL_COMM_BROKEN,

@@ -192,6 +192,7 @@ struct mfl_net {
         bool training; /* forward was given keys, and backward is in that mode */
         struct mfl_grad_host
                 host; /* of a worker's; its params are the network's, and the device has copies */
+        struct mfl_cuda_resident *resident; /* of a worker that resides on the device; NULL: it does not */
 };
 
 /* NULL for a region that this network does not have. */
@@ -337,7 +338,25 @@ int mfl_cuda_grad_init(struct mfl_net *net, struct mfl_error *err);
 void mfl_cuda_grad_deinit(struct mfl_net *net);
 /* As params_set and params_get; moving NULL: they are there. */
 int mfl_cuda_grad_set(struct mfl_net *net, const float *frozen, const float *moving, struct mfl_error *err);
-void mfl_cuda_grad_get(const struct mfl_net *net, uint64_t first, float *params);
+int mfl_cuda_grad_get(struct mfl_net *net, uint64_t first, float *params, struct mfl_error *err);
+
+/* ---- workers that reside on the device: net_resident.c ---- */
+
+extern const struct mfl_grad_device_ops mfl_cuda_grad_device_ops;
+void mfl_cuda_resident_free(struct mfl_net *net);
+float *mfl_cuda_resident_params(const struct mfl_net *net); /* in the flat order; NULL: it does not reside */
+int mfl_cuda_resident_set(struct mfl_net *net, const float *moving, struct mfl_error *err);
+int mfl_cuda_resident_get(
+        struct mfl_net *net, uint64_t first, uint64_t n, float *params, struct mfl_error *err);
+/* The gradient of the grain that has just been launched; `times` as 1 / its loss scale. */
+int mfl_cuda_resident_take(
+        struct mfl_net *net, float times, const struct mfl_grad_sink *sink, struct mfl_error *err);
+/* As in struct mfl_grad_ops. */
+int mfl_cuda_resident_squares(struct mfl_net *net, const struct mfl_grad_total *total,
+        const struct mfl_optimizer *opt, double *ret_squares, struct mfl_error *err);
+int mfl_cuda_resident_apply(struct mfl_net *net, const struct mfl_grad_total *total,
+        const struct mfl_optimizer *opt, const struct mfl_rate *rate, float factor, struct mfl_error *err);
+int mfl_cuda_resident_statistics(struct mfl_net *net, const float *of_grain, struct mfl_error *err);
 
 /* ---- the table of functions (kernels/backend.h) ---- */
 

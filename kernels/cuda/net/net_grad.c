@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients as integers (kernels/grad.h). The device computes a grain's gradient; the sum, the optimizer's state and the params
  * lie in the host's memory, and so does a team's traffic (as in Ren et al. 2021, "ZeRO-Offload"). So every stage, every mesh
- * and every way to go on after a loss is the same as on a CPU, and a GPU holds no optimizer's state.
+ * and every way to go on after a loss is the same as on a CPU, and a GPU holds no optimizer's state. Where a network resides on the
+ * device, all of that is there: net_resident.c.
  *
  *     host       params of the step |                            | takes and rounds piece k (the last comes first)
  *     bus        4 bytes per param  |                            | 4 bytes per param
@@ -25,6 +26,7 @@ int mfl_cuda_grad_init(struct mfl_net *net, struct mfl_error *err)
 
 void mfl_cuda_grad_deinit(struct mfl_net *net)
 {
+        mfl_cuda_resident_free(net);
         if (!net->model.options.sibling && !net->model.options.lent)
                 free(net->host.params);
         mfl_grad_host_deinit(&net->host);
@@ -38,25 +40,29 @@ static uint64_t elements(const struct mfl_graph *graph, const struct mfl_net_opt
 static void layout(const struct mfl_net *net, struct mfl_grad_layout *ret_layout)
 {
         mfl_grad_host_layout(&net->host, ret_layout);
+        if (net->resident)
+                ret_layout->params = mfl_cuda_resident_params(net);
         ret_layout->scaled = net->model.options.precision == MFL_PRECISION_FP16;
 }
 
 /* ---- params ---- */
 
-/* n floats of the host's memory, elements [first, first + n) of the flat vector, to the wide one. */
+/* Elements [first, first + n) of the flat vector to the wide one: of the host's memory, or (params NULL) of the device's. */
 static int send(struct mfl_net *net, uint64_t first, uint64_t n, const float *params, struct mfl_error *err)
 {
         struct mfl_cuda_reorder a = {.n = n,
                 .place = (uint32_t *)mfl_cuda_at(net, MFL_CUDA_PLACE) + first,
-                .from = mfl_cuda_at(net, MFL_CUDA_FLAT),
+                .from = params ? mfl_cuda_at(net, MFL_CUDA_FLAT) : mfl_cuda_resident_params(net),
                 .to = mfl_cuda_at(net, MFL_CUDA_PARAMS),
                 .scatter = true,
                 .low = mfl_cuda_at(net, MFL_CUDA_LOW),
                 .low_type = net->model.type};
+        int rc = 0;
         if (!n)
                 return 0;
-        int rc = mfl_cuda_pipe_send(&net->pipe, net->main.stream, mfl_cuda_at(net, MFL_CUDA_FLAT), params,
-                n * sizeof(float), "copy params to the device", err);
+        if (params)
+                rc = mfl_cuda_pipe_send(&net->pipe, net->main.stream, mfl_cuda_at(net, MFL_CUDA_FLAT), params,
+                        n * sizeof(float), "copy params to the device", err);
         if (!rc)
                 rc = mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder params", err);
         return rc ? rc : mfl_cuda_tie_params(net, 1, a.to, a.low, true, err);
@@ -69,15 +75,20 @@ int mfl_cuda_grad_set(struct mfl_net *net, const float *frozen, const float *mov
         if (moving)
                 memcpy(net->host.params, moving, (size_t)graph->n_moving * sizeof(float));
         int rc = send(net, 0, graph->n_frozen, frozen, err);
+        if (!rc && net->resident)
+                rc = mfl_cuda_resident_set(net, net->host.params, err);
         return rc ? rc : mfl_cuda_sync(net, "copy frozen params to the device", err); /* siblings read them */
 }
 
-void mfl_cuda_grad_get(const struct mfl_net *net, uint64_t first, float *params)
+int mfl_cuda_grad_get(struct mfl_net *net, uint64_t first, float *params, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->model.flat;
         mfl_assert(first >= graph->n_frozen);
+        if (net->resident)
+                return mfl_cuda_resident_get(net, first - graph->n_frozen, graph->n - first, params, err);
         memcpy(params, net->host.params + (first - graph->n_frozen),
                 (size_t)(graph->n - first) * sizeof(float));
+        return 0;
 }
 
 /* Frozen params are there since params_set; a sibling's come from the network that had it. */
@@ -94,7 +105,8 @@ static int refresh(struct mfl_net *net, struct mfl_error *err)
                                                     (size_t)net->model.region_bytes[regions[i]],
                                                     cudaMemcpyDeviceToDevice, net->main.stream),
                                 "copy frozen params", err);
-        return rc ? rc : send(net, graph->n_frozen, graph->n_moving, net->host.params, err);
+        return rc ? rc
+                  : send(net, graph->n_frozen, graph->n_moving, net->resident ? NULL : net->host.params, err);
 }
 
 static void lend(struct mfl_net *net, float *params)
@@ -105,8 +117,12 @@ static void lend(struct mfl_net *net, float *params)
 
 static int flatten(struct mfl_net *net, struct mfl_error *err)
 {
+        int rc = net->resident
+                         ? mfl_cuda_resident_get(net, 0, net->model.flat->n_moving, net->host.params, err)
+                         : 0;
+        mfl_cuda_resident_free(net);
         lend(net, NULL);
-        return 0;
+        return rc;
 }
 
 /* ---- a grain ---- */
@@ -204,6 +220,8 @@ static int take_gradient(struct mfl_net *net, const struct mfl_grain *g, const s
                 .to = mfl_cuda_at(net, MFL_CUDA_FLAT)};
         if (!landing.bytes)
                 return 0;
+        if (net->resident)
+                return mfl_cuda_resident_take(net, gradient.times, sink, err);
         int rc = mfl_cuda_check(mfl_cuda_reorder(&a, net->main.stream), "reorder a gradient", err);
         return rc ? rc : mfl_cuda_pipe_land(&net->pipe, net->main.stream, &landing, err);
 }
@@ -272,6 +290,8 @@ static void round_floats(const struct mfl_net *net, const struct mfl_grad_roundi
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
         double *ret_squares, struct mfl_error *err)
 {
+        if (net->resident)
+                return mfl_cuda_resident_squares(net, total, opt, ret_squares, err);
         mfl_grad_host_squares(&net->host, total, opt, ret_squares);
         return 0;
 }
@@ -279,17 +299,22 @@ static int squares(struct mfl_net *net, const struct mfl_grad_total *total, cons
 static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
         const struct mfl_rate *rate, float factor, struct mfl_error *err)
 {
+        if (net->resident)
+                return mfl_cuda_resident_apply(net, total, opt, rate, factor, err);
         mfl_grad_host_apply(&net->host, total, opt, rate, factor);
         return 0;
 }
 
 static int statistics(struct mfl_net *net, const float *of_grain, struct mfl_error *err)
 {
+        if (net->resident)
+                return mfl_cuda_resident_statistics(net, of_grain, err);
         mfl_grad_host_statistics(&net->host, of_grain);
         return 0;
 }
 
 const struct mfl_grad_ops mfl_cuda_grad_ops = {
+        .device = &mfl_cuda_grad_device_ops,
         .elements = elements,
         .layout = layout,
         .grain = grain,

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Teams of daemons whose GPUs keep the training's vectors, on the emulated device: one model on any number of cards, where they can't
+reach each other, and when one is killed meanwhile."""
+import os
+import signal
+
+import pytest
+
+import mfl_harness as h
+
+EMU = os.path.join(h.BUILD, 'tests', 'emu')
+pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(EMU, 'libmfl_cuda_emulated.so')),
+                                reason='the emulated device is not built: no CUDA headers')
+JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.5, 'min_samples': 3}, 'selection': {'clients': 1},
+       'training': {'batch': 8, 'accumulate': 2, 'optimizer': 'adamw', 'lr': 0.01, 'clip_norm': 1.0},
+       'parallel': {'grain': 4, 'members': 64}}
+HOST = "the team's vectors are in the host's memory: "
+
+
+def start(c, name, card, **more):
+    """A daemon with a card of its own."""
+    locks = c.log_path(name) + '.locks'
+    os.makedirs(locks)
+    env = {'MFL_MODULE_DIR': EMU, 'MFL_CACHE_DIR': '/dev/null/none', 'MFL_GPU_LOCK_DIR': locks, 'MFL_EMU_FIRST': str(card), **more}
+    return c.start_daemon(name, env=env, backend='cuda')
+
+
+@pytest.fixture(scope='module')
+def expected(shared_cluster):
+    c = shared_cluster(0)
+    start(c, 'd1', 0)
+    return c.run_job(**JOB)[1]
+
+
+@pytest.mark.parametrize('zero', [0, 1])
+@pytest.mark.parametrize('cards', [2, 3])
+def test_any_number_of_cards(cluster, expected, cards, zero):
+    c = cluster(0)
+    for i in range(cards):
+        start(c, 'd%d' % (i + 1), i)
+    c.wait_daemons(cards)
+    job, digests = c.run_job(**dict(JOB, parallel={**JOB['parallel'], 'zero': zero}))
+    assert digests == expected
+    assert c.mfl('logs', job).stdout.count('leads a team with') == JOB['rounds']
+    assert not any(HOST in d.log() for d in c.daemons.values())
+
+
+@pytest.mark.parametrize('second,why', [({'card': 0}, 'Duplicate GPU'), ({'card': 1, 'MFL_EMU_NCCL': 'absent'}, 'libnccl'),
+                                        ({'card': 1, 'MFL_EMU_NCCL': '22703'}, 'another daemon')])
+def test_cards_that_do_not_reach_each_other(cluster, expected, second, why):
+    c = cluster(0)
+    start(c, 'd1', 0)
+    start(c, 'd2', **second)
+    c.wait_daemons(2)
+    assert c.run_job(**JOB)[1] == expected
+    logs = [d.log() for d in c.daemons.values()]
+    if why != 'another daemon':
+        assert any(HOST in log and why in log for log in logs), logs
+    else:
+        assert HOST in logs[0], logs
+
+
+@pytest.mark.parametrize('victim,how', [('d1', signal.SIGKILL), ('d3', signal.SIGKILL), ('d2', signal.SIGSTOP)])
+def test_a_lost_card_costs_no_bit(cluster, victim, how):
+    c = cluster(0)
+    for i in range(3):
+        start(c, 'd%d' % (i + 1), i)
+    c.wait_daemons(3)
+    job = c.begin(**JOB)
+    c.wait_info(job, lambda i: i['round'] >= 1, 60, 'round 1')
+    c.daemons[victim].signal(how)
+    at = c.info(job)['round']
+    c.wait_info(job, lambda i: i['round'] >= at + 2, 60, 'rounds without it')
+    if how == signal.SIGSTOP:
+        c.daemons[victim].signal(signal.SIGCONT)
+    c.finish(job, **JOB)
