@@ -494,7 +494,8 @@ static void assert_recovers(struct world *w)
                 w->members[r].deadline_ms = LONG_MS;
                 w->members[r].control.cancel = false;
         }
-        mfl_cuda_nccl_tune(64 * RANGE, 5000, 60); /* as many ranges as before would take long on a busy machine */
+        mfl_cuda_nccl_tune(
+                64 * RANGE, 5000, 60); /* as many ranges as before would take long on a busy machine */
         assert_int_equal(ops->comm->id(m->device, w->id, NULL), 0);
         each(w, do_open);
         assert_all(w, 0);
