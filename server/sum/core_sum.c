@@ -24,9 +24,13 @@ int mfl_core_sum_begin(const struct core_job *job, struct core_task *const *task
         struct core_sum *sum, struct mfl_error *err)
 {
         struct mfl_secure_msg keys = {0};
+        uint32_t k, t;
         sum->due_ms = CORE_NEVER;
-        sum->v = mfl_calloc(MFL_MAX(n, 1u), sizeof *sum->v);
-        int r = sum->v ? 0 : mfl_fail_memory(err, n * sizeof *sum->v, "a secure sum");
+        int r = mfl_secure_degree(&job->spec->secure, n, &k, &t, err); /* no message has keys of more */
+        if (r)
+                return r;
+        sum->v = mfl_calloc(n, sizeof *sum->v);
+        r = sum->v ? 0 : mfl_fail_memory(err, n * sizeof *sum->v, "a secure sum");
         for (uint32_t i = 0; i < n && !r; i++) {
                 struct core_update *update = mfl_core_sum_held(tasks[i]);
                 sum->v[i] = (struct core_sum_member){.task = tasks[i]->number,
