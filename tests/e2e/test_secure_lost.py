@@ -95,48 +95,19 @@ def test_with_three_any_loss_waits_for_the_third(tmp_path):
 
 # ---- the deadline ----
 
-def start_late(c, *late):
-    """The daemons, of which some speak to the server through a proxy of their own."""
-    c.start_server()
-    proxies = {name: h.Proxy(c.address) for name in late}
-    for i, name in enumerate(c.names):
-        c.start_daemon(name, data=data(i), server=proxies[name].address if name in proxies else None)
-    c.wait_daemons(len(c.names), 20)
-    return proxies
-
-
-def ends_without_d4(c, job, aggregation):
-    """The first attempt counts, with the model of the three others."""
-    c.wait_job(job, 60)
-    assert [(r['clients'], r['attempt']) for r in c.rounds(job)] == [(3, 0)], lines(c, job)
-    c.daemons.pop('d4').kill()
-    _, plain = c.run_job(60, data=LOCAL, rounds=1, evaluation={'every': 0}, aggregation=aggregation)
-    assert [r['digest'].hex() for r in c.rounds(job)] == plain
-
-
 def test_the_sum_begins_at_the_deadline(tmp_path):
-    """Those that have trained are its participants, and have the time for it."""
+    """Those that have trained are its participants, and have the time for it: the first attempt counts, with the model of the plain job over them.
+    tests/sim/test_core_secure.c has what is under way at the end of a stage."""
+    once = {'data': LOCAL, 'rounds': 1, 'evaluation': {'every': 0}}
     with Sites(tmp_path, 4) as c:
-        proxies = start_late(c, 'd4')
-        proxies['d4'].delay = 4
-        job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5, 'deadline': '2s', 'retries': 0}, rounds=1, evaluation={'every': 0})
-        ends_without_d4(c, job, {})
-        proxies['d4'].close()
-
-
-@pytest.mark.parametrize('aggregation', [{}, {'strategy': 'median', 'unit': 'bucket', 'bucket': 4}], ids=['all', 'bucket'])
-def test_an_upload_that_is_under_way_at_the_deadline(tmp_path, aggregation):
-    """It is not added to the sum that is opened without it."""
-    with Sites(tmp_path, 4) as c:
-        proxies = start_late(c, 'd3', 'd4')
-        job = c.submit(data=LOCAL, secure_sum=SUM, limits={'quorum': 0.5, 'deadline': '2s', 'retries': 0}, rounds=1, evaluation={'every': 0},
-                       aggregation=aggregation)
-        proxies['d4'].delay = 1
-        wait_step(c, job, 1)
-        h.wait_until(lambda: any('the update of daemon d3 counts' in line for line in lines(c, job)), 30, 'the upload of d3')
-        proxies['d3'].delay = 2  # so that the opening takes a while
-        wait_step(c, job, 2)
-        proxies['d4'].delay = 0
-        ends_without_d4(c, job, aggregation)
-        for proxy in proxies.values():
-            proxy.close()
+        c.start_server()
+        proxy = h.Proxy(c.address)
+        c.start(proxy.address)
+        proxy.delay = 8  # d4's
+        job = c.submit(secure_sum=SUM, limits={'quorum': 0.5, 'deadline': '4s'}, **once)
+        c.wait_job(job, 60)
+        assert [(r['clients'], r['attempt']) for r in c.rounds(job)] == [(3, 0)], lines(c, job)
+        c.daemons.pop('d4').kill()
+        _, plain = c.run_job(60, **once)
+        assert [r['digest'].hex() for r in c.rounds(job)] == plain
+        proxy.close()

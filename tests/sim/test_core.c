@@ -3,7 +3,6 @@
  * that talk nonsense. */
 #include "tests/lib/test.h"
 
-#include "proto/version.h"
 #include "server/core/core.h"
 
 #include <stdio.h>
@@ -157,11 +156,7 @@ static void add_job(struct bed *bed)
 static void add_daemon(struct bed *bed, uint32_t i)
 {
         struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
-        struct mfl_daemon_info info = {.protocol = MFL_PROTOCOL_MAX,
-                .instance = i + 1,
-                .workers = 1,
-                .n_data_sets = 1,
-                .data_sets = &data};
+        struct mfl_daemon_info info = {.instance = i + 1, .workers = 1, .n_data_sets = 1, .data_sets = &data};
         snprintf(info.name, sizeof info.name, "d%05u", i);
         if (bed->per_node) {
                 strcpy(info.node, "host");
@@ -469,56 +464,6 @@ static void test_nonsense(void **state)
         end(&bed);
 }
 
-/* Masked updates and their keys, one of each for each daemon. */
-static void hold_all(struct bed *bed)
-{
-        for (uint8_t keys[64] = {0}; bed->n_tasks && !bed->r;) {
-                uint32_t conn = bed->conns[--bed->n_tasks];
-                const struct mfl_task *t = &bed->tasks[bed->n_tasks];
-                struct mfl_secure_part part = {.n = sizeof keys};
-                struct mfl_msg msg = {.kind = MFL_MSG_ANNOUNCE};
-                msg.announce = (struct mfl_announce){.task = t->task,
-                        .round = t->round,
-                        .item_count = t->n_items,
-                        .bytes = t->n_params * 8,
-                        .encoding = MFL_ENCODING_I64,
-                        .masked = true,
-                        .job = "j-000001"};
-                feed(bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
-                msg = (struct mfl_msg){.kind = MFL_MSG_SECURE,
-                        .secure = {.task = t->task,
-                                .step = MFL_SECURE_KEYS,
-                                .n_parts = 1,
-                                .parts = &part,
-                                .bytes = keys,
-                                .n_bytes = sizeof keys}};
-                feed(bed, &(struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = conn, .msg = &msg});
-        }
-}
-
-/* More daemons than a secure sum may have: the job fails, and says why. */
-static void test_too_many_for_a_secure_sum(void **state)
-{
-        struct bed bed;
-        const uint32_t n = MFL_SECURE_MEMBERS_MAX + 1;
-        (void)state;
-        assert_int_equal(start(&bed, n), 0);
-        bed.spec.secure.bits = 64;
-        bed.spec.data.partition = MFL_PARTITION_LOCAL;
-        bed.spec.data.clients = 0;
-        bed.spec.limits.retries = 0;
-        for (uint32_t i = 0; i < n; i++)
-                add_daemon(&bed, i);
-        add_job(&bed);
-        tick_at(&bed, bed.now + 2000);
-        assert_int_equal(bed.n_tasks, n);
-        hold_all(&bed);
-        assert_int_equal(bed.r, 0);
-        assert_int_equal(bed.n_released, 1);
-        assert_non_null(strstr(bed.reason, "at most 1024 participants, and there are 1025"));
-        end(&bed);
-}
-
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -530,7 +475,6 @@ int main(void)
                 cmocka_unit_test(test_stop_on_a_full_disk),
                 cmocka_unit_test(test_the_last_hope_is_lost),
                 cmocka_unit_test(test_stop_while_rounds_overlap),
-                cmocka_unit_test(test_too_many_for_a_secure_sum),
         };
         return cmocka_run_group_tests_name("core", tests, NULL, NULL);
 }
