@@ -416,11 +416,7 @@ int mfl_store_job_replay(struct mfl_store *store, const char *from, uint32_t rou
 int mfl_store_job_forget(struct mfl_store *store, const char *from, const struct mfl_store_forget *forget,
         const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        const struct clone clone = {.from = from,
-                .text = forget->text,
-                .without = &forget->client,
-                .rewound = forget->at,
-                .asker = forget->asker};
+        const struct clone clone = {from, forget->text, &forget->client, 0, forget->at, forget->asker};
         return add_clone(store, &clone, token, owner, ret_id, err);
 }
 

@@ -25,8 +25,7 @@ struct core_sum {
         struct mfl_leader *leader; /* NULL: it never began */
         uint32_t n;
         struct core_sum_member *v;
-        uint64_t
-                due_ms; /* of the stage, the upload's at the earliest (mfl_core_sum_due); CORE_NEVER: no stage is due */
+        uint64_t due_ms; /* of the stage (mfl_core_sum_due); CORE_NEVER: no stage is due */
         char why[MFL_REASON_BYTES];
         uint64_t figures[MFL_SECURE_FIGURES]; /* OPENED */
         uint64_t *clients; /* of a bucket: its survivors, ascending; from mfl_core_sum_clients on */
