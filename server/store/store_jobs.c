@@ -431,6 +431,7 @@ static int drop_uncommitted(struct mfl_store *store, const char *id, struct mfl_
                 if (survey.v[i].kind == MFL_STRAY_REDONE || survey.v[i].kind == MFL_STRAY_DROPPED)
                         mfl_store_unlink(store, id, survey.v[i].file);
         mfl_store_survey_deinit(&survey);
+        mfl_store_states_drop(store, id);
         return r;
 }
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,
