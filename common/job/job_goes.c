@@ -167,6 +167,15 @@ static bool buckets_short(const struct mfl_job *job)
         return buckets(job) && n && n < job->aggregation.robust.bucket;
 }
 
+/* The strategy needs more rows than a round can have: no round would be counted. */
+static bool buckets_scarce(const struct mfl_job *job)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        uint32_t n = job->selection.clients;
+        return buckets(job) && n && spec->on_few == MFL_ON_FEW_FAIL &&
+               mfl_robust_rows_after(spec, n / spec->bucket) < mfl_robust_rows_least(job);
+}
+
 static bool personal_compresses(const struct mfl_job *job)
 {
         return is_personal(job) && compresses(job);
@@ -436,6 +445,11 @@ static const struct mfl_job_rule rules[] = {
         {{"secure_sum with unit: bucket", "fewer clients in a round than in a bucket",
                  "is larger than a round; write a smaller bucket, or a larger selection.clients"},
                 ANY, buckets_short, "aggregation", "bucket"},
+        {{"secure_sum with unit: bucket", "fewer buckets in a round than rows that the strategy needs",
+                 "is too large for the strategy with its f and selection.clients, since the rest is in the "
+                 "last "
+                 "bucket; write a smaller bucket or f, a larger selection.clients, or on_few"},
+                ANY, buckets_scarce, "aggregation", "bucket"},
         {{"secure_sum with unit: bucket", "strategy: fltrust",
                  "compares with the root's own update, which the server would have to see; write another "
                  "robust strategy"},

@@ -219,6 +219,7 @@ REFUSED = [
     ({'aggregation': {'strategy': 'median', 'unit': 'bucket'}}, 'write partition: local'),
     ({'aggregation': {'strategy': 'median', 'unit': 'bucket'}, 'data': LOCAL}, 'write bucket: 3 or more'),
     ({'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 5}, 'data': LOCAL, 'selection': {'clients': 4}}, 'write a smaller bucket'),
+    ({'aggregation': {'strategy': 'median', 'f': 1, 'unit': 'bucket', 'bucket': 3}, 'data': LOCAL, 'selection': {'clients': 8}}, 'or on_few'),
     ({'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 513}, 'data': LOCAL}, 'write bucket: 512 or less'),
     ({'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 3}, 'data': LOCAL, 'secure_sum': {'bits': 32}}, 'write bits: 64'),
     ({'aggregation': {'strategy': 'fltrust', 'unit': 'bucket', 'bucket': 3, 'root': {'daemon': 'd1'}}, 'data': LOCAL}, "root's own update"),
