@@ -150,10 +150,30 @@ static bool buckets_few(const struct mfl_job *job)
         return buckets(job) && job->aggregation.robust.bucket < MFL_SECURE_LEAST;
 }
 
+/* The rest is in the last bucket, which may so have one less than two of them. */
+static bool buckets_large(const struct mfl_job *job)
+{
+        return buckets(job) && job->aggregation.robust.bucket > MFL_SECURE_MEMBERS_MAX / 2;
+}
+
+static bool buckets_narrow(const struct mfl_job *job)
+{
+        return buckets(job) && job->secure.bits < 64;
+}
+
 static bool buckets_short(const struct mfl_job *job)
 {
         uint32_t n = job->selection.clients;
         return buckets(job) && n && n < job->aggregation.robust.bucket;
+}
+
+/* The strategy needs more rows than a round can have: no round would be counted. */
+static bool buckets_scarce(const struct mfl_job *job)
+{
+        const struct mfl_robust_spec *spec = &job->aggregation.robust;
+        uint32_t n = job->selection.clients;
+        return buckets(job) && n && spec->on_few == MFL_ON_FEW_FAIL &&
+               mfl_robust_rows_after(spec, n / spec->bucket) < mfl_robust_rows_least(job);
 }
 
 static bool personal_compresses(const struct mfl_job *job)
@@ -414,9 +434,22 @@ static const struct mfl_job_rule rules[] = {
         {{"secure_sum with unit: bucket", "fewer than 3 clients in a bucket",
                  "a sum of two tells each of them the other's update; write bucket: 3 or more"},
                 ANY, buckets_few, "", "secure_sum"},
+        {{"secure_sum with unit: bucket", "more than 512 clients in a bucket",
+                 "a secure sum has at most 1024 daemons, and the last bucket has the rest, too; write "
+                 "bucket: 512 "
+                 "or less"},
+                ANY, buckets_large, "aggregation", "bucket"},
+        {{"secure_sum with unit: bucket", "bits below 64",
+                 "narrow rings need compression, which changes each row; write bits: 64"},
+                ANY, buckets_narrow, "secure_sum", "bits"},
         {{"secure_sum with unit: bucket", "fewer clients in a round than in a bucket",
                  "is larger than a round; write a smaller bucket, or a larger selection.clients"},
                 ANY, buckets_short, "aggregation", "bucket"},
+        {{"secure_sum with unit: bucket", "fewer buckets in a round than rows that the strategy needs",
+                 "is too large for the strategy with its f and selection.clients, since the rest is in the "
+                 "last "
+                 "bucket; write a smaller bucket or f, a larger selection.clients, or on_few"},
+                ANY, buckets_scarce, "aggregation", "bucket"},
         {{"secure_sum with unit: bucket", "strategy: fltrust",
                  "compares with the root's own update, which the server would have to see; write another "
                  "robust strategy"},

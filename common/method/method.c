@@ -147,6 +147,10 @@ int mfl_method_check_states(const struct mfl_job *job, uint32_t population, uint
         uint64_t row = job->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_method_row_bytes(n);
         if (!mfl_job_keeps_state(job) || row <= job->limits.state / MFL_MAX(population, 1u))
                 return 0;
+        if (job->data.partition == MFL_PARTITION_LOCAL) /* nobody knows how many sites there will be */
+                return mfl_fail(err, MFL_INVALID,
+                        "the state of a client takes %s, and limits.state is %s: raise it",
+                        mfl_format_bytes(row, each), mfl_format_bytes(job->limits.state, limit));
         return mfl_fail(err, MFL_INVALID,
                 "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
                 "lower data.clients",

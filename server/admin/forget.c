@@ -122,7 +122,7 @@ static int begin_anew(struct mfl_request *op, const struct mfl_store_job *row, s
         const uint32_t client = (uint32_t)op->which;
         r = find_round(op->admin->store, op->job, spec, client, &at, &found, err);
         mfl_job_free(spec);
-        const struct mfl_store_forget forget = {op->text, client, found ? &at : NULL};
+        const struct mfl_store_forget forget = {op->text, client, found ? &at : NULL, op->audit.who};
         return r ? r
                  : mfl_store_job_forget(
                            op->admin->store, op->job, &forget, op->token, owner, op->new_job, err);

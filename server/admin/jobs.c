@@ -44,6 +44,11 @@ void mfl_operator_list(struct mfl_session *session, uint64_t request, const Mfl_
 {
         struct mfl_admin *admin = mfl_admin_of(session);
         size_t n = 0;
+        if (*ask->after && !mfl_server_job_number(ask->after)) { /* else each page would be the first one */
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
+                        "after: '%s' is not a job's id", ask->after);
+                return;
+        }
         MFL_CLEANUP_FREE struct job_list_entry *entries = collect(admin, ask, &n);
         MFL_CLEANUP_FREE Mfl__JobInfo **pointers = mfl_calloc(n, sizeof *pointers);
         if (!entries || !pointers) {

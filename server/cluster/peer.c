@@ -319,6 +319,10 @@ static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, uint64_t bytes, 
                                   (!peer->n && get->offset < bytes)))
                         r = mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes",
                                 peer->options.name, (unsigned long long)bytes);
+                /* Whoever sends a byte at a time would keep this server from asking another one. */
+                if (!r && peer->n < MFL_MIN(bytes - get->offset, (uint64_t)MFL_MOVE_DATA_MAX))
+                        r = mfl_fail(err, MFL_INVALID, "%s: it sends pieces of %zu bytes", peer->options.name,
+                                peer->n);
                 if (!r)
                         r = mfl_sha256_update(sha, peer->piece, peer->n, err);
                 if (!r)

@@ -189,7 +189,7 @@ static void begin(struct mfl_core *core, struct core_job *job)
                         mfl_core_trace(
                                 core, job, "round %u: the secure sum of %u daemons begins", job->round, n);
                 for (uint32_t i = 0; i < secure->n; i++)
-                        mfl_core_sum_send(core, &secure->v[i]);
+                        mfl_core_sum_send(core, job, &secure->v[i]);
         }
 }
 
@@ -232,8 +232,8 @@ static bool below_quorum(struct core_job *job, enum round_secure how)
         return true;
 }
 
-/* Each sum whose stage is over goes on. True: one did. late: the round's time is over, and stages before the opening don't wait. */
-static bool advance(struct mfl_core *core, struct core_job *job, bool late)
+/* Each sum whose stage is over goes on. True: one did. */
+static bool advance(struct mfl_core *core, struct core_job *job)
 {
         struct core_secure *secure = job->secure;
         bool any = false;
@@ -244,8 +244,7 @@ static bool advance(struct mfl_core *core, struct core_job *job, bool late)
                 mfl_core_sum_watch(core, sum);
                 enum mfl_leader_stage stage = mfl_leader_stage(sum->leader);
                 if (stage == MFL_LEADER_WHOLE || (stage == MFL_LEADER_SIGN && !secure->opens) ||
-                        (!mfl_leader_ready(sum->leader) && !(late && stage <= MFL_LEADER_UPLOAD) &&
-                                core->now_ms < sum->due_ms))
+                        !mfl_core_sum_over(core, job, sum))
                         continue;
                 any = true;
                 if (sum->is_bucket || stage != MFL_LEADER_UPLOAD || !below_quorum(job, ROUND_SECURE_RETRY))
@@ -330,8 +329,7 @@ const char *mfl_round_secure_progress(struct mfl_core *core, struct core_job *jo
         if (!job->secure)
                 begin(core, job);
         while (!core->error && is_open(job->secure) && !job->secure->waits) {
-                bool moved = advance(core, job, late);
-                late = false;
+                bool moved = advance(core, job);
                 if (is_open(job->secure) && !settle(core, job) && !moved)
                         return NULL;
         }
@@ -343,7 +341,7 @@ void mfl_round_secure_timers(struct mfl_core *core, struct core_job *job, uint64
         if (!is_open(job->secure) || job->phase != PHASE_TRAIN)
                 return;
         for (uint32_t i = 0; i < job->secure->n; i++) {
-                uint64_t due_ms = job->secure->v[i].due_ms;
+                uint64_t due_ms = mfl_core_sum_due(job, &job->secure->v[i]);
                 if (core->now_ms >= due_ms)
                         mfl_core_dirty(core, job);
                 else
@@ -462,7 +460,7 @@ void mfl_round_secure_event(struct mfl_core *core, struct core_job *job, const s
         if (event->kind == MFL_EV_SECURE_NOTED) {
                 for (uint32_t i = 0; i < secure->n && event->ok; i++)
                         if (goes_on(&secure->v[i]))
-                                mfl_core_sum_send(core, &secure->v[i]);
+                                mfl_core_sum_send(core, job, &secure->v[i]);
                 if (!event->ok)
                         end(secure, ROUND_SECURE_RETRY, event->reason);
                 return;

@@ -265,7 +265,7 @@ int mfl_leader_take(
 
 bool mfl_leader_masked(const struct mfl_leader *leader, uint32_t i)
 {
-        return leader->stage == MFL_LEADER_UPLOAD && leader->v[i].in && leader->v[i].answered;
+        return leader->stage == MFL_LEADER_UPLOAD && leader->v[i].answered;
 }
 
 void mfl_leader_added(struct mfl_leader *leader, uint32_t i)

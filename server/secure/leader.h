@@ -46,10 +46,11 @@ int mfl_leader_message(const struct mfl_leader *leader, uint32_t i, struct mfl_s
 /* Its answer. MFL_INVALID: wrong; the caller then loses it. A repeated one, or one that is late, changes nothing. */
 int mfl_leader_take(
         struct mfl_leader *leader, uint32_t i, const struct mfl_secure_msg *msg, struct mfl_error *err);
-bool mfl_leader_masked(const struct mfl_leader *leader, uint32_t i); /* UPLOAD: its figures are here */
-void mfl_leader_added(struct mfl_leader *leader, uint32_t i);        /* UPLOAD: its vector is in the sum */
-void mfl_leader_lose(struct mfl_leader *leader, uint32_t i);         /* it answers no more */
-bool mfl_leader_ready(const struct mfl_leader *leader);              /* all that are left have answered */
+/* UPLOAD: its figures are here; its vector is in the sum. Of members that are lost since, too. */
+bool mfl_leader_masked(const struct mfl_leader *leader, uint32_t i);
+void mfl_leader_added(struct mfl_leader *leader, uint32_t i);
+void mfl_leader_lose(struct mfl_leader *leader, uint32_t i); /* it answers no more */
+bool mfl_leader_ready(const struct mfl_leader *leader);      /* all that are left have answered */
 /* The next stage, or FAILED with why. Its messages are due. */
 void mfl_leader_advance(struct mfl_leader *leader, char *ret_why, size_t n_why);
 bool mfl_leader_opens(const struct mfl_leader *leader); /* the opening has begun */

@@ -131,13 +131,14 @@ struct mfl_store_forget {
         const char *text;
         uint32_t client;
         const struct mfl_store_round *at; /* NULL: from the start */
+        const char *asker;                /* whose the token is; the new job is its owner's */
 };
 int mfl_store_job_forget(struct mfl_store *store, const char *id, const struct mfl_store_forget *forget,
         const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
-/* Of a job that is not there: MFL_EXISTS with the id of the job that took its place, if the owner asked for that with the same token
+/* Of a job that is not there: MFL_EXISTS with the id of the job that took its place, if the asker wanted that with the same token
  * and client; MFL_STORE_TOKEN_TAKEN if the token was used for something else; otherwise MFL_NOT_FOUND. */
 int mfl_store_job_forgotten(struct mfl_store *store, const char *id, uint32_t client, const char *token,
-        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
+        const char *asker, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);
 /* Adds a clone that makes the first `rounds` rounds again, with the clients that are recorded of them, and then stops. */
 int mfl_store_job_replay(struct mfl_store *store, const char *id, uint32_t rounds, const char *token,
         const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err);

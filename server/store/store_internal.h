@@ -70,6 +70,8 @@ int mfl_store_check_cluster(struct mfl_store *store, int64_t schema, struct mfl_
 /* A file that rows are going to name. */
 int mfl_store_give(struct mfl_store *store, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);
+/* Removes the copy of mfl_store_states_copy, if no other server has taken it. */
+void mfl_store_states_drop(struct mfl_store *store, const char *id);
 /* Of a file of clients' states that mfl_store_states_copy has described; the other one copies and gives it, too. In a transaction. */
 int mfl_store_states_row(
         struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err);

@@ -139,6 +139,7 @@ int mfl_store_job_list(
 /* A request for a new job. */
 struct request {
         const char *token, *owner;
+        const char *asker; /* whose the token is; NULL: the owner's */
         const char *name, *text;
         const char *clone_of;          /* NULL: submitted */
         const uint32_t *without;       /* of a clone that forgets a client: which one; else NULL */
@@ -151,7 +152,8 @@ struct request {
 /* Without certificates there is one operator. */
 static const char *operator_of(const struct request *q)
 {
-        return strcmp(q->owner, "local") && strcmp(q->owner, "anybody") ? q->owner : "";
+        const char *who = q->asker ? q->asker : q->owner;
+        return strcmp(who, "local") && strcmp(who, "anybody") ? who : "";
 }
 
 static int digest_request(struct request *q, struct mfl_error *err)
@@ -328,9 +330,9 @@ static int link_initial(struct mfl_store *store, const char *from, const char *t
 }
 
 int mfl_store_job_forgotten(struct mfl_store *store, const char *from, uint32_t client, const char *token,
-        const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
+        const char *asker, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        struct request q = {.token = token, .owner = owner, .clone_of = from, .without = &client};
+        struct request q = {.token = token, .asker = asker, .clone_of = from, .without = &client};
         int r = digest_request(&q, err);
         if (r)
                 return r;
@@ -346,6 +348,7 @@ struct clone {
         const uint32_t *without;               /* the client that the text leaves out; NULL: none */
         uint32_t replayed;                     /* rounds that it makes again; 0: none of those */
         const struct mfl_store_round *rewound; /* it goes on after that one; NULL: from the start */
+        const char *asker;                     /* whose the token is; NULL: the owner's */
 };
 
 static int clone_job(struct mfl_store *store, const struct clone *clone, const char *token, const char *owner,
@@ -358,6 +361,7 @@ static int clone_job(struct mfl_store *store, const struct clone *clone, const c
                 r = get_job(store, from, &job, err);
         struct request q = {.token = token,
                 .owner = owner,
+                .asker = clone->asker,
                 .name = job.name,
                 .text = clone->text ? clone->text : job.text,
                 .clone_of = from,
@@ -412,8 +416,7 @@ int mfl_store_job_replay(struct mfl_store *store, const char *from, uint32_t rou
 int mfl_store_job_forget(struct mfl_store *store, const char *from, const struct mfl_store_forget *forget,
         const char *token, const char *owner, char ret_id[MFL_JOB_ID_BYTES], struct mfl_error *err)
 {
-        const struct clone clone = {
-                .from = from, .text = forget->text, .without = &forget->client, .rewound = forget->at};
+        const struct clone clone = {from, forget->text, &forget->client, 0, forget->at, forget->asker};
         return add_clone(store, &clone, token, owner, ret_id, err);
 }
 
@@ -428,6 +431,7 @@ static int drop_uncommitted(struct mfl_store *store, const char *id, struct mfl_
                 if (survey.v[i].kind == MFL_STRAY_REDONE || survey.v[i].kind == MFL_STRAY_DROPPED)
                         mfl_store_unlink(store, id, survey.v[i].file);
         mfl_store_survey_deinit(&survey);
+        mfl_store_states_drop(store, id);
         return r;
 }
 int mfl_store_job_set_state(struct mfl_store *store, const char *id, enum mfl_job_state state,

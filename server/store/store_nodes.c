@@ -310,6 +310,13 @@ int mfl_store_given(
         return r;
 }
 
+void mfl_store_states_drop(struct mfl_store *store, const char *id)
+{
+        char path[MFL_STORE_PATH_BYTES];
+        copy_path(store, id, path);
+        unlink(path);
+}
+
 bool mfl_store_in_cluster(const struct mfl_store *store)
 {
         return store->cluster != NULL;

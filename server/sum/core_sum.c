@@ -5,8 +5,10 @@
 #include "server/work/core_task.h"
 #include "server/work/core_update.h"
 
-/* How long the participants have to answer, but for the upload, which has the rest of the round's deadline. */
+/* How long the participants have to answer, but for the upload, which has the rest of the round's deadline, and at least a quarter of it and
+ * so long: the sum may begin at the deadline. */
 #define STEP_MS 30000
+#define UPLOAD_MS ((uint64_t)5000)
 
 struct core_update *mfl_core_sum_held(const struct core_task *task)
 {
@@ -22,9 +24,13 @@ int mfl_core_sum_begin(const struct core_job *job, struct core_task *const *task
         struct core_sum *sum, struct mfl_error *err)
 {
         struct mfl_secure_msg keys = {0};
+        uint32_t k, t;
         sum->due_ms = CORE_NEVER;
-        sum->v = mfl_calloc(MFL_MAX(n, 1u), sizeof *sum->v);
-        int r = sum->v ? 0 : mfl_fail_memory(err, n * sizeof *sum->v, "a secure sum");
+        int r = mfl_secure_degree(&job->spec->secure, n, &k, &t, err); /* no message has keys of more */
+        if (r)
+                return r;
+        sum->v = mfl_calloc(n, sizeof *sum->v);
+        r = sum->v ? 0 : mfl_fail_memory(err, n * sizeof *sum->v, "a secure sum");
         for (uint32_t i = 0; i < n && !r; i++) {
                 struct core_update *update = mfl_core_sum_held(tasks[i]);
                 sum->v[i] = (struct core_sum_member){.task = tasks[i]->number,
@@ -105,12 +111,38 @@ void mfl_core_sum_watch(struct mfl_core *core, struct core_sum *sum)
         }
 }
 
+/* Whether the worker adds a member's update just now: who is in the sum is known when it has. */
+static bool is_adding(const struct mfl_core *core, const struct core_sum *sum)
+{
+        for (uint32_t i = 0; i < sum->n; i++) {
+                struct core_task *task;
+                const struct core_update *update = mfl_core_sum_update(core, sum, i, &task);
+                if (update && update->state == UPDATE_ADDING)
+                        return true;
+        }
+        return false;
+}
+
 /* ---- stages ---- */
 
-void mfl_core_sum_send(struct mfl_core *core, struct core_sum *sum)
+uint64_t mfl_core_sum_due(const struct core_job *job, const struct core_sum *sum)
+{
+        bool uploads = sum->leader && mfl_leader_stage(sum->leader) == MFL_LEADER_UPLOAD;
+        return uploads ? MFL_MAX(sum->due_ms, job->deadline_ms) : sum->due_ms;
+}
+
+bool mfl_core_sum_over(const struct mfl_core *core, const struct core_job *job, const struct core_sum *sum)
+{
+        if (mfl_leader_stage(sum->leader) == MFL_LEADER_UPLOAD && is_adding(core, sum))
+                return false;
+        return mfl_leader_ready(sum->leader) || core->now_ms >= mfl_core_sum_due(job, sum);
+}
+
+void mfl_core_sum_send(struct mfl_core *core, const struct core_job *job, struct core_sum *sum)
 {
         bool uploads = mfl_leader_stage(sum->leader) == MFL_LEADER_UPLOAD;
-        sum->due_ms = uploads ? CORE_NEVER : core->now_ms + STEP_MS;
+        uint64_t least = MFL_MAX(UPLOAD_MS, job->spec->limits.deadline_ms / 4);
+        sum->due_ms = core->now_ms + (uploads ? least : STEP_MS);
         for (uint32_t i = 0; i < sum->n; i++) {
                 struct mfl_secure_msg msg;
                 struct core_task *task;
@@ -124,8 +156,7 @@ void mfl_core_sum_send(struct mfl_core *core, struct core_sum *sum)
                 msg.task = task->number;
                 mfl_core_send(core, task->daemon, MFL_MSG_SECURE)->secure = msg;
         }
-        if (sum->due_ms != CORE_NEVER)
-                mfl_core_wake(core, sum->due_ms);
+        mfl_core_wake(core, mfl_core_sum_due(job, sum));
 }
 
 void mfl_core_sum_fail(struct mfl_core *core, struct core_job *job, struct core_sum *sum, const char *why)
@@ -161,11 +192,12 @@ void mfl_core_sum_advance(struct mfl_core *core, struct core_job *job, struct co
                         sum->bucket + 1, done[stage]);
         else
                 mfl_core_trace(core, job, "round %u: secure sum: %s", job->round, done[stage]);
-        for (uint32_t i = 0; i < sum->n && stage == MFL_LEADER_UPLOAD; i++)
+        /* What is still on its way at SIGN would be added to the sum that is being opened. */
+        for (uint32_t i = 0; i < sum->n && stage <= MFL_LEADER_SIGN; i++)
                 if (!mfl_leader_takes(sum->leader, i))
                         mfl_core_sum_drop(core, sum, i, "the secure sum goes on without it");
         if (stage != MFL_LEADER_SIGN && stage != MFL_LEADER_WHOLE)
-                mfl_core_sum_send(core, sum);
+                mfl_core_sum_send(core, job, sum);
 }
 
 /* ---- buckets ---- */

@@ -25,7 +25,7 @@ struct core_sum {
         struct mfl_leader *leader; /* NULL: it never began */
         uint32_t n;
         struct core_sum_member *v;
-        uint64_t due_ms; /* CORE_NEVER: no stage is due */
+        uint64_t due_ms; /* of the stage (mfl_core_sum_due); CORE_NEVER: no stage is due */
         char why[MFL_REASON_BYTES];
         uint64_t figures[MFL_SECURE_FIGURES]; /* OPENED */
         uint64_t *clients; /* of a bucket: its survivors, ascending; from mfl_core_sum_clients on */
@@ -50,7 +50,11 @@ struct core_update *mfl_core_sum_update(
 void mfl_core_sum_drop(struct mfl_core *core, struct core_sum *sum, uint32_t i, const char *reason);
 /* What became of its members' updates. */
 void mfl_core_sum_watch(struct mfl_core *core, struct core_sum *sum);
-void mfl_core_sum_send(struct mfl_core *core, struct core_sum *sum);
+/* Begins the time of the stage. */
+void mfl_core_sum_send(struct mfl_core *core, const struct core_job *job, struct core_sum *sum);
+uint64_t mfl_core_sum_due(const struct core_job *job, const struct core_sum *sum);
+/* All have answered, or the time of the stage is over; no update is being added. */
+bool mfl_core_sum_over(const struct mfl_core *core, const struct core_job *job, const struct core_sum *sum);
 /* The next stage; its messages are sent, but for SIGN, before which the opening must be written down. */
 void mfl_core_sum_advance(struct mfl_core *core, struct core_job *job, struct core_sum *sum);
 void mfl_core_sum_fail(struct mfl_core *core, struct core_job *job, struct core_sum *sum, const char *why);

@@ -5,7 +5,9 @@ import os
 
 import pytest
 
+import mfl_certs
 import mfl_harness as h
+from mfl_tls import TlsCluster
 
 JOB = {'model': 'mlp', 'rounds': 6, 'data': {'clients': 9}, 'selection': {'clients': 2}, 'debug': {'deltas': '64MiB'}}
 KINDS = {
@@ -87,6 +89,24 @@ def test_a_request_is_repeated(cluster):
     c.wait_job(first['job'], 60)
     c.mfl('delete', first['job'])  # and what took its place may go, too
     assert 'there is no job' in h.mfl('forget', job, '4', '--token', 'f', server=c.address, status=4).stderr
+
+
+def test_the_token_is_that_of_who_asks(tmp_path):
+    """An administrator may forget a client of another's job, and repeat it; the new job is its owner's."""
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    ca.server()
+    ca.pairs = {n: ca.issue(n, roles) for n, roles in {'ann': ['operator'], 'bob': ['operator'], 'root': ['admin'], 'd1': ['daemon']}.items()}
+    with TlsCluster(tmp_path / 'c', ca) as c:
+        c.start_server()
+        c.start_daemon('d1')
+        c.wait_daemons(1)
+        job = c.submit('f', **{**JOB, 'rounds': 1})  # whose token 'f' is another one
+        c.wait_job(job)
+        first = c.mfl_json('forget', job, '4', '--token', 'f', name='root')
+        assert c.mfl_json('forget', job, '4', '--token', 'f', name='root') == {**first, 'existed': True}
+        for name in ('bob', 'ann'):
+            assert 'there is no job' in c.mfl('forget', job, '4', '--token', 'f', name=name, status=4).stderr
+        assert [j['owner'] for j in c.mfl_json('list')['jobs']] == ['ann']
 
 
 def test_no_checkpoint_before_the_first_turn(cluster):

@@ -463,6 +463,8 @@ def test_list_longer_than_an_envelope(cluster):
         page = o.request('list_jobs', {'after': 'j-003999', 'count': 3})
         assert [j['job'] for j in page['jobs']] == everything[-1:] and not page['more']
         assert not o.request('list_jobs', {'after': 'j-004000', 'count': 3})['jobs']
+        with pytest.raises(mfl_wire.Failure, match="after: 'late' is not a job's id"):
+            o.request('list_jobs', {'after': 'late', 'count': 3})
 
     def shown():
         data = json.loads(mfl_pages.get(c, '/api/jobs'))

@@ -91,3 +91,23 @@ def test_with_three_any_loss_waits_for_the_third(tmp_path):
         c.start_daemon('d2', data=data(1))
         c.wait_job(job)
         assert {r['clients'] for r in c.rounds(job)} == {3}
+
+
+# ---- the deadline ----
+
+def test_the_sum_begins_at_the_deadline(tmp_path):
+    """Those that have trained are its participants, and have the time for it: the first attempt counts, with the model of the plain job over them.
+    tests/sim/test_core_secure.c has what is under way at the end of a stage."""
+    once = {'data': LOCAL, 'rounds': 1, 'evaluation': {'every': 0}}
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        proxy = h.Proxy(c.address)
+        c.start(proxy.address)
+        proxy.delay = 8  # d4's
+        job = c.submit(secure_sum=SUM, limits={'quorum': 0.5, 'deadline': '4s'}, **once)
+        c.wait_job(job, 60)
+        assert [(r['clients'], r['attempt']) for r in c.rounds(job)] == [(3, 0)], lines(c, job)
+        c.daemons.pop('d4').kill()
+        _, plain = c.run_job(60, **once)
+        assert [r['digest'].hex() for r in c.rounds(job)] == plain
+        proxy.close()

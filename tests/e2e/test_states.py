@@ -272,6 +272,10 @@ def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
         done = h.mfl('check', str(path), *options, status=None)
         assert done.returncode == ends, (name, done.stdout, done.stderr)
         assert ('limits.state is 200.0 KiB: raise it, or lower data.clients' in done.stderr) == (ends == 5), done.stderr
+    path.write_text(h.job_text(model=model, rounds=1, data={'name': 'toy', 'partition': 'local', 'clients': None}, aggregation={'strategy': 'scaffold'},
+                               limits={'state': '20KiB'}))
+    for options in ([], ['--data', 'toy=synthetic:1,28,28:10:100:10:1']):
+        assert 'the state of a client takes 32.0 KiB, and limits.state is 20.0 KiB: raise it\n' in h.mfl('check', str(path), *options, status=5).stderr
 
 
 def test_disk_and_places_are_those_of_the_clients_seen(two_daemons):

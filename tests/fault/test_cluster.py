@@ -201,10 +201,11 @@ def test_full_slow_and_damaged_disks(tmp_path, reference):
 
 
 class Liar(threading.Thread):
-    """A server of the list that takes files and never has them, and gives files without an end."""
+    """A server of the list that takes files and never has them, and gives files without an end; drips: of the right size, but a byte at a time."""
 
-    def __init__(self):
+    def __init__(self, drips):
         super().__init__(daemon=True)
+        self.drips, self.sizes = drips, {}
         self.listener = socket.create_server(('127.0.0.1', 0))
         self.asked = set()
         self.start()
@@ -222,19 +223,25 @@ class Liar(threading.Thread):
         c.sock, c.timeout, c.buffer, c.bye = sock, 100, bytearray(), ''
         try:
             while True:
-                kind, _, request, _ = c.recv()
+                kind, body, request, _ = c.recv()
                 self.asked.add(kind)
+                if kind == 'put_file':
+                    self.sizes[body['sha256']] = body['bytes']
                 if kind == 'hello':
                     c.send('welcome', {'protocol': 8, 'software': 'liar', 'heartbeat_ms': 500, 'dead_ms': 5000})
+                elif kind == 'get_file' and self.drips and body['sha256'] in self.sizes:
+                    time.sleep(1)
+                    c.send('file_piece', {'bytes': self.sizes[body['sha256']], 'data': b'x'}, request)
                 else:
                     c.send('file_piece', {} if kind == 'put_file' else {'bytes': 1 << 40, 'data': b'x' * 1000}, request)
         except (OSError, mfl_wire.Closed, TimeoutError):
             pass
 
 
-def test_a_server_that_lies(tmp_path, reference):
+@pytest.mark.parametrize('drips,words', [(False, 'its file is not of'), (True, 'it sends pieces of 1 bytes')], ids=['endless', 'drips'])
+def test_a_server_that_lies(tmp_path, reference, drips, words):
     """It is left out, and neither endless questions nor endless files keep the others from going on."""
-    liar = Liar()
+    liar = Liar(drips)
     with Servers(tmp_path, 2, shared=False, first=['liar=127.0.0.1:%d' % liar.listener.getsockname()[1]]) as s:
         job = s.submit(**JOB)
         s.wait_round(job, 2)
@@ -245,7 +252,7 @@ def test_a_server_that_lies(tmp_path, reference):
         assert s.digests(job) == reference
         h.wait_until(lambda: s.models(1, job) == s.models(0, job) != set(), 30, 'the files of s1')
         assert {'put_file', 'get_file'} <= liar.asked
-        assert 'server liar is not asked for files for 5 s: liar: its file is not of' in s.log('s1')
+        assert 'server liar is not asked for files for 5 s: liar: ' + words in s.log('s1')
         assert s.servers[0].stop() == 0
     liar.listener.close()
 

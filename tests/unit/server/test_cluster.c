@@ -213,6 +213,33 @@ static void log_goes_on_without_a_whole_database(void **state)
         fixture_deinit(&f);
 }
 
+/* Of a job that ends before the others have its checkpoint, the copy of its clients' states goes, which may be as large as they are. */
+static void no_copy_of_states_outlives_its_job(void **state)
+{
+        struct fixture f;
+        struct log log;
+        struct mfl_error err = {{0}};
+        struct mfl_store_file file;
+        char id[MFL_JOB_ID_BYTES], path[MFL_STORE_PATH_BYTES];
+        fixture_init(&f, MFL_STRATEGY_SCAFFOLD, 4);
+        open_log(&log, f.dir);
+        struct mfl_store *store = open_leader(&log);
+        ok(mfl_store_job_add(store, "a", "t", "", "ann", NULL, id, &err), &err);
+        FILE *states = fopen(mfl_store_path(store, id, MFL_STORE_STATES_FILE, path), "w");
+        assert_non_null(states);
+        fputs("states", states);
+        fclose(states);
+        ok(mfl_store_states_copy(store, id, &file, &err), &err);
+        assert_int_equal(file.bytes, 6);
+        snprintf(path, sizeof path, "%s/leader/uploads/states-%s", f.dir, id);
+        assert_int_equal(access(path, F_OK), 0);
+        ok(mfl_store_job_set_state(store, id, MFL_JOB_STOPPED, "enough", &err), &err);
+        assert_int_equal(access(path, F_OK), -1);
+        mfl_store_close(store);
+        mfl_replica_close(log.replica);
+        fixture_deinit(&f);
+}
+
 static bool never(void *user)
 {
         (*(uint32_t *)user)++;
@@ -386,6 +413,7 @@ int main(void)
                 cmocka_unit_test(follower_has_what_was_committed),
                 cmocka_unit_test(refused_commit_changes_nothing),
                 cmocka_unit_test(log_goes_on_without_a_whole_database),
+                cmocka_unit_test(no_copy_of_states_outlives_its_job),
                 cmocka_unit_test(copies_say_who_lacks_a_file),
                 cmocka_unit_test(base64_is_exact),
                 cmocka_unit_test(entries_are_checked),

@@ -276,6 +276,32 @@ static void test_losses(void **state)
         assert_int_equal(n_whole + n_failed, 60);
 }
 
+/* A member is lost while its vector is being added: it is in the sum, whether it is heard of again or not. */
+static void test_lost_while_it_is_added(void **state)
+{
+        struct bed bed;
+        char why[256] = "";
+        (void)state;
+        open_bed(&bed, 5, 0.3, 1);
+        assert_int_equal(begin(&bed, NULL), 0);
+        run_stage(&bed, why, sizeof why);
+        for (uint32_t i = 0; i < bed.n; i++) {
+                struct mfl_secure_msg figures = {.step = MFL_SECURE_MASKED, .has_figures = true};
+                assert_false(mfl_leader_masked(bed.leader, i));
+                assert_int_equal(mfl_leader_take(bed.leader, i, &figures, NULL), 0);
+                if (i == 2)
+                        mfl_leader_lose(bed.leader, i);
+                assert_true(mfl_leader_masked(bed.leader, i));
+                mfl_leader_added(bed.leader, i);
+        }
+        mfl_leader_advance(bed.leader, why, sizeof why);
+        assert_int_equal(mfl_leader_stage(bed.leader), MFL_LEADER_SIGN);
+        for (uint32_t i = 0; i < bed.n; i++)
+                assert_true(
+                        mfl_leader_survives(bed.leader, i) && mfl_leader_takes(bed.leader, i) == (i != 2));
+        close_bed(&bed);
+}
+
 /* ---- lies ---- */
 
 static uint32_t lied_to; /* the set that even members are shown lacks this one */
@@ -740,6 +766,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_losses),
+                cmocka_unit_test(test_lost_while_it_is_added),
                 cmocka_unit_test(test_lies),
                 cmocka_unit_test(test_two_sets),
                 cmocka_unit_test(test_noise_needs_survivors),
