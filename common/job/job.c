@@ -114,6 +114,18 @@ static int read_mu(
                        : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
 }
 
+static int read_alpha(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1000};
+        struct mfl_job *job = value;
+        job->aggregation.alpha_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
+        return job->aggregation.alpha_adaptive
+                       ? 0
+                       : mfl_yaml_read_value(doc, node, &field, &job->aggregation.alpha, err);
+}
+
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
 #define CALL_AT(member, read_)                                                                               \
         .kind = MFL_YAML_CALL, .offset = offsetof(struct mfl_job, member), .read = read_
@@ -154,7 +166,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
-        {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "alpha", .kind = MFL_YAML_CALL, .read = read_alpha},
         {.key = "buffer", AT(U32, aggregation.buffer), .min = 1, .max = MFL_CONCURRENCY_MAX},
         {.key = "staleness_max", AT(U32, aggregation.staleness_max), .min = 0, .max = MFL_STALENESS_MAX},
         {.key = "a", AT(F64, aggregation.a), .min = 0, .max = 10},
@@ -393,7 +405,8 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
         if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
                 job->aggregation.alpha = 0.6;
-        if (kind == MFL_STRATEGY_APFL && !mfl_job_find_key(aggregation, "alpha"))
+        if (kind == MFL_STRATEGY_APFL &&
+                (job->aggregation.alpha_adaptive || !mfl_job_find_key(aggregation, "alpha")))
                 job->aggregation.alpha = 0.5;
 }
 

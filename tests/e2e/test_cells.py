@@ -73,6 +73,7 @@ SHARES = {'secure_sum': {'bits': 64}, 'privacy': {**NOISY, 'kind': 'distributed'
 # Rows of the table that need more than two features.
 MORE = [
     {'aggregation': {'strategy': 'apfl', 'alpha': 1.5}},
+    {'aggregation': {'strategy': 'fedasync', 'alpha': 'adaptive'}},
     {'aggregation': {'strategy': 'pfedme', 'lambda': 0}},
     {'aggregation': {'strategy': 'fedprox', 'mu_start': 0.5}},
     {'aggregation': {'strategy': 'fedprox', 'mu_patience': 2}},
