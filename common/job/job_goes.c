@@ -181,11 +181,6 @@ static bool unheld(const struct mfl_job *job)
         return job->aggregation.lambda == 0;
 }
 
-static bool cuda_phases(const struct mfl_job *job)
-{
-        return !strcmp(job->training.backend, "cuda");
-}
-
 static bool clips_at_median(const struct mfl_job *job)
 {
         return job->aggregation.robust.has_update_clip && job->aggregation.robust.update_clip == 0;
@@ -376,9 +371,6 @@ static const struct mfl_job_rule rules[] = {
                 ~AVERAGES, is_personal, "", "personal"},
         {{"personal", "mu: adaptive", "adaptive is not supported with personal layers; write a number"},
                 ONLY(FEDPROX), personal_adaptive, "aggregation", "mu"},
-        {{"personal.epochs", "backend: cuda",
-                 "is not supported on the cuda backend yet: remove it, or write training.backend: cpu"},
-                ANY, cuda_phases, "personal", "epochs"},
         {{"personal", "evaluation on: test",
                  "the server has no client's personal layers, so only clients can evaluate the model: add "
                  "evaluation: {on: clients}, or {every: 0}"},
