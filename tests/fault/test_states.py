@@ -60,7 +60,7 @@ def test_killed_at_random(cluster, kind):
 POINTS = [when + '-' + step for step in ('states', 'write', 'rename', 'db-commit') for when in ('before', 'after')]
 
 
-@pytest.mark.parametrize('kind', ['scaffold', 'personal', 'ditto'])
+@pytest.mark.parametrize('kind', ['scaffold', 'personal', 'ditto', 'apfl-adaptive'])
 def test_death_at_every_step_of_a_commit(cluster, kind):
     """Rows that no commit names are nobody's: the round begins again from the states before it."""
     job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 6}, 'training': {'lr': 0.1, 'epochs': 1, 'batch': 10},
@@ -76,7 +76,8 @@ def test_death_at_every_step_of_a_commit(cluster, kind):
         c.start_server()
         c.wait_info(at, lambda i: i['round'] > before, 20, 'the next round')
     again = c.finish(at, **job)
-    disturbed, calm = states_of(c, at), states_of(c, again)
+    n = N + (kind == 'apfl-adaptive')
+    disturbed, calm = states_of(c, at, n), states_of(c, again, n)
     assert all(np.array_equal(disturbed[k], v) for k, v in calm.items()) and disturbed.keys() == calm.keys()
     assert not any(r['states_lost'] for r in c.rounds(at))
 
