@@ -102,16 +102,25 @@ static int read_distribution(
 }
 
 /* A number, or adaptive. */
+static int read_adaptive(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        const struct mfl_yaml_field *field, void *number, bool *ret_adaptive, struct mfl_error *err)
+{
+        *ret_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
+        int r = *ret_adaptive ? 0 : mfl_yaml_read_value(doc, node, field, number, err);
+        return r <= 0 || node->type != MFL_YAML_SCALAR
+                       ? r
+                       : mfl_yaml_fail(doc, node, err,
+                                 "expected a number from %g to %g, or adaptive, got '%s'", field->min,
+                                 field->max, node->text);
+}
+
 static int read_mu(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F32, .size = sizeof(float), .min = 0, .max = 1000};
         struct mfl_job *job = value;
-        job->aggregation.mu_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
-        return job->aggregation.mu_adaptive
-                       ? 0
-                       : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
+        return read_adaptive(doc, node, &field, &job->aggregation.mu, &job->aggregation.mu_adaptive, err);
 }
 
 static int read_alpha(
@@ -120,10 +129,8 @@ static int read_alpha(
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1000};
         struct mfl_job *job = value;
-        job->aggregation.alpha_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
-        return job->aggregation.alpha_adaptive
-                       ? 0
-                       : mfl_yaml_read_value(doc, node, &field, &job->aggregation.alpha, err);
+        return read_adaptive(
+                doc, node, &field, &job->aggregation.alpha, &job->aggregation.alpha_adaptive, err);
 }
 
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
@@ -405,8 +412,7 @@ static void set_strategy_defaults(const struct mfl_yaml_node *aggregation, struc
                 job->aggregation.weighting = MFL_WEIGHT_UNIFORM;
         if (kind == MFL_STRATEGY_FEDASYNC && !mfl_job_find_key(aggregation, "alpha"))
                 job->aggregation.alpha = 0.6;
-        if (kind == MFL_STRATEGY_APFL &&
-                (job->aggregation.alpha_adaptive || !mfl_job_find_key(aggregation, "alpha")))
+        if (kind == MFL_STRATEGY_APFL && !mfl_job_find_key(aggregation, "alpha"))
                 job->aggregation.alpha = 0.5;
 }
 

@@ -279,7 +279,7 @@ REFUSED = [
     ({'aggregation': {'strategy': 'mime', 'alpha': 1}}, 'aggregation.alpha: is not used by mime'),
     ({'aggregation': {'strategy': 'apfl', 'alpha': 1.5}}, 'aggregation.alpha: is the share'),
     ({'aggregation': {'strategy': 'feddyn', 'alpha': 'adaptive'}}, "aggregation.alpha: is for apfl's clients"),
-    ({'aggregation': {'strategy': 'apfl', 'alpha': 'adapt'}}, "aggregation.alpha"),
+    ({'aggregation': {'strategy': 'apfl', 'alpha': 'adapt'}}, 'aggregation.alpha: expected a number from 1e-06 to 1000, or adaptive'),
     ({'aggregation': {'strategy': 'apfl', 'lambda': 1}}, 'aggregation.lambda: is not used by apfl'),
     ({**APFL, 'client_state': 'daemon'}, 'client_state: daemon needs sites that keep their own client'),
     ({**APFL, 'parallel': {'grain': 5}}, 'parallel: clients with a model of their own'),
