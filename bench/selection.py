@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual time to an accuracy by selection: selection.py BUILD_DIR OUT [--rounds N] [--accuracy A ...] [--seeds N] [--only uniform ...]
+"""Virtual time to an accuracy by selection: selection.py BUILD_DIR OUT [--over 1.3] [--rounds N] [--accuracy A ...] [--seeds N] [--only uniform ...]
 
 Fashion-MNIST on 300 clients of two classes each, whose numbers of samples and speeds (log-normal(1, .6), FedScale's) differ; 10 of
-them per round. Every selection draws 13, and the first ten to be done take part. One job per selection and seed; done jobs in OUT are
-not run again. Virtual time is a function of the job, so that the load of the machine does not matter.
+them per round. Every selection draws 13, and the first ten to be done take part; with --over 1 it draws ten and waits for all of
+them. One job per selection and seed; done jobs in OUT are not run again. Virtual time is a function of the job, so that the load of the machine does not matter.
 """
 import argparse
 import os
@@ -20,16 +20,17 @@ KINDS = {
 }
 
 
-def job(kind, seed, rounds):
+def job(kind, seed, rounds, over):
     return {'name': kind, 'seed': seed, 'rounds': rounds, 'model': 'mlp',
             'data': {'name': 'fashion-mnist', 'partition': 'distribution', 'clients': 300, 'classes_per_client': 2, 'sigma': 1},
-            'training': {'lr': 0.05, 'epochs': 1, 'batch': 20}, 'selection': {'clients': 10, 'over': 1.3, **KINDS[kind]},
+            'training': {'lr': 0.05, 'epochs': 1, 'batch': 20}, 'selection': {'clients': 10, 'over': over, **KINDS[kind]},
             'time': 'virtual', 'trace': {'mu': 1, 'sigma': 0.6, 'speed': 200, 'bandwidth': '1MB'},
             'limits': {'quorum': 0.5}, 'evaluation': {'batch': 500, 'every': 2}}
 
 
-def run(build, out, kind, seed, rounds, daemons):
-    rows = benchlib.kept_run(build, os.path.join(out, f'{kind}-{seed}-{rounds}'), job(kind, seed, rounds), daemons)
+def run(build, out, kind, seed, rounds, over, daemons):
+    folder = os.path.join(out, f'{kind}-{seed}-{rounds}-{over:g}')
+    rows = benchlib.kept_run(build, folder, job(kind, seed, rounds, over), daemons)
     return [(float(r['virtual_end']), float(r['accuracy'])) for r in rows if r['accuracy']]
 
 
@@ -42,6 +43,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('build')
     p.add_argument('out')
+    p.add_argument('--over', type=float, default=1.3)
     p.add_argument('--rounds', type=int, default=400)
     p.add_argument('--accuracy', type=float, nargs='+', default=[0.65, 0.7, 0.75])
     p.add_argument('--seeds', type=int, default=2)
@@ -51,7 +53,7 @@ def main():
     print('selection        ' + ''.join(f'hours to {a:.2f}  faster ' for a in args.accuracy) + '  hours in all  accuracy at the end')
     floor = {}
     for kind in args.only:
-        runs = [smooth(run(os.path.abspath(args.build), args.out, kind, s + 1, args.rounds, args.daemons)) for s in range(args.seeds)]
+        runs = [smooth(run(os.path.abspath(args.build), args.out, kind, s + 1, args.rounds, args.over, args.daemons)) for s in range(args.seeds)]
         cells = ''
         for a in args.accuracy:
             times = [next((t for t, x in rows if x >= a), None) for rows in runs]

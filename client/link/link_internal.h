@@ -301,8 +301,8 @@ void mfl_link_communicator_open(struct mfl_link *link, const struct mfl_agent_ac
 void mfl_link_communicator_noted(
         void *user, uint64_t communicator, const uint8_t *id, const char *reason); /* user: the link */
 
-/* link_wants.c. want: any thread; user: the struct link_work; `to` has room for the params that move. */
-int mfl_link_want(void *user, uint64_t client, float *to, struct mfl_error *err);
+/* link_wants.c. want: any thread; user: the struct link_work; to: n floats. */
+int mfl_link_want(void *user, uint64_t client, uint64_t n, float *to, struct mfl_error *err);
 int mfl_link_wants_open(struct mfl_link *link, struct mfl_error *err);
 void mfl_link_wants_close(struct mfl_link *link); /* one pending ends later */
 void mfl_link_wants_free(struct mfl_link *link);

@@ -18,7 +18,7 @@
 
 struct link_want {
         struct link_work *work;
-        uint64_t client;
+        uint64_t client, n;
         float *to;
         bool done;
         int status; /* done: 0, or err */
@@ -94,11 +94,11 @@ static void wait_a_while(struct link_wants *wants)
         pthread_cond_timedwait(&wants->done, &wants->lock, &until);
 }
 
-int mfl_link_want(void *user, uint64_t client, float *to, struct mfl_error *err)
+int mfl_link_want(void *user, uint64_t client, uint64_t n, float *to, struct mfl_error *err)
 {
         struct link_work *work = user;
         struct link_wants *wants = &work->link->wants;
-        struct link_want want = {.work = work, .client = client, .to = to}, **at = &wants->first;
+        struct link_want want = {.work = work, .client = client, .n = n, .to = to}, **at = &wants->first;
         pthread_mutex_lock(&wants->lock);
         while (*at)
                 at = &(*at)->next;
@@ -120,7 +120,7 @@ int mfl_link_want(void *user, uint64_t client, float *to, struct mfl_error *err)
 static bool same(const struct link_wants *wants, const struct link_want *want)
 {
         const struct link_params *params = want->work->params;
-        return wants->client == want->client && wants->n == params->n &&
+        return wants->client == want->client && wants->n == want->n &&
                !memcmp(wants->digest, params->digest, MFL_DIGEST_BYTES) &&
                !strcmp(wants->job, want->work->order.job);
 }
@@ -131,10 +131,10 @@ static int make_room(struct mfl_link *link, const struct link_want *want, struct
         struct link_wants *wants = &link->wants;
         const struct link_params *params = want->work->params;
         struct mfl_budget *budget = link->options.budget;
-        uint64_t bytes = params->n * sizeof(float);
+        uint64_t bytes = want->n * sizeof(float);
         if (same(wants, want))
                 return 0;
-        if (wants->room < params->n) {
+        if (wants->room < want->n) {
                 free_buffer(link);
                 wants->n = 0;
                 int r = budget ? mfl_budget_reserve(budget, bytes, "a client's state", err) : 0;
@@ -145,12 +145,12 @@ static int make_room(struct mfl_link *link, const struct link_want *want, struct
                         mfl_budget_release(budget, bytes);
                 if (!wants->buffer)
                         return mfl_fail_memory(err, bytes, "a client's state");
-                wants->room = params->n;
+                wants->room = want->n;
         }
         mfl_strcpy(wants->job, sizeof(wants->job), want->work->order.job);
         memcpy(wants->digest, params->digest, MFL_DIGEST_BYTES);
         wants->client = want->client;
-        wants->n = params->n;
+        wants->n = want->n;
         wants->have = 0;
         return 0;
 }

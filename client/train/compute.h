@@ -30,8 +30,8 @@ struct mfl_compute_call {
         const char *job_text;
         const float *frozen, *params; /* as mfl_train_request */
         const struct mfl_stage *frozen_stage, *params_stage;
-        int (*correct)(
-                void *user, uint64_t client, float *to, struct mfl_error *err); /* as mfl_train_request */
+        int (*correct)(void *user, uint64_t client, uint64_t n, float *to,
+                struct mfl_error *err); /* as mfl_train_request */
         void *correct_user;
         struct mfl_train_control control;
         void (*done)(struct mfl_compute_call *call);

@@ -109,7 +109,7 @@ uint64_t mfl_trainer_memory(struct mfl_trainer *trainer)
 /* Bytes of one of the result's buffers, rejected or not. */
 static uint64_t buffer_bytes(enum mfl_encoding encoding, const struct mfl_train_result *result)
 {
-        return result->n * (encoding == MFL_ENCODING_I64 ? sizeof(int64_t) : result->vectors * sizeof(float));
+        return encoding == MFL_ENCODING_I64 ? result->n * sizeof(int64_t) : result->floats * sizeof(float);
 }
 
 void mfl_trainer_result_free(struct mfl_trainer *trainer, struct mfl_train_result *result)
@@ -151,7 +151,7 @@ static int make_buffers(struct trainer_run *run, struct trainer_result *owned, s
         struct mfl_train_result *result = &owned->base;
         uint32_t n = task->single_updates ? task->n_items : 1;
         result->n = run->job->graph->n_moving;
-        result->vectors = mfl_method_trained(run->job->spec);
+        result->floats = mfl_method_trained_floats(run->job->spec, result->n);
         result->packed = run->job->spec->compression.up;
         result->tail = run->job->spec->secure.bits ? MFL_SECURE_TAIL : 0;
         int r = 0;

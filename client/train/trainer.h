@@ -129,8 +129,9 @@ struct mfl_train_request {
         /* The same floats on the device; NULL: not staged. */
         const struct mfl_stage *frozen_stage, *params_stage;
         /* For a job whose clients keep states (common/method/method.h), from round 2 on: brings what is added to the gradients of a
-         * client's training, or to the params that its training or evaluation starts from, as many floats as `params` has. Called on the trainer's threads; blocks. MFL_CANCELLED. */
-        int (*correct)(void *user, uint64_t client, float *to, struct mfl_error *err);
+         * client's training, or to the params that its training or evaluation starts from, n floats: as many as `params` has, or a client's state
+         * (mfl_method_state_floats). Called on the trainer's threads; blocks. MFL_CANCELLED. */
+        int (*correct)(void *user, uint64_t client, uint64_t n, float *to, struct mfl_error *err);
         void *correct_user;
         struct mfl_train_control *control;
         /* Where the call puts the figures of the job's population if it makes the job: the job is new here,
@@ -148,8 +149,8 @@ struct mfl_train_request {
 struct mfl_train_result {
         uint64_t n;   /* elements of each update: the params that move */
         bool grouped; /* update 0 is where members of groups of task->group.collective's kind can read it */
-        uint32_t
-                vectors; /* of floats, in a buffer: 2 with a model of its own behind the delta, which may stay here */
+        uint64_t
+                floats; /* in a buffer of floats: with a model of its own behind the delta, which may stay here */
         bool packed;                 /* compression.up: they travel packed (common/codec/pack.h) */
         struct mfl_secure_ring ring; /* secure_sum: in which they are masked */
         uint64_t noise; /* sigma of the noise that members of the sum share, in its units; 0: none */

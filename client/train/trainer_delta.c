@@ -288,7 +288,7 @@ int mfl_trainer_site_load(
 {
         const struct mfl_task *task = run->request->task;
         const struct mfl_keep keep = site_of(run, client);
-        size_t n = (size_t)run->job->graph->n_moving;
+        size_t n = (size_t)mfl_method_state_floats(run->job->spec, run->job->graph->n_moving);
         bool there = false;
         int r = task->has_state ? mfl_keep_load(&keep, task->state_digest, n, ret_own, &there, err) : 0;
         if (!r)
@@ -332,8 +332,9 @@ int mfl_trainer_site_keep(struct trainer_run *run, const struct trainer_lane *la
                 return 0;
         float *delta = run->result->data[lane->item]; /* such a job sends each update by itself */
         if (mfl_method_get(run->job->spec)->models)
-                return mfl_trainer_site_save(
-                        run, lane->local.client, n, delta + n, !item->state.anew, item, err);
+                return mfl_trainer_site_save(run, lane->local.client,
+                        (size_t)mfl_method_state_floats(run->job->spec, n), delta + n, !item->state.anew,
+                        item, err);
         int r = mfl_trainer_buffer_get(
                 &run->trainer->memory, n * sizeof *delta, "what stays of a client", &own, err);
         if (r)

@@ -25,6 +25,11 @@ void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, 
         }
 }
 
+double mfl_trainer_mix_of(const struct trainer_run *run, const struct mfl_phase *phase, const float *own)
+{
+        return mfl_method_get(run->job->spec)->n_own ? (double)own[run->job->graph->n_moving] : phase->mix;
+}
+
 #define REACH 0x1p20f
 
 static const struct mfl_fixed apart = {.statistics_max = 1}; /* the parts count as such */
@@ -96,20 +101,27 @@ static const float *mixture(const struct trainer_run *run, const struct trainer_
         return slot->after;
 }
 
-/* v takes its step from where its mixture went: to slot->after. */
+/* v takes its step from where its mixture went: to slot->after. So does a mix of the client's own, from v and w as they were; one
+ * that is not a number stays so. */
 static void step_own(const struct trainer_run *run, const struct trainer_slot *slot, double mix, double lr,
         const float *w, float *v)
 {
         const struct mfl_graph *graph = run->job->graph;
+        double slope = 0;
         for (uint64_t e = 0; e < graph->n_moving;) {
                 struct mfl_fixed_part part =
                         mfl_fixed_part_at(&apart, &graph->statistics, e, graph->n_moving);
                 for (; e < part.end; e++) {
                         float from = (float)(mix * (double)v[e] + (1 - mix) * (double)w[e]);
                         double g = ((double)from - (double)slot->after[e]) / (double)REACH;
+                        slope += part.statistics ? 0 : ((double)v[e] - (double)w[e]) * g;
                         v[e] = part.statistics ? slot->after[e] : (float)((double)v[e] - lr * mix * g);
                 }
         }
+        if (!mfl_method_get(run->job->spec)->n_own)
+                return;
+        double next = mix - lr * slope;
+        v[graph->n_moving] = (float)(next < 0 ? 0 : next > 1 ? 1 : next);
 }
 
 static bool is_probed(const struct trainer_slot *slot, uint32_t i, uint32_t phase)
@@ -122,13 +134,13 @@ static int leave(struct trainer_run *run, struct trainer_slot *slot, uint32_t i,
 {
         const struct trainer_lane *lane = &slot->lanes[i];
         const struct mfl_phase *phase = trainer_phase(run, lane);
-        float *w = run->result->data[lane->item];
+        float *w = run->result->data[lane->item], *second = second_place(run, lane);
         int r = get(run, slot, i, w, err);
         if (r)
                 return r;
         return set(run, slot, i,
                 phase->anchored ? run->request->params
-                                : mixture(run, slot, phase->mix, second_place(run, lane), w),
+                                : mixture(run, slot, mfl_trainer_mix_of(run, phase, second), second, w),
                 err);
 }
 
@@ -143,7 +155,8 @@ static int come_back(struct trainer_run *run, struct trainer_slot *slot, uint32_
         struct mfl_optimizer opt = mfl_trainer_task_optimizer(run->job->spec, run->request->task);
         int r = get(run, slot, i, slot->after, err);
         if (!r && phase->mix != 0)
-                step_own(run, slot, phase->mix, (double)opt.lr * (scale ? (double)scale[0] : 1), w, second);
+                step_own(run, slot, mfl_trainer_mix_of(run, phase, second),
+                        (double)opt.lr * (scale ? (double)scale[0] : 1), w, second);
         if (!r)
                 r = set(run, slot, i, w, err);
         if (r || !phase->anchored)

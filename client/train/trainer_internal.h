@@ -513,8 +513,10 @@ int mfl_trainer_gradient_stepped(
 /* Before a step of a phase that needs the batch's gradient elsewhere, too; otherwise nothing. */
 int mfl_trainer_probe(
         struct trainer_run *run, struct trainer_slot *slot, uint32_t phase, struct mfl_error *err);
-/* trainer_own.c: mix * v + (1 - mix) * w, n_moving floats. */
+/* mix * v + (1 - mix) * w, n_moving floats. */
 void mfl_trainer_mix(const struct trainer_run *run, double mix, const float *v, const float *w, float *to);
+/* The phase's, or what a client keeps behind its own. */
+double mfl_trainer_mix_of(const struct trainer_run *run, const struct mfl_phase *phase, const float *own);
 
 /* Keeps the first failure and tells the other threads to stop. */
 void mfl_trainer_run_fail(struct trainer_run *run, int code, const struct mfl_error *err);

@@ -289,13 +289,14 @@ static uint64_t scratch_bytes(const struct trainer_job *job, const struct traine
 /* A delta that is uploaded alone is made in its upload's buffer, so many tasks never need it. */
 static uint64_t after_bytes(const struct trainer_job *job)
 {
-        return job->sums || trainer_evaluates_own(job->spec) ? job->graph->n_moving * sizeof(float) : 0;
+        uint64_t n = mfl_method_state_floats(job->spec, job->graph->n_moving);
+        return job->sums || trainer_evaluates_own(job->spec) ? n * sizeof(float) : 0;
 }
 
 static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, bool wanted, const char *what,
         float **floats, struct mfl_error *err)
 {
-        uint64_t bytes = job->graph->n_moving * sizeof **floats;
+        uint64_t bytes = mfl_method_state_floats(job->spec, job->graph->n_moving) * sizeof **floats;
         if (!wanted || *floats)
                 return 0;
         int r = reserve(trainer, job, false, bytes, what, err);
@@ -304,8 +305,7 @@ static int prepare_floats(struct mfl_trainer *trainer, struct trainer_job *job, 
         return r;
 }
 
-/* What each worker's training network may take if all have one of the same size, and the scratch of this
- * one. */
+/* What each worker's training network may take if all have one of the same size, and this one's scratch. */
 static uint64_t room_of(struct mfl_trainer *trainer, const struct trainer_job *job, uint64_t bytes)
 {
         uint64_t made = 0, left = mfl_trainer_memory_left(network_memory(trainer)), scratch = 0;

@@ -27,7 +27,8 @@ static int ask_own(struct trainer_run *run, uint64_t client, float *ret_own, str
         if (!request->correct)
                 return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
-        int r = request->correct(request->correct_user, client, ret_own, err);
+        uint64_t n = mfl_method_state_floats(run->job->spec, run->job->graph->n_moving);
+        int r = request->correct(request->correct_user, client, n, ret_own, err);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         return r;
 }
@@ -36,6 +37,7 @@ int mfl_trainer_own(
         struct trainer_run *run, uint64_t client, float *ret_own, bool *ret_lost, struct mfl_error *err)
 {
         const struct mfl_train_request *request = run->request;
+        const struct mfl_method_ops *method = mfl_method_get(run->job->spec);
         uint64_t n = run->job->graph->n_moving;
         bool there = has_states(request->task), kept = mfl_trainer_keeps_own(run);
         int r = 0;
@@ -49,12 +51,15 @@ int mfl_trainer_own(
         *ret_lost = kept && request->task->has_state && !there;
         if (!there) {
                 memcpy(ret_own, request->params, n * sizeof *ret_own);
+                for (uint32_t i = 0; i < method->n_own; i++)
+                        ret_own[n + i] = method->own_start;
                 return 0;
         }
-        bool adds = mfl_method_get(run->job->spec)->starts;
-        double mix = run->phases[0].mix;
-        if (!r && mix != 0 && request->task->kind != MFL_TASK_TRAIN)
-                mfl_trainer_mix(run, mix, ret_own, request->params, ret_own);
+        bool adds = method->starts;
+        const struct mfl_phase *phase = &run->phases[0];
+        if (!r && phase->mix != 0 && request->task->kind != MFL_TASK_TRAIN)
+                mfl_trainer_mix(
+                        run, mfl_trainer_mix_of(run, phase, ret_own), ret_own, request->params, ret_own);
         for (uint64_t i = 0; !r && adds && i < n; i++)
                 ret_own[i] += request->params[i];
         return r;
@@ -106,7 +111,8 @@ static int correct(struct trainer_run *run, struct trainer_slot *slot, uint32_t 
         if (!request->correct)
                 return mfl_fail(err, MFL_INVALID, "clients' states can't be had here");
         trainer_turn(run->trainer, width, MFL_ACTIVITY_COMPUTES, MFL_ACTIVITY_IDLE);
-        int r = request->correct(request->correct_user, slot->lanes[i].local.client, to, err);
+        int r = request->correct(
+                request->correct_user, slot->lanes[i].local.client, run->job->graph->n_moving, to, err);
         trainer_turn(run->trainer, width, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_COMPUTES);
         return r || phase->anchored
                        ? r
@@ -197,7 +203,9 @@ int mfl_trainer_phase_own(struct trainer_run *run, struct trainer_slot *slot, ui
         int r = there ? 0
                       : run->trainer->ops->params_get(
                                 slot->train, (int)i, run->job->graph->n_frozen, own, err);
-        for (uint64_t e = 0; !r && e < run->job->graph->n_moving; e++)
+        uint64_t n = run->job->graph->n_moving;
+        n = phase->gradient ? n : mfl_method_state_floats(run->job->spec, n);
+        for (uint64_t e = 0; !r && e < n; e++)
                 worst += 0 * own[e]; /* not a number, once one is not finite */
         *ret_finite = worst == 0;
         return r;

@@ -413,7 +413,9 @@ static int announce(
         struct trainer_run *run, uint32_t u, uint32_t first, uint32_t count, struct mfl_error *err)
 {
         struct mfl_announce *update = &run->result->updates[u];
-        uint64_t element = run->sum ? sizeof(int64_t) : mfl_method_vectors(run->job->spec) * sizeof(float);
+        uint64_t n = run->job->graph->n_moving;
+        uint64_t bytes =
+                run->sum ? n * sizeof(int64_t) : mfl_method_update_floats(run->job->spec, n) * sizeof(float);
         bool withholds = mfl_trainer_withholds(run);
         update->update = u;
         update->item_first = first;
@@ -433,7 +435,7 @@ static int announce(
                 for (uint32_t k = 0; k < update->n_scalars; k++)
                         update->scalars[k] += item->scalars[k];
         }
-        update->bytes = update->n_rejected < count ? run->job->graph->n_moving * element : 0;
+        update->bytes = update->n_rejected < count ? bytes : 0;
         if (mfl_memory_is_needed(run->job->spec)) {
                 update->losses = mfl_calloc(count, sizeof(*update->losses));
                 if (!update->losses)

@@ -102,16 +102,35 @@ static int read_distribution(
 }
 
 /* A number, or adaptive. */
+static int read_adaptive(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
+        const struct mfl_yaml_field *field, void *number, bool *ret_adaptive, struct mfl_error *err)
+{
+        *ret_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
+        int r = *ret_adaptive ? 0 : mfl_yaml_read_value(doc, node, field, number, err);
+        return r <= 0 || node->type != MFL_YAML_SCALAR
+                       ? r
+                       : mfl_yaml_fail(doc, node, err,
+                                 "expected a number from %g to %g, or adaptive, got '%s'", field->min,
+                                 field->max, node->text);
+}
+
 static int read_mu(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
         static const struct mfl_yaml_field field = {
                 .kind = MFL_YAML_F32, .size = sizeof(float), .min = 0, .max = 1000};
         struct mfl_job *job = value;
-        job->aggregation.mu_adaptive = node->type == MFL_YAML_SCALAR && !strcmp(node->text, "adaptive");
-        return job->aggregation.mu_adaptive
-                       ? 0
-                       : mfl_yaml_read_value(doc, node, &field, &job->aggregation.mu, err);
+        return read_adaptive(doc, node, &field, &job->aggregation.mu, &job->aggregation.mu_adaptive, err);
+}
+
+static int read_alpha(
+        const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
+{
+        static const struct mfl_yaml_field field = {
+                .kind = MFL_YAML_F64, .size = sizeof(double), .min = 1e-6, .max = 1000};
+        struct mfl_job *job = value;
+        return read_adaptive(
+                doc, node, &field, &job->aggregation.alpha, &job->aggregation.alpha_adaptive, err);
 }
 
 #define AT(kind, member) MFL_YAML_AT(kind, struct mfl_job, member)
@@ -154,7 +173,7 @@ static const struct mfl_yaml_field aggregation_fields[] = {
         {.key = "mu_start", AT(F64, aggregation.mu_start), .min = 0, .max = 1},
         {.key = "mu_patience", AT(U32, aggregation.mu_patience), .min = 1, .max = 1000},
         {.key = "q", AT(F64, aggregation.q), .min = 0, .max = 100},
-        {.key = "alpha", AT(F64, aggregation.alpha), .min = 1e-6, .max = 1000},
+        {.key = "alpha", .kind = MFL_YAML_CALL, .read = read_alpha},
         {.key = "buffer", AT(U32, aggregation.buffer), .min = 1, .max = MFL_CONCURRENCY_MAX},
         {.key = "staleness_max", AT(U32, aggregation.staleness_max), .min = 0, .max = MFL_STALENESS_MAX},
         {.key = "a", AT(F64, aggregation.a), .min = 0, .max = 10},

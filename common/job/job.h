@@ -346,7 +346,8 @@ struct mfl_job {
                 double mu_start;         /* and falls when the loss fell in as many rounds (1) */
                 uint32_t mu_patience;
                 double q;               /* qfedavg: 0.2 */
-                double alpha;           /* feddyn: 0.1; fedasync: 0.6; apfl: 0.5 */
+                double alpha;           /* feddyn: 0.1; fedasync: 0.6; apfl: 0.5; */
+                bool alpha_adaptive;    /* apfl: or each client has its own (common/method/apfl.c) */
                 uint32_t buffer;        /* fedbuff: updates of a version, 10 */
                 uint32_t staleness_max; /* fedbuff, fedasync: 20 */
                 double a;               /* fedbuff, fedasync: a stale update counts (1 + staleness)^-a; 0.5 */

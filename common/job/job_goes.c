@@ -85,6 +85,11 @@ static bool fixed_mu(const struct mfl_job *job)
         return !job->aggregation.mu_adaptive;
 }
 
+static bool adaptive_alpha(const struct mfl_job *job)
+{
+        return job->aggregation.alpha_adaptive;
+}
+
 static bool personal_adaptive(const struct mfl_job *job)
 {
         return is_personal(job) && job->aggregation.mu_adaptive;
@@ -196,11 +201,6 @@ static bool unheld(const struct mfl_job *job)
         return job->aggregation.lambda == 0;
 }
 
-static bool cuda_phases(const struct mfl_job *job)
-{
-        return !strcmp(job->training.backend, "cuda");
-}
-
 static bool clips_at_median(const struct mfl_job *job)
 {
         return job->aggregation.robust.has_update_clip && job->aggregation.robust.update_clip == 0;
@@ -302,6 +302,8 @@ static const struct mfl_job_rule rules[] = {
         {{"strategy: apfl", "alpha above 1",
                  "is the share of the client's own part in its model; write a number up to 1"},
                 ONLY(APFL), beyond_one, "aggregation", "alpha"},
+        {{"strategy: feddyn or fedasync", "alpha: adaptive", "is for apfl's clients; write a number"},
+                ONLY(FEDDYN) | ONLY(FEDASYNC), adaptive_alpha, "aggregation", "alpha"},
         {{"strategy: feddyn", "optimizer: adamw",
                  "adamw's weight decay is no part of the gradient that feddyn's clients remember; write "
                  "adam"},
@@ -393,9 +395,6 @@ static const struct mfl_job_rule rules[] = {
                  "the server has no client's personal layers, so only clients can evaluate the model: add "
                  "evaluation: {on: clients}, or {every: 0}"},
                 ANY, personal_on_test, "", "personal"},
-        {{"personal.epochs", "backend: cuda",
-                 "is not supported on the cuda backend yet: remove it, or write training.backend: cpu"},
-                ANY, cuda_phases, "personal", "epochs"},
         {{"personal", "parallel",
                  "clients with personal layers can't be trained by several workers together yet; remove "
                  "`parallel`"},

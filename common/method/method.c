@@ -44,7 +44,7 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
         case MFL_STRATEGY_MIME:
                 return &mfl_method_mime;
         case MFL_STRATEGY_APFL:
-                return &mfl_method_apfl;
+                return job->aggregation.alpha_adaptive ? &mfl_method_apfl_adaptive : &mfl_method_apfl;
         case MFL_STRATEGY_FEDPROX:
                 return job->aggregation.mu_adaptive ? &mfl_method_adaptive_prox : &plain;
         default:
@@ -144,7 +144,8 @@ uint64_t mfl_method_steps(const struct mfl_job *job, const struct mfl_fixed *fix
 int mfl_method_check_states(const struct mfl_job *job, uint32_t population, uint64_t n, struct mfl_error *err)
 {
         char each[16], all[16], limit[16];
-        uint64_t row = job->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : mfl_method_row_bytes(n);
+        bool at_sites = job->client_state == MFL_CLIENT_STATE_DAEMON;
+        uint64_t row = at_sites ? 0 : mfl_method_row_bytes(mfl_method_state_floats(job, n));
         if (!mfl_job_keeps_state(job) || row <= job->limits.state / MFL_MAX(population, 1u))
                 return 0;
         if (job->data.partition == MFL_PARTITION_LOCAL) /* nobody knows how many sites there will be */

@@ -69,7 +69,8 @@ struct mfl_phase {
                           x, and their mean over the samples is the update's second vector. `from` is received, no `pull`. */
         bool anchored; /* A batch's gradient at y has the same batch's gradient at x taken from it. No memory of the optimizer. */
         double mix; /* not 0: Before each step of w, the client's own v takes one with mix times the batch's gradient at
-                          mix * v + (1 - mix) * w, which is its own model. No memory of the optimizer. */
+                          mix * v + (1 - mix) * w, which is its own model. No memory of the optimizer. With n_own, mix is the client's number,
+                          which takes a step with that gradient times v - w, too, within [0, 1]. */
 };
 
 struct mfl_method_ops {
@@ -81,6 +82,8 @@ struct mfl_method_ops {
         bool starts; /* see `correct` */
         bool models; /* Each client keeps a model of its own, as long as the params that move. Its daemon makes it, and sends it
                         behind the delta. No `correct` and no `remember`. */
+        uint32_t n_own;  /* models: so many numbers are kept and sent behind that model, */
+        float own_start; /* which are this before a client's first turn */
         bool tells; /* The gradient over all of a client's samples at x, the params that it received, comes behind the delta. With
                        `correct` it is the client's new state; otherwise the strategy gets the round's weighted mean of them. */
         bool anchors; /* a phase is anchored */
@@ -148,18 +151,23 @@ static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
         return ops->remember || ops->models || ops->tells || ops->feeds;
 }
 
-/* Vectors that one client's training makes, as floats; and those of its update: a model of its own may stay at its site. */
-static inline uint32_t mfl_method_trained(const struct mfl_job *job)
+/* With n params that move: floats of a client's state; those that one client's training makes; and those of its update, as a model of its
+ * own may stay at its site. */
+static inline uint64_t mfl_method_state_floats(const struct mfl_job *job, uint64_t n)
 {
-        const struct mfl_method_ops *ops = mfl_method_get(job);
-        return 1 + (ops->models || ops->tells);
+        return n + mfl_method_get(job)->n_own;
 }
 
-static inline uint32_t mfl_method_vectors(const struct mfl_job *job)
+static inline uint64_t mfl_method_trained_floats(const struct mfl_job *job, uint64_t n)
 {
         const struct mfl_method_ops *ops = mfl_method_get(job);
-        bool stays = ops->models && job->client_state == MFL_CLIENT_STATE_DAEMON;
-        return stays ? 1 : mfl_method_trained(job);
+        return n + (ops->models || ops->tells ? mfl_method_state_floats(job, n) : 0);
+}
+
+static inline uint64_t mfl_method_update_floats(const struct mfl_job *job, uint64_t n)
+{
+        bool stays = mfl_method_get(job)->models && job->client_state == MFL_CLIENT_STATE_DAEMON;
+        return stays ? n : mfl_method_trained_floats(job, n);
 }
 
 /* What a client's state of n floats takes in the server's file of them: whole pages. */
@@ -168,7 +176,7 @@ static inline uint64_t mfl_method_row_bytes(uint64_t n)
         const uint64_t page = 4096;
         return (n * sizeof(float) + page - 1) / page * page;
 }
-/* MFL_INVALID: the states of a population of known size, of n floats each, take more than limits.state. */
+/* MFL_INVALID: the states of a population of known size, with n params that move, take more than limits.state. */
 int mfl_method_check_states(
         const struct mfl_job *job, uint32_t population, uint64_t n, struct mfl_error *err);
 
@@ -212,6 +220,6 @@ extern const struct mfl_method_ops mfl_method_fednova, mfl_method_qfedavg, mfl_m
         mfl_method_scaffold, mfl_method_feddyn, mfl_method_personal, mfl_method_foolsgold, mfl_method_stale,
         mfl_method_fedbuff, mfl_method_fedbuff_live, mfl_method_fedasync, mfl_method_ditto, mfl_method_pfedme,
         mfl_method_central, mfl_method_central_adaptive, mfl_method_scaffold_first, mfl_method_mimelite,
-        mfl_method_mime, mfl_method_apfl, mfl_method_top_k;
+        mfl_method_mime, mfl_method_apfl, mfl_method_apfl_adaptive, mfl_method_top_k;
 
 #endif

@@ -217,8 +217,9 @@ static int set_items_train(struct core_job *job, struct mfl_error *err)
                 .attempt = draw_of(job),
                 .samples = job->samples,
                 .memory = job->memory,
-                .bytes = (job->n_params + (job->n_params - job->n_frozen) * mfl_method_vectors(job->spec)) *
-                         sizeof(float),
+                .bytes =
+                        (job->n_params + mfl_method_update_floats(job->spec, job->n_params - job->n_frozen)) *
+                        sizeof(float),
                 .start_us = job->virtual_us,
                 .secret = &job->select_seed};
         if (!r)

@@ -181,14 +181,19 @@ out:
         free(order);
 }
 
-/* Without those that can work in teams alone. */
+bool mfl_round_trains_alone(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return job->phase == PHASE_EVAL ||
+               (mfl_core_daemon_team_least(daemon, job) < 2 &&
+                       mfl_round_team_width(daemon, job) >= job->spec->parallel.members_min);
+}
+
+/* Without those that can only work in teams. */
 static uint32_t drop_weak(const struct core_job *job, struct core_daemon **v, uint32_t n)
 {
         uint32_t n_left = 0;
         for (uint32_t i = 0; i < n; i++)
-                if (job->phase == PHASE_EVAL ||
-                        (mfl_core_daemon_team_least(v[i], job) < 2 &&
-                                mfl_round_team_width(v[i], job) >= job->spec->parallel.members_min))
+                if (mfl_round_trains_alone(v[i], job))
                         v[n_left++] = v[i];
         return n_left;
 }

@@ -18,6 +18,8 @@ bool mfl_round_wants(const struct core_job *job);
 bool mfl_round_waits(const struct core_job *job);
 /* The number of items that are open, or that a phase to begin will have. */
 uint32_t mfl_round_size(const struct core_job *job);
+/* A daemon gets items of this phase without others. False: a client is too large for it alone, or the job wants more members. */
+bool mfl_round_trains_alone(const struct core_daemon *daemon, const struct core_job *job);
 /* Deals the open items to the leased daemons, and sends their tasks. */
 void mfl_round_deal(struct mfl_core *core, struct core_job *job);
 

@@ -42,6 +42,14 @@ static void deinit_pass(struct pass *pass)
         free(pass->idle);
 }
 
+static bool has_live_task(const struct core_daemon *daemon)
+{
+        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
+                if (mfl_core_task_live(task))
+                        return true;
+        return false;
+}
+
 /* It has done its part of a phase, others still work on theirs, and nothing is left to take over. */
 static bool is_done(const struct core_daemon *daemon)
 {
@@ -49,10 +57,7 @@ static bool is_done(const struct core_daemon *daemon)
         if (!job || (job->phase != PHASE_TRAIN && job->phase != PHASE_EVAL) || job->count[ITEM_OPEN] ||
                 job->asks)
                 return false;
-        for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
-                if (mfl_core_task_live(task))
-                        return false;
-        return true;
+        return !has_live_task(daemon);
 }
 
 /* Computes once what a pass needs again and again. */
@@ -256,19 +261,48 @@ static bool has_usable(const struct core_job *job)
         return false;
 }
 
-/* A phase under way that has lost all of its daemons gets one, which is enough to go on. */
-static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job *job)
-{
-        if (!mfl_core_job_is_local(job) && !has_usable(job))
-                take(core, pass, job, 1);
-}
-
 static uint32_t most(const struct core_job *job)
 {
         uint32_t most = mfl_round_size(job), limit = job->spec->selection.daemons_max;
         if (mfl_core_job_is_local(job) || job->moving)
                 return 0; /* it has all of its own daemons, or all that were to get clients */
         return limit ? MFL_MIN(most, limit) : most;
+}
+
+/* Some daemon of the job works, or could without others. */
+static bool goes_on(const struct core_job *job)
+{
+        for (uint32_t i = 0; i < job->n_leased; i++)
+                if (mfl_core_daemon_usable(job->leased[i], job) &&
+                        (has_live_task(job->leased[i]) || mfl_round_trains_alone(job->leased[i], job)))
+                        return true;
+        return false;
+}
+
+/* The daemons that the job holds can only work in a team, and form none: one makes room for a daemon that can work without others. */
+static void take_able(struct mfl_core *core, struct pass *pass, struct core_job *job)
+{
+        uint32_t i = 0;
+        while (i < pass->n_idle &&
+                (!is_free_for(core, pass->idle[i], job) || !mfl_round_trains_alone(pass->idle[i], job)))
+                i++;
+        if (i == pass->n_idle || job->moving)
+                return;
+        for (uint32_t k = job->n_leased; k-- > 0 && job->n_leased_up >= most(job);)
+                if (mfl_core_daemon_usable(job->leased[k], job))
+                        mfl_core_unlease(core, job->leased[k]);
+        lease(core, pass->idle[i], job);
+}
+
+/* A phase under way that has lost all of its daemons gets one, which is enough to go on. */
+static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job *job)
+{
+        if (mfl_core_job_is_local(job))
+                return;
+        if (!has_usable(job))
+                take(core, pass, job, 1);
+        else if (!goes_on(job))
+                take_able(core, pass, job);
 }
 
 /* Deals the free daemons one by one to the jobs in turn, up to each job's maximum. */

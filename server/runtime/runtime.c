@@ -28,7 +28,8 @@ bool mfl_runtime_f32_only(const struct mfl_job *spec)
 
 static uint64_t block_bytes(const struct mfl_job *spec, uint64_t n)
 {
-        return n * (mfl_runtime_f32_only(spec) ? sizeof(float) * mfl_method_vectors(spec) : sizeof(int64_t));
+        return mfl_runtime_f32_only(spec) ? mfl_method_update_floats(spec, n) * sizeof(float)
+                                          : n * sizeof(int64_t);
 }
 
 /* Sums and state. */

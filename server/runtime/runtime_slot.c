@@ -10,9 +10,9 @@
 bool mfl_slot_open(struct mfl_runtime *rt, uint32_t slot, const struct mfl_upload *upload)
 {
         struct mfl_slot *s = &rt->slots[slot];
-        uint64_t bytes = rt->n * mfl_element_bytes(upload->encoding);
-        if (upload->encoding == MFL_ENCODING_F32)
-                bytes *= mfl_method_vectors(rt->spec);
+        uint64_t bytes = upload->encoding == MFL_ENCODING_F32
+                                 ? mfl_method_update_floats(rt->spec, rt->n) * sizeof(float)
+                                 : rt->n * mfl_element_bytes(upload->encoding);
         mfl_assert(slot < rt->n_slots && upload->grant && bytes <= rt->pool->block_bytes);
         if (s->block && s->upload.grant == upload->grant) {
                 mfl_assert(s->upload.task == upload->task && s->upload.update == upload->update);

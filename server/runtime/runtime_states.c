@@ -10,7 +10,9 @@ int mfl_runtime_open_states(
                 .spec = rt->spec,
                 .statistics = &rt->graph->statistics,
                 .personal = &rt->graph->personal,
-                .n = rt->spec->client_state == MFL_CLIENT_STATE_DAEMON ? 0 : rt->n,
+                .n = rt->spec->client_state == MFL_CLIENT_STATE_DAEMON
+                             ? 0
+                             : mfl_method_state_floats(rt->spec, rt->n),
                 .population = options->population,
                 .known = options->states ? options->states : &none};
         return mfl_job_keeps_state(rt->spec) ? mfl_states_open(&states, &rt->states, err) : 0;
@@ -49,7 +51,8 @@ int mfl_runtime_correction(struct mfl_runtime *rt, const uint8_t digest[MFL_DIGE
         if ((!rt->states && !rt->method->guide) ||
                 memcmp(rt->pool->current->digest, digest, MFL_DIGEST_BYTES))
                 return mfl_fail(err, MFL_NOT_FOUND, "job %s: no such state", rt->job);
-        int r = mfl_params_alone(rt->budget, rt->n, digest, &v, &correction, err);
+        uint64_t n = rt->states ? mfl_method_state_floats(rt->spec, rt->n) : rt->n;
+        int r = mfl_params_alone(rt->budget, n, digest, &v, &correction, err);
         if (r)
                 return r;
         if (rt->method->guide)

@@ -385,7 +385,10 @@ int mfl_states_correction(struct mfl_states *states, uint64_t client, const floa
 {
         const struct mfl_store_state *own = mfl_states_get(&states->index, client);
         if (states->method->models && !own) {
-                memcpy(ret_correction, params, states->n * sizeof *params);
+                uint64_t n = states->n - states->method->n_own;
+                memcpy(ret_correction, params, n * sizeof *params);
+                for (; n < states->n; n++)
+                        ret_correction[n] = states->method->own_start;
                 return 0;
         }
         for (uint64_t first = 0, n; first < states->n; first += n) {

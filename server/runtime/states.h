@@ -47,7 +47,8 @@ uint32_t mfl_states_seen(const struct mfl_states *states);
 
 /* Forgets the rows of a round that was not applied. */
 void mfl_states_round_open(struct mfl_states *states, uint32_t round);
-/* A client's update is about to count: makes its new row. With `models` or `tells` of the method, that lies behind the delta. MFL_INVALID: it has none; nothing has changed. The row counts from
+/* A client's update is about to count: makes its new row. With `models` or `tells` of the method, that lies behind the delta, which is n_own floats
+ * shorter. MFL_INVALID: it has none; nothing has changed. The row counts from
  * the next mfl_states_keep on; put again, or mfl_states_round_open, replaces or drops it. */
 int mfl_states_put(struct mfl_states *states, uint64_t client, uint64_t steps, const float *delta,
         struct mfl_error *err);
@@ -73,7 +74,7 @@ int mfl_states_read(struct mfl_states *states, uint64_t client, bool fresh, uint
         float *to, struct mfl_error *err);
 
 /* What is added to the gradients of that client's next local training, or to the params that it starts from; with `models`, its
- * own model, or the params, if it has none yet: n floats. params: those of the newest committed or applied round. */
+ * own model, or the params and own_start, if it has none yet: n floats. params: those of the newest committed or applied round. */
 int mfl_states_correction(struct mfl_states *states, uint64_t client, const float *params,
         float *ret_correction, struct mfl_error *err);
 

@@ -86,7 +86,8 @@ int mfl_states_put(
                 if (r)
                         break;
                 if (states->method->models || states->method->tells)
-                        memcpy(states->fresh, delta + states->n + first, n * sizeof *delta);
+                        memcpy(states->fresh, delta + (states->n - states->method->n_own) + first,
+                                n * sizeof *delta);
                 else
                         states->method->remember(states->spec, &turn, n, states->mean, states->own,
                                 delta + first, states->fresh);

@@ -141,6 +141,8 @@ uint32_t mfl_core_daemon_team_most(const struct core_daemon *daemon, const struc
                 return 1;
         uint32_t grains = mfl_job_grains(spec);
         uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
+        if (spec->selection.daemons_max && !mfl_core_job_is_local(job))
+                most = MFL_MIN(most, spec->selection.daemons_max);
         return MFL_MAX(1u, MFL_MIN(MFL_MIN(grains, most), largest_team(daemon, job)));
 }
 

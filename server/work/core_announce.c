@@ -65,7 +65,8 @@ static const char *find_fault(const struct core_task *task, const struct mfl_ann
 static const char *find_invalid(const struct core_job *job, const struct mfl_announce *a)
 {
         uint32_t n_clients = a->item_count - a->n_rejected;
-        uint64_t unit = a->encoding == MFL_ENCODING_F32 ? 4 * mfl_method_vectors(job->spec) : 8;
+        uint64_t n = job->n_params - job->n_frozen;
+        uint64_t bytes = a->encoding == MFL_ENCODING_F32 ? 4 * mfl_method_update_floats(job->spec, n) : 8 * n;
         if (a->masked != (job->spec->secure.bits > 0))
                 return a->masked ? "masked, in a job without secure_sum" : "this job wants masked updates";
         if (a->n_scalars != (a->masked ? 0 : (uint32_t)mfl_method_get(job->spec)->n_scalars))
@@ -80,7 +81,7 @@ static const char *find_invalid(const struct core_job *job, const struct mfl_ann
                 return "only a single client's update may be float32";
         if (a->encoding == MFL_ENCODING_F32 && mfl_method_get(job->spec)->weighs)
                 return "this job wants int64, with the clients' own weights";
-        if (a->bytes != (job->n_params - job->n_frozen) * unit)
+        if (a->bytes != bytes)
                 return "wrong size";
         if (mfl_job_needs_single_updates(job->spec) && a->item_count != 1)
                 return "this job wants one update per client";

@@ -58,6 +58,7 @@ FEATURES = {
     'adamw': {'training': {'optimizer': 'adamw'}},
     'clipped gradients': {'training': {'clip_norm': 1}},
     'adaptive mu': {'aggregation': {'strategy': 'fedprox', 'mu': 'adaptive'}},
+    'adaptive alpha': {'aggregation': {'strategy': 'apfl', 'alpha': 'adaptive'}},
     'secure sums': {'secure_sum': {'bits': 64}},
     'fp16': {'training': {'precision': 'fp16'}},
 }
@@ -73,13 +74,13 @@ SHARES = {'secure_sum': {'bits': 64}, 'privacy': {**NOISY, 'kind': 'distributed'
 # Rows of the table that need more than two features.
 MORE = [
     {'aggregation': {'strategy': 'apfl', 'alpha': 1.5}},
+    {'aggregation': {'strategy': 'fedasync', 'alpha': 'adaptive'}},
     {'aggregation': {'strategy': 'pfedme', 'lambda': 0}},
     {'aggregation': {'strategy': 'fedprox', 'mu_start': 0.5}},
     {'aggregation': {'strategy': 'fedprox', 'mu_patience': 2}},
     {'aggregation': {'strategy': 'fedbuff', 'buffer': 3}, 'compression': {'up': 'lossless'}},
     {'compression': {}},
     {'personal': {'layers': ['fc1*']}},
-    {'personal': {'layers': ['fc1*'], 'epochs': 1}, 'training': {'backend': 'cuda'}, 'evaluation': {'every': 0}},
     {'parallel': {'grain': 5, 'members': {'min': 2}, 'within': 'daemon'}},
     {'parallel': {'grain': 5, 'within': 'daemon', 'snapshot': 1, 'zero': 3}},
     {'parallel': {'grain': 5, 'snapshot': 1, 'zero': 0}},

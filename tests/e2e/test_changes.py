@@ -26,32 +26,62 @@ def changes_of(c, job, r, names):
     return found, weights
 
 
-def fedavg(x, d, r, state):
+def plain(x, d, r, state):
     return x + d
 
 
-def fedadam(x, d, r, state):
+def fedavgm(x, d, r, state):
+    """Hsu et al. 2019, with the default momentum."""
+    state['v'] = 0.9 * state.get('v', 0) + d
+    return x + state['v']
+
+
+def nesterov(x, d, r, state):
+    state['v'] = 0.9 * state.get('v', 0) + d
+    return x + d + 0.9 * state['v']
+
+
+def adaptive(kind):
     """Reddi et al. 2021, algorithm 2, with the defaults of the job."""
-    beta1, beta2, tau, lr = 0.9, 0.99, 1e-3, 0.01
-    state['m'] = beta1 * state.get('m', 0) + (1 - beta1) * d
-    state['v'] = beta2 * state.get('v', tau ** 2) + (1 - beta2) * d ** 2
-    return x + lr * state['m'] / (np.sqrt(state['v']) + tau)
+    def rule(x, d, r, state):
+        beta1, beta2, tau, lr = (0, 0, 1e-3, 0.1) if kind == 'fedadagrad' else (0.9, 0.99, 1e-3, 0.01)
+        m = state['m'] = beta1 * state.get('m', 0) + (1 - beta1) * d
+        v = state.get('v', tau ** 2)
+        v = state['v'] = {'fedadagrad': v + d ** 2, 'fedadam': beta2 * v + (1 - beta2) * d ** 2,
+                          'fedyogi': v - (1 - beta2) * d ** 2 * np.sign(v - d ** 2)}[kind]
+        return x + lr * m / (np.sqrt(v) + tau)
+    return rule
 
 
-@pytest.mark.parametrize('strategy, rule', [('fedavg', fedavg), ('fedadam', fedadam)])
+def feddyn(x, d, r, state):
+    """Acar et al. 2021, algorithm 1: 4 of 7 clients."""
+    state['h'] = state.get('h', 0) - 0.1 * 4 / 7 * d
+    return x + d - state['h'] / 0.1
+
+
+RULES = {'fedavg': plain, 'fedprox': plain, 'scaffold': plain, 'scaffold, option: I': plain, 'mimelite': plain, 'ditto': plain,
+         'pfedme': plain, 'apfl': plain, 'apfl, alpha: adaptive': plain, 'fedavgm': fedavgm, 'fedavgm, nesterov: true': nesterov,
+         **{kind: adaptive(kind) for kind in ('fedadagrad', 'fedadam', 'fedyogi')}, 'feddyn': feddyn}
+
+
+@pytest.mark.parametrize('strategy', RULES)
 @pytest.mark.parametrize('daemons', [1, 3])
-def test_five_rounds_follow_from_what_clients_have_sent(cluster, daemons, strategy, rule):
-    """Within 1e-6 of numpy. And the models are those of a job that keeps nothing."""
-    c = cluster(daemons)
+def test_five_rounds_follow_from_what_clients_have_sent(shared_cluster, daemons, strategy):
+    """Within 1e-6 of numpy. And the models are those of a job that keeps nothing. test_methods.py and test_async.py recompute the rest,
+    whose clients don't send their changes as they are."""
+    c, rule = shared_cluster(daemons), RULES[strategy]
     c.wait_daemons(daemons)
-    job_of = {'model': 'mlp', 'rounds': 6, 'data': {'clients': 7}, 'selection': {'clients': 4}, 'aggregation': {'strategy': strategy}}
+    kind, _, setting = strategy.partition(', ')
+    aggregation = {'strategy': kind, **dict([setting.split(': ')] if setting else [])}
+    if 'nesterov' in aggregation:
+        aggregation['nesterov'] = True
+    job_of = {'model': 'mlp', 'rounds': 6, 'data': {'clients': 7}, 'selection': {'clients': 4}, 'aggregation': aggregation}
     job, digests = c.run_job(**job_of, **KEPT)
     assert c.run_job(**job_of)[1] == digests
     names, x = params_of(c, job, 1)
     state = {}
-    if strategy == 'fedadam':  # its state begins with round 1's changes
-        found, weights = changes_of(c, job, 1, names)
-        fedadam(x, sum(weights[k] * found[k] for k in found) / sum(weights.values()), 1, state)
+    found, weights = changes_of(c, job, 1, names)  # with which a state begins
+    rule(x, sum(weights[k] * found[k] for k in found) / sum(weights.values()), 1, state)
     for r in range(2, 7):
         found, weights = changes_of(c, job, r, names)
         assert len(found) == 4

@@ -11,7 +11,9 @@ from test_personal import NORMED, SIZES, UNEVEN, states_of
 JOB = {'model': 'logistic', 'seed': 21, 'data': UNEVEN, 'training': {'lr': 0.3, 'epochs': 2, 'batch': 10},
        'evaluation': {'on': 'clients', 'split': 0.25}}
 KINDS = {'mimelite': {'strategy': 'mimelite', 'momentum': 0.6, 'server_lr': 0.8}, 'mime': {'strategy': 'mime', 'momentum': 0.6},
-         'scaffold': {'strategy': 'scaffold', 'option': 'I'}, 'apfl': {'strategy': 'apfl', 'alpha': 0.3}}
+         'scaffold': {'strategy': 'scaffold', 'option': 'I'}, 'apfl': {'strategy': 'apfl', 'alpha': 0.3},
+         'apfl-adaptive': {'strategy': 'apfl', 'alpha': 'adaptive'}}
+STATES = {'scaffold': 0, 'apfl': 0, 'apfl-adaptive': 1}  # numbers behind the vector
 
 
 @pytest.fixture(scope='module')
@@ -78,30 +80,36 @@ class Scaffold:
 
 
 class Apfl:
-    """Deng et al. 2020, algorithm 1."""
+    """Deng et al. 2020, algorithm 1; alpha None: of each client, by equation 10."""
 
     def __init__(self, model, alpha, lr=0.3):
-        self.model, self.alpha, self.lr, self.own = model, alpha, lr, {}
+        self.model, self.lr, self.own = model, lr, {}
+        self.alpha, self.adaptive = alpha or 0.5, alpha is None
+        self.alphas = {}
 
     def turn(self, r, parts, x):
         ends = []
         for k, part in parts.items():
-            w, v = x, self.own.get(k, x)
+            w, v, alpha = x, self.own.get(k, x), self.alphas.get(k, self.alpha)
             for rows in batches(k, r, part, 0, 2):
-                g = self.model.gradient(self.mixed(v, w), rows)
-                v = [a - self.lr * self.alpha * b for a, b in zip(v, g)]
+                g = self.model.gradient(self.mixed(v, w, alpha), rows)
+                slope = sum(np.sum((a - b) * c) for a, b, c in zip(v, w, g))
+                v = [a - self.lr * alpha * b for a, b in zip(v, g)]
                 w = descend(self.model, w, rows, self.lr)
+                alpha = min(max(alpha - self.lr * slope, 0), 1) if self.adaptive else alpha
             ends.append(w)
-            self.own[k] = v
+            self.own[k], self.alphas[k] = v, alpha
         return weighted(ends, [len(part) for part in parts.values()])
 
-    def mixed(self, v, w):
-        return added(scaled(self.alpha, v), scaled(1 - self.alpha, w))
+    @staticmethod
+    def mixed(v, w, alpha):
+        return added(scaled(alpha, v), scaled(1 - alpha, w))
 
 
 def made(kind, model):
     return {'mimelite': lambda: Mime(model, 0.6, True, server_lr=0.8), 'mime': lambda: Mime(model, 0.6, False),
-            'scaffold': lambda: Scaffold(model), 'apfl': lambda: Apfl(model, 0.3)}[kind]()
+            'scaffold': lambda: Scaffold(model), 'apfl': lambda: Apfl(model, 0.3),
+            'apfl-adaptive': lambda: Apfl(model, None)}[kind]()
 
 
 def recomputed(kind, model, turns, seen=lambda t: range(7)):
@@ -126,12 +134,15 @@ def test_the_algorithm(two_daemons, kind, turns):
     assert turns == 1 or np.abs(x[0] - Logistic().initial[0]).max() > 0.05
     if kind == 'mime':  # whose odd rounds take gradients alone
         assert digests[2::2] == digests[1:-1:2] and len(set(digests)) == turns + 1
-    if kind in ('scaffold', 'apfl'):
-        rows = states_of(c, job)
+    if kind in STATES:
+        rows = states_of(c, job, 260 + STATES[kind])
         assert rows.keys() == set(range(7))
         for k, v in rows.items():
             expected = np.concatenate([a.ravel() for a in method.own[k]])
-            assert np.abs(v - expected).max() < 1e-5, k
+            assert np.abs(v[:260] - expected).max() < 1e-5, k
+            assert not STATES[kind] or abs(v[260] - method.alphas[k]) < 1e-5, k
+    if kind == 'apfl-adaptive':  # each client has gone its own way
+        assert len({round(a, 4) for a in method.alphas.values()}) > 4, method.alphas
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -168,13 +179,14 @@ def test_beside_pytorch(two_daemons, kind):
     assert all(np.abs(a - b).max() < 1e-4 for a, b in zip(pulled(two_daemons, job).values(), expected))
 
 
-def test_the_personal_mixture_is_evaluated(two_daemons):
-    job, _ = two_daemons.run_job(**JOB, rounds=3, aggregation=KINDS['apfl'])
-    model, (_, method) = Logistic(), recomputed('apfl', Logistic(), 3)
+@pytest.mark.parametrize('kind', ['apfl', 'apfl-adaptive'])
+def test_the_personal_mixture_is_evaluated(two_daemons, kind):
+    job, _ = two_daemons.run_job(**JOB, rounds=3, aggregation=KINDS[kind])
+    model, (_, method) = Logistic(), recomputed(kind, Logistic(), 3)
     got = list(pulled(two_daemons, job).values())
     told = {s['client']: s for s in two_daemons.mfl_json('show', job)['scores']['clients']}
     for k, (_, held) in enumerate(parts_of(21, 400, SIZES, 0.25)):
-        w, b = method.mixed(method.own[k], got)
+        w, b = method.mixed(method.own[k], got, method.alphas[k])
         if held:
             hits = int(np.sum(np.argmax(model.x[held] @ w.T + b, axis=1) == model.y[held]))
             assert (told[k]['samples'], told[k]['correct']) == (len(held), hits), k
@@ -187,7 +199,7 @@ def test_what_is_fedavg(two_daemons):
     job = {**JOB, 'model': NORMED, 'training': {'lr': 0.1, 'epochs': 2, 'batch': 10, 'weight_decay': 0.01}}
     plain = c.run_job(**job, rounds=3)[1]
     assert c.run_job(**job, rounds=3, aggregation={'strategy': 'mimelite', 'momentum': 0})[1] == plain
-    for alpha in (0.25, 1):
+    for alpha in (0.25, 1, 'adaptive'):
         assert c.run_job(**job, rounds=3, aggregation={'strategy': 'apfl', 'alpha': alpha})[1] == plain
     uniform = c.run_job(**job, rounds=1, aggregation={'weighting': 'uniform'})[1]
     assert c.run_job(**job, rounds=1, aggregation=KINDS['scaffold'])[1] == uniform
@@ -233,7 +245,7 @@ def test_one_model_whoever_trains(cluster):
             training = {'lr': 0.1, 'epochs': 2, 'batch': 10, 'fuse': fuse, 'schedule': {'kind': 'cosine', 'per': 'step'}}
             job, digests = c.run_job(**{**JOB, 'model': NORMED, 'training': training}, rounds=4, aggregation=aggregation, selection={'clients': 5})
             n = sum(v.size for v in pulled(c, job).values())
-            rows = {k: v.tobytes() for k, v in states_of(c, job, n).items()} if kind in ('scaffold', 'apfl') else None
+            rows = {k: v.tobytes() for k, v in states_of(c, job, n + STATES[kind]).items()} if kind in STATES else None
             found[kind].append((digests, rows, c.mfl_json('show', job)['scores']))
         c.close()
     for kind, (one, two, four) in found.items():
@@ -266,6 +278,8 @@ REFUSED = [
     ({'aggregation': {'strategy': 'mime', 'momentum': 1}}, 'aggregation.momentum'),
     ({'aggregation': {'strategy': 'mime', 'alpha': 1}}, 'aggregation.alpha: is not used by mime'),
     ({'aggregation': {'strategy': 'apfl', 'alpha': 1.5}}, 'aggregation.alpha: is the share'),
+    ({'aggregation': {'strategy': 'feddyn', 'alpha': 'adaptive'}}, "aggregation.alpha: is for apfl's clients"),
+    ({'aggregation': {'strategy': 'apfl', 'alpha': 'adapt'}}, 'aggregation.alpha: expected a number from 1e-06 to 1000, or adaptive'),
     ({'aggregation': {'strategy': 'apfl', 'lambda': 1}}, 'aggregation.lambda: is not used by apfl'),
     ({**APFL, 'client_state': 'daemon'}, 'client_state: daemon needs sites that keep their own client'),
     ({**APFL, 'parallel': {'grain': 5}}, 'parallel: clients with a model of their own'),

@@ -263,7 +263,6 @@ def test_sites_have_models_of_their_own(cluster, kind):
 REFUSED = [
     ({'personal': {'layers': ['*.bias'], 'epochs': 0}}, 'personal.epochs'),
     ({'personal': {'epochs': 1}}, 'personal'),
-    ({**FEDREP, 'training': {'lr': 0.3, 'epochs': 2, 'batch': 10, 'backend': 'cuda'}}, 'personal.epochs: is not supported on the cuda backend'),
     ({'aggregation': {'strategy': 'ditto', 'eta': 1}}, 'aggregation.eta: is not used by ditto'),
     ({'aggregation': {'strategy': 'ditto', 'lambda': -1}}, 'aggregation.lambda'),
     ({'aggregation': {'strategy': 'fedavg', 'lambda': 1}}, 'aggregation.lambda: is not used by fedavg'),
@@ -293,7 +292,8 @@ def test_a_model_that_diverges_is_named(two_daemons):
     assert 'its own model is not finite' in two_daemons.mfl('logs', job).stdout
 
 
-AT_SITES = {**KINDS, 'apfl': {'aggregation': {'strategy': 'apfl'}}, 'fedper': {'personal': {'layers': ['*.bias']}}}
+AT_SITES = {**KINDS, 'apfl': {'aggregation': {'strategy': 'apfl'}}, 'apfl-adaptive': {'aggregation': {'strategy': 'apfl', 'alpha': 'adaptive'}},
+            'fedper': {'personal': {'layers': ['*.bias']}}}
 
 
 @pytest.mark.parametrize('kind', AT_SITES)
@@ -313,7 +313,7 @@ def test_what_stays_at_sites(tmp_path, cluster, kind):
     assert digests == same and len(set(digests)) == 4
     pair = [c.mfl_json('show', j)['rounds'] for j in (at_sites, at_server)]
     assert [r['loss'] for r in pair[0]] == [r['loss'] for r in pair[1]] and [r['states_lost'] for r in pair[0]] == [0] * 4
-    if kind in ('ditto', 'pfedme', 'apfl'):  # their own models don't travel
+    if kind in ('ditto', 'pfedme', 'apfl', 'apfl-adaptive'):  # their own models don't travel
         assert c.rounds(at_sites)[3]['bytes_up'] < 0.6 * c.rounds(at_server)[3]['bytes_up']
     assert os.path.getsize(os.path.join(c.state_dir, 'jobs', at_sites, 'clients.f32')) == 0
 

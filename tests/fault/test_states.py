@@ -14,7 +14,7 @@ STATEFUL = [{'strategy': 'scaffold'}, {'strategy': 'feddyn', 'alpha': 0.1}]
 N = 260  # floats of the model
 
 
-def states_of(c, job):
+def states_of(c, job, n=N):
     if not os.path.exists(os.path.join(c.state_dir, 'jobs', job, 'clients.f32')):
         return {}
     with sqlite3.connect('file:%s/mfl.db?mode=ro' % c.state_dir, uri=True) as db:
@@ -23,7 +23,7 @@ def states_of(c, job):
     with open(os.path.join(c.state_dir, 'jobs', job, 'clients.f32'), 'rb') as f:
         for client, slot, crc in rows:
             f.seek(slot * 4096)
-            data = f.read(4 * N)
+            data = f.read(4 * n)
             assert mfl_wire.crc32c(data) == crc, client
             found[client] = np.frombuffer(data, '<f4')
     return found
@@ -34,7 +34,8 @@ ON_CLIENTS = {'evaluation': {'on': 'clients'}}
 KINDS = {**{a['strategy']: {'aggregation': a} for a in STATEFUL}, 'personal': OWN_LAYERS,
          'fedrep': {**ON_CLIENTS, 'personal': {'layers': ['*.bias'], 'epochs': 1}},
          'ditto': {**ON_CLIENTS, 'aggregation': {'strategy': 'ditto'}}, 'pfedme': {**ON_CLIENTS, 'aggregation': {'strategy': 'pfedme'}},
-         'apfl': {**ON_CLIENTS, 'aggregation': {'strategy': 'apfl'}}, 'gradients': {'aggregation': {'strategy': 'scaffold', 'option': 'I'}},
+         'apfl': {**ON_CLIENTS, 'aggregation': {'strategy': 'apfl'}},
+         'apfl-adaptive': {**ON_CLIENTS, 'aggregation': {'strategy': 'apfl', 'alpha': 'adaptive'}}, 'gradients': {'aggregation': {'strategy': 'scaffold', 'option': 'I'}},
          'mimelite': {'aggregation': {'strategy': 'mimelite'}}, 'mime': {'aggregation': {'strategy': 'mime'}}}
 
 
@@ -48,7 +49,8 @@ def test_killed_at_random(cluster, kind):
     at = c.begin(**job)
     c.harass('states')
     again = c.finish(at, **job)
-    disturbed, calm = states_of(c, at), states_of(c, again)
+    n = N + (kind == 'apfl-adaptive')
+    disturbed, calm = states_of(c, at, n), states_of(c, again, n)
     assert disturbed.keys() == calm.keys()
     for client, v in calm.items():
         assert np.array_equal(disturbed[client], v), client
@@ -58,7 +60,7 @@ def test_killed_at_random(cluster, kind):
 POINTS = [when + '-' + step for step in ('states', 'write', 'rename', 'db-commit') for when in ('before', 'after')]
 
 
-@pytest.mark.parametrize('kind', ['scaffold', 'personal', 'ditto'])
+@pytest.mark.parametrize('kind', ['scaffold', 'personal', 'ditto', 'apfl-adaptive'])
 def test_death_at_every_step_of_a_commit(cluster, kind):
     """Rows that no commit names are nobody's: the round begins again from the states before it."""
     job = {'model': 'logistic', 'data': {'partition': 'linear', 'clients': 6}, 'training': {'lr': 0.1, 'epochs': 1, 'batch': 10},
@@ -74,7 +76,8 @@ def test_death_at_every_step_of_a_commit(cluster, kind):
         c.start_server()
         c.wait_info(at, lambda i: i['round'] > before, 20, 'the next round')
     again = c.finish(at, **job)
-    disturbed, calm = states_of(c, at), states_of(c, again)
+    n = N + (kind == 'apfl-adaptive')
+    disturbed, calm = states_of(c, at, n), states_of(c, again, n)
     assert all(np.array_equal(disturbed[k], v) for k, v in calm.items()) and disturbed.keys() == calm.keys()
     assert not any(r['states_lost'] for r in c.rounds(at))
 

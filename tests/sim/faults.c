@@ -317,6 +317,7 @@ void sim_setup(struct sim *sim)
                 setup_twins(sim);
                 setup_sites(sim);
                 sim_versions_setup(sim);
+                sim_regions_setup(sim);
                 if (sim->with_relays)
                         sim_relays_setup(sim);
                 sim->faults_end = sim_below(sim, sim->node_faults ? 16000 : 8000);

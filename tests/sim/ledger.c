@@ -253,7 +253,7 @@ static void check_deal(struct sim *sim, const struct deal *deal)
         sim->n_regrouped += together && is_calm(sim);
 }
 
-/* A task's clients start from one version, and it is in no group: a daemon has a task for each. */
+/* A task's clients start from one version, or from one region's params, and it is in no group: a daemon has a task for each. */
 static void check_bases(struct sim *sim, const struct sim_job *job, const struct deal *deal)
 {
         uint8_t digest[MFL_DIGEST_BYTES];
@@ -262,7 +262,9 @@ static void check_bases(struct sim *sim, const struct sim_job *job, const struct
                 for (uint32_t k = 0; t && k < t->n_items; k++) {
                         bool live = mfl_job_is_live(&job->spec);
                         uint32_t base = live ? t->round - 1 : sim_base(job, t->round, t->items[k]);
-                        sim_digest(job->version[base], digest);
+                        sim_digest(mfl_job_has_regions(&job->spec) ? sim_regions_start(job, t->items[k])
+                                                                   : job->version[base],
+                                digest);
                         sim_check(sim,
                                 t->staleness == t->round - 1 - base && !t->group.group &&
                                         memcmp(digest, t->params_digest, sizeof digest) == 0,
@@ -277,7 +279,7 @@ void sim_ledger_dealt(struct sim *sim, const struct mfl_core_actions *actions)
         for (uint32_t j = 0; j < sim->n_jobs; j++) {
                 struct deal deal = {0};
                 find_dealt(sim, actions, sim->job[j].id, &deal);
-                if (mfl_job_is_async(&sim->job[j].spec))
+                if (mfl_job_is_async(&sim->job[j].spec) || mfl_job_has_regions(&sim->job[j].spec))
                         check_bases(sim, &sim->job[j], &deal);
                 else if (!sim_single(&sim->job[j].spec))
                         check_deal(sim, &deal);
@@ -343,7 +345,9 @@ void sim_ledger_count(struct sim *sim, struct sim_job *job, const struct sim_slo
                 uint32_t round = live ? find_update(sim, slot->task, slot->update)->round : job->opened;
                 uint32_t base = live ? round - 1 : sim_base(job, round, items[k]);
                 uint32_t staleness = job->opened - 1 - base;
-                const float *p0 = staleness ? job->version[base] : newest;
+                const float *p0 = mfl_job_has_regions(&job->spec) ? sim_regions_start(job, items[k])
+                                  : staleness                     ? job->version[base]
+                                                                  : newest;
                 sim_train(items[k], round, p0, p1);
                 for (int i = 0; i < SIM_PARAMS; i++)
                         job->single[job->n_in][i] = p1[i] - p0[i];

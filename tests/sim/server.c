@@ -24,6 +24,7 @@ static void lose_state(struct sim *sim)
                 job->pure = true;
                 sim_initial(&job->spec, job->params);
                 sim_versions_reset(job);
+                sim_regions_reset(job, &job->regions);
         }
         for (uint32_t i = 0; i < sim->n_daemons; i++)
                 sim->daemon[i].left_boot = 0;
@@ -203,6 +204,7 @@ static void prepare(struct sim *sim, struct sim_job *job)
         e->job_ready.virtual_us = job->virtual_us;
         sim_digest(job->params, e->job_ready.digest);
         sim_versions_ready(job, e);
+        sim_regions_tell(job, e);
         job->ready = true;
 }
 
@@ -237,6 +239,10 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const st
                 sim_check(sim, job->spec.selection.kind == MFL_SELECT_POISSON && !job->n_in,
                         "round %u is applied without clients", round);
                 memcpy(job->params_new, job->params, sizeof job->params);
+        } else if (mfl_job_has_regions(&job->spec)) {
+                job->regions_new = job->regions;
+                sim_regions_make(job, round, job->in, job->n_in, (const float(*)[SIM_PARAMS])job->single,
+                        job->params, &job->regions_new, job->params_new);
         } else if (sim_single(&job->spec))
                 sim_median((const float(*)[SIM_PARAMS])job->single, job->n_in, job->params, job->params_new);
         else
@@ -252,7 +258,9 @@ static void apply(struct sim *sim, struct sim_job *job, uint32_t round, const st
         job->has_new = true;
         job->checkpoint = false;
         job->applied = round;
-        sim_digest(job->params_new, answer(sim, job, 3, MFL_EV_APPLIED)->digest);
+        struct mfl_core_event *e = answer(sim, job, 3, MFL_EV_APPLIED);
+        sim_digest(job->params_new, e->digest);
+        sim_regions_tell(job, e);
 }
 
 /* The samples of an evaluation: of 100 test samples, or of the clients that evaluate. */
@@ -295,13 +303,21 @@ static void check_record(struct sim *sim, struct sim_job *job, const struct mfl_
         sim_digest(job->params_new, digest);
         sim_check(sim, memcmp(digest, record->digest, sizeof digest) == 0, "the digest of round %u is wrong",
                 record->round);
+        struct sim_regions regions = job->regions;
         if (mfl_job_is_async(&job->spec))
                 sim_versions_apply(job, record->round, job->in_applied, job->n_applied, params);
+        else if (mfl_job_has_regions(&job->spec))
+                sim_regions_apply(
+                        job, record->round, job->in_applied, job->n_applied, job->params, &regions, params);
         else
                 sim_apply(&job->spec, &job->fixed, record->round, job->params, job->in_applied,
                         job->n_applied, params);
         sim_check(sim, sim_single(&job->spec) || memcmp(params, job->params_new, sizeof params) == 0,
                 "the model of round %u is not that of its clients", record->round);
+        sim_check(sim,
+                !mfl_job_has_regions(&job->spec) ||
+                        memcmp(regions.x, job->regions_new.x, sizeof regions.x) == 0,
+                "the regions of round %u are not those of their clients", record->round);
         bool due = record->round % job->spec.evaluation.every == 0 || record->round == job->spec.rounds;
         due &= local || tested(&job->spec); /* clients may have nothing to keep */
         sim_check(sim,
@@ -354,6 +370,7 @@ static void commit(struct sim *sim, struct sim_job *job, const struct mfl_round_
         job->moved_at = sim->now;
         sim_versions_commit(job);
         memcpy(job->params, job->params_new, sizeof job->params);
+        job->regions = job->regions_new;
         job->has_new = false;
 }
 
@@ -367,14 +384,19 @@ static void check_end(struct sim *sim, struct sim_job *job)
                 return;
         float p[SIM_PARAMS], next[SIM_PARAMS];
         uint64_t cohort[SIM_ITEMS];
+        struct sim_regions regions = {0};
         sim_initial(&job->spec, p);
+        for (uint32_t e = 0; e < SIM_REGIONS; e++)
+                memcpy(regions.x[e], p, sizeof p);
         memcpy(job->version[0], p, sizeof p);
         for (uint32_t r = 1; r <= job->spec.rounds; r++) {
                 uint32_t n = cohort_of(job, r, 0, cohort);
                 if (mfl_job_is_async(&job->spec)) {
                         sim_versions_apply(job, r, cohort, n, next);
                         memcpy(job->version[r], next, sizeof next);
-                } else
+                } else if (mfl_job_has_regions(&job->spec))
+                        sim_regions_apply(job, r, cohort, n, p, &regions, next);
+                else
                         sim_apply(&job->spec, &job->fixed, r, p, cohort, n, next);
                 memcpy(p, next, sizeof p);
         }
@@ -754,7 +776,8 @@ static void give_params(struct sim *sim, uint32_t conn, const struct mfl_msg *ms
                 params = job->params_new;
                 sim_digest(params, digest);
         }
-        const float *older = sim_versions_find(job, msg->params.digest);
+        const float *older = mfl_job_has_regions(&job->spec) ? sim_regions_find(job, msg->params.digest)
+                                                             : sim_versions_find(job, msg->params.digest);
         if (older && n == SIM_PARAMS) {
                 params = older;
                 sim_digest(params, digest);

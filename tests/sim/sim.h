@@ -3,7 +3,7 @@
  * network and disk, and seeded faults. world.c has the clock, the network and the schedule; server.c and
  * daemon.c are the shells that carry out actions, params.c what of a daemon's shell concerns params, node.c
  * what daemons of one node share, ledger.c what must
- * be in a round's sum; model.c is the arithmetic in miniature; versions.c what asynchronous jobs have of it;
+ * be in a round's sum; model.c is the arithmetic in miniature; versions.c what asynchronous jobs have of it, regions.c those with regions;
  * faults.c draws the faults; main.c the command line.
  */
 #ifndef MFL_TESTS_SIM_H
@@ -32,6 +32,7 @@
 #define SIM_ARRIVALS 512
 #define SIM_VERSIONS 101 /* rounds of a job, with the initial params */
 #define SIM_ITEMS 32
+#define SIM_REGIONS 4
 #define SIM_RELAYS 5
 #define SIM_HOPS 4 /* links of a connection, over 3 relays */
 #define SIM_RELAY_SLOTS 2
@@ -157,6 +158,12 @@ struct sim_slot {
         bool have[SIM_PARAMS]; /* per 8 bytes */
 };
 
+/* The params that each region's clients start from, and its weight since the regions met. */
+struct sim_regions {
+        float x[SIM_REGIONS][SIM_PARAMS];
+        uint64_t weight[SIM_REGIONS];
+};
+
 struct sim_job {
         struct mfl_job spec;
         char id[MFL_JOB_ID_BYTES];
@@ -178,12 +185,14 @@ struct sim_job {
         union mfl_calendar_row calendar[SIM_ITEMS + 1]; /* as it was stored with `committed` */
         struct mfl_arrival arrival[SIM_ARRIVALS];       /* real time: of all versions that were applied */
         uint32_t n_arrivals;
+        struct sim_regions regions;
         /* volatile */
         bool in_core, ready, has_new, checkpoint;
         union mfl_calendar_row calendar_stored[SIM_ITEMS + 1]; /* with the checkpoint under way */
         uint8_t bases[MFL_STALENESS_MAX + 1][MFL_DIGEST_BYTES];
         uint32_t opened, applied;
         float params_new[SIM_PARAMS];
+        struct sim_regions regions_new;
         int64_t sum[SIM_PARAMS];
         struct mfl_fixed fixed;
         struct sim_slot slots[SIM_SLOTS];
@@ -446,6 +455,20 @@ double sim_mix(
         const struct sim_job *job, const struct mfl_round_totals *totals, uint32_t round, int i, double mean);
 void sim_versions_apply(
         const struct sim_job *job, uint32_t round, const uint64_t *items, uint32_t n, float *ret_params);
+
+/* regions.c */
+void sim_regions_setup(struct sim *sim);
+void sim_regions_reset(const struct sim_job *job, struct sim_regions *regions); /* to the job's params */
+const float *sim_regions_start(const struct sim_job *job, uint64_t item);
+const float *sim_regions_find(const struct sim_job *job, const uint8_t *digest); /* NULL: none */
+void sim_regions_tell(struct sim_job *job, struct mfl_core_event *event);
+/* What a round makes of the changes of these clients; before: the model of the round before. */
+void sim_regions_make(const struct sim_job *job, uint32_t round, const uint64_t *items, uint32_t n,
+        const float (*single)[SIM_PARAMS], const float *before, struct sim_regions *regions,
+        float *ret_params);
+/* The same, with the training of these clients. */
+void sim_regions_apply(const struct sim_job *job, uint32_t round, const uint64_t *items, uint32_t n,
+        const float *before, struct sim_regions *regions, float *ret_params);
 
 /* server.c */
 void sim_server_start(struct sim *sim);

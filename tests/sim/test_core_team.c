@@ -487,6 +487,37 @@ static void teams_grow_until_they_fit(void **state)
         mfl_core_free(bed.core);
 }
 
+/* With room for one daemon a refusal is final, as nobody ever forms a team. */
+static void who_needs_a_team_leaves_its_place(void **state)
+{
+        struct bed bed;
+        setup(&bed, 2, 4);
+        bed.spec.selection.daemons_min = bed.spec.selection.daemons_max = 1;
+        begin(&bed);
+        uint32_t first = bed.busy[1] ? 1 : 2, other = 3 - first;
+        assert_true(bed.busy[first] && !bed.busy[other]);
+        refuse(&bed, first);
+        tick(&bed);
+        assert_true(bed.busy[other] && !bed.task[other].team.team);
+        assert_false(bed.busy[first]);
+        refuse(&bed, other);
+        tick(&bed);
+        assert_true(bed.released); /* the job has failed */
+        mfl_core_free(bed.core);
+        /* With room for two, one of two that can't form a team makes room for one that trains without others. */
+        setup(&bed, 4, 4);
+        bed.spec.selection.daemons_min = bed.spec.selection.daemons_max = 2;
+        strcpy(bed.info[2].numerics, "others");
+        strcpy(bed.info[4].numerics, "others");
+        begin(&bed);
+        assert_true(bed.busy[1] && bed.busy[2] && !bed.busy[3] && !bed.busy[4]);
+        refuse(&bed, 1);
+        refuse(&bed, 2);
+        tick(&bed);
+        assert_true(bed.busy[3] || bed.busy[4]);
+        mfl_core_free(bed.core);
+}
+
 /* Where state is not shared out, or nobody may join, a refusal is for good. */
 static void without_shards_a_refusal_is_final(void **state)
 {
@@ -883,6 +914,7 @@ int main(void)
                 cmocka_unit_test(ends_are_counted_by_reason),
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
                 cmocka_unit_test(teams_grow_until_they_fit),
+                cmocka_unit_test(who_needs_a_team_leaves_its_place),
                 cmocka_unit_test(without_shards_a_refusal_is_final),
                 cmocka_unit_test(what_fails_again_and_again_is_left_alone),
                 cmocka_unit_test(a_lost_member_ends_its_team),

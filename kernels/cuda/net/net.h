@@ -251,6 +251,11 @@ static inline int mfl_cuda_first_use(const struct mfl_cuda_model *model, int p)
 {
         return model->first ? model->first[p] : p;
 }
+/* Whether a step leaves tensor p of model->graph as it is. */
+static inline bool mfl_cuda_stays(const struct mfl_cuda_model *model, int p, enum mfl_moves moves)
+{
+        return mfl_param_stays(&model->flat->params[model->apart ? model->shared[p] : p], moves);
+}
 /* Places the copies behind the other params. MFL_INVALID, -ENOMEM. */
 int mfl_cuda_model_place_ties(struct mfl_cuda_model *model, struct mfl_error *err);
 int mfl_cuda_send_ties(struct mfl_net *net, struct mfl_error *err);
@@ -266,8 +271,9 @@ int mfl_cuda_tie_params(
 
 struct mfl_cuda_run {
         struct mfl_net *net;
-        bool training;       /* dropout is on, batch normalisation takes the batch's statistics */
-        bool again;          /* forward for the second time: running statistics stay */
+        bool training; /* dropout is on, batch normalisation takes the batch's statistics */
+        bool again;    /* forward for the second time: running statistics stay */
+        enum mfl_moves moves;
         const float *params; /* of group 0 */
         const void *low;     /* what products read, of group 0: low or params */
         uint64_t stride;     /* from a group's params to the next one's; 0: all groups read the same */

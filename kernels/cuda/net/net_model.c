@@ -356,11 +356,6 @@ static int check_options(
         if (options->segments < MFL_SEGMENTS_AUTO || options->segments > MFL_SEGMENTS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%d segments: must be 0 to %d", options->segments,
                         MFL_SEGMENTS_MAX);
-        if (options->holds)
-                return mfl_fail(err, MFL_INVALID,
-                        "personal.epochs is not supported on the cuda backend yet: use training.backend: "
-                        "cpu, or "
-                        "remove it");
         if (options->tally == MFL_TALLY_TARGETS)
                 return mfl_fail(err, MFL_INVALID,
                         "evaluation.detailed of target values is not supported on the cuda backend yet: use "

@@ -88,6 +88,76 @@ static int accumulate(const struct mfl_cuda_run *pass, struct mfl_error *err)
         return a.sum ? mfl_cuda_check(mfl_cuda_accumulate(&a, net->main.stream), "add gradients", err) : 0;
 }
 
+/* ---- what a step moves ---- */
+
+/* The next piece of the params that are trained, from *at on, that the step moves, or with !moved that it does not; false: none. Tensors
+ * lie in the order of the graph, with zeros between them, which stay zeros. */
+static bool next_part(
+        const struct mfl_cuda_model *model, enum mfl_moves moves, bool moved, uint64_t *at, uint64_t *ret_end)
+{
+        uint64_t begin = model->n_trained, end = begin;
+        for (int p = 0; p < model->graph->n_params; p++) {
+                uint64_t first = model->at[p];
+                if (first < *at || first >= model->n_trained || mfl_cuda_stays(model, p, moves) == moved)
+                        continue;
+                if (first < begin) {
+                        begin = first;
+                        end = first + model->graph->params[p].count;
+                }
+        }
+        *at = begin;
+        *ret_end = end;
+        return begin < end;
+}
+
+static float *behind(const float *v, uint64_t at)
+{
+        return v ? (float *)(uintptr_t)v + at : NULL;
+}
+
+typedef cudaError_t launch_fn(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
+
+/* Launches for what the step moves, piece by piece. */
+static int launch_moved(const struct mfl_cuda_run *pass, const struct mfl_cuda_sgd_args *a, launch_fn *launch,
+        const char *what, struct mfl_error *err)
+{
+        cudaStream_t stream = pass->net->main.stream;
+        uint64_t end, bytes = (uint64_t)mfl_cuda_type_bytes(a->low_type);
+        int rc = 0;
+        if (a->opt.moves == MFL_MOVES_ALL)
+                return mfl_cuda_check(launch(a, stream), what, err);
+        for (uint64_t at = 0; !rc && next_part(&pass->net->model, a->opt.moves, true, &at, &end); at = end) {
+                struct mfl_cuda_sgd_args part = *a;
+                part.n = end - at;
+                part.params = behind(a->params, at);
+                part.momentum = behind(a->momentum, at);
+                part.second = behind(a->second, at);
+                part.first = behind(a->first, at);
+                part.grads = behind(a->grads, at);
+                part.correction = behind(a->correction, at);
+                part.low = a->low ? (char *)a->low + at * bytes : NULL;
+                rc = mfl_cuda_check(launch(&part, stream), what, err);
+        }
+        return rc;
+}
+
+/* What stays is no part of the norm. */
+static int clear_others(
+        const struct mfl_cuda_run *pass, const struct mfl_cuda_sgd_args *a, struct mfl_error *err)
+{
+        uint64_t end;
+        int rc = 0;
+        for (uint64_t at = 0; a->opt.moves != MFL_MOVES_ALL && !rc &&
+                              next_part(&pass->net->model, a->opt.moves, false, &at, &end);
+                at = end)
+                for (int g = 0; g < a->groups && !rc; g++)
+                        rc = mfl_cuda_check(
+                                cudaMemsetAsync(behind(a->grads, at + (uint64_t)g * a->stride), 0,
+                                        (size_t)(end - at) * sizeof(float), pass->net->main.stream),
+                                "clear gradients", err);
+        return rc;
+}
+
 int mfl_cuda_launch_update(
         const struct mfl_cuda_run *pass, const struct mfl_optimizer *opt, struct mfl_error *err)
 {
@@ -96,6 +166,7 @@ int mfl_cuda_launch_update(
         float *first = mfl_cuda_at(net, MFL_CUDA_FIRST);
         struct mfl_cuda_sgd_args a = {.groups = net->model.options.groups,
                 .n = net->model.n_trained,
+                .n_norm = net->model.n_trained,
                 .stride = net->model.stride,
                 .params = mfl_cuda_at(net, MFL_CUDA_PARAMS),
                 .momentum = mfl_cuda_at(net, MFL_CUDA_MOMENTUM),
@@ -116,17 +187,19 @@ int mfl_cuda_launch_update(
                 return 0;
         int rc = accumulate(pass, err);
         if (!rc && a.scale)
-                rc = mfl_cuda_check(mfl_cuda_check_grads(&a, stream), "check gradients", err);
+                rc = launch_moved(pass, &a, mfl_cuda_check_grads, "check gradients", err);
         if (!rc && a.correction)
-                rc = mfl_cuda_check(mfl_cuda_add_correction(&a, stream), "add corrections", err);
+                rc = launch_moved(pass, &a, mfl_cuda_add_correction, "add corrections", err);
         if (!rc && mfl_optimizer_clips_prox(opt)) {
-                rc = mfl_cuda_check(mfl_cuda_add_prox(&a, stream), "add the proximal term", err);
+                rc = launch_moved(pass, &a, mfl_cuda_add_prox, "add the proximal term", err);
                 a.opt.prox_mu = 0;
         }
         if (!rc && opt->clip_norm > 0.0f)
+                rc = clear_others(pass, &a, err);
+        if (!rc && opt->clip_norm > 0.0f)
                 rc = mfl_cuda_check(mfl_cuda_norms(&a, stream), "norm of gradients", err);
         if (!rc)
-                rc = mfl_cuda_check(mfl_cuda_sgd(&a, stream), "update params", err);
+                rc = launch_moved(pass, &a, mfl_cuda_sgd, "update params", err);
         if (!rc)
                 rc = mfl_cuda_tie_params(net, a.groups, a.params, a.low, false, err);
         if (!rc && a.scale)
@@ -151,6 +224,7 @@ int mfl_cuda_launch_step(const struct mfl_cuda_work *work, struct mfl_error *err
         struct mfl_net *net = work->net;
         bool training = work->opt || work->grain;
         struct mfl_cuda_run pass = training ? mfl_cuda_run_of(net, true, err) : eval_pass(net, err);
+        pass.moves = work->opt ? work->opt->moves : MFL_MOVES_ALL;
         bool u8 = work->data && work->data->split->dtype == MFL_U8;
         int rc = !work->data ? 0
                              : mfl_cuda_check(mfl_cuda_launch_gather(&pass, work->data, u8), "gather", err);
@@ -210,7 +284,8 @@ static bool same_optimizer(const struct mfl_optimizer *a, const struct mfl_optim
 {
         return a->kind == b->kind && a->momentum == b->momentum && a->weight_decay == b->weight_decay &&
                a->prox_mu == b->prox_mu && a->beta1 == b->beta1 && a->beta2 == b->beta2 && a->eps == b->eps &&
-               a->clip_norm == b->clip_norm && a->nesterov == b->nesterov && a->clip_prox == b->clip_prox;
+               a->clip_norm == b->clip_norm && a->nesterov == b->nesterov && a->clip_prox == b->clip_prox &&
+               a->moves == b->moves;
 }
 
 static int prepare(const struct mfl_cuda_work *work, struct mfl_cuda_replay *replay, uint32_t repeats,

@@ -137,7 +137,9 @@ struct mfl_cuda_norm mfl_cuda_norm_of(const struct mfl_cuda_run *pass, int i)
                 .workspace = mfl_cuda_at(net, MFL_CUDA_WORKSPACE),
                 .steps = pass->steps};
         /* Statistics are params that forward itself updates, once. */
-        if (layer->param_mean >= 0 && !(pass->training && pass->again)) {
+        bool stays = pass->training && layer->param_mean >= 0 &&
+                     (pass->again || mfl_cuda_stays(model, layer->param_mean, pass->moves));
+        if (layer->param_mean >= 0 && !stays) {
                 bool of_grain = pass->training && model->options.worker; /* net_grad.c: they stay */
                 float *to = of_grain ? mfl_cuda_at(net, MFL_CUDA_GRADS) : (float *)pass->params;
                 a.momentum = of_grain ? 1.0f : layer->momentum;

@@ -209,7 +209,9 @@ struct mfl_cuda_sgd_args {
         float *params, *momentum;
         float *second;                /* Adam, AdamW, Adagrad: v. momentum is m */
         const struct mfl_rate *rates; /* [G][steps_max]; NULL: opt.lr always (SGD) */
-        float *norms;                 /* clip_norm > 0: mfl_cuda_norms_count(n) floats of each group. */
+        float *norms;                 /* clip_norm > 0: mfl_cuda_norms_count(n_norm) floats of each group, */
+        uint64_t
+                n_norm; /* where n_norm is n, or what the norm was taken of if only a part of that is updated */
         const float *first, *grads, *correction;
         uint64_t first_stride; /* from a group's first params to the next's: stride, or 0 for one start */
         void *low; /* bf16, fp16: the copies of the params that products read, [G][stride]; else NULL */
@@ -225,7 +227,7 @@ cudaError_t mfl_cuda_add_correction(const struct mfl_cuda_sgd_args *a, cudaStrea
 /* Adds FedProx's term to the gradients: grads += prox_mu * (params - first), times the loss scale. */
 cudaError_t mfl_cuda_add_prox(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);
 /* Writes the factor that clips a group's gradients to the first of its norms. The order of its sum of
- * squares: block b of B, with B = mfl_cuda_norms_count(n) - 1, takes elements i with i / 256 % B = b; a
+ * squares: block b of B, with B = mfl_cuda_norms_count(n) - 1 and n = n_norm, takes elements i with i / 256 % B = b; a
  * thread adds those that are 256 B apart; then a tree; and the same over the blocks. */
 uint64_t mfl_cuda_norms_count(uint64_t n);
 cudaError_t mfl_cuda_norms(const struct mfl_cuda_sgd_args *a, cudaStream_t stream);

@@ -127,7 +127,7 @@ MFL_HOST cudaError_t mfl_cuda_norms(const struct mfl_cuda_sgd_args *a, cudaStrea
         struct sgd b;
         b.op = *a;
         b.wide = false;
-        if (a->groups < 1 || a->groups > 65535 || !a->norms)
+        if (a->groups < 1 || a->groups > 65535 || !a->norms || a->n_norm != a->n)
                 return cudaErrorInvalidValue;
         cudaError_t r = MFL_LAUNCH(
                 norm_parts, mfl_norms_count(a->n) - 1, a->groups, 1, MFL_OPS_THREADS, 0, stream, &b);
@@ -196,7 +196,7 @@ MFL_DEVICE struct mfl_rate rate_of(const struct mfl_cuda_sgd_args *a)
 MFL_DEVICE void quad_true(const struct mfl_cuda_sgd_args *a, float *g)
 {
         float inverse = a->scale ? 1.0f / a->scale[blockIdx.y].scale : 1.0f; /* exact: a power of two */
-        float factor = a->opt.clip_norm > 0.0f ? a->norms[blockIdx.y * mfl_norms_count(a->n)] : 1.0f;
+        float factor = a->opt.clip_norm > 0.0f ? a->norms[blockIdx.y * mfl_norms_count(a->n_norm)] : 1.0f;
         MFL_UNROLL
         for (int k = 0; k < QUAD; k++) {
                 g[k] = a->scale ? g[k] * inverse : g[k];

@@ -527,10 +527,11 @@ static void gathering_is_data(void **state)
 /* ---- phases ---- */
 
 /* A state: what a client's own model is, or how far its own layers are from the job's. */
-static int own_state(void *user, uint64_t client, float *to, struct mfl_error *err)
+static int own_state(void *user, uint64_t client, uint64_t n, float *to, struct mfl_error *err)
 {
         const struct world *w = user;
-        for (uint64_t i = 0; i < w->graph->n; i++)
+        assert_int_equal(n, w->graph->n);
+        for (uint64_t i = 0; i < n; i++)
                 to[i] = 0.01f * (float)(i % 7) + 0.001f * (float)client;
         return 0;
 }

@@ -199,6 +199,7 @@ static void mistakes_are_refused_by_name(void **state)
                 {NULL, "aggregation: {strategy: dnc, f: 1, before: nnm}",
                         "dnc looks at updates as they came"},
                 {NULL, "aggregation: {strategy: flame, sample: 10}", "sample: is not used by flame"},
+                {NULL, "aggregation: {strategy: fedasync, alpha: adaptive}", "is for apfl's clients"},
                 {NULL, "aggregation: {strategy: apfl, alpha: 2}", "is the share of the client's own part"},
                 {NULL, "aggregation: {strategy: rfa, unit: daemon}", "daemon needs partition: local"},
                 {"{name: d, partition: iid, clients: 2000}", "aggregation: {strategy: rfa}",

@@ -177,14 +177,14 @@ static void training_is_a_program_of_phases(void **state)
         struct mfl_job *job = job_of(", batch: 10, epochs: 2", "strategy: fedavg");
         assert_int_equal(mfl_method_phases(job, 1, phases), 1);
         assert_int_equal(mfl_method_all_steps(job, 1, 23), 6);
-        assert_int_equal(mfl_method_vectors(job), 1);
+        assert_int_equal(mfl_method_update_floats(job, 10), 10);
         mfl_job_free(job);
         job = job_of(", batch: 10, epochs: 2", "strategy: ditto, lambda: 0.3");
         assert_int_equal(mfl_method_phases(job, 1, phases), 2);
         assert_true(phases[0].pull == 0 && !phases[0].unsent && !phases[0].models);
         assert_true(phases[1].pull == 0.3 && phases[1].unsent && phases[1].models);
         assert_int_equal(mfl_method_all_steps(job, 1, 23), 12);
-        assert_int_equal(mfl_method_vectors(job), 2);
+        assert_int_equal(mfl_method_update_floats(job, 10), 20);
         mfl_job_free(job);
         job = job_of(", batch: 10, epochs: 2", "strategy: pfedme");
         assert_int_equal(mfl_method_phases(job, 1, phases), 1);
@@ -202,7 +202,7 @@ static void training_is_a_program_of_phases(void **state)
         assert_int_equal(mfl_method_phases(job, 1, phases), 2);
         assert_true(!phases[0].gradient && phases[1].gradient && phases[1].unsent);
         assert_int_equal(mfl_method_all_steps(job, 1, 23), 9); /* each sample once more */
-        assert_int_equal(mfl_method_vectors(job), 2);
+        assert_int_equal(mfl_method_update_floats(job, 10), 20);
         assert_true(!mfl_method_corrects(job, 1) && mfl_method_corrects(job, 2));
         mfl_job_free(job);
         job = job_of(", batch: 10, epochs: 2", "strategy: mimelite, momentum: 0");
@@ -212,6 +212,13 @@ static void training_is_a_program_of_phases(void **state)
         assert_int_equal(mfl_method_phases(job, 1, phases), 1);
         assert_true(phases[0].mix == 0.25 && phases[0].models && !phases[0].unsent);
         assert_int_equal(mfl_method_all_steps(job, 1, 23), 4);
+        assert_int_equal(mfl_method_update_floats(job, 10), 20);
+        mfl_job_free(job);
+        job = job_of("", "strategy: apfl, alpha: adaptive");
+        assert_int_equal(mfl_method_phases(job, 1, phases), 1);
+        assert_true(phases[0].mix == 0.5 && mfl_method_get(job)->own_start == 0.5f);
+        assert_int_equal(mfl_method_state_floats(job, 10), 11);
+        assert_int_equal(mfl_method_update_floats(job, 10), 21);
         mfl_job_free(job);
 }
 

@@ -293,6 +293,7 @@ OPS_TEST(adaptive_steps_have_the_cpu_s_bits)
                 struct ops_buffer norms = ops_new((size_t)(GROUPS * mfl_cuda_norms_count(N)) * 4);
                 struct mfl_cuda_sgd_args a = {.groups = GROUPS,
                         .n = N,
+                        .n_norm = N,
                         .stride = STRIDE,
                         .params = of(&b[0]),
                         .momentum = of(&b[1]),
