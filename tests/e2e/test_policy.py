@@ -455,6 +455,27 @@ def test_a_server_that_hides_the_owner_or_the_round(liar):
     assert [d for _, d, _ in site.said()] == ['refuses'] * 5 + ['takes']
 
 
+LIED = [r for r in TOLD if r[0] != 'owners'] + [
+    ('secure_sum', {'secure_sum': 'required'}, {'data': LOCAL}, 'wants secure sums'),
+    ('secure_bad', {'secure_sum': 'required', 'secure_bad': 0.2}, {'data': LOCAL, 'secure_sum': {'bits': 64, 'bad': 0.1}}, 'bad'),
+    ('programs', {'programs': False}, {'model': {'tensors': [['w', 3]], 'initial': 'f'},
+                                       'training': {'program': 'pets', 'lr': None, 'epochs': None, 'batch': None}}, 'pets'),
+    ('plugins', {'plugins': False}, {'evaluation': {'metrics': ['odd']}}, 'odd'),
+]
+
+
+@pytest.mark.parametrize('rule,policy,job,words', LIED, ids=['%s-%d' % (r[0], i) for i, r in enumerate(LIED)])
+def test_each_rule_holds_against_a_server_that_lies(liar, rule, policy, job, words):
+    """It sends a job without having looked at it, and says that a thousand others take part. What a rule allows, the daemon begins."""
+    server, start = liar
+    site = start(**policy)
+    server.spec(owner='alice', **job)
+    assert refused(server.task(participants=1000), words)
+    lines = site.audit()
+    assert [(line['decision'], line['owner']) for line in lines] == [('refuses', 'alice')] and words in lines[0]['reason']
+    assert lines[0]['rule'] == rule
+
+
 def test_a_server_that_changes_an_approved_job(liar):
     """The answer is about one job file of one owner: everything else is asked again."""
     server, start = liar
