@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secure sums of five daemons, and in the nightly tests of 16 and 40 (MFL_SECURE_SIZES), when none, 10% or 30% of them are killed at each step: the
+"""Secure sums of three and five daemons, and in the nightly tests of 16 and 40 (MFL_SECURE_SIZES), when none, 10% or 30% of them are killed at each step: the
 model is that of the plain job over the same survivors, bit for bit, or the round is skipped. tests/unit/server/test_secure_sum.c has 3 to 40
 members."""
 import math
@@ -15,6 +15,7 @@ from test_secure import SUM, Sites, data, lines
 STEPS = ('PEERS', 'MASK', 'SURVIVORS', 'OPEN')  # of what a daemon is told: it has sent keys; shares; its masked update; its signature
 SIZES = [int(n) for n in os.environ.get('MFL_SECURE_SIZES', '5').split()]
 CASES = [(n, share, step) for n in SIZES for share in (0, .1, .3) for step in (STEPS if share else ('OPEN',))]
+CASES += [(3, .3, step) for step in STEPS[2:]] if 5 in SIZES else []  # three are never too many: any loss in the opening skips the round
 JOB = {'data': LOCAL, 'rounds': 1, 'evaluation': {'every': 0}}
 
 
