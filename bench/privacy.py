@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The privacy accountant beside Google's dp-accounting (pip install dp-accounting): privacy.py BUILD_DIR [--rows N] [--seed N]
-    [--write FILE]
+    [--jobs N] [--write FILE]
 
 Random noise, sampling rates, rounds and deltas, every fifth row with two or three kinds of rounds: epsilon of both, by privacy loss
 distributions in steps of 1e-4. Before them come rows that are often cited, and three calibrations. Prints the rows that differ most, and counts
@@ -10,8 +10,10 @@ processor time. Exits with 1 if there is one of either of the first two. tests/e
 --write: the rows with dp-accounting's epsilon, as tests/e2e/privacy_rows.json has them, which tests/e2e/test_privacy.py reads.
 """
 import argparse
+import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import subprocess
@@ -58,17 +60,28 @@ def draw(rng):
             int(math.exp(rng.uniform(0, math.log(3000)))))
 
 
-def compare(build, seed, n):
+def candidates(seed):
+    rng = random.Random(seed)
+    for i in itertools.count():
+        parts = [draw(rng) for _ in range(2 + i // 5 % 2 if i % 5 == 4 else 1)]
+        yield parts, 10 ** -rng.uniform(3, 8)
+
+
+def measure(build, parts, delta):
+    epsilon, rdp, seconds = ours(build, parts, delta)
+    if epsilon is None or epsilon > 50:  # of no use to anybody
+        return None
+    other = theirs(parts, delta)
+    return abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds
+
+
+def compare(build, seed, n, jobs=1):
     """n random rows: (difference, parts, delta, epsilon, theirs, by Renyi's divergence, seconds of processor time)."""
-    rng, rows = random.Random(seed), []
-    while len(rows) < n:
-        parts = [draw(rng) for _ in range(2 + len(rows) % 2 if len(rows) % 5 == 4 else 1)]
-        delta = 10 ** -rng.uniform(3, 8)
-        epsilon, rdp, seconds = ours(build, parts, delta)
-        if epsilon is None or epsilon > 50:  # of no use to anybody
-            continue
-        other = theirs(parts, delta)
-        rows.append((abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds))
+    drawn, rows = candidates(seed), []
+    with multiprocessing.Pool(jobs) as pool:
+        while len(rows) < n:
+            batch = [(build, *c) for c in itertools.islice(drawn, n - len(rows))]
+            rows += [row for row in pool.starmap(measure, batch, chunksize=1) if row]
     return rows
 
 
@@ -102,10 +115,11 @@ def main():
     p.add_argument('build')
     p.add_argument('--rows', type=int, default=200)
     p.add_argument('--seed', type=int, default=1)
+    p.add_argument('--jobs', type=int, default=1)
     p.add_argument('--write')
     args = p.parse_args()
     good = cited(args.build)
-    rows = compare(args.build, args.seed, args.rows)
+    rows = compare(args.build, args.seed, args.rows, args.jobs)
     if args.write:
         write(args.write, rows, f'bench/privacy.py --rows {args.rows} --seed {args.seed} --write')
     rows.sort(key=lambda r: -r[0])

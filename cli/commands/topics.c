@@ -48,6 +48,7 @@ static const char json_text[] =
         "\n"
         "  submit, clone   {\"job\": \"j-000001\", \"existed\": false}    (with --watch also \"event\": "
         "\"submitted\")\n"
+        "                  submit: \"refusing\": [{\"site\", \"reason\"}], if there are any\n"
         "  forget          {\"job\": the new one, \"replaces\": the old one, \"client\", \"existed\"}\n"
         "  replay          {\"job\": the new one, \"replays\": the old one, \"rounds\", \"same\", "
         "\"differs\": "
