@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The privacy accountant beside Google's dp-accounting (pip install dp-accounting): privacy.py BUILD_DIR [--rows N] [--seed N]
+    [--jobs N] [--write FILE]
 
 Random noise, sampling rates, rounds and deltas, every fifth row with two or three kinds of rounds: epsilon of both, by privacy loss
 distributions in steps of 1e-4. Before them come rows that are often cited, and three calibrations. Prints the rows that differ most, and counts
 those beyond 1e-3 and .1%, those where the own epsilon is above the one by Renyi's divergence, and those that took more than a second of
 processor time. Exits with 1 if there is one of either of the first two. tests/e2e/test_accountant.py does the same in the nightly tests.
+--write: the rows with dp-accounting's epsilon, as tests/e2e/privacy_rows.json has them, which tests/e2e/test_privacy.py reads.
 """
 import argparse
+import itertools
 import json
 import math
+import multiprocessing
 import os
 import random
 import subprocess
+from importlib import metadata
 
 import dp_accounting
 from dp_accounting.pld import pld_privacy_accountant
@@ -55,17 +60,28 @@ def draw(rng):
             int(math.exp(rng.uniform(0, math.log(3000)))))
 
 
-def compare(build, seed, n):
+def candidates(seed):
+    rng = random.Random(seed)
+    for i in itertools.count():
+        parts = [draw(rng) for _ in range(2 + i // 5 % 2 if i % 5 == 4 else 1)]
+        yield parts, 10 ** -rng.uniform(3, 8)
+
+
+def measure(build, parts, delta):
+    epsilon, rdp, seconds = ours(build, parts, delta)
+    if epsilon is None or epsilon > 50:  # of no use to anybody
+        return None
+    other = theirs(parts, delta)
+    return abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds
+
+
+def compare(build, seed, n, jobs=1):
     """n random rows: (difference, parts, delta, epsilon, theirs, by Renyi's divergence, seconds of processor time)."""
-    rng, rows = random.Random(seed), []
-    while len(rows) < n:
-        parts = [draw(rng) for _ in range(2 + len(rows) % 2 if len(rows) % 5 == 4 else 1)]
-        delta = 10 ** -rng.uniform(3, 8)
-        epsilon, rdp, seconds = ours(build, parts, delta)
-        if epsilon is None or epsilon > 50:  # of no use to anybody
-            continue
-        other = theirs(parts, delta)
-        rows.append((abs(epsilon - other), parts, delta, epsilon, other, rdp, seconds))
+    drawn, rows = candidates(seed), []
+    with multiprocessing.Pool(jobs) as pool:
+        while len(rows) < n:
+            batch = [(build, *c) for c in itertools.islice(drawn, n - len(rows))]
+            rows += [row for row in pool.starmap(measure, batch, chunksize=1) if row]
     return rows
 
 
@@ -88,14 +104,25 @@ def cited(build):
     return good
 
 
+def write(path, rows, command):
+    lines = ',\n'.join(json.dumps({'parts': parts, 'delta': delta, 'epsilon': other}) for _, parts, delta, _, other, _, _ in rows)
+    with open(path, 'w', encoding='utf-8') as f:
+        f.write('{"by": "dp-accounting %s, %s", "rows": [\n%s\n]}\n' % (metadata.version('dp-accounting'), command, lines))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('build')
     p.add_argument('--rows', type=int, default=200)
     p.add_argument('--seed', type=int, default=1)
+    p.add_argument('--jobs', type=int, default=1)
+    p.add_argument('--write')
     args = p.parse_args()
     good = cited(args.build)
-    rows = sorted(compare(args.build, args.seed, args.rows), key=lambda r: -r[0])
+    rows = compare(args.build, args.seed, args.rows, args.jobs)
+    if args.write:
+        write(args.write, rows, f'bench/privacy.py --rows {args.rows} --seed {args.seed} --write')
+    rows.sort(key=lambda r: -r[0])
     print(f'{"off":>8} {"mfl":>9} {"google":>9} {"rdp":>9} {"s":>5}  delta, (sigma, q, rounds)')
     for off, parts, delta, epsilon, other, rdp, seconds in rows[:10]:
         print(f'{off:8.1e} {epsilon:9.5f} {other:9.5f} {rdp:9.5f} {seconds:5.2f}  {delta:.1e}, {parts}')

@@ -62,7 +62,7 @@ struct mfl_cli_options {
         bool new_key, revoke_old;
         int64_t daemons, threads, members, rows, classes, timeout, last; /* -1: not given */
         bool json, watch, follow, partition, sizes, undo, wait, all, keep_state, nodes, teams, plain, help,
-                version, after_round, done, archived, probabilities, logits, with_input, deltas, back;
+                version, after_round, done, archived, probabilities, logits, with_input, deltas, back, anyway;
 };
 
 struct mfl_cli {

@@ -243,9 +243,9 @@ static int print_detail(
                 printf("owner      %s\n", j->owner);
         if (*j->privacy)
                 printf("privacy    %s, clip %g, noise %g: epsilon %.4f of %g spent, at delta %g\n"
-                       "           %scounts and logs are not private\n",
+                       "           %s\n",
                         j->privacy, j->clip, j->noise, j->epsilon, j->epsilon_max, j->delta,
-                        j->metrics_withheld ? "" : "losses, accuracies, measures, ");
+                        mfl_view_open_figures(j));
         if (j->finished_ms)
                 printf("finished   %s\n", mfl_view_date(j->finished_ms, date, sizeof date));
         if (j->archived_ms)

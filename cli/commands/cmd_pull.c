@@ -71,6 +71,8 @@ static int check_options(const struct mfl_cli *cli, enum mfl_pull_format format,
 static int print_pulled(
         struct mfl_cli *cli, const char *job, const struct mfl_pulled *p, struct mfl_error *err)
 {
+        if (p->open)
+                mfl_cli_note(cli, "accuracy and loss of %s are not private: they are not in the file", job);
         if (cli->json)
                 return mfl_json_print(stdout,
                         json_pack("{ss sI ss ss sI so so}", "job", job, "round", (json_int_t)p->round, "file",
@@ -152,6 +154,8 @@ static int pull_deltas(struct mfl_cli *cli, struct mfl_error *err)
 static int print_rounds(struct mfl_cli *cli, enum mfl_pull_format format, const struct mfl_pulled_rounds *p,
         struct mfl_error *err)
 {
+        if (p->open)
+                mfl_cli_note(cli, "%s: %s", p->job, p->open);
         if (!strcmp(p->path, "-"))
                 return 0;
         if (cli->json)

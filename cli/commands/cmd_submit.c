@@ -64,9 +64,11 @@ int mfl_cmd_submit(struct mfl_cli *cli)
                 MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
                 if (!r)
-                        r = mfl_sites_ask_job(&client, s.text, &said, &err);
-                if (!r && said)
-                        mfl_sites_tell_job(cli, said->inquiry_report, s.job->data.name);
+                        r = mfl_sites_ask_job(&client, s.text, cli->options.token, &said, &err);
+                if (!r && said) {
+                        mfl_sites_tell_job(cli, said->inquiry_report);
+                        r = cli->options.anyway ? 0 : mfl_sites_enough(said->inquiry_report, s.job, &err);
+                }
                 if (!r)
                         r = mfl_submission_send(&s, &client, cli->options.token, job, &existed, &err);
         }

@@ -31,11 +31,14 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl new\n"
                 "  mfl new demo -o job.yaml --set rounds=50 --set data.clients=20\n",
                 .local = true},
-        {"submit", "job.yaml", "send a job to the server", 1, 1, "set token watch timeout",
+        {"submit", "job.yaml", "send a job to the server", 1, 1, "set token anyway watch timeout",
                 "Checks the job file here and on the server, and prints the new job's id. '-' reads\n"
                 "standard input. With --token, submitting the same file again (from a script, or after\n"
                 "a timeout) returns the same job; another job file with the same token is a conflict\n"
                 "(exit status 6). The file that model.initial names is read here and sent with the job.\n"
+                "Says which of the connected sites would refuse the job by their policies. If those that\n"
+                "are left are too few for a round, nothing is submitted (exit status 5), except with\n"
+                "--anyway: other sites may come.\n"
                 "\n"
                 "--set changes one value: KEY is a path such as training.lr or model.layers[0].units, VALUE\n"
                 "is YAML in one line. The rest of the file, its comments too, stays as it is, and the "

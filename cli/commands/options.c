@@ -34,6 +34,8 @@ static const struct mfl_cli_option options[] = {
         {"before", 0, KIND_TEXT, AT(before), "TIME", "only jobs that ended longer ago than TIME, such as 30d",
                 0, 0},
         {"token", 0, KIND_TEXT, AT(token), "T", "submitting twice with one token makes one job", 0, 0},
+        {"anyway", 0, KIND_FLAG, AT(anyway), NULL, "also when too few of the connected sites would take it",
+                0, 0},
         {"watch", 0, KIND_FLAG, AT(watch), NULL, "watch the job until it ends", 0, 0},
         {"follow", 'f', KIND_FLAG, AT(follow), NULL, "continue until the job ends", 0, 0},
         {"timeout", 0, KIND_NUMBER, AT(timeout), "SECONDS",

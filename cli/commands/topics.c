@@ -47,7 +47,7 @@ static const char json_text[] =
         "New releases only add members. Unknown values are null. Times are Unix milliseconds.\n"
         "\n"
         "  submit, clone   {\"job\": \"j-000001\", \"existed\": false}    (with --watch also \"event\": "
-        "\"submitted\")\n"
+        "\"submitted\"; submit: \"refusing\": [{\"site\", \"reason\"}...], if there are any)\n"
         "  forget          {\"job\": the new one, \"replaces\": the old one, \"client\", \"existed\"}\n"
         "  replay          {\"job\": the new one, \"replays\": the old one, \"rounds\", \"same\", "
         "\"differs\": "

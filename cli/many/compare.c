@@ -132,21 +132,25 @@ static void add_job(
 {
         const Mfl__JobInfo *info = job->info;
         const Mfl__RoundInfo *last = info->last && info->last->evaluated ? info->last : info->evaluated;
-        char letter[2] = {letter_of(i)}, round[32], best[40] = "", accuracy[16], loss[24] = "-", seconds[24];
+        const char *mark = mfl_view_mark(info);
+        char letter[2] = {letter_of(i)}, round[32], best[40] = "", newest[24], accuracy[16], loss[24] = "-",
+             seconds[24];
         const char *cells[MFL_TABLE_COLUMNS_MAX] = {letter, info->job, info->name};
         int n = 3;
         for (size_t s = 0; s < settings->n && s < SETTINGS_SHOWN; s++)
                 cells[n++] = settings->setting[s].value[i] ? settings->setting[s].value[i] : "-";
         snprintf(round, sizeof round, "%u/%u", info->round, info->rounds);
         if (info->best)
-                snprintf(best, sizeof best, "%s (%u)",
-                        mfl_view_accuracy(info->best, accuracy, sizeof accuracy), info->best->round);
+                snprintf(best, sizeof best, "%s%s (%u)",
+                        mfl_view_accuracy(info->best, accuracy, sizeof accuracy), mark, info->best->round);
         if (last)
-                snprintf(loss, sizeof loss, "%.4f", last->loss);
+                snprintf(loss, sizeof loss, "%.4f%s", last->loss, mark);
+        snprintf(newest, sizeof newest, "%s%s", mfl_view_accuracy(last, accuracy, sizeof accuracy),
+                last ? mark : "");
         snprintf(seconds, sizeof seconds, "%.1f", seconds_of(job));
         cells[n++] = mfl_state_name(info->state);
         cells[n++] = round;
-        cells[n++] = mfl_view_accuracy(last, accuracy, sizeof accuracy);
+        cells[n++] = newest;
         cells[n++] = best;
         cells[n++] = loss;
         cells[n++] = seconds;
@@ -168,10 +172,15 @@ char *mfl_view_compare(
         of[n++] = (struct mfl_table_column){"LOSS", true, 0};
         of[n++] = (struct mfl_table_column){"SECONDS", true, 2};
         struct mfl_table table = {.columns = of, .n_columns = n};
-        for (size_t i = 0; i < n_jobs; i++)
+        bool marked = false;
+        for (size_t i = 0; i < n_jobs; i++) {
                 add_job(&table, i, jobs[i], settings);
+                marked |= jobs[i]->info->best && *mfl_view_mark(jobs[i]->info);
+        }
         char *text = mfl_table_render(&table, columns);
         mfl_table_deinit(&table);
+        if (marked)
+                text = mfl_view_append(text, MFL_VIEW_MARK);
         if (!text || settings->n <= SETTINGS_SHOWN)
                 return text;
         char *longer = mfl_asprintf("%s%zu more settings differ, from %s on; --json has them all\n", text,

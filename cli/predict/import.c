@@ -51,7 +51,7 @@ static int write_model(const char *path, const struct mfl_onnx_model *onnx, char
                 r = mfl_sha256(onnx->params, onnx->n * sizeof(float), digest, err);
         if (!r) {
                 mfl_hex(digest, sizeof digest, hex);
-                r = mfl_pulled_write(&begin, graph, onnx->params, "", hex, out, err);
+                r = mfl_pulled_write(&begin, job, graph, onnx->params, "", hex, out, err);
         }
         mfl_graph_free(graph);
         mfl_job_free(job);

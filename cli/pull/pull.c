@@ -66,7 +66,7 @@ static int fetch(struct mfl_client *client, const char *job, const Mfl__PullBegi
                 return write_onnx(begin, graph, client->params, with_input, p, err);
         if (format == MFL_PULL_PEFT)
                 return mfl_peft_write(p->path, base, spec, graph, client->params, err);
-        return mfl_pulled_write(begin, graph, client->params, job, p->digest, p->path, err);
+        return mfl_pulled_write(begin, spec, graph, client->params, job, p->digest, p->path, err);
 }
 
 int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const char *path,
@@ -103,6 +103,7 @@ int mfl_pull(struct mfl_client *client, const char *job, int64_t round, const ch
         r = mfl_pulled_graph(begin, &spec, &graph, err);
         if (r)
                 return r;
+        p.open = spec->privacy.kind && p.evaluated;
         r = fetch(client, job, begin, spec, graph, format, base, with_input, &p, err);
         mfl_job_free(spec);
         mfl_graph_free(graph);

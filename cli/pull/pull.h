@@ -22,6 +22,7 @@ enum mfl_pull_format {
 
 struct mfl_pulled {
         uint32_t round;
+        bool open; /* accuracy and loss are those of a job with privacy, and have no noise: they are not in the file */
         bool evaluated, has_accuracy;
         double accuracy, loss;
         uint64_t n_params;
@@ -47,9 +48,10 @@ int mfl_pull_changes(struct mfl_client *client, const char *job, int64_t round, 
 
 struct mfl_pulled_rounds {
         char job[MFL_JOB_ID_BYTES];
-        char path[4096]; /* "-": standard output */
-        uint64_t n;      /* number of rounds written by this call */
-        uint32_t last;   /* the newest round in the file; 0: none */
+        char path[4096];  /* "-": standard output */
+        uint64_t n;       /* number of rounds written by this call */
+        uint32_t last;    /* the newest round in the file; 0: none */
+        const char *open; /* what of the rounds is not private; NULL: the job has no privacy */
 };
 /* Fetches the rounds of the job that the command's first argument names, following its options. Codes of
  * mfl_watch_run, of cli/pull/export.h, and of mfl_client_resolve. */

@@ -7,6 +7,7 @@
  */
 #include "cli/pull/export.h"
 #include "cli/pull/pull.h"
+#include "cli/view/views.h"
 #include "cli/view/watch.h"
 
 struct sink {
@@ -89,6 +90,8 @@ int mfl_pull_rounds(struct mfl_cli *cli, enum mfl_pull_format format, struct mfl
         int r = mfl_cli_signals_start(cli, err);
         if (!r)
                 r = ask_detail(cli, pulled->job, &answer, err);
+        if (!r)
+                pulled->open = mfl_view_open_figures(answer->job_detail->info);
         if (!r)
                 r = open_sink(&s, cli, answer->job_detail, err);
         if (!r)

@@ -32,12 +32,13 @@ int mfl_sites_answer(
                 err, MFL_CLI_LOST, "the server has sent another answer than the one that was asked for");
 }
 
-int mfl_sites_ask_job(
-        struct mfl_client *client, const char *text, Mfl__Envelope **ret_answer, struct mfl_error *err)
+int mfl_sites_ask_job(struct mfl_client *client, const char *text, const char *token,
+        Mfl__Envelope **ret_answer, struct mfl_error *err)
 {
         Mfl__Inquire inquire = MFL__INQUIRE__INIT;
         inquire.kind = MFL__INQUIRY_KIND__INQUIRY_JOB;
         inquire.text = (char *)(uintptr_t)text;
+        inquire.token = (char *)(uintptr_t)(token ? token : "");
         inquire.deadline_s = 1;
         *ret_answer = NULL;
         if (client->protocol < MFL_PROTOCOL_INQUIRIES)
@@ -48,14 +49,11 @@ int mfl_sites_ask_job(
         return said ? 0 : r;
 }
 
-void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, const char *data)
+void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report)
 {
-        size_t refusing = 0;
         for (size_t i = 0; i < report->n_sites; i++) {
                 const Mfl__InquirySite *site = report->sites[i];
-                bool refuses = site->status == MFL__INQUIRY_STATUS__INQUIRY_REFUSED;
-                refusing += refuses;
-                if (refuses)
+                if (site->status == MFL__INQUIRY_STATUS__INQUIRY_REFUSED)
                         mfl_cli_note(cli, "%s would refuse this job: %s", site->site, site->reason);
                 else if (site->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED && *site->reason)
                         mfl_cli_note(cli, "%s %s", site->site, site->reason);
@@ -63,8 +61,28 @@ void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, c
                         mfl_cli_note(
                                 cli, "%s has not said within a second whether it takes this job", site->site);
         }
-        if (refusing && refusing == report->n_sites)
-                mfl_cli_note(cli, "no connected site with %s would take this job", data);
+}
+
+int mfl_sites_enough(const Mfl__InquiryReport *report, const struct mfl_job *job, struct mfl_error *err)
+{
+        bool local = job->data.partition == MFL_PARTITION_LOCAL;
+        uint32_t need = mfl_job_daemons_least(job), all = 0, left = 0;
+        for (size_t i = 0; i < report->n_sites; i++) {
+                uint32_t n = local ? 1 : report->sites[i]->daemons;
+                all += n;
+                left += report->sites[i]->status == MFL__INQUIRY_STATUS__INQUIRY_REFUSED ? 0 : n;
+        }
+        if (left >= need || all < need)
+                return 0;
+        const char *who = local ? "sites" : "daemons", *later = "use --anyway if others come later";
+        if (!left)
+                return mfl_fail(err, MFL_INVALID,
+                        "not submitted: no connected site with %s would take this job; %s", job->data.name,
+                        later);
+        return mfl_fail(err, MFL_INVALID,
+                "not submitted: a round needs %u %s with %s, and only %u of the %u that are connected would "
+                "take this job; %s",
+                need, who, job->data.name, left, all, later);
 }
 
 int mfl_sites_model(struct mfl_client *client, const char *model, char *ret_job, int64_t *ret_round,

@@ -5,6 +5,7 @@
 #define MFL_CLI_SITES_SITES_H
 
 #include "cli/base/client.h"
+#include "common/job/job.h"
 
 int mfl_cmd_stats(struct mfl_cli *cli);    /* data stats */
 int mfl_cmd_validate(struct mfl_cli *cli); /* validate */
@@ -12,11 +13,14 @@ int mfl_cmd_predict_at(struct mfl_cli *cli);
 int mfl_cmd_registry(struct mfl_cli *cli); /* model, but for show */
 
 /* Asks the sites whether they would work for a job, for a second at most. *ret_answer: the report; NULL, where the server can't ask now
- * (no site has the data yet, or it is older). Codes of client.h. */
-int mfl_sites_ask_job(
-        struct mfl_client *client, const char *text, Mfl__Envelope **ret_answer, struct mfl_error *err);
+ * (no site has the data yet, or it is older). token: NULL: none; of a job that it has made, no site is asked. Codes of client.h. */
+int mfl_sites_ask_job(struct mfl_client *client, const char *text, const char *token,
+        Mfl__Envelope **ret_answer, struct mfl_error *err);
 /* A line on standard error for each site that would refuse it, or asks its administrator first. */
-void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report, const char *data);
+void mfl_sites_tell_job(struct mfl_cli *cli, const Mfl__InquiryReport *report);
+/* MFL_INVALID: those that are connected would be enough for a round of the job, and without those that refuse they are not. Who has not
+ * answered counts as one that takes it. */
+int mfl_sites_enough(const Mfl__InquiryReport *report, const struct mfl_job *job, struct mfl_error *err);
 
 /* ---- between the files of this room ---- */
 

@@ -31,15 +31,37 @@ const char *mfl_view_accuracy(const Mfl__RoundInfo *r, char *buf, size_t buf_byt
         return buf;
 }
 
+const char *mfl_view_open_figures(const Mfl__JobInfo *job)
+{
+        if (!*job->privacy)
+                return NULL;
+        return job->metrics_withheld ? "counts and logs are not private"
+                                     : "losses, accuracies, measures, counts and logs are not private";
+}
+
+const char *mfl_view_mark(const Mfl__JobInfo *job)
+{
+        return *job->privacy && !job->metrics_withheld ? "*" : "";
+}
+
 /* The accuracy of the last evaluated round, with the round's number if later rounds exist. */
 static const char *newest_accuracy(const Mfl__JobInfo *j, char *buf, size_t buf_bytes)
 {
         const Mfl__RoundInfo *r = j->evaluated && (!j->last || !j->last->evaluated) ? j->evaluated : j->last;
         mfl_view_accuracy(r, buf, buf_bytes);
         size_t n = strlen(buf);
+        if (r && r->evaluated)
+                n += (size_t)snprintf(buf + n, buf_bytes - n, "%s", mfl_view_mark(j));
         if (r && r == j->evaluated)
                 snprintf(buf + n, buf_bytes - n, " (%u)", r->round);
         return buf;
+}
+
+char *mfl_view_append(char *text, const char *more)
+{
+        char *longer = text ? mfl_asprintf("%s%s", text, more) : NULL;
+        free(text);
+        return longer;
 }
 
 char *mfl_view_jobs(const Mfl__JobList *list, int columns)
@@ -48,6 +70,7 @@ char *mfl_view_jobs(const Mfl__JobList *list, int columns)
                 {"STATE", false, 0}, {"ROUND", true, 0}, {"ACCURACY", true, 0}, {"CREATED", false, 1},
                 {"REASON", false, 0}};
         struct mfl_table table = {.columns = columns_of, .n_columns = MFL_ARRAY_SIZE(columns_of)};
+        bool marked = false;
         for (size_t i = 0; i < list->n_jobs; i++) {
                 const Mfl__JobInfo *j = list->jobs[i];
                 char accuracy[32], date[32], rounds[32];
@@ -59,10 +82,11 @@ char *mfl_view_jobs(const Mfl__JobList *list, int columns)
                 /* A reason is a sentence: on a terminal it would make every line too long. */
                 if (columns && *j->reason)
                         mfl_table_remark(&table, "%s", j->reason);
+                marked |= strchr(accuracy, '*') != NULL;
         }
         char *text = mfl_table_render(&table, columns);
         mfl_table_deinit(&table);
-        return text;
+        return marked ? mfl_view_append(text, MFL_VIEW_MARK) : text;
 }
 
 char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns)

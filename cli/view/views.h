@@ -19,6 +19,14 @@ const char *mfl_view_date(uint64_t unix_ms, char *buf, size_t buf_bytes);
  * buf. */
 const char *mfl_view_accuracy(const Mfl__RoundInfo *round, char *buf, size_t buf_bytes);
 
+/* What of a job with privacy has no noise: "losses, accuracies, measures, counts and logs are not private"; NULL: the job has no privacy. */
+const char *mfl_view_open_figures(const Mfl__JobInfo *job);
+/* "*" behind a figure of the job's data that has no noise, otherwise "". Tables with one end with the line MFL_VIEW_MARK. */
+const char *mfl_view_mark(const Mfl__JobInfo *job);
+/* text, which is freed, and more; NULL if memory ran out, or text is NULL. */
+char *mfl_view_append(char *text, const char *more);
+#define MFL_VIEW_MARK "* not private: this figure of a job with privacy has no noise\n"
+
 /* Reasons have a column of their own, but on a terminal they are below their jobs. */
 char *mfl_view_jobs(const Mfl__JobList *list, int columns);
 char *mfl_view_rounds(Mfl__RoundInfo *const *rounds, size_t n, int columns);

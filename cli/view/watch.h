@@ -65,6 +65,7 @@ struct mfl_watch {
         uint64_t first_ms, told_ms; /* told: time of the last change of `trained` */
         uint32_t first_round, first_attempt;
         double first_trained;
+        bool open_told;                   /* what of the job is not private */
         bool connected_once, ended, held; /* held: the state has not been shown yet */
         char notice[256];
         struct mfl_screen screen;

@@ -134,6 +134,16 @@ static int show_state(struct mfl_watch *w, bool changed, bool moved, struct mfl_
         return mfl_cli_flush(err);
 }
 
+/* Events have it in their jobs. */
+static void tell_open(struct mfl_watch *w, const Mfl__JobInfo *i)
+{
+        const char *open = mfl_view_open_figures(i);
+        if (!open || w->open_told || w->output == MFL_WATCH_SILENT || w->output == MFL_WATCH_JSON)
+                return;
+        w->open_told = true;
+        mfl_watch_note(w, "%s: %s", i->job, open);
+}
+
 int mfl_watch_take_info(struct mfl_watch *w, const Mfl__JobInfo *i, struct mfl_error *err)
 {
         bool changed = w->state != i->state || strcmp(w->reason, i->reason) != 0;
@@ -158,6 +168,7 @@ int mfl_watch_take_info(struct mfl_watch *w, const Mfl__JobInfo *i, struct mfl_e
         w->took_ms = i->finished_ms > i->created_ms ? i->finished_ms - i->created_ms : 0;
         json_decref(w->info);
         w->info = mfl_json_job(i);
+        tell_open(w, i);
         if (i->state != MFL__JOB_STATE__JOB_WAITING)
                 w->waiting_ms = 0;
         else if (!w->waiting_ms)

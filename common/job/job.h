@@ -522,6 +522,8 @@ bool mfl_job_keeps_history(const struct mfl_job *job);
 bool mfl_job_has_rows(const struct mfl_job *job);
 /* True when those rows are secure sums of buckets of clients: the server never has a single update. */
 bool mfl_job_sums_buckets(const struct mfl_job *job);
+/* Daemons, or sites of a `local` job, that have to be there before a round begins; at least 1. */
+uint32_t mfl_job_daemons_least(const struct mfl_job *job);
 /* True when updates of several clients must not be added before they reach the server: with rows of their own, and with strategies whose
  * clients keep something that follows from their own update, or tell more than a delta. */
 bool mfl_job_needs_single_updates(const struct mfl_job *job);

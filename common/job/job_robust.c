@@ -513,6 +513,14 @@ bool mfl_job_sums_buckets(const struct mfl_job *job)
         return job->secure.bits && mfl_job_is_robust(job);
 }
 
+uint32_t mfl_job_daemons_least(const struct mfl_job *job)
+{
+        uint32_t sums = mfl_job_sums_buckets(job) ? job->aggregation.robust.bucket
+                        : job->secure.bits        ? MFL_SECURE_LEAST
+                                                  : 1;
+        return MFL_MAX(job->selection.daemons_min, sums);
+}
+
 bool mfl_job_needs_single_updates(const struct mfl_job *job)
 {
         return (mfl_job_has_rows(job) && !mfl_job_sums_buckets(job)) || mfl_job_keeps_state(job) ||

@@ -74,8 +74,8 @@ static int write_file(const struct mfl_graph *graph, const float *params, const 
         return r;
 }
 
-int mfl_pulled_write(const Mfl__PullBegin *begin, const struct mfl_graph *graph, const float *params,
-        const char *job, const char *digest, const char *path, struct mfl_error *err)
+int mfl_pulled_write(const Mfl__PullBegin *begin, const struct mfl_job *spec, const struct mfl_graph *graph,
+        const float *params, const char *job, const char *digest, const char *path, struct mfl_error *err)
 {
         const Mfl__RoundInfo *info = begin->round;
         struct mfl_model_meta model;
@@ -88,8 +88,8 @@ int mfl_pulled_write(const Mfl__PullBegin *begin, const struct mfl_graph *graph,
         mfl_double_text(info->loss, loss);
         struct mfl_st_meta meta[6 + MFL_MODEL_META_MAX] = {{"job", job}, {"round", round}, {"digest", digest},
                 {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
-        /* Values that were not measured are not written. */
-        int n_meta = mfl_has_accuracy(info) ? 6 : info->evaluated ? 5 : 4;
+        /* Values that were not measured are not written, nor what has no noise: whoever gets a private model may have its file. */
+        int n_meta = spec->privacy.kind ? 4 : mfl_has_accuracy(info) ? 6 : info->evaluated ? 5 : 4;
         mfl_model_meta(&model, begin->text, !begin->n_frozen, &input, (int)begin->classes, begin->contract);
         memcpy(meta + n_meta, model.v, (size_t)model.n * sizeof *meta);
         return write_file(graph, params, meta, n_meta + model.n, path, err);

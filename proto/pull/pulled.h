@@ -14,8 +14,9 @@ int mfl_pulled_graph(const Mfl__PullBegin *begin, struct mfl_job **ret_job, stru
 /* The params' SHA-256, if it is the one that the server has sent. */
 int mfl_pulled_digest(
         const float *params, const Mfl__PullBegin *begin, char ret_hex[65], struct mfl_error *err);
-/* Replaces the file at path (common/base/fs.h) by a model file (common/contract/model_file.h). digest: of the params. */
-int mfl_pulled_write(const Mfl__PullBegin *begin, const struct mfl_graph *graph, const float *params,
-        const char *job, const char *digest, const char *path, struct mfl_error *err);
+/* Replaces the file at path (common/base/fs.h) by a model file (common/contract/model_file.h). spec, graph: of mfl_pulled_graph. digest: of
+ * the params. */
+int mfl_pulled_write(const Mfl__PullBegin *begin, const struct mfl_job *spec, const struct mfl_graph *graph,
+        const float *params, const char *job, const char *digest, const char *path, struct mfl_error *err);
 
 #endif

@@ -90,7 +90,7 @@ static void write_file(struct mfl_work *work)
                 return;
         w->result = mfl_pulled_digest(w->params, begin, digest, &w->err);
         if (!w->result)
-                w->result = mfl_pulled_write(begin, graph, w->params, w->job, digest, path, &w->err);
+                w->result = mfl_pulled_write(begin, job, graph, w->params, w->job, digest, path, &w->err);
         mfl_graph_free(graph);
         mfl_job_free(job);
 }

@@ -12,6 +12,8 @@ struct inquire_op {
         uint64_t within_ms;
         uint32_t bins, n_edges;
         bool no_accuracy, sent; /* sent: the model came with the inquiry */
+        char where[MFL_WHERE_BYTES];
+        bool exists; /* JOB: its token has made a job */
         uint32_t scored;
         uint64_t n_frozen;
         double *edges;
@@ -98,6 +100,21 @@ static void load(struct mfl_request *op)
                 mfl_request_load_model(op);
 }
 
+/* The job that somebody may submit. */
+static int take_job(struct mfl_request *op)
+{
+        struct inquire_op *own = op->own;
+        struct mfl_job *spec;
+        int r = mfl_job_parse(op->text, strlen(op->text), "the job", &spec, &op->err);
+        if (r)
+                return r;
+        if (!*own->data)
+                mfl_strcpy(own->data, sizeof own->data, spec->data.name);
+        mfl_strcpy(own->where, sizeof own->where, spec->selection.where);
+        mfl_job_free(spec);
+        return mfl_store_token_used(op->admin->store, op->token, op->audit.who, &own->exists, &op->err);
+}
+
 static void run_inquire(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
@@ -106,11 +123,7 @@ static void run_inquire(struct mfl_work *work)
         if (own->kind == MFL__INQUIRY_KIND__INQUIRY_STATS)
                 return;
         if (own->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) {
-                op->status = mfl_job_parse(op->text, strlen(op->text), "the job", &spec, &op->err);
-                if (!op->status && !*own->data)
-                        mfl_strcpy(own->data, sizeof own->data, spec->data.name);
-                if (!op->status)
-                        mfl_job_free(spec);
+                op->status = take_job(op);
                 return;
         }
         load(op);
@@ -154,9 +167,28 @@ static void on_report(void *user, const Mfl__InquiryReport *report, const struct
         free(waiting);
 }
 
+/* A job that is submitted again: what sites say of another one is no matter. */
+static void answer_existing(const struct mfl_request *op, struct mfl_session *session)
+{
+        const struct inquire_op *own = op->own;
+        Mfl__InquiryReport report = MFL__INQUIRY_REPORT__INIT;
+        Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
+        report.kind = own->kind;
+        report.data = (char *)(uintptr_t)own->data;
+        envelope.request = op->request;
+        envelope.body_case = MFL__ENVELOPE__BODY_INQUIRY_REPORT;
+        envelope.inquiry_report = &report;
+        if (session)
+                mfl_session_send(session, &envelope);
+}
+
 static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
 {
         const struct inquire_op *own = op->own;
+        if (own->exists) {
+                answer_existing(op, session);
+                return;
+        }
         struct waiting *waiting = session ? mfl_calloc(1, sizeof *waiting) : NULL;
         if (!waiting) {
                 if (session)
@@ -170,6 +202,7 @@ static void answer_inquire(struct mfl_request *op, struct mfl_session *session)
                 .who = session->who,
                 .model = own->model,
                 .job = op->job,
+                .where = own->where,
                 .round = op->round.record.round,
                 .within_ms = own->within_ms,
                 .text = op->text,
@@ -297,6 +330,7 @@ void mfl_operator_inquire(struct mfl_session *session, uint64_t request, const M
         mfl_strcpy(own->data, sizeof own->data, inquire->data);
         mfl_strcpy(own->at, sizeof own->at, inquire->at);
         mfl_strcpy(own->model, sizeof own->model, inquire->model);
+        mfl_strcpy(op->token, sizeof op->token, inquire->token);
         if (own->kind == MFL__INQUIRY_KIND__INQUIRY_JOB) {
                 op->text = mfl_strdup(inquire->text);
                 if (op->text)

@@ -124,6 +124,8 @@ struct mfl_core_daemon_view {
 void mfl_core_node(const struct mfl_core *core, uint32_t conn, char ret_node[MFL_NODE_BYTES]);
 uint32_t mfl_core_daemon_count(const struct mfl_core *core);
 void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_core_daemon_view *ret_view);
+/* Whether a job's selection.where ("": any) holds for the daemon. */
+bool mfl_core_daemon_where(const struct mfl_daemon_info *info, const char *where);
 
 /* One of the mfl_core_job_view.daemons daemons that work for a job, in no particular order. */
 struct mfl_core_crew_view {

@@ -105,6 +105,11 @@ int mfl_core_job_crew(
         return 0;
 }
 
+bool mfl_core_daemon_where(const struct mfl_daemon_info *info, const char *where)
+{
+        return mfl_core_fit_where(info, where);
+}
+
 void mfl_core_daemon_view(const struct mfl_core *core, uint32_t i, struct mfl_core_daemon_view *ret_view)
 {
         mfl_assert(i < core->n_daemons);

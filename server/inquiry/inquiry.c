@@ -27,20 +27,25 @@ static uint64_t number_of(const char *name)
         return h;
 }
 
-/* The daemons with a data set of that name, on the heap; NULL: memory ran out. */
-static struct mfl_inquiry_daemon *list_daemons(const struct mfl_inquiries *all, Mfl__InquiryKind kind,
-        const char *data, const char *at, uint32_t *ret_n)
+/* Which daemons: those with a data set of that name. */
+struct whom {
+        const char *data, *at, *where; /* at, where: "": all */
+        bool by_site;                  /* each site has a policy, whoever else has its data */
+};
+
+/* On the heap; NULL: memory ran out. */
+static struct mfl_inquiry_daemon *list_daemons(
+        const struct mfl_inquiries *all, struct whom whom, uint32_t *ret_n)
 {
-        bool by_site = kind ==
-                       MFL__INQUIRY_KIND__INQUIRY_JOB; /* each site has a policy, whoever else has its data */
         uint32_t n = mfl_core_daemon_count(all->loop->core), n_found = 0;
         struct mfl_inquiry_daemon *list = mfl_calloc(n + 1, sizeof *list);
-        if (!strncmp(data, MFL_FILTER_DATA, sizeof MFL_FILTER_DATA - 1))
+        if (!strncmp(whom.data, MFL_FILTER_DATA, sizeof MFL_FILTER_DATA - 1))
                 n = 0; /* offered as data sets are, but it is none */
         for (uint32_t i = 0; list && i < n; i++) {
                 struct mfl_core_daemon_view view;
                 mfl_core_daemon_view(all->loop->core, i, &view);
-                if (!view.conn || !takes(&view, mfl_session_find(all->sessions, view.conn)))
+                if (!view.conn || !takes(&view, mfl_session_find(all->sessions, view.conn)) ||
+                        !mfl_core_daemon_where(view.info, whom.where))
                         continue;
                 struct mfl_inquiry_daemon *d = &list[n_found];
                 mfl_strcpy(d->name, sizeof d->name, view.info->name);
@@ -48,9 +53,9 @@ static struct mfl_inquiry_daemon *list_daemons(const struct mfl_inquiries *all, 
                 d->conn = view.conn;
                 for (uint32_t k = 0; k < view.info->n_data_sets; k++) {
                         const struct mfl_data_info *info = &view.info->data_sets[k];
-                        if (strcmp(info->name, data) != 0 || !mfl_inquiry_matches(at, d))
+                        if (strcmp(info->name, whom.data) != 0 || !mfl_inquiry_matches(whom.at, d))
                                 continue;
-                        d->fingerprint = by_site ? number_of(d->site) : info->fingerprint;
+                        d->fingerprint = whom.by_site ? number_of(d->site) : info->fingerprint;
                         d->train_samples = info->train_samples;
                         d->test_samples = info->test_samples;
                         n_found++;
@@ -70,8 +75,7 @@ static int order_by_site(const void *a, const void *b)
 uint32_t mfl_inquiry_sites(const struct mfl_inquiries *inquiries, const char *data)
 {
         uint32_t n = 0, sites = 0;
-        struct mfl_inquiry_daemon *list =
-                list_daemons(inquiries, MFL__INQUIRY_KIND__INQUIRY_STATS, data, "", &n);
+        struct mfl_inquiry_daemon *list = list_daemons(inquiries, (struct whom){data, "", "", false}, &n);
         if (!list)
                 return 0;
         qsort(list, n, sizeof *list, order_by_site);
@@ -109,10 +113,15 @@ static void send_question(
         mfl_session_send(session, &envelope);
 }
 
+static struct whom whom(const struct mfl_inquiry *q)
+{
+        return (struct whom){q->data, q->at, q->where, q->kind == MFL__INQUIRY_KIND__INQUIRY_JOB};
+}
+
 static void ask(struct mfl_inquiry *q)
 {
         uint32_t n;
-        struct mfl_inquiry_daemon *list = list_daemons(q->all, q->kind, q->data, q->at, &n);
+        struct mfl_inquiry_daemon *list = list_daemons(q->all, whom(q), &n);
         if (!list)
                 return; /* the next beat tries again */
         for (uint32_t i = 0; i < q->plan.n; i++) {
@@ -327,7 +336,7 @@ int mfl_inquiry_take(struct mfl_inquiries *inquiries, struct mfl_session *sessio
 static int fill(struct mfl_inquiry *q, const struct mfl_inquiry_question *question, struct mfl_error *err)
 {
         uint32_t n;
-        struct mfl_inquiry_daemon *list = list_daemons(q->all, q->kind, question->data, question->at, &n);
+        struct mfl_inquiry_daemon *list = list_daemons(q->all, whom(q), &n);
         if (!list)
                 return mfl_fail_memory(err, sizeof *list, "an inquiry");
         int r = n ? mfl_inquiry_plan_init(&q->plan, list, n, mfl_loop_now(q->all->loop) + question->within_ms)
@@ -367,6 +376,7 @@ int mfl_inquiry_start(struct mfl_inquiries *inquiries, const struct mfl_inquiry_
         mfl_strcpy(q->who, sizeof q->who, question->who);
         mfl_strcpy(q->job, sizeof q->job, question->job);
         mfl_strcpy(q->model, sizeof q->model, question->model);
+        mfl_strcpy(q->where, sizeof q->where, question->where ? question->where : "");
         q->round = question->round;
         q->n_frozen = question->n_frozen;
         q->foreign = question->foreign;

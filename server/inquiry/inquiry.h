@@ -37,6 +37,7 @@ struct mfl_inquiry_question {
         Mfl__InquiryKind kind;
         const char *data, *at, *who, *model; /* model: "NAME@version", or "" */
         const char *job;                     /* whose round it is, or that needs the answer; "" */
+        const char *where;                   /* JOB: its selection.where */
         uint32_t round;
         uint64_t within_ms;
         /* EVALUATE, PREDICT; JOB: text alone. params: a reference of the inquiry's own from here on. */

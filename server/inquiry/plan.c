@@ -52,6 +52,7 @@ int mfl_inquiry_plan_init(struct mfl_inquiry_plan *plan, const struct mfl_inquir
                 part->fingerprint = daemons[i].fingerprint;
                 part->train_samples = daemons[i].train_samples;
                 part->test_samples = daemons[i].test_samples;
+                part->n_daemons++;
                 p.n += k == p.n;
         }
         qsort(p.parts, p.n, sizeof *p.parts, by_site);

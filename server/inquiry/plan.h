@@ -25,6 +25,7 @@ struct mfl_inquiry_part {
         char site[MFL_NAME_BYTES], daemon[MFL_NAME_BYTES]; /* daemon: that was asked last; "": none */
         uint64_t fingerprint;
         uint32_t conn, train_samples, test_samples; /* conn: of the daemon that is asked; 0: none */
+        uint32_t n_daemons;                         /* that hold it */
         enum mfl_inquiry_status status;
         char reason[MFL_REASON_BYTES];
         uint64_t samples, correct;

@@ -65,6 +65,7 @@ int mfl_inquiry_report_new(
                 return mfl_fail_memory(err, n * sizeof *sites, "a report");
         for (uint32_t i = 0; i < n; i++) {
                 fill_site(&q->plan.parts[i], !q->plan.parts[i].few, &sites[i]);
+                sites[i].daemons = q->kind == MFL__INQUIRY_KIND__INQUIRY_JOB ? q->plan.parts[i].n_daemons : 0;
                 pointers[i] = &sites[i];
         }
         report.kind = q->kind;

@@ -11,7 +11,7 @@ struct mfl_inquiry {
         uint64_t number;
         Mfl__InquiryKind kind;
         char data[MFL_NAME_BYTES], at[MFL_NAME_BYTES], who[MFL_NAME_BYTES], model[2 * MFL_NAME_BYTES];
-        char job[MFL_JOB_ID_BYTES];
+        char job[MFL_JOB_ID_BYTES], where[MFL_WHERE_BYTES];
         uint32_t round, bins, n_edges;
         char *text;
         struct mfl_params *params; /* NULL: none, or it is over */

@@ -225,10 +225,7 @@ static void tell_wait(struct mfl_core *core, struct core_job *job, uint32_t usab
 static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         bool hopeless;
-        uint32_t least = mfl_job_sums_buckets(job->spec) ? job->spec->aggregation.robust.bucket
-                         : job->spec->secure.bits        ? MFL_SECURE_LEAST
-                                                         : 1;
-        uint32_t need = job->phase == PHASE_TRAIN_WAIT ? MFL_MAX(job->spec->selection.daemons_min, least) : 1;
+        uint32_t need = job->phase == PHASE_TRAIN_WAIT ? mfl_job_daemons_least(job->spec) : 1;
         /* While thousands connect, daemons are not counted again and again. */
         if (core->by_conn.n < need && (!core->by_conn.n || core->n_daemons > CORE_COUNT_MAX)) {
                 tell_wait(core, job, core->by_conn.n, need);

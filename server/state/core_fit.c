@@ -184,15 +184,19 @@ bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct cor
                daemon->info.protocol < mfl_core_fit_demand(job).version;
 }
 
-bool mfl_core_fit_is_wanted(const struct core_daemon *daemon, const struct core_job *job)
+bool mfl_core_fit_where(const struct mfl_daemon_info *info, const char *where)
 {
-        const struct mfl_daemon_info *info = &daemon->info;
         const struct mfl_where_daemon facts = {.name = info->name,
                 .site = info->site[0] ? info->site : info->name,
                 .node = info->node,
                 .backend = info->backend,
                 .tags = info->tags};
-        return mfl_where_matches(job->spec->selection.where, &facts);
+        return mfl_where_matches(where, &facts);
+}
+
+bool mfl_core_fit_is_wanted(const struct core_daemon *daemon, const struct core_job *job)
+{
+        return mfl_core_fit_where(&daemon->info, job->spec->selection.where);
 }
 
 const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemon, const struct core_job *job)

@@ -33,7 +33,8 @@ struct core_demand mfl_core_fit_demand(const struct core_job *job);
 /* It speaks a protocol that is too old for the job. */
 bool mfl_core_fit_is_outdated(const struct core_daemon *daemon, const struct core_job *job);
 
-/* The job's selection.where holds for it. */
+/* A job's selection.where ("": any) holds for a daemon. */
+bool mfl_core_fit_where(const struct mfl_daemon_info *info, const char *where);
 bool mfl_core_fit_is_wanted(const struct core_daemon *daemon, const struct core_job *job);
 
 /* The daemon's data set for the job; NULL: it has none that fits, is outdated, or not wanted. */

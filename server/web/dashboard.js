@@ -228,7 +228,7 @@ function facts(list, job, rounds) {
     ...(job.archived_unix_ms ? [['Archived', dateOf(job.archived_unix_ms)]] : []),
     ...(left === null ? [] : [['Time left', `about ${duration(left)}`]]),
     ...(job.privacy ? [['Epsilon spent', `${fixed(job.privacy.epsilon, 4)} of ${job.privacy.epsilon_max}, delta ${job.privacy.delta}`],
-      ['Not private', 'losses, accuracies, counts and logs']] : []),
+      ['Not private', job.privacy.not_private.join(', ')]] : []),
     ['Last round', job.last ? duration(job.last.seconds) : '-'],
     ['Traffic of that round', job.last ? `up ${bytes(job.last.bytes_up)}, down ${bytes(job.last.bytes_down)}` : '-'],
     ...measured(job)];

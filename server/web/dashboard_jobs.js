@@ -31,8 +31,11 @@ function updateJobRow(tr, job) {
   bar.max = job.rounds;
   bar.value = Math.min(job.rounds, job.round + part);
   setText(cell[4].lastChild, `${job.round}/${job.rounds}`);
-  setText(cell[5], fixed(shown.accuracy, 4));
-  setText(cell[6], fixed(shown.loss, 4));
+  const open = job.privacy && job.privacy.not_private.includes('accuracies');
+  [shown.accuracy, shown.loss].map(x => fixed(x, 4)).forEach((text, i) => {
+    setText(cell[5 + i], open && text ? text + '*' : text);
+    cell[5 + i].title = open ? 'not private: without noise' : '';
+  });
   setText(cell[7], job.last ? duration(job.last.seconds) : '');
   setText(cell[8], String(at.daemons || 0));
   setText(cell[9], job.owner || '');

@@ -183,9 +183,14 @@ static const struct {
         {GAUGE, "mfl_job_clients_expected", "Clients, or parts of the test split, of the current phase.",
                 put_expected},
         {GAUGE, "mfl_job_daemons", "Daemons that work for the job.", put_daemons},
-        {GAUGE, "mfl_job_accuracy_ratio", "Accuracy on the test split after the last evaluated round.",
+        {GAUGE, "mfl_job_accuracy_ratio",
+                "Accuracy on the test split after the last evaluated round. Without noise, and so not "
+                "private, also in jobs with privacy.",
                 put_accuracy},
-        {GAUGE, "mfl_job_loss", "Loss on the test split after the last evaluated round.", put_loss},
+        {GAUGE, "mfl_job_loss",
+                "Loss on the test split after the last evaluated round. Without noise, and so not private, "
+                "also in jobs with privacy.",
+                put_loss},
         {HISTOGRAM, "mfl_job_round_seconds", "Time from a round's opening to the order to commit it.",
                 put_seconds},
         {COUNTER, "mfl_job_received_bytes_total", "Bytes of updates from daemons.", put_received},

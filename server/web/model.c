@@ -88,7 +88,8 @@ static int write_tensors(
         mfl_double_text(info.loss, loss);
         struct mfl_st_meta meta[6 + MFL_MODEL_META_MAX] = {{"job", m->job}, {"round", round},
                 {"digest", digest}, {"software", "mfl " MFL_VERSION}, {"loss", loss}, {"accuracy", accuracy}};
-        int n_meta = mfl_has_accuracy(&info) ? 6 : info.evaluated ? 5 : 4;
+        /* Of a job with privacy only what has noise. */
+        int n_meta = m->spec->privacy.kind ? 4 : mfl_has_accuracy(&info) ? 6 : info.evaluated ? 5 : 4;
         mfl_model_meta(
                 &model, m->row.text, !m->graph->n_frozen, &m->graph->input, m->graph->classes, m->contract);
         memcpy(meta + n_meta, model.v, (size_t)model.n * sizeof *meta);

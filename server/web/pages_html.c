@@ -34,14 +34,18 @@ static void put_cell(struct mfl_text *text, const char *value)
         mfl_text_put(text, "</td>");
 }
 
-static void put_quality(struct mfl_text *text, bool evaluated, bool no_accuracy, double accuracy, double loss)
+/* open: of a job with privacy, without noise. */
+static void put_quality(
+        struct mfl_text *text, bool evaluated, bool no_accuracy, double accuracy, double loss, bool open)
 {
+        const char *title = open ? " title=\"not private: without noise\"" : "", *mark = open ? "*" : "";
         if (!evaluated)
                 mfl_text_put(text, "<td></td><td></td>");
         else if (no_accuracy)
-                mfl_text_format(text, "<td class=num>n/a</td><td class=num>%.4f</td>", loss);
+                mfl_text_format(text, "<td class=num>n/a</td><td class=num%s>%.4f%s</td>", title, loss, mark);
         else
-                mfl_text_format(text, "<td class=num>%.4f</td><td class=num>%.4f</td>", accuracy, loss);
+                mfl_text_format(text, "<td class=num%s>%.4f%s</td><td class=num%s>%.4f%s</td>", title,
+                        accuracy, mark, title, loss, mark);
 }
 
 static void put_job_row(struct mfl_text *text, const struct mfl_server_job *job)
@@ -55,7 +59,7 @@ static void put_job_row(struct mfl_text *text, const struct mfl_server_job *job)
         put_cell(text, mfl_state_name(info.state));
         mfl_text_format(text, "<td class=num>%u/%u</td>", info.round, info.rounds);
         put_quality(text, job->observed.evaluated, isnan(job->observed.accuracy), job->observed.accuracy,
-                job->observed.loss);
+                job->observed.loss, *info.privacy && !info.metrics_withheld);
         mfl_text_format(text, "<td class=num>%u</td>", info.daemons);
         put_cell(text, info.reason);
         mfl_text_put(text, "</tr>\n");
@@ -177,7 +181,7 @@ void mfl_html_models(const struct mfl_pages *pages, struct mfl_text *text)
 static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);
-        put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss);
+        put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss, false);
         if (round->clients)
                 mfl_text_format(text, "<td class=num>%.4f</td>", round->train_loss);
         else

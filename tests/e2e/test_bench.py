@@ -11,6 +11,11 @@ sys.path[:0] = [BENCH, os.path.join(BENCH, 'flower')]
 import benchlib  # noqa: E402
 import flower_bench  # noqa: E402
 
+import mfl_certs  # noqa: E402
+import mfl_harness as h  # noqa: E402
+
+BUILD = os.path.dirname(os.path.dirname(h.program('mfl')))
+
 REPORT = """for i in range(%d): print('{"time": %%d, "accuracy": 0.5}' %% i)"""
 
 
@@ -55,3 +60,18 @@ def test_memory_is_summed_over_a_server_and_its_children(flower):
         flower.watch_memory(server.pid)
         os.killpg(server.pid, 9)
     assert len(flower.peaks) == 2 and server.pid in flower.peaks and min(flower.peaks.values()) > 0
+
+
+@pytest.mark.parametrize('lost', [0, 4])
+def test_a_secure_sum_in_one_process(tmp_path, lost):
+    """All its members sign with one key; the program ends with an error if the sum is wrong. The server opens the mask of each that is left, and what
+    each of the lost shared with those."""
+    program = os.path.join(BUILD, 'bench', 'bench_secure')
+    if not os.path.exists(program):
+        pytest.skip('no benchmarks in this build (-Dbench=enabled)')
+    ca = mfl_certs.Ca(tmp_path)
+    done = subprocess.run([program, '16', '1000', str(lost), ca.ca, *ca.issue('d1', ['daemon'])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    masks = int(done.stdout.split(' masks')[0].split()[-1])
+    assert masks == 16 - lost + lost * (16 - lost), done.stdout

@@ -130,12 +130,92 @@ def test_submit_says_who_asks_and_who_is_silent(cluster):
     assert 'silent has not said within a second' in err
 
 
-def test_submit_says_that_nobody_takes_it(cluster):
+def test_a_job_that_nobody_takes_is_not_submitted(cluster):
     site = Site(cluster, rounds_max=2, epsilon_max=0.1, clip=1, noise=9).start()
     cluster.wait_daemons(1)
-    err = cluster.mfl('submit', cluster.write('job.yaml', h.job_text(data=LOCAL))).stderr
-    assert 'no connected site with tiny would take this job' in err
+    path = cluster.write('job.yaml', h.job_text(data=LOCAL))
+    done = cluster.mfl('submit', path, '--json', status=5)
+    assert 'site would refuse this job: it has 3 rounds' in done.stderr
+    assert 'no connected site with tiny would take this job; use --anyway if others come later' in json.loads(done.stdout)['error']['text']
+    assert not cluster.mfl_json('list')['jobs']
     assert not os.path.exists(os.path.join(site.dir, 'ledger')) or not os.path.getsize(os.path.join(site.dir, 'ledger'))
+    cluster.start_daemon('free')
+    cluster.wait_daemons(2)
+    cluster.mfl('submit', path)
+
+
+REFUSING = {'strategies_refused': ['fedavg']}
+
+
+def hospital(cluster, i, **policy):
+    return Site(cluster, 'h%d' % i, sets=('tiny=synthetic:1,8,8:4:40:8:%d' % i,), node='n%d' % i, **policy).start()
+
+
+def test_too_few_sites_are_left(cluster):
+    """Three would do, and one of them refuses. With --anyway the job waits for the third, and begins when it is there."""
+    for i, policy in enumerate(({}, {'ask': True}, REFUSING)):
+        hospital(cluster, i, **policy)
+    cluster.wait_daemons(3)
+    path = cluster.write('job.yaml', h.job_text(data=LOCAL, selection={'daemons': {'min': 3}}))
+    said = cluster.mfl('submit', path, status=5).stderr
+    assert 'a round needs 3 sites with tiny, and only 2 of the 3 that are connected would take this job' in said
+    assert 'h2 would refuse this job' in said and "h1 asks this site's administrator" in said
+    assert not cluster.mfl_json('list')['jobs']
+    cluster.mfl('submit', path, '--set', 'selection.daemons.min=2', '--set', 'rounds=1')
+    job = cluster.mfl_json('submit', path, '--anyway')['job']
+    cluster.wait_info(job, lambda i: i['state'] == 'waiting', 20, 'the wait for the third')
+    hospital(cluster, 3)
+    cluster.wait_daemons(4)
+    subprocess.run([h.program('mfl-client'), 'approve', job, '--config', os.path.join(cluster.dir, 'h1.yaml')], timeout=20, check=False)
+    cluster.wait_info(job, lambda i: i['round'] > 0 or i['state'] != 'waiting', 30, 'the first round')
+
+
+def test_sites_that_are_not_enough_anyway(cluster):
+    """Others have to come whatever these say, so this is no reason."""
+    hospital(cluster, 1, **REFUSING)
+    hospital(cluster, 2)
+    cluster.wait_daemons(2)
+    done = cluster.mfl('submit', cluster.write('job.yaml', h.job_text(data=LOCAL, selection={'daemons': {'min': 3}})))
+    assert 'h1 would refuse this job' in done.stderr
+
+
+def test_only_who_may_work_for_the_job_is_asked(cluster):
+    """selection.where leaves a site out, which then is no reason and no help."""
+    for i, policy in enumerate((REFUSING, {}, {})):
+        hospital(cluster, i, **policy)
+    cluster.wait_daemons(3)
+    path = cluster.write('job.yaml', h.job_text(data=LOCAL, selection={'daemons': {'min': 2}, 'where': "name != 'h0'"}))
+    assert 'refuse' not in cluster.mfl('submit', path).stderr
+    path = cluster.write('job.yaml', h.job_text(data=LOCAL, selection={'daemons': {'min': 2}, 'where': "name != 'h2'"}))
+    assert 'only 1 of the 2 that are connected' in cluster.mfl('submit', path, status=5).stderr
+
+
+def test_daemons_of_a_site_count_each(cluster):
+    """Where clients are simulated, a round needs daemons; where each site is a client, it needs sites."""
+    site = cluster.write('ward.yaml', h.yaml_of({'site': 'ward'}))
+    for name in ('w1', 'w2', 'w3'):
+        cluster.start_daemon(name, more=['--config', site])
+    Site(cluster, **REFUSING).start()
+    cluster.wait_daemons(4)
+
+    def submit(n, status=0, **job):
+        return cluster.mfl('submit', cluster.write('job.yaml', h.job_text(selection={'daemons': {'min': n}}, **job)), status=status).stderr
+
+    assert 'site would refuse this job' in submit(3)
+    assert 'a round needs 4 daemons with tiny, and only 3 of the 4 that are connected' in submit(4, 5)
+    assert 'site would refuse this job' in submit(1, data=LOCAL)
+    assert 'a round needs 2 sites with tiny, and only 1 of the 2 that are connected' in submit(2, 5, data=LOCAL)
+
+
+def test_a_job_that_exists_is_found_whatever_sites_say(cluster):
+    """What its own rounds have cost a site is no reason against the same request, made again with its token."""
+    Site(cluster, **REFUSING).start()
+    cluster.wait_daemons(1)
+    path = cluster.write('job.yaml', h.job_text())
+    first = cluster.mfl_json('submit', path, '--token', 't', '--anyway')
+    again = cluster.mfl_json('submit', path, '--token', 't')
+    assert again == {'job': first['job'], 'existed': True}
+    assert 'no connected site' in cluster.mfl('submit', path, '--token', 'u', status=5).stderr
 
 
 def test_what_the_policy_allows_is_trained(cluster):
@@ -373,6 +453,27 @@ def test_a_server_that_hides_the_owner_or_the_round(liar):
     assert refused(server.task(participants=1), 'only 1 of its 1 clients')
     assert server.task(participants=8)[0] == 'params_get'
     assert [d for _, d, _ in site.said()] == ['refuses'] * 5 + ['takes']
+
+
+LIED = [r for r in TOLD if r[0] != 'owners'] + [
+    ('secure_sum', {'secure_sum': 'required'}, {'data': LOCAL}, 'wants secure sums'),
+    ('secure_bad', {'secure_sum': 'required', 'secure_bad': 0.2}, {'data': LOCAL, 'secure_sum': {'bits': 64, 'bad': 0.1}}, 'bad'),
+    ('programs', {'programs': False}, {'model': {'tensors': [['w', 3]], 'initial': 'f'},
+                                       'training': {'program': 'pets', 'lr': None, 'epochs': None, 'batch': None}}, 'pets'),
+    ('plugins', {'plugins': False}, {'evaluation': {'metrics': ['odd']}}, 'odd'),
+]
+
+
+@pytest.mark.parametrize('rule,policy,job,words', LIED, ids=['%s-%d' % (r[0], i) for i, r in enumerate(LIED)])
+def test_each_rule_holds_against_a_server_that_lies(liar, rule, policy, job, words):
+    """It sends a job without having looked at it, and says that a thousand others take part. What a rule allows, the daemon begins."""
+    server, start = liar
+    site = start(**policy)
+    server.spec(owner='alice', **job)
+    assert refused(server.task(participants=1000), words)
+    lines = site.audit()
+    assert [(line['decision'], line['owner']) for line in lines] == [('refuses', 'alice')] and words in lines[0]['reason']
+    assert lines[0]['rule'] == rule
 
 
 def test_a_server_that_changes_an_approved_job(liar):

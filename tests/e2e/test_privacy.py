@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mfl privacy`: the figures of others, lists, and wrong options. tests/unit/common/test_privacy.c has the arithmetic."""
 import json
+import os
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -23,6 +25,23 @@ def test_epsilon_and_noise():
     two = answer('--sigma', '1,0.8', '--q', '0.1', '--rounds', '100,20', '--delta', '1e-5')
     assert abs(two['epsilon'] - 8.669218) < 1e-4 and two['sigma'] is None
     assert answer('--sigma', '0.05', '--q', '1', '--rounds', '1000000000', '--delta', '1e-5')['epsilon'] is None
+
+
+def test_random_rows():
+    """What dp-accounting said of 200 random rows, every fifth of two or three kinds of rounds; bench/privacy.py made the file. test_accountant.py asks
+    dp-accounting itself."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), 'privacy_rows.json'), encoding='utf-8') as f:
+        rows = json.load(f)['rows']
+    assert len(rows) == 200 and sum(len(r['parts']) > 1 for r in rows) >= 30 and max(r['epsilon'] for r in rows) > 20
+
+    def ours(row):
+        lists = [','.join(repr(part[i]) for part in row['parts']) for i in range(3)]
+        return answer('--sigma', lists[0], '--q', lists[1], '--rounds', lists[2], '--delta', repr(row['delta']))
+
+    with futures.ThreadPoolExecutor(2) as pool:
+        for row, got in zip(rows, pool.map(ours, rows)):
+            assert abs(got['epsilon'] - row['epsilon']) <= min(1e-3, 1e-3 * row['epsilon']), (row, got)
+            assert got['epsilon'] <= got['epsilon_rdp'] + 1e-9, (row, got)
 
 
 def series(power, n):

@@ -284,6 +284,36 @@ def test_what_people_are_told(cluster, tmp_path):
     assert json.loads(c.mfl('show', plain, '--json').stdout)['job']['privacy'] is None and rounds_of(c, plain)[0]['epsilon'] is None
 
 
+def test_what_has_no_noise_is_marked_wherever_it_is_shown(cluster, tmp_path):
+    """Accuracies and losses, of a job with privacy and of one without beside it. A model's file has none: whoever gets the model may have it."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    job, _, rounds = finish(c)
+    plain, _ = c.run_job(rounds=2)
+    kept = c.mfl_json('show', plain)['rounds']
+    open_figures = 'losses, accuracies, measures, counts and logs are not private'
+    mark, legend = '%.4f*' % rounds[-1]['accuracy'], '* not private'
+
+    def line(text, word):
+        return next(row for row in text.splitlines() if word in row)
+
+    for words in (['list'], ['compare', job, plain]):
+        text = c.mfl(*words).stdout
+        assert mark in line(text, job) and '*' not in line(text, plain) and legend in text, text
+    assert '*' not in c.mfl('compare', plain).stdout and '%.4f' % kept[-1]['accuracy'] in c.mfl('compare', plain).stdout
+    for words in (['watch'], ['pull', '--format', 'csv'], ['pull', '--format', 'jsonl'], ['pull', '--format', 'tensorboard']):
+        out = ['-o', tmp_path / words[-1]] if len(words) > 1 else []
+        assert open_figures in c.mfl(words[0], job, *words[1:], *out).stderr
+        assert 'private' not in c.mfl(words[0], plain, *words[1:], *(['-o', tmp_path / ('plain-' + words[-1])] if out else [])).stderr
+    for one, known in ((job, False), (plain, True)):
+        path = tmp_path / (one + '.safetensors')
+        done = c.mfl('pull', one, '-o', path)
+        assert ('are not private: they are not in the file' in done.stderr) != known
+        with open(path, 'rb') as f:
+            meta = json.loads(f.read(int.from_bytes(f.read(8), 'little')))['__metadata__']
+        assert meta['round'] and ('accuracy' in meta) == known and ('loss' in meta) == known, meta
+
+
 def test_the_budget_ends_the_job(cluster, tmp_path):
     limit = (spent(1, 0.3, 3) + spent(1, 0.3, 4)) / 2
     job = dict(POISSON, rounds=9, evaluation={'every': 5}, privacy=dict(PRIVACY, noise=1.0, epsilon_max=limit))

@@ -211,6 +211,21 @@ def test_sites_require_secure_sums_and_pin_their_peers(tmp_path):
         c.check_alive()
 
 
+def test_submit_counts_participants(tmp_path):
+    """A secure sum needs three; of five sites, first two refuse, then three."""
+    with Sites(tmp_path, 5) as c:
+        c.start_server()
+        for i, name in enumerate(c.names):
+            Site(c, name, sets=data(i), node='n%d' % i, **({'rounds_max': i} if i in (1, 2, 3) else {})).start()
+        c.wait_daemons(5, 20)
+        path = c.write('job.yaml', h.job_text(data=LOCAL, secure_sum=SUM, rounds=3))
+        said = c.mfl('submit', path).stderr
+        assert 'd2 would refuse' in said and 'd3 would refuse' in said and 'd4' not in said
+        said = c.mfl('submit', path, '--set', 'rounds=4', status=5).stderr
+        assert 'a round needs 3 sites with tiny, and only 2 of the 5 that are connected would take this job' in said
+        c.check_alive()
+
+
 # ---- refusals ----
 
 REFUSED = [

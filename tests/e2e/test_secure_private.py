@@ -8,6 +8,8 @@ import pytest
 
 import mfl_harness as h
 from federated import pulled
+from mfl_tap import TlsTap
+from mfl_wire import ENUM_VALUE
 from test_policy import LOCAL, Site
 from test_secure import SUM, Sites, data
 from test_site_noise import ledger
@@ -67,6 +69,49 @@ def test_shares_are_fresh_beside_another_update(lab):
     a, b = pulled(lab, job), pulled(lab, other)
     share = SHARED['noise'] * SHARED['clip'] / 3 ** .5
     assert abs(np.std(np.concatenate([(a[k] - b[k]).ravel() for k in a])) / (share * 8 ** .5 / 4) - 1) < 0.05
+
+
+@pytest.mark.parametrize('step', ['MASK', 'SURVIVORS'])
+@pytest.mark.parametrize('victim', ['daemon', 'server'])
+def test_shares_are_repeated_after_kills(tmp_path, victim, step):
+    """kill -9 in the second round: when its sum is made again, it has the same noise, so the model and the ledgers are those of a job that was let
+    alone. A server that may have opened it leaves it out, and the third round's updates, from the first one's params, are others."""
+    with Sites(tmp_path, 4) as c:
+        c.start_server()
+        at, dead = [0], []
+
+        def kill(name, up, kind, body):
+            if kind == 'secure' and not up and name == 'd2' and body['step'] == ENUM_VALUE['SECURE_' + step]:
+                at[0] += 1
+                if at[0] == 2:
+                    (c.daemons['d2'] if victim == 'daemon' else c.server).kill()
+                    dead.append(victim)
+
+        spec = {**JOB, 'rounds': 3, 'privacy': SHARED, 'limits': {'quorum': 1.0, 'retries': 20}}
+        sites = [Site(c, name, sets=data(i), node='n%d' % i).start() for i, name in enumerate(c.names)]
+        c.wait_daemons(4, 20)
+        _, expected = c.run_job(60, **spec)
+        before = [ledger(site) for site in sites]
+        for site in sites:
+            site.daemon.kill()
+        tap = TlsTap(c.address, c.ca, (c.cert, c.key), kill)
+        for site in sites:
+            site.server = tap.address
+            site.start()
+        c.wait_daemons(4, 20)
+        job = c.submit(**spec)
+        h.wait_until(lambda: dead, 60, 'the kill')
+        sites[1].start() if victim == 'daemon' else c.start_server()
+        c.wait_job(job, 120)
+        digests, rows = c.digests(job), [ledger(site) for site in sites]
+        assert [len(r) for r in before] == [3] * 4
+        if (victim, step) == ('server', 'SURVIVORS'):
+            assert digests[:2] == [expected[0]] * 2 and [r['clients'] for r in c.rounds(job)] == [4, 0, 4]
+            assert [r[:3] for r in rows] == before and [len(r) for r in rows] == [4] * 4
+        else:
+            assert digests == expected and rows == before
+        tap.close()
+        c.check_alive()
 
 
 def test_a_site_without_a_place_for_its_key(tmp_path):

@@ -725,41 +725,63 @@ static void test_an_old_sum(void **state)
 
 /* ---- what travels ---- */
 
-/* Masked zeros: uniform bytes, and nothing in common between two sums of equal updates. */
+static void count_bytes(const uint64_t *words, uint32_t count[256])
+{
+        for (size_t b = 0; b < WORDS * sizeof *words; b++)
+                count[((const uint8_t *)words)[b]]++;
+}
+
+/* Beyond 5 deviations of 22.6 on either side: once in a million runs. */
+static void expect_uniform(const char *what, const uint32_t count[256])
+{
+        double chi = 0, n = 0;
+        for (int b = 0; b < 256; b++)
+                n += count[b];
+        for (int b = 0; b < 256; b++)
+                chi += (count[b] - n / 256) * (count[b] - n / 256) / (n / 256);
+        print_message("# chi-square of %g bytes of %s: %.1f (255 degrees of freedom)\n", n, what, chi);
+        assert_true(chi > 130 && chi < 420);
+}
+
+/* Masked zeros: uniform bytes, and what two daemons, two sums of a job or two jobs make of equal updates has nothing in common: no words, and
+ * differences are uniform, too. */
 static void test_uniform(void **state)
 {
-        struct mfl_error err;
+        static const char *const jobs[] = {"j-000001", "j-000001", "j-000002"};
+        enum { SUMS = 3, N = 8 };
+        static uint64_t seen[SUMS * N][WORDS];
+        uint32_t count[256] = {0}, apart[256] = {0};
         char why[256];
-        uint32_t count[256] = {0}, same = 0;
-        uint64_t first[8][WORDS];
-        double chi = 0, n = 2 * 8 * WORDS * 8;
         (void)state;
-        for (int sum = 0; sum < 2; sum++) {
+        for (int sum = 0; sum < SUMS; sum++) {
                 struct bed bed;
-                open_bed(&bed, 8, 0.1, 8);
-                for (uint32_t i = 0; i < bed.n; i++) {
+                open_bed(&bed, N, 0.1, 8);
+                bed.job = jobs[sum];
+                for (uint32_t i = 0; i < N; i++) {
                         memset(bed.v[i].plain, 0, sizeof bed.v[i].plain);
                         make_member(&bed, &bed.v[i]);
                 }
-                assert_int_equal(begin(&bed, &err), 0);
+                assert_int_equal(begin(&bed, NULL), 0);
                 while (mfl_leader_stage(bed.leader) < MFL_LEADER_SIGN)
                         run_stage(&bed, why, sizeof why);
-                for (uint32_t i = 0; i < bed.n; i++)
-                        for (size_t b = 0; b < sizeof bed.v[i].v; b++) {
-                                uint8_t byte = ((const uint8_t *)bed.v[i].v)[b];
-                                count[byte]++;
-                                same += sum && byte == ((const uint8_t *)first[i])[b];
-                        }
-                for (uint32_t i = 0; i < bed.n && !sum; i++)
-                        memcpy(first[i], bed.v[i].v, sizeof first[i]);
+                for (uint32_t i = 0; i < N; i++) {
+                        memcpy(seen[sum * N + i], bed.v[i].v, sizeof seen[0]);
+                        count_bytes(bed.v[i].v, count);
+                }
                 close_bed(&bed);
         }
-        for (int b = 0; b < 256; b++)
-                chi += (count[b] - n / 256) * (count[b] - n / 256) / (n / 256);
-        print_message("# chi-square of %g bytes: %.1f (255 degrees of freedom)\n", n, chi);
-        assert_true(chi > 130 &&
-                    chi < 420); /* beyond 5 deviations of 22.6 on either side: once in a million runs */
-        assert_true(same > n / 2 / 256 * 0.5 && same < n / 2 / 256 * 1.5);
+        for (int a = 0; a < SUMS * N; a++)
+                for (int b = 0; b < a; b++) {
+                        uint64_t less[WORDS];
+                        for (int w = 0; w < WORDS; w++) {
+                                less[w] = seen[a][w] - seen[b][w];
+                                assert_true(less[w]); /* 70,932 pairs, each with a probability of 2^-64 */
+                        }
+                        if (a % N == b % N || a / N == b / N)
+                                count_bytes(less, apart);
+                }
+        expect_uniform("uploads", count);
+        expect_uniform("differences", apart);
 }
 
 int main(void)
