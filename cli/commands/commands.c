@@ -23,12 +23,16 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl run job.yaml --plugins build/strategies --config client.yaml\n"
                 "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
                 .local = true},
-        {"new", "[EXAMPLE]", "write a job file to begin from, or list the examples", 0, 1, "set output",
+        {"new", "[EXAMPLE]", "write a job file to begin from, by questions or an example", 0, 1, "set output",
+                "On a terminal, without EXAMPLE, it asks for what people change first, checks each answer, and\n"
+                "writes the file after the last one. In a pipe it asks nothing and lists the examples.\n"
+                "\n"
                 "The examples are those of the source's folder examples/; each says in its first lines what\n"
                 "it shows. Without -o it prints the file.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl new\n"
+                "  mfl new | cat\n"
                 "  mfl new demo -o job.yaml --set rounds=50 --set data.clients=20\n",
                 .local = true},
         {"submit", "job.yaml", "send a job to the server", 1, 1, "set token watch timeout",
