@@ -646,6 +646,51 @@ def test_follows_a_job(tmp_path, rows):
             assert serve.stop() == 0
 
 
+def test_a_server_with_another_name(tmp_path, rows):
+    """The text of `server` says where a server is, not which one: with another text the last round is served until the server behind it has answered.
+    One that knows nothing of the job ends that."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+
+    def folder(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    def follow(server):
+        return ('--server', server, '--follow', 'm=' + job)
+
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job, _ = c.run_job()
+        with s.Serve(folder('first'), config=config, options=follow(c.address)) as serve:
+            bits = ask_each(serve, rows[:5])
+            assert serve.stop() == 0 and 'came from' not in serve.log()
+        port = c.address.rsplit(':', 1)[1]
+        renamed = follow('localhost:%s' % port)
+        c.server.kill()
+        with s.Serve(folder('renamed'), config=config, options=renamed) as serve:
+            assert ask_each(serve, rows[:5]) == bits
+            assert 'came from %s; it is served until localhost:%s has answered' % (c.address, port) in serve.log()
+            c.start_server()
+            h.wait_until(lambda: 'has come' in serve.log(), 20, 'the round')
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0
+        with s.Serve(folder('again'), config=config, options=renamed) as serve:
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0 and 'came from' not in serve.log()
+    # Another installation: with no such job, and with a job of this number that has no round yet.
+    for begun in (False, True):
+        with h.start_cluster(tmp_path / ('other%d' % begun), 0) as other:
+            if begun:
+                assert other.submit(rounds=1) == job
+            shutil.copytree(tmp_path / 'cache', tmp_path / ('cache%d' % begun))
+            with s.Serve(folder('denied%d' % begun), config={'cache_dir': str(tmp_path / ('cache%d' % begun))}, options=follow(other.address), ready=False) as serve:
+                h.wait_until(lambda serve=serve: 'nothing is served until it does' in serve.log(), 20, 'the denial')
+                h.wait_until(lambda serve=serve: serve.get('/v2/health/ready')[0] == 503, 20, 'the end of it')
+                assert s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'))[0] == 503
+                if begun:
+                    other.start_daemon('d9')
+                    serve.wait_ready(30)
+                    assert ask_each(serve, rows[:1]) != bits[:1]
+                assert serve.stop() == 0
+
+
 def test_follows_a_registered_model(tmp_path, rows):
     """The version that the alias has, over TLS with OU=serve, which allows nothing else; the server knows who serves what."""
     mfl_needs.program('openssl')
