@@ -390,8 +390,10 @@ static void on_poll(uv_fs_poll_t *poll, int status, const uv_stat_t *before, con
 
 void mfl_models_reload(struct mfl_models *models)
 {
-        for (uint32_t i = 0; i < models->n; i++)
+        for (uint32_t i = 0; i < models->n; i++) {
+                models->v[i].error[0] = '\0'; /* whoever asks for a look hears again what is wrong */
                 mfl_model_load(&models->v[i]);
+        }
 }
 
 void mfl_models_start(struct mfl_models *models)
