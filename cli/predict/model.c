@@ -92,13 +92,14 @@ static int precision_of(struct mfl_cli *cli, const struct mfl_model_file *model,
         if (text && !*ret_precision && strcmp(text, "fp32") != 0)
                 return mfl_fail(err, MFL_CLI_USAGE, "--precision: expected fp32 or bf16, got '%.60s'", text);
         if (text)
-                return *ret_precision ? mfl_infer_check_precision(cli->options.backend, *ret_precision, err)
+                return *ret_precision ? mfl_infer_check_precision(
+                                                cli->options.backend, *ret_precision, !evaluates, err)
                                       : 0;
         if (!evaluates || !model->job || !model->job->training.precision)
                 return 0;
         const enum mfl_precision own = (enum mfl_precision)model->job->training.precision;
         struct mfl_error why;
-        if (!mfl_infer_check_precision(cli->options.backend, own, &why))
+        if (!mfl_infer_check_precision(cli->options.backend, own, false, &why))
                 *ret_precision = own;
         else
                 mfl_cli_note(cli, "in fp32, not in the job's %s: %s", mfl_precision_name(own), why.text);

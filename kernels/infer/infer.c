@@ -69,7 +69,8 @@ static int make_net(struct mfl_infer *v, const struct mfl_infer_options *options
 }
 
 /* A small network shows it. */
-int mfl_infer_check_precision(const char *backend, enum mfl_precision precision, struct mfl_error *err)
+int mfl_infer_check_precision(
+        const char *backend, enum mfl_precision precision, bool alone, struct mfl_error *err)
 {
         static const struct mfl_shape input = {1, {4}};
         const struct mfl_net_options options = {
@@ -80,6 +81,12 @@ int mfl_infer_check_precision(const char *backend, enum mfl_precision precision,
         struct mfl_net *net = NULL;
         struct mfl_error why;
         int r = mfl_backend_open(backend ? backend : "auto", &ops, err);
+        if (!r && alone && precision != MFL_PRECISION_FP32 && !ops->infer)
+                r = mfl_fail(err, MFL_INVALID,
+                        "in %s, only the cpu backend gives a row the same bits alone and among others, and "
+                        "this is %s: take fp32, or "
+                        "the cpu backend",
+                        mfl_precision_name(precision), ops->name);
         if (!r)
                 r = mfl_graph_preset("mlp", &input, 2, &graph, err);
         if (!r)

@@ -25,8 +25,10 @@ struct mfl_infer_options {
 };
 
 /* Whether this machine computes in a precision, before there is a model: 0; MFL_INVALID with the reason, and what to write instead;
- * otherwise as open. backend: as in the options. */
-int mfl_infer_check_precision(const char *backend, enum mfl_precision precision, struct mfl_error *err);
+ * otherwise as open. backend: as in the options. alone: a row must have the same bits alone and among others, which below fp32 only backends with
+ * `infer` promise. */
+int mfl_infer_check_precision(
+        const char *backend, enum mfl_precision precision, bool alone, struct mfl_error *err);
 
 int mfl_infer_open(const char *path, const struct mfl_infer_options *options, struct mfl_infer **ret_infer,
         struct mfl_error *err);

@@ -17,7 +17,7 @@ static enum mfl_precision precision_of(bool bf16)
 
 int mfl_net_check(bool bf16, struct mfl_error *err)
 {
-        return bf16 ? mfl_infer_check_precision(NULL, precision_of(bf16), err) : 0;
+        return bf16 ? mfl_infer_check_precision(NULL, precision_of(bf16), true, err) : 0;
 }
 
 static int describe(struct mfl_version *v, struct mfl_error *err)
