@@ -43,7 +43,7 @@ enum {
 /* The values of all options; the table of commands says which command takes which. */
 struct mfl_cli_options {
         const char *tls_ca, *tls_cert, *tls_key;
-        const char *server, *token, *out, *round, *backend, *input, *format, *base;
+        const char *server, *token, *out, *round, *backend, *input, *format, *base, *precision;
         const char *data[MFL_CLI_DATA_MAX];
         int n_data;
         const char *dir, *csr, *tar, *ca_pass_file, *site;

@@ -193,7 +193,7 @@ static int print_contract(const char *text, struct mfl_error *err)
         int r = *text ? mfl_contract_parse(text, "the server's answer", &contract, err) : MFL_INVALID;
         if (r)
                 return MFL_MIN(r, 0); /* of a later version */
-        char *view = mfl_view_contract(contract);
+        char *view = mfl_view_contract(contract, false);
         mfl_contract_free(contract);
         if (!view)
                 return mfl_fail_memory(err, 0, "a contract");

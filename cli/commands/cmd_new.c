@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `mfl new`: a job file to begin from. Without a name, the list of them. A file that exists is never replaced. */
+/* `mfl new`: a job file to begin from. Without a name, questions on a terminal, and elsewhere the list of them. A file that exists is never
+ * replaced. */
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
 #include "cli/base/json.h"
 #include "cli/job/submit.h"
-#include "cli/many/templates.h"
+#include "cli/many/questions.h"
 #include "common/base/fs.h"
 #include "common/settings/yaml.h"
 
@@ -35,21 +36,29 @@ static void first_sentence(const char *text, char sentence[SENTENCE_BYTES])
         sentence[n] = '\0';
 }
 
-static int list(struct mfl_cli *cli, struct mfl_error *err)
+static void print_list(void)
 {
-        json_t *all = json_array();
         char sentence[SENTENCE_BYTES];
         for (const struct mfl_template *t = mfl_templates; t->name; t++) {
                 first_sentence(t->text, sentence);
-                json_array_append_new(all, json_pack("{ss ss}", "name", t->name, "about", sentence));
-                if (!cli->json)
-                        printf("%-18s %s\n", t->name, sentence);
+                printf("%-18s %s\n", t->name, sentence);
         }
-        if (cli->json)
-                return mfl_json_print(stdout, json_pack("{so}", "templates", all), err);
-        json_decref(all);
-        printf("\n'mfl new NAME -o job.yaml' writes one\n");
-        return 0;
+}
+
+static int list(struct mfl_cli *cli, struct mfl_error *err)
+{
+        char sentence[SENTENCE_BYTES];
+        if (!cli->json) {
+                print_list();
+                printf("\n'mfl new NAME -o job.yaml' writes one\n");
+                return 0;
+        }
+        json_t *all = json_array();
+        for (const struct mfl_template *t = mfl_templates; t->name; t++) {
+                first_sentence(t->text, sentence);
+                json_array_append_new(all, json_pack("{ss ss}", "name", t->name, "about", sentence));
+        }
+        return mfl_json_print(stdout, json_pack("{so}", "templates", all), err);
 }
 
 static int find(const char *name, const struct mfl_template **ret_template, struct mfl_error *err)
@@ -66,13 +75,12 @@ static int find(const char *name, const struct mfl_template **ret_template, stru
         }
         names[n] = NULL;
         const char *nearest = mfl_yaml_nearest(name, names);
-        return mfl_fail(err, MFL_NOT_FOUND, "there is no example '%.60s'%s%s%s; 'mfl new' lists them", name,
-                nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'" : "");
+        return mfl_fail(err, MFL_NOT_FOUND, "there is no example '%.60s'%s%s%s; 'mfl new | cat' lists them",
+                name, nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'" : "");
 }
 
-static int write_job(const struct mfl_cli *cli, const char *text, struct mfl_error *err)
+static int write_job(const struct mfl_cli *cli, const char *path, const char *text, struct mfl_error *err)
 {
-        const char *path = cli->options.out;
         bool printed = !path || !strcmp(path, "-");
         if (printed && cli->json)
                 return mfl_json_print(stdout, json_pack("{ss}", "text", text), err);
@@ -94,6 +102,39 @@ static int write_job(const struct mfl_cli *cli, const char *text, struct mfl_err
         return r || !cli->json ? r : mfl_json_print(stdout, json_pack("{ss}", "file", path), err);
 }
 
+/* Nothing is written before the last answer. */
+static int ask(struct mfl_cli *cli, struct mfl_error *err)
+{
+        const struct mfl_questions questions = {.in = stdin, .out = stdout, .find = find, .list = print_list};
+        const struct mfl_template *template;
+        MFL_CLEANUP_FREE char *text = NULL, *path = NULL;
+        int r = mfl_questions_job(&questions, &template, &text, err);
+        if (!r && !cli->options.out)
+                r = mfl_questions_file(&questions, template->name, &path, err);
+        const char *out = cli->options.out ? cli->options.out : path;
+        if (!r)
+                r = write_job(cli, out, text, err);
+        if (!r && strcmp(out, "-"))
+                printf("\n%s: 'mfl check %s' checks it, 'mfl run %s' trains it on this machine, and 'mfl "
+                       "submit %s' sends it "
+                       "to a server\n",
+                        out, out, out, out);
+        return r;
+}
+
+static int without_name(struct mfl_cli *cli, struct mfl_error *err)
+{
+        if (cli->options.n_set)
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--set changes an example: name one; 'mfl new | cat' lists them");
+        if (!cli->json && cli->terminal && isatty(STDIN_FILENO))
+                return ask(cli, err);
+        if (cli->options.out)
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "-o writes an example: name one; 'mfl new | cat' lists them");
+        return list(cli, err);
+}
+
 int mfl_cmd_new(struct mfl_cli *cli)
 {
         const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
@@ -101,16 +142,12 @@ int mfl_cmd_new(struct mfl_cli *cli)
         MFL_CLEANUP_FREE char *text = NULL;
         struct mfl_error err;
         int r;
-        if (!cli->argument[0]) {
-                r = sets.n ? mfl_fail(&err, MFL_CLI_USAGE,
-                                     "--set changes an example: name one; 'mfl new' lists them")
-                           : list(cli, &err);
-                return mfl_cli_report(cli, r, &err);
-        }
+        if (!cli->argument[0])
+                return mfl_cli_report(cli, without_name(cli, &err), &err);
         r = find(cli->argument[0], &template, &err);
         if (!r)
                 r = mfl_sets_apply(&sets, template->name, template->text, &text, &err);
         if (!r)
-                r = write_job(cli, text, &err);
+                r = write_job(cli, cli->options.out, text, &err);
         return mfl_cli_report(cli, r, &err);
 }

@@ -110,13 +110,15 @@ static int send_clone(struct mfl_cli *cli, int64_t forget, char source[MFL_JOB_I
 int mfl_cmd_clone(struct mfl_cli *cli)
 {
         struct mfl_error err;
-        char job[MFL_JOB_ID_BYTES], source[MFL_JOB_ID_BYTES];
+        char job[MFL_JOB_ID_BYTES], source[MFL_JOB_ID_BYTES], what[MFL_JOB_ID_BYTES + 16];
         bool existed;
         int r = check_token(cli->options.token, &err);
         if (!r)
                 r = send_clone(cli, CLONE_AS_IT_IS, source, job, &existed, &err);
-        if (!r)
-                r = print_submitted(cli, job, cli->argument[0], existed, NULL, &err);
+        if (!r) {
+                snprintf(what, sizeof what, "a copy of %s", source);
+                r = print_submitted(cli, job, what, existed, NULL, &err);
+        }
         return r ? mfl_cli_report(cli, r, &err) : watch_or_end(cli, job);
 }
 

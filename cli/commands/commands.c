@@ -23,12 +23,17 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl run job.yaml --plugins build/strategies --config client.yaml\n"
                 "  mfl run job.yaml --json | tail -n 1 | jq .accuracy\n",
                 .local = true},
-        {"new", "[EXAMPLE]", "write a job file to begin from, or list the examples", 0, 1, "set output",
+        {"new", "[EXAMPLE]", "write a job file to begin from, by questions or an example", 0, 1, "set output",
+                "On a terminal, without EXAMPLE, it asks for what people change first, checks each answer, "
+                "and\n"
+                "writes the file after the last one. In a pipe it asks nothing and lists the examples.\n"
+                "\n"
                 "The examples are those of the source's folder examples/; each says in its first lines what\n"
                 "it shows. Without -o it prints the file.\n"
                 "\n"
                 "Examples:\n"
                 "  mfl new\n"
+                "  mfl new | cat\n"
                 "  mfl new demo -o job.yaml --set rounds=50 --set data.clients=20\n",
                 .local = true},
         {"submit", "job.yaml", "send a job to the server", 1, 1, "set token anyway watch timeout",
@@ -277,7 +282,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl pull last --format csv -o - | column -s, -t | less -S\n"
                 "  mfl pull last --format jsonl --follow -o - | jq .accuracy\n"},
         {"predict", "MODEL", "a model's answers for the samples of a file", 1, 1,
-                "data output format top probabilities logits round backend threads at deadline",
+                "data output format top probabilities logits round backend precision threads at deadline",
                 "MODEL is a file that 'mfl pull' wrote as safetensors, which needs no server, or a job.\n"
                 "--data [FORMAT:]PATH is read as daemons read it, but as a whole: csv, npy, npz, idx,\n"
                 "cifar10, cifar100, images or text, with the keys of data_sets after commas. Labels may\n"
@@ -285,7 +290,8 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "model's contract says how values are scaled and what classes and tokens are called; see\n"
                 "'mfl model show'. Where sites scale differently, the keys mean and std say how.\n"
                 "\n"
-                "The answer to a sample has the same bits alone and among others. CSV has one line per\n"
+                "The answer to a sample has the same bits alone and among others, within one --precision. "
+                "CSV has one line per\n"
                 "sample (with a class per position, one line per position); jsonl has one object per\n"
                 "sample; npy is an array of probabilities, or of the values of a regression.\n"
                 "\n"
@@ -299,7 +305,7 @@ const struct mfl_cli_command mfl_cli_commands[] = {
                 "  mfl predict last --data csv:new.csv --top 3 --format jsonl | jq .name\n"
                 "  mfl predict model.safetensors --data images:photos --probabilities\n"},
         {"evaluate", "MODEL", "how good a model is on labelled samples of a file", 1, 1,
-                "data round backend threads",
+                "data round backend precision threads",
                 "MODEL and --data are those of 'mfl predict'; the samples need labels (of npy files:\n"
                 "train_y=FILE). Loss and accuracy are computed as a round's evaluation computes them. AUC\n"
                 "is the mean over the classes, each against the rest; the calibration error is the mean\n"

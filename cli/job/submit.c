@@ -226,6 +226,13 @@ int mfl_submission_load(const char *path, char **ret_text, struct mfl_error *err
                         "%s: this is a model; write a job file that names it, model: {onnx: %s} (mfl help "
                         "job)",
                         path, path);
+        if (end && !strcmp(end, ".safetensors"))
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: this is a model; write a job file that starts from it, with the preset or the "
+                        "layers that it has: "
+                        "model: {preset: lenet5, input: [1, 28, 28], classes: 10, initial: %s} (mfl help "
+                        "job)",
+                        path, path);
         int r = mfl_fs_read(strcmp(path, "-") ? path : "/dev/stdin", MFL_JOB_TEXT_MAX, &text, &bytes, err);
         if (!r && strlen(text) != bytes) {
                 free(text);

@@ -53,8 +53,11 @@ static bool find_limits(struct plot *p, Mfl__JobDetail *const *jobs, size_t n_jo
                         p->low = fmin(p->low, v);
                         p->high = fmax(p->high, v);
                 }
-        if (!(p->high > p->low))
-                p->high = p->low + 1;
+        if (!(p->high > p->low)) { /* one level, in the middle; no accuracy is above 1 */
+                const double around = fmax(fabs(p->low) * 0.05, 0.01);
+                p->high = p->accuracy ? fmin(p->low + around, 1) : p->low + around;
+                p->low -= around;
+        }
         return p->first < p->last;
 }
 

@@ -10,8 +10,9 @@
 /* ---- model.c ---- */
 /* Opens MODEL: a file, or a job of the server, whose model is pulled into a temporary file. Codes of pull.h and model_file.h. */
 int mfl_predict_model(struct mfl_cli *cli, struct mfl_model_file **ret_model, struct mfl_error *err);
-int mfl_predict_infer(struct mfl_cli *cli, const struct mfl_model_file *model, struct mfl_infer **ret_infer,
-        struct mfl_error *err);
+/* evaluates: without --precision, in the job's precision, where this machine has it. */
+int mfl_predict_infer(struct mfl_cli *cli, const struct mfl_model_file *model, bool evaluates,
+        struct mfl_infer **ret_infer, struct mfl_error *err);
 
 /* ---- answers.c ---- */
 enum mfl_answer_kind {

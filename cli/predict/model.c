@@ -10,6 +10,7 @@
 #include "cli/predict/answers.h"
 #include "cli/pull/pull.h"
 #include "common/model/safetensors.h"
+#include "kernels/host.h"
 
 #define ROWS 64 /* of a call */
 
@@ -82,8 +83,31 @@ int mfl_predict_model(struct mfl_cli *cli, struct mfl_model_file **ret_model, st
         return mfl_model_file_open(name, ret_model, err);
 }
 
-int mfl_predict_infer(struct mfl_cli *cli, const struct mfl_model_file *model, struct mfl_infer **ret_infer,
-        struct mfl_error *err)
+/* Without --precision, an evaluation has that of the job's own evaluations, where this machine has it. */
+static int precision_of(struct mfl_cli *cli, const struct mfl_model_file *model, bool evaluates,
+        enum mfl_precision *ret_precision, struct mfl_error *err)
+{
+        const char *text = cli->options.precision;
+        *ret_precision = text && !strcmp(text, "bf16") ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
+        if (text && !*ret_precision && strcmp(text, "fp32") != 0)
+                return mfl_fail(err, MFL_CLI_USAGE, "--precision: expected fp32 or bf16, got '%.60s'", text);
+        if (text)
+                return *ret_precision ? mfl_infer_check_precision(
+                                                cli->options.backend, *ret_precision, !evaluates, err)
+                                      : 0;
+        if (!evaluates || !model->job || !model->job->training.precision)
+                return 0;
+        const enum mfl_precision own = (enum mfl_precision)model->job->training.precision;
+        struct mfl_error why;
+        if (!mfl_infer_check_precision(cli->options.backend, own, false, &why))
+                *ret_precision = own;
+        else
+                mfl_cli_note(cli, "in fp32, not in the job's %s: %s", mfl_precision_name(own), why.text);
+        return 0;
+}
+
+int mfl_predict_infer(struct mfl_cli *cli, const struct mfl_model_file *model, bool evaluates,
+        struct mfl_infer **ret_infer, struct mfl_error *err)
 {
         struct mfl_infer_options options = {.backend = cli->options.backend,
                 .batch_max = ROWS,
@@ -92,5 +116,6 @@ int mfl_predict_infer(struct mfl_cli *cli, const struct mfl_model_file *model, s
                 return mfl_fail(err, MFL_INVALID,
                         "%.200s: models with auxiliary outputs (training.auxiliary) are not supported",
                         model->path);
-        return mfl_infer_new(model, &options, ret_infer, err);
+        const int r = precision_of(cli, model, evaluates, &options.precision, err);
+        return r ? r : mfl_infer_new(model, &options, ret_infer, err);
 }

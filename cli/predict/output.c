@@ -210,7 +210,9 @@ static int write_all(struct writing *w, const char *path, struct mfl_error *err)
                         put_line(w, r, k);
         for (uint32_t r = 0; r < a->n && w->options->format == MFL_ANSWERS_JSONL; r++)
                 put_object(w, r);
-        return fflush(w->out) || ferror(w->out) ? mfl_fail_errno(err, "write %s", path) : 0;
+        /* It is no failure if the reader closes the pipe (mfl predict ... | head). */
+        return (fflush(w->out) || ferror(w->out)) && errno != EPIPE ? mfl_fail_errno(err, "write %s", path)
+                                                                    : 0;
 }
 
 static int write_file(struct writing *w, const char *path, struct mfl_error *err)

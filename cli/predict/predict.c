@@ -32,7 +32,7 @@ static int answer(struct mfl_cli *cli, bool labels, struct run *run, struct mfl_
         if (!r)
                 r = mfl_samples_load(cli->options.data[0], run->model->contract, labels, &run->samples, err);
         if (!r)
-                r = mfl_predict_infer(cli, run->model, &run->infer, err);
+                r = mfl_predict_infer(cli, run->model, labels, &run->infer, err);
         return r ? r : mfl_answers_compute(run->infer, &run->samples, &run->answers, err);
 }
 

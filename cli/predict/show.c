@@ -33,7 +33,7 @@ static int print_people(const struct mfl_model_file *m, struct mfl_error *err)
                         m->job_id, m->graph->n);
         else
                 printf("model      %" PRIu64 " parameters\n", m->graph->n);
-        char *text = mfl_view_contract(m->contract);
+        char *text = mfl_view_contract(m->contract, !*m->job_id);
         if (!text)
                 return mfl_fail_memory(err, 0, "a contract");
         fputs(text, stdout);

@@ -204,9 +204,15 @@ int mfl_cmd_predict_at(struct mfl_cli *cli)
         MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
         struct mfl_sites_table t = {0};
         int r = 0;
-        if (cli->options.out || cli->options.format)
+        const struct mfl_cli_options *o = &cli->options;
+        if (o->out || o->format || o->top >= 0 || o->probabilities || o->logits)
                 r = mfl_fail(&err, MFL_CLI_USAGE,
-                        "with --at, the answers stay at the site: leave out --output and --format");
+                        "with --at, the answers stay at the site: leave out --output, --format, --top, "
+                        "--probabilities and --logits");
+        else if (o->backend || o->precision || o->threads >= 0)
+                r = mfl_fail(&err, MFL_CLI_USAGE,
+                        "with --at, the site's daemon computes, in fp32: leave out --backend, --precision "
+                        "and --threads");
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r)

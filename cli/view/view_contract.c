@@ -24,14 +24,15 @@ static void put_names(FILE *out, const char *title, char *const *names, int n)
         fprintf(out, n > NAMES_SHOWN ? ", and %d more\n" : "\n", n - NAMES_SHOWN);
 }
 
-static void put_scale(FILE *out, const struct mfl_contract *c)
+static void put_scale(FILE *out, const struct mfl_contract *c, bool foreign)
 {
         if (c->normalised) {
                 fprintf(out, "scale      the input must be scaled before it is given: ");
                 if (c->n_sites)
                         fprintf(out, "sites differ:");
                 else
-                        fprintf(out, "the sites keep how");
+                        fprintf(out,
+                                foreign ? "as the program does that it comes from" : "the sites keep how");
                 for (int i = 0; i < c->n_sites; i++)
                         fprintf(out, " %s", c->sites[i]);
                 fprintf(out, c->n_sites && *c->from ? " (from %s)\n" : "\n", c->from);
@@ -47,7 +48,7 @@ static void put_scale(FILE *out, const struct mfl_contract *c)
         }
 }
 
-char *mfl_view_contract(const struct mfl_contract *c)
+char *mfl_view_contract(const struct mfl_contract *c, bool foreign)
 {
         static const char *const types[] = {
                 [MFL_U8] = "bytes", [MFL_F32] = "floats", [MFL_I32] = "whole numbers"};
@@ -58,7 +59,7 @@ char *mfl_view_contract(const struct mfl_contract *c)
                 return NULL;
         fprintf(out, "input      %s %ss, %s%s%s\n", mfl_shape_text(&c->shape, shape, sizeof shape), c->unit,
                 types[c->dtype], *c->data ? ", as in data set " : "", c->data);
-        put_scale(out, c);
+        put_scale(out, c, foreign);
         if (c->vocabulary)
                 fprintf(out, "vocabulary %d\n", c->vocabulary);
         if (c->n_targets)

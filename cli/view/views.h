@@ -54,7 +54,8 @@ const char *mfl_view_metrics(
 char *mfl_view_scores(const Mfl__JobDetail *detail, int columns);
 
 /* What a model expects of its input. */
-char *mfl_view_contract(const struct mfl_contract *contract);
+char *mfl_view_contract(
+        const struct mfl_contract *contract, bool foreign); /* foreign: no job has trained it */
 
 /* How a job's data set is divided: a line of sums, then one row per shown client with its most common
  * classes. */

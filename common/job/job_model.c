@@ -214,7 +214,11 @@ int mfl_job_read_model(
                 return check_tensors(doc, node, err);
         if (!list == !job->model.preset[0])
                 return mfl_yaml_fail(doc, node, err,
-                        "give one of preset, layers and onnx, or, with training.program, only initial");
+                        job->model.initial ? "initial gives start values, not layers: give one of preset, "
+                                             "layers and onnx beside it, or "
+                                             "training.program"
+                                           : "give one of preset, layers and onnx, or, with "
+                                             "training.program, only initial");
         set_init(job);
         if ((r = mfl_job_check_adapt(doc, node, job, err)))
                 return r;

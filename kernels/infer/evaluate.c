@@ -22,6 +22,7 @@ static int evaluate_split(const struct mfl_infer *v, const struct mfl_dataset *d
         struct mfl_net_options options = {.batch = (int)job->evaluation.batch,
                 .groups = 1,
                 .threads = 1,
+                .precision = v->precision,
                 .streamed = true,
                 .loss = mfl_loss_of_job(job),
                 .tally = tally};

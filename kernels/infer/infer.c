@@ -55,7 +55,8 @@ static int make_net(struct mfl_infer *v, const struct mfl_infer_options *options
         const struct mfl_graph *graph = v->model->graph;
         struct mfl_net_options net = {.batch = (int)options->batch_max,
                 .groups = 1,
-                .threads = options->threads ? (int)options->threads : 1};
+                .threads = options->threads ? (int)options->threads : 1,
+                .precision = options->precision};
         int r = mfl_backend_open(options->backend ? options->backend : "auto", &v->ops, err);
         if (!r)
                 r = v->ops->device_open(&v->device, err);
@@ -64,6 +65,43 @@ static int make_net(struct mfl_infer *v, const struct mfl_infer_options *options
                 r = v->ops->net_new(v->device, graph, &net, &v->net, err);
         if (!r)
                 r = mfl_backend_set(v->ops, v->net, graph, 0, v->model->params, err);
+        return r;
+}
+
+/* A small network shows it. */
+int mfl_infer_check_precision(
+        const char *backend, enum mfl_precision precision, bool alone, struct mfl_error *err)
+{
+        static const struct mfl_shape input = {1, {4}};
+        const struct mfl_net_options options = {
+                .batch = 1, .groups = 1, .threads = 1, .precision = precision};
+        const struct mfl_backend_ops *ops;
+        struct mfl_device *device = NULL;
+        struct mfl_graph *graph = NULL;
+        struct mfl_net *net = NULL;
+        struct mfl_error why;
+        int r = mfl_backend_open(backend ? backend : "auto", &ops, err);
+        if (!r && alone && precision != MFL_PRECISION_FP32 && !ops->infer)
+                r = mfl_fail(err, MFL_INVALID,
+                        "in %s, only the cpu backend gives a row the same bits alone and among others, and "
+                        "this is %s: take fp32, or "
+                        "the cpu backend",
+                        mfl_precision_name(precision), ops->name);
+        if (!r)
+                r = mfl_graph_preset("mlp", &input, 2, &graph, err);
+        if (!r)
+                r = ops->device_open(&device, err);
+        if (r) {
+                mfl_graph_free(graph);
+                return r;
+        }
+        r = ops->net_new(device, graph, &options, &net, &why);
+        if (r)
+                r = mfl_fail(err, r, "%.400s; fp32 is computed everywhere", why.text);
+        else
+                ops->net_free(net);
+        ops->device_close(device);
+        mfl_graph_free(graph);
         return r;
 }
 
@@ -82,6 +120,7 @@ int mfl_infer_new(const struct mfl_model_file *model, const struct mfl_infer_opt
                 return mfl_fail_memory(err, sizeof *v, "a model");
         v->model = model;
         v->batch_max = options->batch_max;
+        v->precision = options->precision;
         v->outputs = (uint32_t)outputs_of(model->graph);
         describe_rows(v);
         r = make_net(v, options, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inference: a model file becomes an object that turns raw samples into outputs.
  *
- * An answer is a function of the model, the row, and the kind of device: its bits depend neither on the number of
+ * An answer is a function of the model, the row, the precision, and the kind of device: its bits depend neither on the number of
  * rows in a call nor on the other rows.
  *
  * Ownership: what open returns owns everything it needs; the file may be replaced meanwhile. Threads: an object belongs to one
@@ -21,7 +21,14 @@ struct mfl_infer_options {
         const char *backend; /* NULL: "auto", as mfl_backend_open */
         uint32_t batch_max;  /* rows of a call, at most; 1 to 65536 */
         uint32_t threads; /* CPU threads that compute a call; 0: 1. Another number may have other last bits */
+        enum mfl_precision precision; /* MFL_INVALID where the backend does not have it */
 };
+
+/* Whether this machine computes in a precision, before there is a model: 0; MFL_INVALID with the reason, and what to write instead;
+ * otherwise as open. backend: as in the options. alone: a row must have the same bits alone and among others, which below fp32 only backends with
+ * `infer` promise. */
+int mfl_infer_check_precision(
+        const char *backend, enum mfl_precision precision, bool alone, struct mfl_error *err);
 
 int mfl_infer_open(const char *path, const struct mfl_infer_options *options, struct mfl_infer **ret_infer,
         struct mfl_error *err);
@@ -45,7 +52,7 @@ uint32_t mfl_infer_classes(const struct mfl_infer *infer);
 int mfl_infer_run(struct mfl_infer *infer, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
 /* evaluate.c: the loss and the right predictions of labelled samples, by the backend's `eval` in batches of the job's
- * evaluation: what a daemon of this kind of device says. The samples are raw, with the contract's scale and shift in the data set.
+ * evaluation, in the object's precision: what a daemon of this kind of device says, whose precision is the job's. The samples are raw, with the contract's scale and shift in the data set.
  * tally: what the caller's ret_score->tally adds up. MFL_INVALID: the model carries no job, or the data do not fit it. */
 int mfl_infer_evaluate(const struct mfl_infer *infer, const struct mfl_dataset *dataset, enum mfl_tally tally,
         struct mfl_score *ret_score, struct mfl_error *err);

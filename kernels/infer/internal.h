@@ -13,6 +13,7 @@ struct mfl_infer {
         struct mfl_device *device;
         struct mfl_net *net;
         uint32_t batch_max, outputs;
+        enum mfl_precision precision;
         int64_t count;        /* elements of a sample */
         struct mfl_rows rows; /* of a call */
         float *columns;       /* normalise: columns: a batch of rows, scaled; otherwise NULL */

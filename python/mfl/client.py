@@ -328,14 +328,14 @@ class Client:
         return model
 
     def predict(self, model: Union[JobRef, Path], data: Any, *, round: Union[int, str, None] = None,  # noqa: A002
-                logits: bool = False, program: Path = "mfl") -> Floats:
+                logits: bool = False, precision: str = "fp32", program: Path = "mfl") -> Floats:
         """A model's answers for samples: probabilities, the values of a regression, or (logits) what the model gives.
 
         The program `mfl` computes them, so that they have the bits that it, a daemon and mfl-serve give; it must be installed. model: a
         file that `mfl pull` wrote as safetensors, which needs no server, or a job. data: an array of samples, or "FORMAT:PATH" as in
-        `mfl predict --data`. Raises ConfigError with what the program says.
+        `mfl predict --data`. precision: "fp32" or "bf16". Raises ConfigError with what the program says.
         """
-        return run_predict(self._program(program, model, round), data, logits)
+        return run_predict(self._program(program, model, round), data, logits, precision)
 
     def evaluate(self, model: Union[JobRef, Path], data: Any, labels: Any = None, *, round: Union[int, str, None] = None,  # noqa: A002
                  program: Path = "mfl") -> Dict[str, Any]:

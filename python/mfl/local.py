@@ -47,11 +47,11 @@ def _data(data: Any, folder: str, labels: Any) -> str:
     return "npy:%s,train_y=%s" % (path, os.path.join(folder, "labels.npy"))
 
 
-def run_predict(program: List[str], data: Any, logits: bool) -> Floats:
+def run_predict(program: List[str], data: Any, logits: bool, precision: str) -> Floats:
     """program: the program, its options, and the model."""
     with tempfile.TemporaryDirectory(prefix="mfl-") as folder:
         out = os.path.join(folder, "answers.npy")
-        _run([program[0], "predict", *program[1:], "--data", _data(data, folder, None), "--format", "npy", "-o", out,
+        _run([program[0], "predict", *program[1:], "--data", _data(data, folder, None), "--format", "npy", "-o", out, "--precision", precision,
               *(["--logits"] if logits else [])])
         answers: Floats = np.load(out)
         return answers

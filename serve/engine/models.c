@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/base/plain.h"
 #include "serve/engine/models_load.h"
+#include "serve/engine/net.h"
 
 #define QUEUE_MAX 4096 /* work of an engine or the loader: a batch per version, and versions to free */
 
@@ -15,7 +16,10 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
 {
         *models = (struct mfl_models){.loop = loop, .config = *config};
         mfl_assert(config->threads >= 1 && config->threads <= MFL_ENGINE_THREADS_MAX);
-        int r = mfl_worker_start(&models->loader, loop, "loader", QUEUE_MAX, err);
+        int r = mfl_net_check(config->bf16, err);
+        if (r)
+                return r;
+        r = mfl_worker_start(&models->loader, loop, "loader", QUEUE_MAX, err);
         models->loading = !r;
         for (uint32_t i = 0; !r && i < config->threads; i++) {
                 char name[16];
@@ -264,6 +268,8 @@ static int pump_model(struct mfl_model *model, uint64_t now_us, uint64_t *due_us
                         let_go(model, lane);
                 }
         }
+        if (model->withdrawn && !model->load)
+                mfl_model_take_out(model);
         if (model->later && !model->candidate) {
                 model->later = false;
                 model->again = true;

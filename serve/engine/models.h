@@ -49,6 +49,7 @@ struct mfl_model {
         char previous_digest[65];
         uv_fs_poll_t poll;
         uv_timer_t look; /* until a source that was not there is looked at again */
+        bool withdrawn;  /* no version is to be served until the source is there again */
         bool again;      /* the source has changed during the load */
         bool later;      /* the source has another version than the two that are side by side */
         bool polls;
@@ -58,6 +59,7 @@ struct mfl_model {
 struct mfl_models_config {
         const char *cache_dir; /* "": no copies */
         struct mfl_batcher_config batch;
+        bool bf16; /* products of all versions are bfloat16's, not float32's */
         struct mfl_canary_config canary;
         uint32_t threads;
         uint64_t poll_ms; /* how often sources are looked at */
@@ -77,6 +79,7 @@ struct mfl_models {
         bool loading, mirroring, closing; /* loading, mirroring: that worker has been started */
 };
 
+/* MFL_INVALID: bf16, and this machine does not have it. */
 int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
         struct mfl_error *err);
 /* comes: the source is written while this runs, and need not be there yet. MFL_INVALID: the name or source is not fine, or the
@@ -87,6 +90,9 @@ int mfl_models_add(
 void mfl_models_start(struct mfl_models *models);
 /* Looks at the model's source, and loads what is new there. */
 void mfl_model_load(struct mfl_model *model);
+/* Serves nothing any more, and forgets the source and its copies: they are not what the configuration means. A source that comes later is
+ * loaded. */
+void mfl_model_withdraw(struct mfl_model *model);
 /* Looks at all sources now. */
 void mfl_models_reload(struct mfl_models *models);
 struct mfl_model *mfl_models_find(struct mfl_models *models, const char *name);

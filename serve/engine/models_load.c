@@ -316,7 +316,8 @@ static struct mfl_load *new_load(struct mfl_model *model)
         load->options = (struct mfl_version_options){.name = model->name,
                 .source = model->source,
                 .cache = *model->cache ? model->cache : NULL,
-                .rows_max = model->all->config.batch.rows_max};
+                .rows_max = model->all->config.batch.rows_max,
+                .bf16 = model->all->config.bf16};
         return load;
 }
 
@@ -340,6 +341,44 @@ void mfl_model_note(struct mfl_model *model)
                 note(load, model->current->version->model.digest, model->previous_digest);
 }
 
+static void run_forget(struct mfl_work *work)
+{
+        mfl_version_forget(&MFL_CONTAINER_OF(work, struct mfl_load, work)->options);
+}
+
+static void on_forgotten(struct mfl_work *work)
+{
+        end_load(MFL_CONTAINER_OF(work, struct mfl_load, work));
+}
+
+void mfl_model_withdraw(struct mfl_model *model)
+{
+        mfl_assert(model->comes);
+        model->withdrawn = true;
+}
+
+void mfl_model_take_out(struct mfl_model *model)
+{
+        struct mfl_lane *lanes[] = {model->current, model->previous, model->candidate};
+        size_t n_free = 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(model->retired); i++)
+                n_free += !model->retired[i];
+        struct mfl_load *load = n_free >= MFL_ARRAY_SIZE(lanes) ? new_load(model) : NULL;
+        if (!load)
+                return; /* the next turn tries again */
+        mfl_log(MFL_LOG_ERROR,
+                "%s: the server does not know what is served, which came from another one: nothing is served "
+                "until it does",
+                model->name);
+        model->withdrawn = model->on_trial = model->later = false;
+        model->current = model->previous = model->candidate = NULL;
+        model->refused[0] = model->previous_digest[0] = '\0';
+        model->all->swaps++;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(lanes); i++)
+                mfl_model_retire(model, lanes[i]);
+        submit(load, run_forget, on_forgotten);
+}
+
 /* ---- following ---- */
 
 static void on_poll(uv_fs_poll_t *poll, int status, const uv_stat_t *before, const uv_stat_t *now)
@@ -351,8 +390,10 @@ static void on_poll(uv_fs_poll_t *poll, int status, const uv_stat_t *before, con
 
 void mfl_models_reload(struct mfl_models *models)
 {
-        for (uint32_t i = 0; i < models->n; i++)
+        for (uint32_t i = 0; i < models->n; i++) {
+                models->v[i].error[0] = '\0'; /* whoever asks for a look hears again what is wrong */
                 mfl_model_load(&models->v[i]);
+        }
 }
 
 void mfl_models_start(struct mfl_models *models)

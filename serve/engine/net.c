@@ -2,6 +2,7 @@
 /* The network behind a version, by kernels/infer. */
 #include "serve/engine/net.h"
 
+#include "kernels/host.h"
 #include "kernels/infer/infer.h"
 
 static enum mfl_tensor_type type_of(enum mfl_dtype dtype)
@@ -9,10 +10,21 @@ static enum mfl_tensor_type type_of(enum mfl_dtype dtype)
         return dtype == MFL_U8 ? MFL_TENSOR_U8 : dtype == MFL_I32 ? MFL_TENSOR_I32 : MFL_TENSOR_F32;
 }
 
+static enum mfl_precision precision_of(bool bf16)
+{
+        return bf16 ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
+}
+
+int mfl_net_check(bool bf16, struct mfl_error *err)
+{
+        return bf16 ? mfl_infer_check_precision(NULL, precision_of(bf16), true, err) : 0;
+}
+
 static int describe(struct mfl_version *v, struct mfl_error *err)
 {
         const struct mfl_contract *c = mfl_infer_contract(v->infer);
         struct mfl_kserve_model *model = &v->model;
+        model->precision = mfl_precision_name(precision_of(v->bf16));
         model->round = mfl_infer_model(v->infer)->round;
         mfl_strcpy(model->job, sizeof model->job, mfl_infer_model(v->infer)->job_id);
         model->type = type_of(mfl_contract_dtype(c));
@@ -34,7 +46,8 @@ static int describe(struct mfl_version *v, struct mfl_error *err)
 
 int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err)
 {
-        const struct mfl_infer_options options = {.batch_max = v->rows_max, .threads = 1};
+        const struct mfl_infer_options options = {
+                .batch_max = v->rows_max, .threads = 1, .precision = precision_of(v->bf16)};
         const int r = mfl_infer_open(path, &options, &v->infer, err);
         return r ? r : describe(v, err);
 }

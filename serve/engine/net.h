@@ -5,6 +5,8 @@
 
 #include "serve/engine/version.h"
 
+/* Whether this machine has the precision: 0 or MFL_INVALID. */
+int mfl_net_check(bool bf16, struct mfl_error *err);
 /* Opens the file and fills v->infer and what v->model says of it. Errors: as mfl_infer_open. */
 int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err);
 void mfl_net_close(struct mfl_version *v);

@@ -176,6 +176,7 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
         if (!v)
                 return mfl_fail_memory(err, sizeof *v, "a version");
         v->rows_max = options->rows_max;
+        v->bf16 = options->bf16;
         name_version(v, options->name, staged->digest);
         mfl_strcpy(v->source, sizeof v->source, staged->source);
         if (is_identity(staged->source, &n)) {
@@ -300,6 +301,20 @@ int mfl_version_note(const struct mfl_version_options *options, const char *curr
         if (!r)
                 remove_others(cache, options->source, current, previous);
         return r;
+}
+
+static void remove_file(const char *path)
+{
+        if (unlink(path) && errno != ENOENT)
+                mfl_log(MFL_LOG_WARN, "remove %s: %s", path, strerror(errno));
+}
+
+void mfl_version_forget(const struct mfl_version_options *options)
+{
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s/current", options->cache);
+        remove_file(path);
+        remove_file(options->source);
 }
 
 /* ---- running ---- */

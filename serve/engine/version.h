@@ -18,6 +18,7 @@ struct mfl_version {
         char source[1024];       /* where it was asked for */
         struct mfl_infer *infer; /* NULL: identity */
         uint32_t rows_max;
+        bool bf16; /* products of bfloat16 */
 };
 
 /* How the name of a file in the cache begins that a job or a registered model has brought (serve/follow). */
@@ -28,6 +29,7 @@ struct mfl_version_options {
         const char *source; /* what the configuration names: copies of another one are not served */
         const char *cache;  /* the model's folder for copies; NULL: none are kept */
         uint32_t rows_max;
+        bool bf16; /* products of bfloat16 */
 };
 
 /* Bytes of a source whose digest is known, and where they lie. */
@@ -56,6 +58,8 @@ int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, floa
  * keeps out ("": none); copies of others, and rounds that other sources have brought, are removed. */
 int mfl_version_note(const struct mfl_version_options *options, const char *current, const char *previous,
         const char *refused, struct mfl_error *err);
+/* Removes the source, which this program has written, and the note of what is served. */
+void mfl_version_forget(const struct mfl_version_options *options);
 /* The version that a rollback keeps out; "" if none does. */
 void mfl_version_refused(const struct mfl_version_options *options, char ret_digest[65]);
 

@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "proto/pull/pulled.h"
 #include "proto/version.h"
+#include "serve/follow/origin.h"
 
 #define PAUSE_FIRST_MS 1000u
 #define PAUSE_MAX_MS 15000u
@@ -91,6 +92,8 @@ static void write_file(struct mfl_work *work)
         w->result = mfl_pulled_digest(w->params, begin, digest, &w->err);
         if (!w->result)
                 w->result = mfl_pulled_write(begin, job, graph, w->params, w->job, digest, path, &w->err);
+        if (!w->result)
+                w->result = mfl_origin_note(path, w->follow->config.server, &w->err);
         mfl_graph_free(graph);
         mfl_job_free(job);
 }
@@ -103,6 +106,7 @@ static void on_written(struct mfl_work *work)
         const bool fine = !work->cancelled && !w->result;
         if (fine) {
                 f->round = round;
+                f->inherited = false;
                 mfl_strcpy(f->job, sizeof f->job, w->job);
         } else if (!work->cancelled)
                 say(f, w->err.text);
@@ -268,15 +272,27 @@ static int take_begin(struct mfl_follow *f, const Mfl__Envelope *e, struct mfl_e
                                    f->n_params);
 }
 
+/* The present server has nothing of what another one has sent. */
+static void deny(struct mfl_follow *f)
+{
+        if (!f->inherited)
+                return;
+        f->inherited = false;
+        f->config.on_denied(f->config.user);
+}
+
 static void take_failure(struct mfl_follow *f, const Mfl__Envelope *e)
 {
         const bool of_watch = e->request == f->watch;
         if (!of_watch && e->request != f->request)
                 return;
-        /* Before a job's first round there is nothing to pull, and the watch tells of it. */
-        if (!of_watch && *f->config.job && e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
-                drop_pull(f);
-                return;
+        if (e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
+                deny(f);
+                /* Before a job's first round there is nothing to pull, and the watch tells of it. */
+                if (!of_watch && *f->config.job) {
+                        drop_pull(f);
+                        return;
+                }
         }
         lose(f, e->failure->text);
 }
@@ -471,6 +487,17 @@ static void connect_now(struct mfl_follow *f)
                 lose(f, err.text);
 }
 
+static void look_at_origin(struct mfl_follow *f)
+{
+        char from[MFL_SERVERS_BYTES];
+        f->inherited = mfl_origin_differs(f->config.path, f->config.server, from, sizeof from);
+        if (f->inherited)
+                mfl_log(MFL_LOG_WARN,
+                        "%s: the last round of %s came from %s; it is served until %s has answered",
+                        f->config.name, followed(f), *from ? from : "a server that is not noted",
+                        f->config.server);
+}
+
 void mfl_follow_start(struct mfl_follow *follow, uv_loop_t *loop, struct mfl_worker *worker,
         const struct mfl_follow_config *config)
 {
@@ -478,6 +505,7 @@ void mfl_follow_start(struct mfl_follow *follow, uv_loop_t *loop, struct mfl_wor
                 .config = *config, .loop = loop, .worker = worker, .pause_ms = PAUSE_FIRST_MS};
         uv_timer_init(loop, &follow->timer);
         follow->timer.data = follow;
+        look_at_origin(follow);
         connect_now(follow);
 }
 

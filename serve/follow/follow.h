@@ -6,7 +6,8 @@
  *   checked and the file written on a worker; on_new tells the owner
  *
  * When the server is away, the file stays as it is, and a new attempt follows after a pause that grows from 1 s to 15 s. What the
- * server refuses (no such job, no rights) is logged, and tried again in the same way: it may be mended while nobody looks.
+ * server refuses (no such job, no rights) is logged, and tried again in the same way: it may be mended while nobody looks. A file that came from
+ * another `server` than the present one stays until this one has answered: with a round, or that it knows no such job or model, which on_denied tells.
  * Loop thread only.
  */
 #ifndef MFL_SERVE_FOLLOW_FOLLOW_H
@@ -25,6 +26,8 @@ struct mfl_follow_config {
         struct mfl_tls_files tls;   /* ca NULL or "": plain */
         const char *path;           /* of the file that is written; its folder is made */
         void (*on_new)(void *user); /* the file has another model */
+        void (*on_denied)(
+                void *user); /* the file is another server's, and the present one knows nothing of it */
         /* What is served now, for the server: texts stay until the next call. NULL: it is not told. */
         void (*describe)(void *user, Mfl__Serving *serving);
         void *user;
@@ -43,6 +46,7 @@ struct mfl_follow {
         struct mfl_stream stream;
         uv_timer_t timer; /* between attempts; the pulse of a connection otherwise */
         bool open, welcomed, wanted, pulling, closing, tells;
+        bool inherited; /* the file came from another server */
         uint32_t pause_ms, heartbeat_ms, dead_ms;
         uint64_t told_ms;              /* when the server was told what is served */
         char target[MFL_JOB_ID_BYTES]; /* of a registered model: the round that it is */

@@ -59,6 +59,8 @@ void mfl_kserve_describe(const struct mfl_kserve_model *model, const char *const
         mfl_reply_format(reply, "}],\"parameters\":{\"digest\":\"%s\"", model->digest);
         if (model->round >= 0)
                 mfl_reply_format(reply, ",\"round\":%lld", (long long)model->round);
+        if (model->precision)
+                mfl_reply_format(reply, ",\"precision\":\"%s\"", model->precision);
         mfl_reply_put(reply, "}}");
 }
 

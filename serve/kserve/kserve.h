@@ -45,8 +45,9 @@ void mfl_kserve_path(const char *path, struct mfl_kserve_path *ret_path);
 struct mfl_kserve_model {
         char name[MFL_KSERVE_NAME_BYTES], version[MFL_KSERVE_NAME_BYTES];
         char digest[65];
-        char job[64];  /* that it is from; "": unknown */
-        int64_t round; /* -1: unknown */
+        char job[64];          /* that it is from; "": unknown */
+        int64_t round;         /* -1: unknown */
+        const char *precision; /* of its products; NULL: it has none */
         enum mfl_tensor_type type;
         uint32_t vocabulary; /* of tokens; 0: no tokens */
         uint32_t rank;       /* of a row */

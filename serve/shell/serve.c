@@ -105,16 +105,15 @@ static int open_http(struct mfl_serve *serve, struct mfl_error *err)
         return mfl_http_open(&serve->http, &serve->loop, &http, err);
 }
 
-/* The file of what is followed. Its name has all that says what that is, so that a round of one job is never taken for another's, nor for
- * one of another server. */
+/* The file of what is followed. Its name has all that says what that is, so that a round of one job is never taken for another's. Which server
+ * it came from is noted beside it (serve/follow/origin.h). */
 static int name_followed(
         struct mfl_serve *serve, const struct mfl_serve_model *model, char path[1200], struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
-        char text[sizeof c->server + sizeof model->job + sizeof model->model + 16], hex[MFL_SHA256_HEX_BYTES];
+        char text[sizeof model->job + sizeof model->model + 16], hex[MFL_SHA256_HEX_BYTES];
         uint8_t digest[MFL_SHA256_BYTES];
-        const int n = snprintf(
-                text, sizeof text, "%s\n%s\n%s\n%d", c->server, model->job, model->model, (int)model->round);
+        const int n = snprintf(text, sizeof text, "%s\n%s\n%d", model->job, model->model, model->round);
         const int r = mfl_sha256(text, (size_t)n, digest, err);
         if (r)
                 return r;
@@ -128,6 +127,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
         const struct mfl_models_config config = {.cache_dir = c->cache_dir,
+                .bf16 = c->precision != 0,
                 .batch = {.rows_max = c->batch, .delay_us = c->delay_ms * 1000, .queue_max = c->queue},
                 .canary = {.share = c->canary_share,
                         .mirror = c->mirror_share,
@@ -152,6 +152,11 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 static void on_new_round(void *user)
 {
         mfl_model_load(user);
+}
+
+static void on_denied(void *user)
+{
+        mfl_model_withdraw(user);
 }
 
 static void describe(void *user, Mfl__Serving *serving)
@@ -186,6 +191,7 @@ static void start_following(struct mfl_serve *serve)
                         .tls = {.ca = c->server_ca, .cert = c->server_cert, .key = c->server_key},
                         .path = serve->followed[i],
                         .on_new = on_new_round,
+                        .on_denied = on_denied,
                         .describe = describe,
                         .user = &serve->models.v[i]};
                 if (!*model->file)

@@ -2,6 +2,8 @@
 """Daily work with many jobs: --set, sweep, compare, filters of list, the archive, stop --all, delete by state and age."""
 import json
 import os
+import select
+import subprocess
 
 import pytest
 
@@ -65,6 +67,60 @@ def test_new_writes_an_example(tmp_path):
     assert json.loads(h.mfl('new', 'demo', '-o', again, '--json').stdout) == {'file': again}
     assert "did you mean 'demo'" in h.mfl('new', 'dmeo', status=4).stderr
     assert 'name one' in h.mfl('new', '--set', 'a=1', status=2).stderr
+    assert 'name one' in h.mfl('new', '-o', str(tmp_path / 'third.yaml'), status=2).stderr
+    assert sorted(os.listdir(tmp_path)) == ['again.yaml', 'job.yaml']
+
+
+def on_terminal(folder, dialogue, *argv):
+    """mfl on a terminal of its own, in folder: after each text that it prints, what is typed. Returns its exit status and all that was shown."""
+    pid, fd = os.forkpty()
+    if not pid:
+        os.chdir(folder)
+        os.execv(h.program('mfl'), ['mfl', *argv])
+    shown = after = b''
+    for text, typed in [*dialogue, (None, b'')]:
+        while text is None or text.encode() not in after:
+            assert select.select([fd], [], [], 5 * h.PATIENCE)[0], 'no %r in: %s' % (text, shown.decode())
+            try:
+                piece = os.read(fd, 4096)
+            except OSError:  # it has ended
+                piece = b''
+            if not piece:
+                break
+            shown, after = shown + piece, after + piece
+        if text is not None:
+            assert text.encode() in after, shown.decode()
+            after = after[after.index(text.encode()) + len(text):]
+            os.write(fd, typed)
+    os.close(fd)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode().replace('\r', '')
+
+
+def test_new_asks_on_a_terminal(tmp_path):
+    status, shown = on_terminal(tmp_path, [('Example', b'?\n'), ('Example', b'dmeo\n'), ("did you mean 'demo'", b''), ('Example', b'\n'), ('Name', b'mine\n'),
+                                           ('Data set', b'pets\n'), ('Clients', b'-3\n'), ('data.clients', b''), ('Clients', b'7\n'), ('Rounds', b'many\n'), ('rounds', b''),
+                                           ('Rounds', b'3\n'), ('Learning rate [0.02]', b'\n'), ('File [demo.yaml]', b'\n')], 'new')
+    assert status == 0 and 'shakespeare' in shown and "'mfl run demo.yaml'" in shown
+    job = json.loads(h.mfl('check', str(tmp_path / 'demo.yaml'), '--json').stdout)
+    assert (job['name'], job['rounds']) == ('mine', 3)
+    text = (tmp_path / 'demo.yaml').read_text()
+    assert 'name: pets' in text and 'clients: 7' in text and 'lr: 0.02' in text and 'Fashion-MNIST' not in text
+    # Sites with data of their own; a name that is taken is asked for again, and --output answers the last question.
+    answers = [('Example', b'\n'), ('Name', b'\n'), ('Data set', b'pets\n'), ('Clients', b'sites\n'), ('Rounds', b'\n'), ('Learning', b'\n')]
+    status, shown = on_terminal(tmp_path, [*answers, ('File', b'demo.yaml\n'), ('exists', b''), ('File', b'sites.yaml\n')], 'new')
+    assert status == 0 and 'partition: local' in (tmp_path / 'sites.yaml').read_text()
+    assert h.mfl('check', str(tmp_path / 'sites.yaml')).returncode == 0
+    assert on_terminal(tmp_path, answers, 'new', '-o', 'third.yaml')[0] == 0
+    assert (tmp_path / 'third.yaml').read_text() == (tmp_path / 'sites.yaml').read_text()
+
+
+def test_new_that_is_ended_leaves_no_file(tmp_path):
+    for typed, status in ((b'\x03', -2), (b'\x04', 130)):  # Ctrl-C, the terminal's end of input
+        for dialogue in ([('Example', typed)], [('Example', b'\n'), ('Name', b'\n'), ('Data set', typed)]):
+            assert on_terminal(tmp_path, dialogue, 'new')[0] == status
+    with open(os.devnull) as nothing:  # a pipe: nobody is asked
+        assert 'Example' not in subprocess.run([h.program('mfl'), 'new'], stdin=nothing, stdout=subprocess.PIPE, text=True, check=True, cwd=tmp_path).stdout
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_sweep_is_a_job_for_each_combination(cluster):

@@ -86,6 +86,10 @@ def test_a_model_is_not_a_job(one):
     for command in 'check', 'submit', 'run':
         said = one.mfl(command, path, status=5).stderr
         assert 'net.onnx: this is a model; write a job file that names it, model: {onnx: ' in said, said
+        said = one.mfl(command, 'net.safetensors', status=5).stderr
+        assert 'net.safetensors: this is a model; write a job file that starts from it' in said and 'initial: net.safetensors}' in said, said
+    for model, why in (({'initial': 'net.safetensors'}, 'initial gives start values, not layers'), ({'onnx': 'net.safetensors'}, 'write initial in place of onnx')):
+        assert why in one.mfl('check', one.write('job.yaml', h.job_text(model=model)), status=5).stderr
 
 
 def test_population_larger_than_data(one):

@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import struct
 
 import numpy
 import pytest
@@ -63,7 +64,8 @@ def test_models_in_a_browser(tmp_path):
             browser.go('http://%s/models' % address_of(c))
             browser.wait("[...document.querySelectorAll('#models td')].map((e) => e.textContent).join('|').startsWith('ward|2|champion: 2|')", 'the list')
             browser.picture(str(tmp_path / 'models.png'))
-            browser.eval("document.querySelector('#models td a').click()")
+            browser.eval("document.querySelector('#models td a').focus()")
+            browser.key('Enter')
             browser.wait("document.querySelectorAll('#versions tbody tr').length === 2", 'the versions')
             browser.wait("document.querySelectorAll('#validations .bars rect').length === 8", 'a bar for each site, and all, of each version')
             texts = browser.eval("[...document.querySelectorAll('#validations .bars text')].map((e) => e.textContent).join('|')").split('|')
@@ -73,9 +75,15 @@ def test_models_in_a_browser(tmp_path):
             browser.wait("document.querySelector('#serving tbody tr').textContent.includes('ward@2') && "
                          "document.querySelector('#serving tbody tr').children[4].textContent === '20' && "
                          "document.querySelector('#serving tbody tr').children[7].textContent.endsWith(' ms')", 'the server')
-            browser.picture(str(tmp_path / 'model.png'))
-            browser.resize(400)
-            assert browser.eval('document.documentElement.scrollWidth') <= 400
+            for width in (1200, 800, 400):
+                browser.resize(width)
+                roles = browser.landmarks()
+                assert {'banner', 'main', 'contentinfo', 'navigation'} <= {role for role, _ in roles}
+                assert {'ward', 'Validations by site', 'Served by'} <= {name for role, name in roles if role == 'heading'}, roles
+                assert all(name for role, name in roles if role in ('button', 'textbox', 'link', 'searchbox', 'combobox'))
+                assert browser.eval('document.documentElement.scrollWidth') <= width
+                data = browser.picture(str(tmp_path / 'model.png'))
+                assert struct.unpack('>I', data[16:20])[0] == width and len(data) > 5000
             serve.kill()
             browser.wait("document.querySelector('#serving .note').textContent.includes('No mfl-serve')", 'the end of the server')
             assert not [said for said in browser.said if '401' not in said], browser.said

@@ -273,6 +273,17 @@ def test_an_onnx_file_is_a_model(images):
         c.mfl('predict', name, '--data', 'scaled.npy', '--logits', '-o', 'got.npy')
         got, expected = (np.load(os.path.join(c.dir, n)) for n in ('got.npy', 'expected.npy'))
         assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()  # scaled in another order
+    shown = c.mfl('model', 'show', 'net.safetensors').stdout
+    assert 'the input must be scaled before it is given: as the program does that it comes from' in shown
+    # A job starts from it, with its layers: as from the model itself.
+    digests = []
+    for file in ('net.safetensors', 'images.safetensors'):
+        text = h.job_text(name='again', model={**CNN, 'input': [3, 8, 8], 'classes': 4, 'initial': file}, rounds=1,
+                          data={'name': 'pix', 'partition': 'local', 'clients': None}, training={'backend': 'cpu'})
+        again = c.mfl('submit', c.write('again.yaml', text)).stdout.split()[0]
+        c.wait_job(again)
+        digests.append(c.rounds(again)[0]['digest'])
+    assert digests[0] == digests[1] != c.rounds(job)[0]['digest']
     assert 'no such file' in c.mfl('model', 'import', 'nowhere.onnx', status=4).stderr
     c.write('bad.onnx', b'no model')
     assert 'bad.onnx' in c.mfl('model', 'import', 'bad.onnx', status=5).stderr

@@ -644,6 +644,30 @@ def test_a_cnn_of_pytorch_beside_a_plain_loop(tmp_path):
         assert moved > 0.05
 
 
+def test_boosted_trees(tmp_path):
+    """examples/python/trees.py: four clients of two daemons grow the trees that one client with all samples grows."""
+    with open(os.path.join(os.path.dirname(PYTHON), 'examples', 'python', 'trees.py'), encoding='utf-8') as f:
+        source = 'import sys\nsys.path.insert(0, %r)\n' % PYTHON + f.read()
+    with Lab(tmp_path, source) as lab:
+        subprocess.run([sys.executable, lab.script, lab.path('initial.safetensors'), '64', '4', '3'], check=True)
+        lab.daemon('d1')
+        lab.daemon('d2')
+        lab.cluster.wait_daemons(2)
+        grown = []
+        for clients in (4, 1):
+            job, _ = lab.run({'name': 'tiny', 'partition': 'iid', 'clients': clients}, {'lr': 0.3, 'l2': 0.01}, rounds=9)
+            rounds = lab.cluster.rounds(job)
+            assert rounds[-1]['loss'] < rounds[2]['loss'] < rounds[0]['loss'] and rounds[-1]['accuracy'] > rounds[0]['accuracy']
+            assert rounds[0]['loss'] == rounds[1]['loss']  # a tree counts when it is whole
+            lab.cluster.mfl('pull', job, '-o', 'model.safetensors')
+            grown.append({name: numpy.frombuffer(data, '<f4') for name, (_, _, data) in h.read_safetensors(lab.path('model.safetensors')).items()})
+        for name, tensor in grown[0].items():
+            assert numpy.abs(tensor - grown[1][name]).max() <= 1e-4, name  # means of floats, added in another order
+        assert len(set(grown[0]['split'].round(4))) > 10
+        reason = lab.run({'name': 'tiny', 'partition': 'iid', 'clients': 2}, {'lr': 0.3, 'l2': 0.01}, rounds=10, state='failed', limits={'retries': 0})[1]
+        assert 'all 3 trees are grown: write rounds: 9' in reason or 'all 3 trees are grown' in lab.logs('last'), reason
+
+
 def test_examples(tmp_path):
     """examples/python: scikit-learn's linear model, and LoRA of a model made from a configuration."""
     folder = os.path.join(os.path.dirname(PYTHON), 'examples', 'python')

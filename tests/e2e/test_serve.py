@@ -242,6 +242,55 @@ def test_a_version_that_fails_goes_back_by_itself(tmp_path, trained, rows):
         assert ask_each(serve, rows[:5]) == before
 
 
+def test_a_tenth_of_10000_keys(tmp_path, trained, rows):
+    """Each key is asked for once, and some again."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'canary': 0.1, 'canary_for': '1h'}) as serve:
+        def versions():
+            return json.loads(serve.get('/v2/models/m')[2])['versions']
+
+        old, = versions()
+        replace(file, trained[1])
+        h.wait_until(lambda: len(versions()) == 2, 10, 'the trial')
+        connection, body = serve.connect(), s.question(rows[:1].tolist(), 'UINT8')
+
+        def ask(i):
+            status, said = s.infer(connection, 'm', body, {'Mfl-Key': 'user-%d' % i})
+            assert status == 200
+            return said['model_version']
+
+        given = [ask(i) for i in range(10000)]
+        assert 900 <= 10000 - given.count(old) <= 1100 and len(set(given)) == 2
+        assert [ask(i) for i in range(0, 10000, 7)] == given[::7]
+
+
+def test_a_version_that_fails_a_twentieth_is_out_within_200(tmp_path, trained, rows):
+    """Two weights are so large that their sum is infinite, and every twentieth row has both pixels that they see."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    tensors = h.read_safetensors(trained[3])
+    _, shape, data = tensors['fc1.weight']
+    weight = numpy.frombuffer(data, '<f4').reshape(shape).copy()
+    weight[0, :2] = 3e38  # of one unit: inf minus inf would be 0 after relu
+    whole = open(trained[3], 'rb').read()
+    assert whole.count(data) == 1
+    (tmp_path / 'broken').write_bytes(whole.replace(data, weight.tobytes()))
+    good, bad = rows[:1].copy(), rows[:1].copy()
+    good[..., 0, :2], bad[..., 0, :2] = 0, 255
+    with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'canary': 1, 'canary_for': '1h'}) as serve:
+        old = json.loads(serve.get('/v2/models/m')[2])['versions'][0]
+        replace(file, str(tmp_path / 'broken'))
+        h.wait_until(lambda: len(json.loads(serve.get('/v2/models/m')[2])['versions']) == 2, 10, 'the trial')
+        connection, failed = serve.connect(), 0
+        for n in range(1, 1000):
+            status, said = s.infer(connection, 'm', s.question((good if n % 20 else bad).tolist(), 'UINT8'), {'Mfl-Key': str(n)})
+            failed += status == 500
+            if status == 200 and said['model_version'] == old:
+                break
+        assert n <= 200 and 3 <= failed <= 10
+
+
 def test_a_restart_needs_the_cache_alone(tmp_path, trained, rows):
     file = os.path.join(str(tmp_path), 'm.safetensors')
     config = {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}
@@ -646,6 +695,51 @@ def test_follows_a_job(tmp_path, rows):
             assert serve.stop() == 0
 
 
+def test_a_server_with_another_name(tmp_path, rows):
+    """The text of `server` says where a server is, not which one: with another text the last round is served until the server behind it has answered.
+    One that knows nothing of the job ends that."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+
+    def folder(name):
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
+    def follow(server):
+        return ('--server', server, '--follow', 'm=' + job)
+
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job, _ = c.run_job()
+        with s.Serve(folder('first'), config=config, options=follow(c.address)) as serve:
+            bits = ask_each(serve, rows[:5])
+            assert serve.stop() == 0 and 'came from' not in serve.log()
+        port = c.address.rsplit(':', 1)[1]
+        renamed = follow('localhost:%s' % port)
+        c.server.kill()
+        with s.Serve(folder('renamed'), config=config, options=renamed) as serve:
+            assert ask_each(serve, rows[:5]) == bits
+            assert 'came from %s; it is served until localhost:%s has answered' % (c.address, port) in serve.log()
+            c.start_server()
+            h.wait_until(lambda: 'has come' in serve.log(), 20, 'the round')
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0
+        with s.Serve(folder('again'), config=config, options=renamed) as serve:
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0 and 'came from' not in serve.log()
+    # Another installation: with no such job, and with a job of this number that has no round yet.
+    for begun in (False, True):
+        with h.start_cluster(tmp_path / ('other%d' % begun), 0) as other:
+            if begun:
+                assert other.submit(rounds=1) == job
+            shutil.copytree(tmp_path / 'cache', tmp_path / ('cache%d' % begun))
+            with s.Serve(folder('denied%d' % begun), config={'cache_dir': str(tmp_path / ('cache%d' % begun))}, options=follow(other.address), ready=False) as serve:
+                h.wait_until(lambda serve=serve: 'nothing is served until it does' in serve.log(), 20, 'the denial')
+                h.wait_until(lambda serve=serve: serve.get('/v2/health/ready')[0] == 503, 20, 'the end of it')
+                assert s.infer(serve.connect(), 'm', s.question(rows[:1].tolist(), 'UINT8'))[0] == 503
+                if begun:
+                    other.start_daemon('d9')
+                    serve.wait_ready(30)
+                    assert ask_each(serve, rows[:1]) != bits[:1]
+                assert serve.stop() == 0
+
+
 def test_follows_a_registered_model(tmp_path, rows):
     """The version that the alias has, over TLS with OU=serve, which allows nothing else; the server knows who serves what."""
     mfl_needs.program('openssl')
@@ -794,6 +888,22 @@ def test_the_page_for_people(tmp_path, trained, rows):
         browser.wait("document.getElementById('error').textContent === \"'x' is no number\"", 'the complaint')
         browser.eval("document.getElementById('values').value = '1,-2,4'; document.getElementById('ask').click()")
         browser.wait("%s === '1.00000 -2.00000 4.00000'" % shown, 'the answer of the other model')
+        # By the keyboard, at each size, and for a screen reader.
+        for width in (1200, 800, 400):
+            browser.resize(width)
+            browser.eval("document.getElementById('answer').replaceChildren(); document.getElementById('values').value = ''; document.getElementById('values').focus()")
+            browser.type('4 5 6')
+            browser.key('Tab')
+            assert browser.eval('document.activeElement.id') == 'ask'
+            browser.key('Enter')
+            browser.wait("%s === '4.00000 5.00000 6.00000'" % shown, 'the answer')
+            roles = browser.landmarks()
+            assert {'banner', 'main', 'contentinfo', 'status'} <= {role for role, _ in roles}
+            assert {'mfl-serve', 'A row', 'Answer'} <= {name for role, name in roles if role == 'heading'}
+            assert all(name for role, name in roles if role in ('button', 'textbox', 'link', 'combobox', 'region'))
+            assert browser.eval('document.documentElement.scrollWidth <= window.innerWidth')
+            data = browser.picture(str(tmp_path / 'page.png'))
+            assert struct.unpack('>I', data[16:20])[0] == width and len(data) > 5000
         assert not [said for said in browser.said if '401' not in said]
 
 

@@ -126,6 +126,13 @@ static int rewrite(const struct mfl_yaml_doc *doc, const char *text, size_t n, s
                 return r;
         if (!onnx->text || !*onnx->text || (initial && initial->type == MFL_YAML_SCALAR && !initial->text))
                 return mfl_yaml_fail(doc, onnx, err, "expected the path of an ONNX file");
+        const char *end = strrchr(onnx->text, '.');
+        if (end && !strcmp(end, ".safetensors"))
+                return mfl_yaml_fail(doc, onnx, err,
+                        "%.300s is a safetensors file, which has start values for a preset or layers: write "
+                        "initial in place of onnx, "
+                        "beside preset or layers",
+                        onnx->text);
         for (const struct mfl_yaml_node *k = root->first; k; k = k->next) {
                 if (k != model && k->key_line == first)
                         return mfl_yaml_fail(

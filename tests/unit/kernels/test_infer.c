@@ -158,6 +158,19 @@ static void no_models(void **state)
         assert_int_equal(mfl_infer_open(path, &options, &infer, &err), MFL_NOT_FOUND);
 }
 
+/* The reference backend has no other, and says what to take. */
+static void precisions(void **state)
+{
+        struct mfl_error err = {""};
+        assert_int_equal(mfl_infer_check_precision("reference", MFL_PRECISION_FP32, true, &err), 0);
+        assert_int_equal(mfl_infer_check_precision("reference", MFL_PRECISION_BF16, true, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "fp32"));
+        assert_int_equal(
+                mfl_infer_check_precision("reference", MFL_PRECISION_TF32, false, &err), MFL_INVALID);
+        assert_non_null(strstr(err.text, "fp32 is computed everywhere"));
+        assert_int_equal(mfl_infer_check_precision("abacus", MFL_PRECISION_FP32, true, &err), MFL_NOT_FOUND);
+}
+
 /* Without a contract a model wants floats that are scaled. */
 static void without_contract(void **state)
 {
@@ -171,6 +184,7 @@ static void without_contract(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {cmocka_unit_test(raw_and_scaled), cmocka_unit_test(columns),
-                cmocka_unit_test(no_models), cmocka_unit_test(without_contract)};
+                cmocka_unit_test(no_models), cmocka_unit_test(precisions),
+                cmocka_unit_test(without_contract)};
         return cmocka_run_group_tests_name("infer", tests, make_path, remove_path);
 }
