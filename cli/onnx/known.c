@@ -155,6 +155,7 @@ static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded
         } else if (n == 1 && moved && is_move_name(t->origin, strlen(t->origin)) &&
                    !has_others(o, t->origin, source)) {
                 t->param = true;
+                t->unsure = true;
                 t->origin = source;
         } else {
                 t->folded = folded;

@@ -9,11 +9,6 @@
 #define BUDGET_FACTOR 48
 #define BUDGET_BASE ((uint64_t)64 << 20)
 
-#define EXPORT_CALL                                                                                          \
-        "mfl_export.save(model, x, file) (see pytorch.md), or torch.onnx.export(model, x, file, "            \
-        "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17, "           \
-        "dynamo=False)"
-
 static int unpack(const uint8_t *bytes, size_t n, const char *path, ProtobufCAllocator *allocator,
         Onnx__ModelProto **ret_model, struct mfl_error *err)
 {
@@ -75,45 +70,6 @@ static int read_initializers(struct onnx *o)
                 if ((r = mfl_onnx_set(o, t->origin, v)) || (r = mfl_onnx_mark_param(o, t)))
                         return r;
         }
-        return 0;
-}
-
-/* An export for inference can't be undone: batch norm is folded into the weights of convolutions. It computes the same, so that only
- * training refuses it. */
-static int check_folded(struct onnx *o)
-{
-        if (o->files && o->files->inference)
-                return 0;
-        bool has_norm = false, has_conv = false;
-        for (size_t i = 0; i < o->graph->n_node; i++) {
-                const Onnx__NodeProto *node = o->graph->node[i];
-                has_norm = has_norm || strstr(node->op_type, "Normalization");
-                if (strcmp(node->op_type, "Conv"))
-                        continue;
-                has_conv = true;
-                if (node->n_input > 1 && !strncmp(node->input[1], "onnx::Conv_", 11)) {
-                        o->node = (int)i;
-                        return mfl_onnx_fail(o,
-                                "batch norm was folded into its weights %.40s by an export for inference, "
-                                "which "
-                                "`mfl model import` takes. "
-                                "Export for training: " EXPORT_CALL,
-                                node->input[1]);
-                }
-                for (size_t k = 0; k < node->n_metadata_props; k++) {
-                        const char *value = node->metadata_props[k]->value;
-                        if (value && strstr(value, "atch_norm")) {
-                                o->node = (int)i;
-                                return mfl_onnx_fail(o, "batch norm was folded into it; `mfl model import` "
-                                                        "takes it. Export for training: " EXPORT_CALL);
-                        }
-                }
-        }
-        if (has_conv && !has_norm)
-                mfl_onnx_note(o,
-                        "the graph has convolutions and no norm; if the model has batch norm, the export "
-                        "lost it: use " EXPORT_CALL);
-        o->node = -1;
         return 0;
 }
 
@@ -371,7 +327,7 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = prepare_uses(o);
         if (!r)
-                r = check_folded(o);
+                r = mfl_onnx_check_export(o);
         for (o->node = 0; !r && o->node < (int)o->graph->n_node; o->node++)
                 r = mfl_onnx_convert_node(o);
         return r ? r : finish(o, model);
