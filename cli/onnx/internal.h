@@ -171,6 +171,7 @@ struct onnx {
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
         struct onnx_input inputs[ONNX_INPUTS_MAX];
         int n_inputs;
+        int64_t batch; /* the fixed batch of the first input, which its shapes contain; 0: none */
         /* The file's description of the module; NULL: none. With `tagging`, parameters hold tags. */
         struct mfl_described *described;
         bool tagging;

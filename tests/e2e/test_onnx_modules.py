@@ -1186,3 +1186,51 @@ def test_an_export_for_inference(tmp_path, name, exporter):
     assert (code == 1 and text in err and "mfl_export.save" in err) if text else code == 0, err
     if name == "zero-biases" and exporter == "first":
         assert out.count("dense: {name:") == 3 and "shares" not in out, out
+
+
+class Halves(nn.Module):
+    """As many heads, rows or positions as the file's fixed batch has samples."""
+    shape, tokens = (6, 8), 0
+
+    def __init__(self, way):
+        super().__init__()
+        self.a, self.b, self.c, self.way = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4), way
+
+    def forward(self, x):
+        n, x = x.shape[0], torch.tanh(self.a(x))
+        if self.way == "heads":
+            q = x.view(n, 6, 2, -1).transpose(1, 2)
+            x = (q @ q.transpose(2, 3)).softmax(3) @ q
+            x = x.transpose(1, 2).reshape(n, 6, -1)
+        elif self.way == "rows":
+            x = self.b(x.view(n * 6, -1)).view(n, -1, 8)
+        elif self.way == "unit":
+            x = x / x.norm(dim=2, keepdim=True).clamp(min=1e-9).expand(n, 6, 8)
+        elif self.way == "first":
+            x = x.transpose(0, 1).reshape(6, n, 2, -1).transpose(2, 3).flatten(2).transpose(0, 1)
+        return self.c(torch.tanh(x).mean(1))
+
+
+@pytest.mark.parametrize("exporter", ["first", "current"])
+@pytest.mark.parametrize("way", ["heads", "rows", "unit", "first"])
+def test_a_fixed_batch(tmp_path, way, exporter):
+    """The file's shapes contain the batch: they are read as those of a sample, or refused."""
+    if exporter == "current" and not NEW:
+        pytest.skip("the other exporter needs a current PyTorch")
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = Halves(way).train()
+    x, y = batches(model)
+    if exporter == "current":
+        torch.onnx.export(model, (torch.tensor(x[:2]),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    else:
+        export(model, torch.tensor(x[:2]), tmp_path / "m.onnx", 17, False)
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, out, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
+    if way == "first":
+        assert code == 1 and "export the model with a batch of 1 or with dynamic_axes" in err
+        return
+    assert code == 0, err
+    want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE

@@ -241,6 +241,18 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
 }
 
 /* The layer that gives output i, and its shape: {classes}, {positions, classes} or {classes, H, W}. */
+/* Of a file with a fixed batch: whether the output of one sample has the declared shape, with 1 in place of the batch. */
+static bool fits_declared(const struct onnx *o, const Onnx__ValueInfoProto *info, const struct onnx_shape *is)
+{
+        const Onnx__TypeProto__Tensor *type = info->type ? info->type->tensor_type : NULL;
+        const Onnx__TensorShapeProto *dims = o->batch > 1 && type ? type->shape : NULL;
+        bool fits = !dims || (int)dims->n_dim == is->rank;
+        for (int d = 0; dims && fits && d < is->rank; d++)
+                fits = !dims->dim[d]->has_dim_value ||
+                       is->dim[d] == (d ? dims->dim[d]->dim_value : dims->dim[d]->dim_value / o->batch);
+        return fits;
+}
+
 static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, int *ret_layer)
 {
         const char *name = o->graph->output[i]->name;
@@ -249,6 +261,11 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         int r;
         if (!v || v->shape.rank < 1 || v->tensor || o->node < 0)
                 return mfl_onnx_fail(o, "the output %.60s does not depend on the input", name ? name : "?");
+        if (!fits_declared(o, o->graph->output[i], &v->shape))
+                return mfl_onnx_fail(o,
+                        "the output %.60s has another shape for one sample than for the %lld of the file; "
+                        "export the model with a batch of 1 or with dynamic_axes",
+                        name, (long long)o->batch);
         if ((r = mfl_onnx_resolve(o, v, &view)))
                 return r;
         const int64_t *dim = view->shape.dim;
