@@ -1151,6 +1151,17 @@ class Scaled(nn.Module):
         return self.fc(torch.tanh(F.linear(x, self.a.weight * 0.3, self.a.bias)))
 
 
+class Tempered(nn.Module):
+    """A learned temperature, which the current exporter makes a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc, self.t = nn.Linear(6, 6), nn.Linear(6, 4), nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x):
+        return self.fc(torch.tanh((x @ self.a(x).transpose(1, 2) * self.t.exp()).softmax(2) @ x).mean(1))
+
+
 # Exports for inference, and what mfl says of them: by PyTorch's first exporter, and by the current one.
 TEXT = torch.arange(10).reshape(2, 5) % 9
 CHANGED = {
@@ -1158,6 +1169,7 @@ CHANGED = {
     "scaled": (Scaled, torch.zeros(2, 6), "reads onnx::Gemm_", "the exporter computed mul from"),
     "positions": (lambda: Sliced(nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
     "buffer": (lambda: Sliced(nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
+    "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
     "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "linear-norm": (Normed, torch.zeros(2, 6), None, "batch norm was folded into it"),
     "linear-norm-without-scale": (lambda: Normed(False), torch.zeros(2, 6), None, "batch norm was folded into it"),

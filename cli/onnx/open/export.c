@@ -34,6 +34,13 @@ static bool is_computed(const struct onnx *o, const char *name, bool weights)
         return t && t->f && t->count > 1 && (weights || (!mfl_onnx_is_uniform(t) && !is_mask(t)));
 }
 
+/* A number that the current exporter computed from a parameter or a buffer, which nodes may take as a setting of their own. */
+static bool is_temperature(const struct onnx *o, const char *name)
+{
+        const struct onnx_value *v = mfl_onnx_find(o, name);
+        return v && v->tensor && v->tensor->f && v->tensor->count == 1 && v->tensor->folded;
+}
+
 /* The weights of a MatMul are those of an nn.Linear, transposed; those of a recurrent layer are sorted. */
 static const char *computed_input(const struct onnx *o, const Onnx__NodeProto *node)
 {
@@ -47,7 +54,7 @@ static const char *computed_input(const struct onnx *o, const Onnx__NodeProto *n
         for (size_t i = 0; i < MFL_ARRAY_SIZE(weigh); i++)
                 weights = weights || !strcmp(node->op_type, weigh[i]);
         for (size_t k = 0; k < node->n_input; k++)
-                if (is_computed(o, node->input[k], weights))
+                if (is_computed(o, node->input[k], weights) || is_temperature(o, node->input[k]))
                         return node->input[k];
         return NULL;
 }
