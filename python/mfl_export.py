@@ -32,6 +32,7 @@ import json
 import math
 import os
 import re
+import struct
 import sys
 import threading
 import time
@@ -136,6 +137,8 @@ def save(net, example, path):
 
 def _check(net):
     for scope, module in net.named_modules():
+        if any(torch.nn.parameter.is_lazy(t) for t in itertools.chain(module._parameters.values(), module._buffers.values())):
+            raise ExportError(f"{scope or 'the module'} ({type(module).__name__}) has no size yet: call the module once before the export")
         for kinds, applies, text in UNSUPPORTED:
             if isinstance(module, kinds) and applies(module):
                 raise ExportError(f"{scope or 'the module'} ({type(module).__name__}): {text}")
@@ -649,7 +652,9 @@ def _plain_functions():
     plain_norm = functional.batch_norm
 
     def norm(x, mean, var, weight=None, bias=None, training=False, *args, **kwargs):
-        if training or mean is None or var is None:
+        if mean is None or var is None:
+            raise ExportError("F.batch_norm without running statistics: mfl evaluates with them: use nn.BatchNorm1d, 2d or 3d, or F.layer_norm, which needs none")
+        if training:
             with _kept(mean, var):
                 return plain_norm(x, mean, var, weight, bias, training, *args, **kwargs)
         eps = kwargs.get("eps", args[1] if len(args) > 1 else 1e-5)
@@ -666,6 +671,9 @@ def _plain_functions():
     patches.append(unittest.mock.patch.object(torch.Tensor, "unfold", lambda x, dimension, size, step: plain_unfold(
         x, dimension % x.dim(), size, step)))
     patches.append(unittest.mock.patch.object(functional, "fold", _fold_by_transpose(functional.fold)))
+    patches.append(unittest.mock.patch.object(functional, "interpolate", _nearest_by_select(functional.interpolate)))
+    for owner in (torch, functional):
+        patches.append(unittest.mock.patch.object(owner, "cosine_similarity", _cosine_of_alike(owner.cosine_similarity)))
     for kind in (_nn.LSTM, _nn.GRU, _nn.RNN):
         patches.append(unittest.mock.patch.object(kind, "forward", _from_states(kind.forward)))
     patches.append(unittest.mock.patch.object(torch._VF, "_pack_padded_sequence", _refuse_packed))
@@ -869,6 +877,35 @@ def _take_by_gather(plain):
         sizes = [-1 if d == dim else max(int(a), int(b)) for d, (a, b) in enumerate(zip(x.shape, indices.shape))]
         return x.expand(*sizes).gather(dim, indices.expand(*sizes))
     return take_along_dim
+
+
+def _nearest_by_select(plain):
+    """nearest-exact, which exporters write as computed places or not at all: rows and columns at constant places."""
+    def single(v):
+        return struct.unpack("f", struct.pack("f", v))[0]  # PyTorch computes them in float32
+
+    def interpolate(input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None, **options):
+        if mode != "nearest-exact":
+            return plain(input, size, scale_factor, mode, align_corners, recompute_scale_factor, **options)
+        for d in range(input.dim() - 2):
+            have, given = int(input.shape[d + 2]), scale_factor if size is None else size
+            given = given[d] if isinstance(given, (tuple, list)) else given
+            want = math.floor(have * given) if size is None else int(given)
+            step = single(have / want if size is not None or recompute_scale_factor else 1 / given)
+            places = [min(int(single((k + 0.5) * step)), have - 1) for k in range(want)]
+            input = input.index_select(d + 2, torch.tensor(places))
+        return input
+    return interpolate
+
+
+def _cosine_of_alike(plain):
+    """PyTorch 2 counts the dimension from the front in each of the two, though only their common shape has it."""
+    def cosine_similarity(x1, x2, dim=1, eps=1e-8):
+        if x1.dim() != x2.dim():
+            n = max(x1.dim(), x2.dim())
+            x1, x2 = (x.reshape(*[1] * (n - x.dim()), *x.shape) if x.dim() < n else x for x in (x1, x2))
+        return plain(x1, x2, dim, eps)
+    return cosine_similarity
 
 
 def _refuse_packed(*_):

@@ -29,6 +29,7 @@ struct source {
 struct pretrained {
         const struct mfl_job *job;
         const struct mfl_graph *graph;
+        const float *start;
         char path[4096];
         int n_files;
         struct mfl_st_file **files;
@@ -351,6 +352,17 @@ static int use_aliases(const struct pretrained *p, int t, const struct source *p
         return 0;
 }
 
+/* A constant of an ONNX file that no module's state has: a layer without a name, or what a norm whose scale and shift are layers
+ * of their own multiplies and adds. */
+static bool is_constant(const struct mfl_graph *graph, int t)
+{
+        const struct mfl_layer *layer = &graph->layers[graph->params[t].layer];
+        const char *end = strrchr(layer->name, '.');
+        return layer->frozen && !mfl_param_is_statistics(&graph->params[t]) &&
+               (mfl_layer_is_unnamed(layer) ||
+                       (layer->op == MFL_OP_BATCHNORM && end && !strcmp(end, ".statistics")));
+}
+
 /* places: of each tensor of the model; NULL: it gets its start values. */
 static int find_all(
         struct pretrained *p, struct source **places, char *notes, size_t bytes, struct mfl_error *err)
@@ -376,6 +388,8 @@ static int find_all(
                                 return r;
                 } else if (matches(&p->job->model.from.missing, param->name)) {
                         list_add(&fresh, param->name);
+                } else if (p->start && is_constant(p->graph, t)) {
+                        continue;
                 } else if (!base || !is_adapter(p->graph, t)) {
                         list_add(&missing, param->name);
                         first = first ? first : param;
@@ -480,7 +494,9 @@ static int read_all(struct pretrained *p, float *params, char *notes, size_t byt
                 r = list_sources(p, err);
         if (!r)
                 r = find_all(p, places, notes, bytes, err);
-        if (!r)
+        if (!r && p->start)
+                memcpy(params, p->start, p->graph->n * sizeof *params);
+        else if (!r)
                 mfl_graph_init_params(p->graph, p->job->seed, params);
         for (size_t t = 0; !r && t < n; t++)
                 if (places[t])
@@ -488,10 +504,10 @@ static int read_all(struct pretrained *p, float *params, char *notes, size_t byt
         return r;
 }
 
-int mfl_pretrained_read(const struct mfl_job *job, const struct mfl_graph *graph, float *params, char *notes,
-        size_t notes_bytes, struct mfl_error *err)
+int mfl_pretrained_read(const struct mfl_job *job, const struct mfl_graph *graph, const float *start,
+        float *params, char *notes, size_t notes_bytes, struct mfl_error *err)
 {
-        struct pretrained p = {.job = job, .graph = graph};
+        struct pretrained p = {.job = job, .graph = graph, .start = start};
         int r = read_all(&p, params, notes, notes_bytes, err);
         for (int f = 0; f < p.n_files; f++)
                 mfl_st_close(p.files[f]);

@@ -37,7 +37,8 @@ static int fill_params(
         if (!s->initial)
                 return mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
         size_t used = strlen(s->notes);
-        int r = mfl_pretrained_read(s->job, graph, s->initial, s->notes + used, sizeof s->notes - used, err);
+        int r = mfl_pretrained_read(
+                s->job, graph, s->start, s->initial, s->notes + used, sizeof s->notes - used, err);
         if (!r)
                 r = check_finite(graph, path, s->initial, err);
         s->n_initial = r ? 0 : graph->n;
@@ -68,6 +69,8 @@ static int read_initial(struct mfl_submission *s, struct mfl_error *err)
                 return r;
         r = fill_params(graph, job->model.initial, s, err);
         mfl_graph_free(graph);
+        free(s->start);
+        s->start = NULL;
         return r;
 }
 
@@ -210,8 +213,13 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = check_log_softmax(s, &onnx.model, err);
         if (!r && onnx.model.params && prover)
                 r = mfl_job_prove(s, &onnx.model, prover, err);
-        if (!r && onnx.model.params && !onnx.has_initial)
+        if (!r && onnx.model.params)
                 r = take_params(s, &onnx, err);
+        if (!r && onnx.has_initial) {
+                s->start = s->initial;
+                s->initial = NULL;
+                s->n_initial = 0;
+        }
         mfl_onnx_job_deinit(&onnx);
         return r;
 }
@@ -326,6 +334,7 @@ void mfl_submission_deinit(struct mfl_submission *s)
 {
         free(s->text);
         free(s->initial);
+        free(s->start);
         mfl_job_free(s->job);
         *s = (struct mfl_submission){.path = NULL};
 }

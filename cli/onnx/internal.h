@@ -46,6 +46,7 @@ struct onnx_tensor {
         bool generated;     /* the exporter made the initializer's name, so what it was can't be known */
         bool known;         /* the file says what the initializer was */
         const char *folded; /* the tensors that the exporter computed it from; NULL: it did not */
+        bool unsure;        /* the exporter moved it: a parameter or a buffer */
         int64_t first;
         const int32_t *order; /* NULL: the same order */
         const int64_t *ids;   /* NULL: first and order say it */
@@ -170,6 +171,7 @@ struct onnx {
         bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
         struct onnx_input inputs[ONNX_INPUTS_MAX];
         int n_inputs;
+        int64_t batch; /* the fixed batch of the first input, which its shapes contain; 0: none */
         /* The file's description of the module; NULL: none. With `tagging`, parameters hold tags. */
         struct mfl_described *described;
         bool tagging;
@@ -263,8 +265,14 @@ bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 /* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
  * says that all ties are known. */
 int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
+bool mfl_onnx_is_uniform(const struct onnx_tensor *t); /* one number, repeated */
+/* Whether the node belongs to the module that has the parameter by its name, or to another call of that module. */
+bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
 /* Finds the layers that use tensors of earlier ones, once all layers are in order. */
 int mfl_onnx_share(struct onnx *o);
+
+/* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
+int mfl_onnx_check_export(struct onnx *o);
 
 /* known.c: what the file says of its initializers. Before they are read: */
 int mfl_onnx_read_infos(struct onnx *o);
@@ -401,9 +409,11 @@ bool mfl_onnx_is_choice(const struct onnx *o);
 int mfl_onnx_batch_axis(const struct onnx_shape *shape);
 int mfl_onnx_without(
         struct onnx *o, const struct onnx_shape *shape, int rank, int axis, struct mfl_shape *ret_shape);
+/* Whether `small` has the dimensions of `large`, or 1 in their place. */
+bool mfl_onnx_spreads(const struct mfl_shape *small, const struct mfl_shape *large);
 /* Whether a join computes it: it repeats at most one of its inputs. */
 bool mfl_onnx_repeats_one(const struct mfl_shape *a, const struct mfl_shape *b);
-/* Layers a and b in shapes sa and sb under op, as a value in `shape`. */
+/* Layers a and b in shapes sa and sb under op, as a value in `shape`. A gate has its flag second, which is not the larger one. */
 int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl_shape *sa,
         const struct mfl_shape *sb, const struct onnx_shape *shape, struct onnx_value **ret_view);
 

@@ -55,7 +55,7 @@ int mfl_onnx_without(
         return 0;
 }
 
-static bool spreads(const struct mfl_shape *small, const struct mfl_shape *large)
+bool mfl_onnx_spreads(const struct mfl_shape *small, const struct mfl_shape *large)
 {
         bool fits = small->rank == large->rank;
         for (int d = 0; fits && d < small->rank; d++)
@@ -78,11 +78,11 @@ int mfl_onnx_join(struct onnx *o, enum mfl_op op, int a, int b, const struct mfl
 {
         struct mfl_layer l = {.op = op, .input = a, .input2 = b, .out = *sa};
         int layer, r;
-        if (!spreads(sb, sa)) {
-                if (!spreads(sa, sb))
+        if (!mfl_onnx_spreads(sb, sa)) {
+                if (!mfl_onnx_spreads(sa, sb))
                         return mfl_onnx_fail(
                                 o, "both inputs would have to be repeated; mfl can repeat only one");
-                l.op = op == MFL_OP_GATE ? MFL_OP_MULTIPLY : op; /* the flag has more elements */
+                mfl_assert(op != MFL_OP_GATE);
                 l.input = b;
                 l.input2 = a;
                 l.out = *sb;

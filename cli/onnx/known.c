@@ -85,6 +85,7 @@ static bool is_operator_name(const char *name, size_t n)
 static int read_folded(
         struct onnx *o, const char *folded, const char **ret_source, int *ret_n, bool *ret_moved)
 {
+        const char *alone = NULL;
         *ret_source = NULL;
         *ret_n = 0;
         *ret_moved = true;
@@ -100,9 +101,16 @@ static int read_folded(
                         *ret_source = name;
                         ++*ret_n;
                 }
+                if (n == 1 && *at == 't')
+                        alone = name;
                 if (!end)
                         break;
                 at = end + 1;
+        }
+        /* "t" transposes something, which the list would have, too: so it is a parameter's name. */
+        if (!*ret_n && alone) {
+                *ret_source = alone;
+                *ret_n = 1;
         }
         return 0;
 }
@@ -155,6 +163,7 @@ static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded
         } else if (n == 1 && moved && is_move_name(t->origin, strlen(t->origin)) &&
                    !has_others(o, t->origin, source)) {
                 t->param = true;
+                t->unsure = true;
                 t->origin = source;
         } else {
                 t->folded = folded;

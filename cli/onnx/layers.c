@@ -121,7 +121,21 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
                                 "the exporter computed %.40s from %.80s, so what PyTorch trains is lost. "
                                 "Export with mfl_export.save(net, example, file)",
                                 l->tensors[k]->origin ? l->tensors[k]->origin : "?", l->tensors[k]->folded);
+                if (l->tensors[k]->unsure && l->layer.op == MFL_OP_WEIGHT && trains_later)
+                        return mfl_onnx_fail(o,
+                                "the exporter moved elements of %.60s, and the file does not say whether "
+                                "that is a "
+                                "parameter, which is trained, or a buffer. Export with mfl_export.save(net, "
+                                "example, file)",
+                                l->tensors[k]->origin);
                 bool trains = l->tensors[k]->param || (l->tensors[k]->generated && owns_weights(l->layer.op));
+                if (!trains && trains_later && l->tensors[k]->generated && l->tensors[k]->count > 1 &&
+                        !strncmp(l->tensors[k]->origin, "onnx::", 6))
+                        return mfl_onnx_fail(o,
+                                "the exporter computed %.40s, and the file does not say from what: a "
+                                "parameter of it would not be trained. Export with "
+                                "mfl_export.save(net, example, file), or with do_constant_folding=False",
+                                l->tensors[k]->origin);
                 *(trains ? &trained : &constant) = l->tensors[k];
         }
         if (trained && constant && trains_later)
@@ -166,7 +180,8 @@ int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
         *made = (struct onnx_layer){.layer = *layer, .at = at, .node = o->node};
         for (int k = 0; tensors && k < ONNX_TENSORS_PER_LAYER && tensors[k]; k++) {
                 if (!tensors[k]->f)
-                        return mfl_onnx_fail(o, "whole-number weights are not supported");
+                        return mfl_onnx_fail(o, "constant whole numbers are not supported here; put constant "
+                                                "tokens into the data, or join their embeddings");
                 made->tensors[k] = tensors[k];
         }
         int n_inputs = mfl_op_inputs(layer->op), r = tensors ? set_frozen(o, made) : 0;

@@ -182,10 +182,18 @@ static int view_of(struct onnx *o, const struct onnx_value *constant, const stru
         return r;
 }
 
+/* Exporters for inference merge tensors of ones and of zeros: of such a one, the uses by other modules are of their own. */
 static int uses_of(const struct onnx *o, const struct onnx_tensor *t)
 {
         const struct onnx_value *v = t->origin ? mfl_onnx_find(o, t->origin) : NULL;
-        return v ? v->uses : 0;
+        int n = 0;
+        if (!v || o->knows_ties || !mfl_onnx_is_uniform(t))
+                return v ? v->uses : 0;
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                for (size_t k = 0; k < o->graph->node[i]->n_input; k++)
+                        n += !strcmp(o->graph->node[i]->input[k], t->origin) &&
+                             mfl_onnx_is_of_module(o, (int)i, t->origin);
+        return n;
 }
 
 bool mfl_onnx_bias_is_apart(
@@ -455,14 +463,6 @@ static void note_unsure(struct onnx *o)
                         constants.n ? "; taken for constants: " : "", constants.text, "");
 }
 
-static bool is_uniform(const struct onnx_tensor *t)
-{
-        for (int64_t i = 1; i < t->count; i++)
-                if (t->f[i] != t->f[0])
-                        return false;
-        return true;
-}
-
 /* Marks the elements of the tensor as trained. */
 static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_tensor *t)
 {
@@ -494,7 +494,7 @@ int mfl_onnx_check_params(struct onnx *o)
         for (int i = 0; !r && i < o->n_layers; i++) {
                 const struct onnx_layer *l = &o->layers[i];
                 for (int k = 0; !r && !l->layer.frozen && k < ONNX_TENSORS_PER_LAYER && l->tensors[k]; k++)
-                        if (!is_shared(&l->layer, k) && !is_uniform(l->tensors[k]) &&
+                        if (!is_shared(&l->layer, k) && !mfl_onnx_is_uniform(l->tensors[k]) &&
                                 !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
                                 r = claim(o, l, l->tensors[k]);
         }

@@ -330,11 +330,17 @@ int mfl_onnx_combine(struct onnx *o, enum mfl_op op, struct onnx_value *a, struc
         int axis = mfl_onnx_batch_axis(&out);
         if (out.rank - (axis >= 0) > 3)
                 join_dimensions(&out, &va->shape, &vb->shape, &sa, &sb);
-        if (out.rank - (axis >= 0) <= 3 || sa.rank > 3)
+        if (out.rank - (axis >= 0) <= 3) {
                 if ((r = mfl_onnx_without(o, &va->shape, out.rank, axis, &sa)) ||
                         (r = mfl_onnx_without(o, &vb->shape, out.rank, axis, &sb)))
                         return r;
-        if (!mfl_onnx_repeats_one(&sa, &sb)) {
+        } else if (sa.rank > 3) { /* repeated by views, element by element */
+                if ((r = widen(o, va, &out, &va)) || (r = widen(o, vb, &out, &vb)))
+                        return r;
+                sa = sb = (struct mfl_shape){1, {mfl_onnx_count(&out)}};
+        }
+        /* A product repeats either input; a gate keeps the number of its first one. */
+        if (op == MFL_OP_GATE ? !mfl_onnx_spreads(&sb, &sa) : !mfl_onnx_repeats_one(&sa, &sb)) {
                 if ((r = widen(o, va, &out, &va)))
                         return r;
                 for (int d = 0; d < sa.rank; d++)

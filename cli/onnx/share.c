@@ -26,7 +26,7 @@ int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n)
         return 0;
 }
 
-static bool is_uniform(const struct onnx_tensor *t)
+bool mfl_onnx_is_uniform(const struct onnx_tensor *t)
 {
         for (int64_t i = 1; i < t->count; i++)
                 if (t->f[i] != t->f[0])
@@ -152,16 +152,25 @@ static void owner_of(const char *origin, char name[MFL_NAME_BYTES])
         name[n] = '\0';
 }
 
-/* Exporters for inference merge tensors that are equal, and ones and zeros often are. A module that uses such a tensor
- * under the name of another module has its own. */
-static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, const struct onnx_tensor *t)
+bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin)
 {
         char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
-        if (o->knows_ties || !is_uniform(t) || mfl_onnx_is_generated(t->origin) ||
-                !module_of(o, layer->node, scope))
+        owner_of(origin, owner);
+        return module_of(o, node, scope) && is_same_module(scope, owner);
+}
+
+/* Exporters for inference merge tensors that are equal, and ones and zeros often are. A module that uses such a tensor
+ * under the name of another module has its own, unless it is the module of the earlier layer that is called again: an
+ * nn.MultiheadAttention uses the weights of its part out_proj itself. */
+static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, const struct onnx_layer *earlier,
+        const struct onnx_tensor *t)
+{
+        char scope[MFL_NAME_BYTES], before[MFL_NAME_BYTES];
+        if (o->knows_ties || !mfl_onnx_is_uniform(t) || mfl_onnx_is_generated(t->origin) ||
+                !module_of(o, layer->node, scope) || mfl_onnx_is_of_module(o, layer->node, t->origin))
                 return false;
-        owner_of(t->origin, owner);
-        return !is_same_module(scope, owner);
+        return !module_of(o, earlier->node, before) || !strcmp(scope, before) ||
+               !is_same_module(scope, before);
 }
 
 /* How many tensors of a layer are those of an earlier one, in the same places, of how many. Equal constants do not count. */
@@ -174,7 +183,7 @@ static int count_same(const struct onnx *o, const struct onnx_layer *a, const st
                 if (is_same_constant(a->tensors[k], b->tensors[k]))
                         continue;
                 all++;
-                if (!is_same(o, a->tensors[k], b->tensors[k], &turned) || is_merged(o, a, a->tensors[k]))
+                if (!is_same(o, a->tensors[k], b->tensors[k], &turned) || is_merged(o, a, b, a->tensors[k]))
                         continue;
                 if (k == 0)
                         *ret_turned = turned;
@@ -187,7 +196,7 @@ static int count_same(const struct onnx *o, const struct onnx_layer *a, const st
 static bool has_weight(const struct onnx *o, const struct onnx_layer *a, const struct onnx_layer *b)
 {
         bool turned;
-        return is_same(o, a->tensors[0], b->tensors[0], &turned) && !is_merged(o, a, a->tensors[0]);
+        return is_same(o, a->tensors[0], b->tensors[0], &turned) && !is_merged(o, a, b, a->tensors[0]);
 }
 
 static void share_weight(struct onnx *o, int i, int with, bool turned)
@@ -209,7 +218,8 @@ static bool is_computed_copy(
         const struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor *earlier)
 {
         if (o->knows_ties || !t->origin || !earlier || !earlier->origin || t->count != earlier->count ||
-                !mfl_onnx_is_generated(t->origin) || mfl_onnx_is_generated(earlier->origin) || is_uniform(t))
+                !mfl_onnx_is_generated(t->origin) || mfl_onnx_is_generated(earlier->origin) ||
+                mfl_onnx_is_uniform(t))
                 return false;
         return !memcmp(t->f, earlier->f, (size_t)t->count * sizeof *t->f) || is_turned(t, earlier);
 }

@@ -269,8 +269,12 @@ const char *mfl_onnx_writer_shaped(struct onnx_writer *w, int param, const int64
         const char *shared = mfl_onnx_writer_tensor(w, p->name, p->shape.dim, p->shape.rank, data, p->count);
         if (n_dims == p->shape.rank && !memcmp(dims, p->shape.dim, (size_t)n_dims * sizeof *dims))
                 return shared;
-        const char *inputs[] = {shared, mfl_onnx_writer_whole(w, "shape", dims, n_dims)};
-        return mfl_onnx_writer_node(w, "Reshape", mfl_onnx_writer_name(w, "shaped"), 2, inputs);
+        char what[WRITER_NAME_BYTES];
+        const char *own = strrchr(p->name, '.') ? strrchr(p->name, '.') + 1 : "value";
+        snprintf(what, sizeof what, "%s_shape", own); /* a layer may have several shared tensors */
+        const char *inputs[] = {shared, mfl_onnx_writer_whole(w, what, dims, n_dims)};
+        snprintf(what, sizeof what, "%s_shaped", own);
+        return mfl_onnx_writer_node(w, "Reshape", mfl_onnx_writer_name(w, what), 2, inputs);
 }
 
 const char *mfl_onnx_writer_param(struct onnx_writer *w, int param)

@@ -83,6 +83,8 @@ struct mfl_layer;
 enum mfl_cell mfl_cell_of(const struct mfl_layer *layer); /* of a recurrent layer */
 /* The layer's word in job files: mfl_op_name, or the kind of a map. */
 const char *mfl_layer_kind(const struct mfl_layer *layer);
+/* Whether the layer had no name, so that its name is its kind and a number: no module of PyTorch's has it. */
+bool mfl_layer_is_unnamed(const struct mfl_layer *layer);
 
 #define MFL_MASKED (-1e9f)
 
@@ -155,7 +157,8 @@ struct mfl_layer {
 };
 
 /* One parameter tensor: `count` floats at `offset` of the flat vector. Names are those of a PyTorch
- * state_dict: weight, bias, running_mean, running_var of each layer.
+ * state_dict: weight, bias, running_mean, running_var of each layer. A batchnorm "n.statistics", whose scale and shift are the layers
+ * n.weight and n.bias, has n.running_mean and n.running_var.
  *
  * Tensors that no training changes come first in the flat vector, so that the rest, the only part that is sent in a
  * round, is one range at its end: [n_frozen, n). Within each of the two parts the tensors are in the order of layers,

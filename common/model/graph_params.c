@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #define PARAMS_PER_LAYER 4
+#define STATISTICS ".statistics"
 
 /* Gives the next tensor its place in the flat vector. */
 static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, const struct mfl_param *what,
@@ -31,7 +32,12 @@ static int add_param(struct mfl_graph *graph, int i_layer, const char *suffix, c
         param->place = graph->n;
         param->trained = param->trained && !layer->frozen;
         param->moves = param->moves || param->trained;
-        snprintf(param->name, sizeof param->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
+        /* PyTorch's names, also where other layers scale and shift. */
+        size_t n = strlen(layer->name), end = sizeof STATISTICS - 1;
+        bool apart = layer->op == MFL_OP_BATCHNORM && !strncmp(suffix, "running", 7) && n > end &&
+                     !strcmp(layer->name + n - end, STATISTICS);
+        snprintf(param->name, sizeof param->name, "%.*s%s%s", (int)(apart ? n - end : n), layer->name,
+                *suffix ? "." : "", suffix);
         graph->n += count;
         *ret_index = graph->n_params++;
         return 0;

@@ -92,8 +92,7 @@ static int fail_shape(const struct mfl_layer *layer, const struct mfl_layer *oth
                 mfl_shape_text(shape, text2, sizeof text2));
 }
 
-/* Of a layer that had no name: no module has it. */
-static bool is_generated(const struct mfl_layer *layer)
+bool mfl_layer_is_unnamed(const struct mfl_layer *layer)
 {
         const char *stem = mfl_op_info(layer->op)->stem;
         size_t n = strlen(stem);
@@ -108,7 +107,7 @@ static void add_alias(struct mfl_graph *graph, const struct mfl_layer *layer, co
         alias->param = param;
         alias->layer = (int)(layer - graph->layers);
         snprintf(alias->name, sizeof alias->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
-        alias->written = layer->sharing == MFL_SHARES_WEIGHT && !is_generated(layer) &&
+        alias->written = layer->sharing == MFL_SHARES_WEIGHT && !mfl_layer_is_unnamed(layer) &&
                          mfl_graph_find_param(graph, alias->name) < 0;
         graph->n_aliases++;
 }

@@ -524,6 +524,13 @@ CHOICES = {
     "quotient": lambda x: torch.where(x[:, :3] > 0, x[:, 3:] / x[:, :3], x[:, 3:] * 2),
     "root": lambda x: torch.where(x >= 0, torch.sqrt(x), -x),
     "filled": lambda x: torch.log(x).masked_fill(x <= 0, 0.5),
+    # The flag has more elements than the value, or both are repeated.
+    "row": lambda x: torch.where((x > -0.5) & (x[:, :1] > 0), torch.log(x[:, :1]), 0.3 * x),
+    "rows": lambda x: torch.where((x[:, :3, None] > 0.1) & (x[:, None, 1:4] > 0), torch.log(x[:, None, 1:4]), 0.5).sum(2),
+    # A condition of two values, with a constant where it does not hold.
+    "pair": lambda x: torch.where(x[:, 3:] > x[:, :3].abs(), torch.log(x[:, 3:]), 0.0),
+    "constants": lambda x: torch.where(torch.arange(6) % 2 == 0, 1.0, torch.log(x.abs() + (torch.arange(6) % 2))),
+    "placed": lambda x: torch.where(torch.arange(6) % 2 == 0, 2.0, torch.log((x.abs() + 0.1) * (torch.arange(6) % 2))),
 }
 
 

@@ -1094,3 +1094,155 @@ def test_what_the_exporter_computed_is_refused(tmp_path, name):
     torch.onnx.export(model, (torch.zeros(2, *model.shape),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
     code, _, err = run(tmp_path / "m.onnx")
     assert code == 1 and "the exporter computed" in err and "mfl_export.save" in err, err
+
+
+class Grouped(nn.Module):
+    """A scale and a shift that an export for inference reshapes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.fc = nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.norm(self.conv(x))).amax((2, 3)))
+
+
+class Fresh(nn.Module):
+    """Biases that are zeros: one exporter makes them one, the other leaves them out."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+        for layer in (self.a, self.b, self.c):
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x):
+        return self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))
+
+
+class Normed(nn.Module):
+    """A batch norm that the current exporter merges into the layer before it."""
+
+    def __init__(self, affine=True, layer=lambda: nn.Linear(6, 5), norm=nn.BatchNorm1d):
+        super().__init__()
+        self.a, self.norm, self.fc = layer(), norm(5, affine=affine), nn.LazyLinear(4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.norm(self.a(x))).flatten(1))
+
+
+class Sliced(nn.Module):
+    """Positions of which a part is read: of a parameter, or of a buffer."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.e, self.at, self.fc = nn.Embedding(9, 6), kind(torch.randn(1, 8, 6)), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(self.e(x) + self.at[:, :x.shape[1]]))
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(F.linear(x, self.a.weight * 0.3, self.a.bias)))
+
+
+class Tempered(nn.Module):
+    """A learned temperature, which the current exporter makes a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc, self.t = nn.Linear(6, 6), nn.Linear(6, 4), nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x):
+        return self.fc(torch.tanh((x @ self.a(x).transpose(1, 2) * self.t.exp()).softmax(2) @ x).mean(1))
+
+
+# Exports for inference, and what mfl says of them: by PyTorch's first exporter, and by the current one.
+TEXT = torch.arange(10).reshape(2, 5) % 9
+CHANGED = {
+    "group-norm": (Grouped, torch.zeros(2, 3, 8, 8), "the exporter computed onnx::", None),
+    "scaled": (Scaled, torch.zeros(2, 6), "reads onnx::Gemm_", "the exporter computed mul from"),
+    "positions": (lambda: Sliced(nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
+    "buffer": (lambda: Sliced(nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
+    "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
+    "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
+    "linear-norm": (Normed, torch.zeros(2, 6), None, "batch norm was folded into it"),
+    "linear-norm-without-scale": (lambda: Normed(False), torch.zeros(2, 6), None, "batch norm was folded into it"),
+    "transposed-norm": (lambda: Normed(True, lambda: nn.ConvTranspose2d(3, 5, 2), nn.BatchNorm2d), torch.zeros(2, 3, 4, 4), None,
+                        "batch norm was folded into it"),
+    "conv-norm": (lambda: Normed(True, lambda: nn.Conv2d(3, 5, 2), nn.BatchNorm2d), torch.zeros(2, 3, 4, 4), "batch norm was folded into its weights",
+                  "batch norm was folded into it"),
+}
+
+
+@pytest.mark.parametrize("exporter", ["first", "current"])
+@pytest.mark.parametrize("name", CHANGED)
+def test_an_export_for_inference(tmp_path, name, exporter):
+    made, example, *says = CHANGED[name]
+    torch.manual_seed(3)
+    net = made().eval()
+    net(example)
+    if exporter == "current":
+        if not NEW:
+            pytest.skip("the other exporter needs a current PyTorch")
+        torch.onnx.export(net, (example,), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    else:
+        export(net, example[:1], tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    code, out, err = run(tmp_path / "m.onnx")
+    text = says[exporter == "current"]
+    assert (code == 1 and text in err and "mfl_export.save" in err) if text else code == 0, err
+    if name == "zero-biases" and exporter == "first":
+        assert out.count("dense: {name:") == 3 and "shares" not in out, out
+
+
+class Halves(nn.Module):
+    """As many heads, rows or positions as the file's fixed batch has samples."""
+    shape, tokens = (6, 8), 0
+
+    def __init__(self, way):
+        super().__init__()
+        self.a, self.b, self.c, self.way = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4), way
+
+    def forward(self, x):
+        n, x = x.shape[0], torch.tanh(self.a(x))
+        if self.way == "heads":
+            q = x.view(n, 6, 2, -1).transpose(1, 2)
+            x = (q @ q.transpose(2, 3)).softmax(3) @ q
+            x = x.transpose(1, 2).reshape(n, 6, -1)
+        elif self.way == "rows":
+            x = self.b(x.view(n * 6, -1)).view(n, -1, 8)
+        elif self.way == "unit":
+            x = x / x.norm(dim=2, keepdim=True).clamp(min=1e-9).expand(n, 6, 8)
+        elif self.way == "first":
+            x = x.transpose(0, 1).reshape(6, n, 2, -1).transpose(2, 3).flatten(2).transpose(0, 1)
+        return self.c(torch.tanh(x).mean(1))
+
+
+@pytest.mark.parametrize("exporter", ["first", "current"])
+@pytest.mark.parametrize("way", ["heads", "rows", "unit", "first"])
+def test_a_fixed_batch(tmp_path, way, exporter):
+    """The file's shapes contain the batch: they are read as those of a sample, or refused."""
+    if exporter == "current" and not NEW:
+        pytest.skip("the other exporter needs a current PyTorch")
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = Halves(way).train()
+    x, y = batches(model)
+    if exporter == "current":
+        torch.onnx.export(model, (torch.tensor(x[:2]),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    else:
+        export(model, torch.tensor(x[:2]), tmp_path / "m.onnx", 17, False)
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, out, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
+    if way == "first":
+        assert code == 1 and "export the model with a batch of 1 or with dynamic_axes" in err
+        return
+    assert code == 0, err
+    want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE

@@ -284,3 +284,73 @@ def test_adapters_on_an_onnx_model(one, tmp_path):
     assert "'decoder*' is not a layer of this model" in said
     said = refusal(one, tmp_path, {**model, 'classes': 3})
     assert 'lora and freeze can be added' in said
+
+
+# ---- modules of PyTorch ----
+
+def test_a_half_frozen_batch_norm_comes_home(one, tmp_path):
+    """Its running statistics have PyTorch's names, in the file that is pulled and in a file to start from; called twice, they are one."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+    nn = torch.nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.norm, self.head = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+            self.norm.weight.requires_grad_(False)
+            nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+            nn.init.uniform_(self.norm.running_mean)
+
+        def forward(self, x):
+            x = torch.relu(self.norm(self.fc(torch.flatten(x, 1))))
+            return self.head(torch.relu(self.norm(x)))
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    mfl_export.save(net, torch.zeros(2, 1, 8, 8), onnx)
+    job, got = run(one, {'onnx': onnx})
+    missing = net.load_state_dict({n: torch.tensor(a) for n, a in got.items()}, strict=False)
+    assert missing.missing_keys in ([], ['norm.num_batches_tracked'])
+    assert sorted(missing.unexpected_keys) == ['norm.statistics.bias', 'norm.statistics.weight']
+    one.mfl('pull', job, '--format', 'onnx', '-o', str(tmp_path / 'end.onnx'))
+    x = torch.rand(20, 1, 8, 8)
+    np.save(tmp_path / 'x.npy', x.numpy())
+    for model in (onnx, str(tmp_path / 'end.onnx')):
+        one.mfl('predict', model, '--data', str(tmp_path / 'x.npy'), '--logits', '-o', str(tmp_path / 'y.npy'))
+        same = np.abs(np.load(tmp_path / 'y.npy') - net.eval()(x).detach().numpy()).max() < 1e-4
+        assert same == (model != onnx)
+    # What PyTorch has is a start, without the constants that mfl adds.
+    state = {n: (t + 0.25).numpy() for n, t in net.state_dict().items() if n != 'norm.num_batches_tracked'}
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    _, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in state.items() if 'running' not in n)
+    assert not np.array_equal(got['norm.running_mean'], state['norm.running_mean'])
+    assert (got['norm.statistics.weight'] == 1).all() and (got['norm.statistics.bias'] == 0).all()
+
+
+def test_constants_of_an_onnx_file_beside_initial(one, tmp_path):
+    """A constant of the module is in no state_dict; a tensor that may be missing keeps the file's numbers."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.head = torch.nn.Linear(64, 8), torch.nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.head(torch.tanh(self.fc(torch.flatten(x, 1))) * torch.linspace(0.5, 2, 8))
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    mfl_export.save(net, torch.zeros(2, 1, 8, 8), onnx)
+    state = {n: (t + 0.25).numpy() for n, t in net.state_dict().items() if n != 'head.bias'}
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    assert 'tensor head.bias of the model is missing' in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+    _, got = run(one, {'onnx': onnx, 'initial': {'file': path, 'missing': ['head.bias']}}, **STILL)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in state.items())
+    assert got['head.bias'].tobytes() == net.head.bias.detach().numpy().tobytes()
+    assert got['weight1'].tobytes() == torch.linspace(0.5, 2, 8).numpy().tobytes()

@@ -111,7 +111,26 @@ class Twice(nn.Module):
         return self.fc(x[:, -1])
 
 
-MODELS = {"gpt": TiedGpt, "albert": Albert, "siamese": Siamese, "autoencoder": Autoencoder, "twice": Twice}
+class Norms(nn.Module):
+    """A group norm, an instance norm and an attention, twice each; its biases begin as zeros."""
+    shape, tokens = (3, 6, 5), 0
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.group, self.instance = nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True)
+        self.attention, self.fc = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 10)
+
+    def forward(self, x):
+        x = self.conv(x)
+        for _ in range(2):
+            x = self.instance(torch.tanh(self.group(x)))
+        x = x.flatten(2).transpose(1, 2)
+        for _ in range(2):
+            x = x + self.attention(x, x, x, need_weights=False)[0]
+        return self.fc(x.amax(1))
+
+
+MODELS = {"gpt": TiedGpt, "albert": Albert, "siamese": Siamese, "autoencoder": Autoencoder, "twice": Twice, "norms": Norms}
 
 
 def parameters(model):

@@ -195,6 +195,53 @@ class HalfNorms(nn.Module):
         return self.fc(torch.tanh(self.row(torch.tanh(self.layer(self.a(x))))))
 
 
+class Resized(nn.Module):
+    """Rows and columns that are repeated or left out, by sizes and by factors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc, self.up = nn.Conv2d(3, 4, 1), nn.Linear(4, 4), nn.Upsample(scale_factor=(1.5, 0.7), mode="nearest-exact")
+
+    def forward(self, x):
+        x = F.interpolate(torch.tanh(self.conv(x)), (8, 3), mode="nearest-exact")
+        return self.fc(torch.tanh(2 * self.up(x)).mean((2, 3)))
+
+
+class HalfTwice(nn.Module):
+    """Norms that are called twice, of which one half is trained."""
+
+    def __init__(self, frozen):
+        super().__init__()
+        self.conv, self.group, self.image = nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.BatchNorm2d(4)
+        self.a, self.layer, self.row, self.fc = nn.Linear(4, 6), nn.LayerNorm(6), nn.BatchNorm1d(6), nn.Linear(6, 4)
+        for norm in (self.group, self.image, self.layer, self.row):
+            for name, parameter in norm.named_parameters():
+                nn.init.uniform_(parameter, 0.5, 1.5)
+                parameter.requires_grad_(name != frozen)
+
+    def forward(self, x):
+        x = self.conv(x)
+        for norm in (self.group, self.image) * 2:
+            x = torch.tanh(norm(x))
+        x = self.a(x.mean((2, 3)))
+        for norm in (self.layer, self.row) * 2:
+            x = torch.tanh(norm(x))
+        return self.fc(x)
+
+
+class Products(nn.Module):
+    """A product of parameters in four dimensions, and a similarity whose sides differ in their dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.u, self.v, self.w = (nn.Parameter(torch.randn(n)) for n in ((2, 2), (4, 4), (5, 8)))
+        self.fc = nn.Linear(5, 4)
+
+    def forward(self, x):
+        x = x @ torch.kron(self.u, self.v)
+        return self.fc(F.cosine_similarity(x.unsqueeze(1), self.w, 2))
+
+
 def partial():
     net = nn.Sequential(nn.LSTM(6, 5, batch_first=True))
     net[0].weight_ih_l0.requires_grad_(False)
@@ -827,11 +874,12 @@ PROVED = {
     "pooled": (Pooled, torch.zeros(1, 3, 10, 11)), "placed": (Placed, VECTOR),
     "frames": (Frames, torch.zeros(1, 3, 3, 9, 11)), "biases": (Biases, IMAGE), "angles": (Angles, VECTOR),
     "half-norms-scale": (lambda: HalfNorms("weight"), torch.zeros(2, 3, 10, 10)), "half-norms-shift": (lambda: HalfNorms("bias"), torch.zeros(2, 3, 10, 10)),
-    "written": (Written, VECTOR),
+    "half-twice-scale": (lambda: HalfTwice("weight"), torch.zeros(2, 3, 10, 10)), "half-twice-shift": (lambda: HalfTwice("bias"), torch.zeros(2, 3, 10, 10)),
+    "resized": (Resized, torch.zeros(1, 3, 5, 7)), "written": (Written, VECTOR),
     "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"codebook": (Codebook, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
+    PROVED.update({"codebook": (Codebook, VECTOR), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
     "partial": (partial, torch.zeros(1, 4, 6), "is trained, but 0.weight_ih_l0 is not"),

@@ -171,7 +171,7 @@ static int place_param(struct onnx *o, const struct onnx_value *mask, const stru
         return mfl_onnx_combine(o, MFL_OP_MULTIPLY, where, own, ret_view);
 }
 
-/* A constant where the condition says so: the value times 1 or 0, and the constant added. */
+/* A constant where the condition says so: the value or 0, and the constant added. */
 static int replace(struct onnx *o, const struct onnx_value *mask, struct onnx_value *v,
         const struct onnx_tensor *constant, bool kept_if_true)
 {
@@ -181,7 +181,7 @@ static int replace(struct onnx *o, const struct onnx_value *mask, struct onnx_va
         if (r || (r = choose(o, &mask->shape, mask, kept_if_true, NULL, &kept)) ||
                 (r = constant->param ? place_param(o, mask, constant, kept_if_true, &added)
                                      : choose(o, &whole, mask, kept_if_true, constant, &added)) ||
-                (r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, v, kept, &made)) ||
+                (r = mfl_onnx_combine(o, MFL_OP_GATE, v, kept, &made)) ||
                 (r = mfl_onnx_combine(o, MFL_OP_ADD, made, added, &made)))
                 return r;
         return mfl_onnx_output(o, 0, made);

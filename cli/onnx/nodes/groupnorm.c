@@ -92,12 +92,14 @@ static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
                 return r;
         whole.groups = (int)groups;
         whole.base = view;
-        if (!strcmp(mfl_onnx_node(o)->op_type, "InstanceNormalization") && is_taken(o, scale->tensor))
+        if (!strcmp(mfl_onnx_node(o)->op_type, "InstanceNormalization") && is_taken(o, scale->tensor) &&
+                !mfl_onnx_is_of_module(o, o->node, scale->tensor->origin))
                 return mfl_onnx_fail(o,
                         "its scale is %.60s, which another layer has: the exporter merged equal tensors, so "
-                        "it can't be "
-                        "known whether this one is trained. Export with mfl_export.save(net, example, file)",
-                        scale->tensor->origin);
+                        "it can't be known whether this one is trained. Give %.60s other numbers than 1 "
+                        "before "
+                        "the export",
+                        scale->tensor->origin, scale->tensor->origin);
         bool named = scale->tensor->param || shift->tensor->param;
         bool plain = !named && is_all(scale->tensor, 1) && is_all(shift->tensor, 0);
         if (plain)

@@ -105,6 +105,23 @@ static int try_reshape(const struct move *m, const int64_t *dims, int n, bool al
         return 0;
 }
 
+static int fail_batch(struct onnx *o, const struct move *m)
+{
+        return mfl_onnx_fail(o,
+                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1 or "
+                "with "
+                "dynamic_axes",
+                (long long)mfl_onnx_count(&m->in->shape));
+}
+
+/* Whether the value has the file's fixed batch, where it has 1 here: it is computed from samples. */
+static bool has_batch(const struct onnx *o, const struct onnx_value *v)
+{
+        return o->batch > 1 && !v->tensor && !mfl_onnx_of_params(o, v);
+}
+
+/* Of a fixed batch that comes first, the first dimension is a multiple, and the numbers of a sample are neighbours. A model that
+ * mixes samples otherwise is none that mfl, or a file without a fixed batch, could have. */
 static int move_reshape(struct onnx *o, struct move *m)
 {
         const int64_t *dims;
@@ -114,14 +131,22 @@ static int move_reshape(struct onnx *o, struct move *m)
         bool allow_zero = mfl_onnx_int(o, "allowzero", 0) != 0;
         if (n < 0 || n > ONNX_RANK_MAX)
                 return mfl_onnx_fail(o, "%d dimensions; the limit is %d", n, ONNX_RANK_MAX);
-        if (!try_reshape(m, dims, n, allow_zero, 0, &m->out) ||
-                (n && dims[0] > 1 && !m->in->tensor && !try_reshape(m, dims, n, allow_zero, 1, &m->out)))
+        int64_t first = 0;
+        if (n && has_batch(o, m->in)) {
+                bool open = false, leads = m->in->shape.rank && m->in->shape.dim[0] == 1;
+                for (int d = 0; d < n; d++)
+                        open = open || dims[d] == -1;
+                first = dims[0] == o->batch                               ? 1
+                        : leads && dims[0] > 0 && dims[0] % o->batch == 0 ? dims[0] / o->batch
+                                                                          : 0;
+                if (!first && open && !(leads && dims[0] <= 0))
+                        return fail_batch(o, m);
+        }
+        if (!try_reshape(m, dims, n, allow_zero, first, &m->out) ||
+                (n && dims[0] > 1 && !m->in->tensor && o->batch <= 1 &&
+                        !try_reshape(m, dims, n, allow_zero, 1, &m->out)))
                 return 0;
-        return mfl_onnx_fail(o,
-                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1 or "
-                "with "
-                "dynamic_axes",
-                (long long)mfl_onnx_count(&m->in->shape));
+        return fail_batch(o, m);
 }
 
 static int move_flatten(struct onnx *o, struct move *m)
@@ -300,6 +325,9 @@ static int move_expand(struct onnx *o, struct move *m)
                         return mfl_onnx_fail(o, "dimension %d is %lld", d, (long long)dims[d]);
                 want.dim[want.rank++] = dims[d];
         }
+        if (n == m->in->shape.rank && n && has_batch(o, m->in) && m->in->shape.dim[0] == 1 &&
+                want.dim[0] == o->batch)
+                want.dim[0] = 1;
         if ((r = mfl_onnx_broadcast(o, &m->in->shape, &want, &m->out)))
                 return r;
         if (mfl_onnx_count(&m->out) == mfl_onnx_count(&m->in->shape))

@@ -297,7 +297,8 @@ static int convert_batchnorm(struct onnx *o)
         int layer, r = 0;
         for (int i = 0; !r && i < 4; i++) {
                 r = mfl_onnx_weight_of(o, (size_t)i + 1, 1, &t[i]);
-                if (!r && !apart)
+                if (!r && !apart &&
+                        (i < 2 || !o->own)) /* mfl's own "n.running_mean" may be of "n.statistics" */
                         mfl_onnx_name(o, &l, t[i], names[i]);
         }
         if (!r && apart) /* "n.weight" is the layer that scales */

@@ -55,8 +55,9 @@ static int read_axes(struct onnx *o, const struct onnx_value *x, struct reductio
         }
         if (n < 1 && !mfl_onnx_int(o, "noop_with_empty_axes", 0))
                 d.over = (1u << rank) - 1;
-        if ((d.over & 1) && rank > 1 && x->shape.dim[0] == 1 && x->shape.rank != 3 &&
-                !mfl_onnx_of_params(o, x))
+        /* Of a recurrent layer's last states, {1, batch, features}, the first dimension counts layers. */
+        bool states = rank == 3 && (x->shape.dim[1] == 1 || x->shape.dim[2] == 1);
+        if ((d.over & 1) && rank > 1 && x->shape.dim[0] == 1 && !states && !mfl_onnx_of_params(o, x))
                 return mfl_onnx_fail(o, "is over the batch; the loss of a sample can't depend on others");
         for (int k = 0; k < rank; k++) {
                 bool reduced = d.over >> k & 1;

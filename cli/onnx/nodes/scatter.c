@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ScatterND with constant indices (`x[:, 2:4] = 0`, `x[:, 0] = y`): the data times 0 where something is written and 1 elsewhere, plus
+/* ScatterND with constant indices (`x[:, 2:4] = 0`, `x[:, 0] = y`): 0 where something is written and the data elsewhere, plus
  * what is written. */
 #include "cli/onnx/internal.h"
 
@@ -16,7 +16,7 @@ static int combine(struct onnx *o, enum mfl_op op, struct onnx_value *x, struct 
         return r ? r : mfl_onnx_combine(o, op, x, lifted, ret_view);
 }
 
-/* Computed updates where they are written, and 0 elsewhere: a view of them times a constant. */
+/* Computed updates where they are written, and 0 elsewhere: a view of them behind a gate. */
 static int spread(struct onnx *o, const struct onnx_shape *shape, const struct onnx_tensor *kept,
         struct onnx_value **ret_view)
 {
@@ -41,7 +41,7 @@ static int spread(struct onnx *o, const struct onnx_shape *shape, const struct o
                 mfl_onnx_fold_put(written, i, 1 - (double)kept->f[i]);
         }
         r = mfl_onnx_view(o, u, shape, map, &v);
-        return r ? r : combine(o, MFL_OP_MULTIPLY, v, written, ret_view);
+        return r ? r : combine(o, MFL_OP_GATE, v, written, ret_view);
 }
 
 int mfl_onnx_scatter(struct onnx *o)
@@ -57,7 +57,7 @@ int mfl_onnx_scatter(struct onnx *o)
                         o, "writes at computed places, or a parameter; join the parts with torch.cat");
         int r = x->tensor ? mfl_onnx_lift(o, x, &x) : mfl_onnx_resolve(o, x, &x);
         if (r || (r = mfl_onnx_fold_scattered(o, &x->shape, 1, &zero, &kept)) ||
-                (r = combine(o, MFL_OP_MULTIPLY, x, kept, &v)))
+                (r = combine(o, MFL_OP_GATE, x, kept, &v)))
                 return r;
         if (!updates->tensor) {
                 if ((r = spread(o, &x->shape, kept, &own)) ||

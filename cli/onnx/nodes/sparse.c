@@ -299,7 +299,7 @@ static int read_mode(struct onnx *o, struct mfl_map_spec *map)
                     mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "pytorch_half_pixel");
         bool plain = mfl_onnx_string_is(o, "coordinate_transformation_mode", otherwise, "asymmetric");
         if (mfl_onnx_int(o, "antialias", 0) || mfl_onnx_int(o, "exclude_outside", 0))
-                return mfl_onnx_fail(o, "antialias and exclude_outside are not supported");
+                return mfl_onnx_fail(o, "antialias and exclude_outside are not supported: leave them out");
         map->align_corners = corners;
         if (nearest) {
                 bool lower = upsample || mfl_onnx_string_is(o, "nearest_mode", "round_prefer_floor", "floor");

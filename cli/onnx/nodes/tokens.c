@@ -310,7 +310,7 @@ static int replace(
         struct onnx_value *k, *p, *made;
         int r = mfl_onnx_new_pair(o, flag, kept, &k);
         if (!r)
-                r = mfl_onnx_combine(o, MFL_OP_MULTIPLY, v, k, &made);
+                r = mfl_onnx_combine(o, MFL_OP_GATE, v, k, &made);
         if (!r && c != 0 && !(r = mfl_onnx_new_pair(o, flag, put, &p)))
                 r = mfl_onnx_combine(o, MFL_OP_ADD, made, p, &made);
         return r ? r : mfl_onnx_output(o, 0, made);

@@ -9,11 +9,6 @@
 #define BUDGET_FACTOR 48
 #define BUDGET_BASE ((uint64_t)64 << 20)
 
-#define EXPORT_CALL                                                                                          \
-        "mfl_export.save(model, x, file) (see pytorch.md), or torch.onnx.export(model, x, file, "            \
-        "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17, "           \
-        "dynamo=False)"
-
 static int unpack(const uint8_t *bytes, size_t n, const char *path, ProtobufCAllocator *allocator,
         Onnx__ModelProto **ret_model, struct mfl_error *err)
 {
@@ -75,45 +70,6 @@ static int read_initializers(struct onnx *o)
                 if ((r = mfl_onnx_set(o, t->origin, v)) || (r = mfl_onnx_mark_param(o, t)))
                         return r;
         }
-        return 0;
-}
-
-/* An export for inference can't be undone: batch norm is folded into the weights of convolutions. It computes the same, so that only
- * training refuses it. */
-static int check_folded(struct onnx *o)
-{
-        if (o->files && o->files->inference)
-                return 0;
-        bool has_norm = false, has_conv = false;
-        for (size_t i = 0; i < o->graph->n_node; i++) {
-                const Onnx__NodeProto *node = o->graph->node[i];
-                has_norm = has_norm || strstr(node->op_type, "Normalization");
-                if (strcmp(node->op_type, "Conv"))
-                        continue;
-                has_conv = true;
-                if (node->n_input > 1 && !strncmp(node->input[1], "onnx::Conv_", 11)) {
-                        o->node = (int)i;
-                        return mfl_onnx_fail(o,
-                                "batch norm was folded into its weights %.40s by an export for inference, "
-                                "which "
-                                "`mfl model import` takes. "
-                                "Export for training: " EXPORT_CALL,
-                                node->input[1]);
-                }
-                for (size_t k = 0; k < node->n_metadata_props; k++) {
-                        const char *value = node->metadata_props[k]->value;
-                        if (value && strstr(value, "atch_norm")) {
-                                o->node = (int)i;
-                                return mfl_onnx_fail(o, "batch norm was folded into it; `mfl model import` "
-                                                        "takes it. Export for training: " EXPORT_CALL);
-                        }
-                }
-        }
-        if (has_conv && !has_norm)
-                mfl_onnx_note(o,
-                        "the graph has convolutions and no norm; if the model has batch norm, the export "
-                        "lost it: use " EXPORT_CALL);
-        o->node = -1;
         return 0;
 }
 
@@ -285,6 +241,18 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
 }
 
 /* The layer that gives output i, and its shape: {classes}, {positions, classes} or {classes, H, W}. */
+/* Of a file with a fixed batch: whether the output of one sample has the declared shape, with 1 in place of the batch. */
+static bool fits_declared(const struct onnx *o, const Onnx__ValueInfoProto *info, const struct onnx_shape *is)
+{
+        const Onnx__TypeProto__Tensor *type = info->type ? info->type->tensor_type : NULL;
+        const Onnx__TensorShapeProto *dims = o->batch > 1 && type ? type->shape : NULL;
+        bool fits = !dims || (int)dims->n_dim == is->rank;
+        for (int d = 0; dims && fits && d < is->rank; d++)
+                fits = !dims->dim[d]->has_dim_value ||
+                       is->dim[d] == (d ? dims->dim[d]->dim_value : dims->dim[d]->dim_value / o->batch);
+        return fits;
+}
+
 static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, int *ret_layer)
 {
         const char *name = o->graph->output[i]->name;
@@ -293,6 +261,11 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         int r;
         if (!v || v->shape.rank < 1 || v->tensor || o->node < 0)
                 return mfl_onnx_fail(o, "the output %.60s does not depend on the input", name ? name : "?");
+        if (!fits_declared(o, o->graph->output[i], &v->shape))
+                return mfl_onnx_fail(o,
+                        "the output %.60s has another shape for one sample than for the %lld of the file; "
+                        "export the model with a batch of 1 or with dynamic_axes",
+                        name, (long long)o->batch);
         if ((r = mfl_onnx_resolve(o, v, &view)))
                 return r;
         const int64_t *dim = view->shape.dim;
@@ -371,7 +344,7 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = prepare_uses(o);
         if (!r)
-                r = check_folded(o);
+                r = mfl_onnx_check_export(o);
         for (o->node = 0; !r && o->node < (int)o->graph->n_node; o->node++)
                 r = mfl_onnx_convert_node(o);
         return r ? r : finish(o, model);

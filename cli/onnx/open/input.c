@@ -22,6 +22,8 @@ static int read_shape(struct onnx *o, const Onnx__ValueInfoProto *info, struct o
                                 "dynamic)",
                                 info->name, d, MFL_WIDTH_MAX);
                 shape.dim[d] = d ? size : 1;
+                if (!d && !o->n_layers)
+                        o->batch = size;
         }
         shape.rank = (int)dims->n_dim;
         if (mfl_onnx_count(&shape) > INT32_MAX)
