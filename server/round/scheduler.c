@@ -248,18 +248,25 @@ static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job 
         return false;
 }
 
-static bool has_usable(const struct core_job *job)
+/* Whether one of its daemons can work: alone, or in a team of those that the job has. */
+static bool can_go_on(const struct core_job *job)
 {
-        for (uint32_t i = 0; i < job->n_leased; i++)
-                if (mfl_core_daemon_usable(job->leased[i], job))
-                        return true;
-        return false;
+        uint32_t n = 0, least = UINT32_MAX;
+        for (uint32_t i = 0; i < job->n_leased; i++) {
+                const struct core_daemon *daemon = job->leased[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                n++;
+                least = MFL_MIN(
+                        least, job->phase == PHASE_EVAL ? 1 : mfl_core_daemon_team_least(daemon, job));
+        }
+        return n >= least;
 }
 
-/* A phase under way that has lost all of its daemons gets one, which is enough to go on. */
+/* A phase under way that has lost all of its daemons, or has only some that can't work without others, gets one more. */
 static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
-        if (!mfl_core_job_is_local(job) && !has_usable(job))
+        if (!mfl_core_job_is_local(job) && !can_go_on(job))
                 take(core, pass, job, 1);
 }
 
