@@ -445,7 +445,9 @@ static bool is_left(const struct sim *sim, const struct sim_daemon *d)
                         (result->n_updates || result->published || result->combine.state))
                         return true;
         }
-        return d->agent && d->computing;
+        /* The same holds of a team that will never meet: the mesh gives up in the end. */
+        return d->agent && d->computing &&
+               (d->team_state != SIM_TEAM_WAITS || d->computing->task >> 32 == sim->boot);
 }
 
 static bool is_settled(const struct sim *sim)
