@@ -21,10 +21,19 @@ const char *mfl_view_node(const char *label, char *buf, size_t buf_bytes)
         return buf;
 }
 
+/* The server's own first, then relay by relay: what is below "a" comes before "a-b". */
+static int compare_paths(const char *a, const char *b)
+{
+        while (*a && *a == *b)
+                a++, b++;
+        const int x = *a == '/' ? 1 : (unsigned char)*a, y = *b == '/' ? 1 : (unsigned char)*b;
+        return x - y;
+}
+
 static int compare_daemons(const void *a, const void *b)
 {
         const Mfl__DaemonInfo *x = *(Mfl__DaemonInfo *const *)a, *y = *(Mfl__DaemonInfo *const *)b;
-        int order = strcmp(x->relay, y->relay); /* the server's own first, then relay by relay */
+        int order = compare_paths(x->relay, y->relay);
         if (!order)
                 order = strcmp(x->node, y->node);
         if (!order)
