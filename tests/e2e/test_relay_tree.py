@@ -61,6 +61,25 @@ def test_the_tree_is_shown(tree, folder):
     assert seen == paths and 'server: %d daemons' % len(paths) in shown
 
 
+def test_one_daemon_s_goodbye_is_its_own(tmp_path):
+    """Daemons that stop, and daemons that the server sends away, at any level: the relays stay connected, with all others."""
+    with Tree(tmp_path) as c:
+        c.start_server()
+        c.plant(DEEP)
+        c.daemons['d2'].popen.terminate()
+        assert c.daemons['d2'].wait(20) == 0
+        c.mfl('daemons', 'disable', 'd3', '--reason', 'a test')
+        h.wait_until(lambda: {d['name']: d['state'] for d in c.mfl_json('daemons')['daemons']}.get('d3') == 'refused', 20, 'the rule')
+        with w.Connection(c.relays['a-b'].address) as far:  # the server refuses it, and says so through two relays
+            far.send('hello', w.hello(role='ROLE_DAEMON', name='d1', backend='cpu', workers=1, instance=3, protocol_max=OLD, node='another'))
+            assert 'd1' in far.until_closed(20)
+        job = c.run_job(60)[0]
+        assert c.info(job)['state'] == 'done'
+        for name, relay in c.relays.items():
+            assert relay.log().count('is connected to') == 1, (name, relay.log()[-2000:])
+        assert 'relay a is lost' not in c.server.log() and 'daemon d1 is lost' not in c.server.log()
+
+
 def test_a_circle_of_three(tmp_path):
     """No server is above them: one of them ends, and says which relays are in the circle."""
     with Tree(tmp_path) as c:
