@@ -120,11 +120,21 @@ static void fill_activity(struct cells *cells, const Mfl__Activity *activity)
                 p[MFL_ACTIVITY_NETWORK], p[MFL_ACTIVITY_WAIT]);
 }
 
+static int count_relays(const char *path)
+{
+        int n = *path != 0;
+        for (; *path; path++)
+                n += *path == '/';
+        return n;
+}
+
 static void add_daemon(struct mfl_table *table, const Mfl__DaemonInfo *d, bool first_of_node)
 {
         struct cells cells = {{0}};
-        char node[160];
-        SET(&cells, NODE, "%s", first_of_node ? mfl_view_node(d->node, node, sizeof node) : "");
+        char node[160], place[MFL_RELAY_BYTES + sizeof node];
+        mfl_snprintf(place, sizeof place, "%*s%s", 2 * count_relays(d->relay), "",
+                first_of_node ? mfl_view_node(d->node, node, sizeof node) : "");
+        cells.text[NODE] = place;
         SET(&cells, LEADER, "%s", d->leader ? "*" : "");
         SET(&cells, NAME, "%s", d->name);
         SET(&cells, STATE, "%s", d->state);

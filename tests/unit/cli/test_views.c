@@ -154,15 +154,15 @@ static void test_tree(void **state)
         check_text(mfl_view_daemons(&list, 40), "NODE         NAME  STATE     ADDS BY\n"
                                                 "n            d1    training  relay\n"
                                                 "relay eu:\n"
-                                                "n            d4    training  relay\n"
+                                                "  n          d4    training  relay\n"
                                                 "  oslo:\n"
-                                                "n            d5    training  relay\n"
+                                                "    n        d5    training  relay\n"
                                                 "  paris:\n"
-                                                "n            d3    training  relay\n"
+                                                "    n        d3    training  relay\n"
                                                 "    rack1:\n"
-                                                "n            d0    training  relay\n"
+                                                "      n      d0    training  relay\n"
                                                 "relay eu-2:\n"
-                                                "n            d2    training  relay\n");
+                                                "  n          d2    training  relay\n");
 }
 
 static void test_daemons_80(void **state)
