@@ -7,6 +7,7 @@
 #include "server/round/round_left.h"
 #include "server/round/round_move.h"
 #include "server/round/round_phase.h"
+#include "server/round/round_team.h"
 #include "server/work/core_data.h"
 
 /* Estimates change with time: while they decide anything, the scheduler looks again after this time. */
@@ -248,6 +249,14 @@ static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job 
         return false;
 }
 
+/* How many daemons must be in a team with this one; 1: it works alone. */
+static uint32_t team_of(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const uint32_t width = MFL_MAX(1u, mfl_round_team_width(daemon, job)),
+                       min = MFL_MAX(1u, job->spec->parallel.members_min);
+        return MFL_MAX(mfl_core_daemon_team_least(daemon, job), (min + width - 1) / width);
+}
+
 /* Whether one of its daemons can work: alone, or in a team of those that the job has. */
 static bool can_go_on(const struct core_job *job)
 {
@@ -257,8 +266,7 @@ static bool can_go_on(const struct core_job *job)
                 if (!mfl_core_daemon_usable(daemon, job))
                         continue;
                 n++;
-                least = MFL_MIN(
-                        least, job->phase == PHASE_EVAL ? 1 : mfl_core_daemon_team_least(daemon, job));
+                least = MFL_MIN(least, job->phase == PHASE_EVAL ? 1 : team_of(daemon, job));
         }
         return n >= least;
 }
