@@ -28,7 +28,7 @@ struct sim_file {
         uint32_t bytes, from; /* from: of a part that is not under its name yet, its sender + 1 */
         uint64_t data[SIM_PIECES];
         bool synced, name_synced;
-        bool rotten; /* under its name: it was right before */
+        bool rotten; /* it was whole and right before */
 };
 
 /* A message, and what its receiver does with it. */

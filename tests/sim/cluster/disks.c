@@ -287,7 +287,7 @@ void sim_copies_fault(struct sim_copies *c, uint32_t *ret_wiped)
         case 3: /* a byte of each second file */
                 for (uint32_t f = 0; f < d->n_files && (f || may_lose(c, i)); f += 2)
                         if (d->files[f].bytes) {
-                                d->files[f].rotten |= !d->files[f].from && sim_file_is_right(&d->files[f]);
+                                d->files[f].rotten |= sim_file_is_right(&d->files[f]);
                                 d->files[f].data[0] ^= 1;
                         }
                 break;
