@@ -49,8 +49,10 @@ struct vetting {
 /* As at submit: what it may tell of its data, with all that jobs have told here. */
 static int check_limits(const struct vetting *vetting, const struct mfl_job *spec, struct mfl_error *err)
 {
-        const struct mfl_spent_ask ask = {
-                .limits = vetting->op->admin->jobs->limits, .spec = spec, .job = "", .known = &vetting->spents};
+        const struct mfl_spent_ask ask = {.limits = vetting->op->admin->jobs->limits,
+                .spec = spec,
+                .job = "",
+                .known = &vetting->spents};
         return mfl_spent_check_plan(&ask, err);
 }
 

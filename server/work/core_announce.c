@@ -246,14 +246,15 @@ static void place(struct mfl_core *core, struct core_update *update)
         mfl_core_dirty(core, job);
 }
 
-/* The update contradicts what others tell of its clients' samples, and what this daemon tells has not come: on a new connection, held
- * updates are announced first. Nobody knows who lies. Its clients are dealt again, after it has told; once, so that no daemon can make a
- * round wait by telling nothing. */
+/* The update contradicts what others tell of its clients' samples, and what this daemon tells has not come: on a new connection, it
+ * announces what it holds first. Nobody knows who lies. Its clients are dealt again, after it has told; once, so that no daemon can make
+ * a round wait by telling nothing. */
 static bool excuse(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task)
 {
         struct core_job *job = task->job;
         struct core_relation *relation = job->cut ? mfl_core_relation(core, daemon, job) : NULL;
-        if (!relation || relation->unjudged || mfl_core_cut_has_told(job, relation))
+        if (!relation || relation->unjudged || task->sent_ms > daemon->lost_ms ||
+                mfl_core_cut_has_told(job, relation))
                 return false;
         relation->unjudged = true;
         mfl_core_task_spec(core, daemon, job); /* it tells then */
