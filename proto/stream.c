@@ -366,7 +366,8 @@ void mfl_stream_dispatch(
         int r = s->ops->on_frame(s, envelope, payload, payload_bytes, &err);
         if (r)
                 mfl_stream_refuse(s, r, &err);
-        if (envelope->body_case == MFL__ENVELOPE__BODY_BYE && !s->closing) {
+        /* One for a stream that this one carries ends that alone. */
+        if (envelope->body_case == MFL__ENVELOPE__BODY_BYE && envelope->via == s->via && !s->closing) {
                 snprintf(text, sizeof text, "the peer says: %.200s", envelope->bye->reason);
                 mfl_stream_close(s, NULL, false);
                 memcpy(s->reason, text, sizeof text);

@@ -21,10 +21,19 @@ const char *mfl_view_node(const char *label, char *buf, size_t buf_bytes)
         return buf;
 }
 
+/* The server's own first, then relay by relay: what is below "a" comes before "a-b". */
+static int compare_paths(const char *a, const char *b)
+{
+        while (*a && *a == *b)
+                a++, b++;
+        const int x = *a == '/' ? 1 : (unsigned char)*a, y = *b == '/' ? 1 : (unsigned char)*b;
+        return x - y;
+}
+
 static int compare_daemons(const void *a, const void *b)
 {
         const Mfl__DaemonInfo *x = *(Mfl__DaemonInfo *const *)a, *y = *(Mfl__DaemonInfo *const *)b;
-        int order = strcmp(x->relay, y->relay); /* the server's own first, then relay by relay */
+        int order = compare_paths(x->relay, y->relay);
         if (!order)
                 order = strcmp(x->node, y->node);
         if (!order)
@@ -111,11 +120,21 @@ static void fill_activity(struct cells *cells, const Mfl__Activity *activity)
                 p[MFL_ACTIVITY_NETWORK], p[MFL_ACTIVITY_WAIT]);
 }
 
+static int count_relays(const char *path)
+{
+        int n = *path != 0;
+        for (; *path; path++)
+                n += *path == '/';
+        return n;
+}
+
 static void add_daemon(struct mfl_table *table, const Mfl__DaemonInfo *d, bool first_of_node)
 {
         struct cells cells = {{0}};
-        char node[160];
-        SET(&cells, NODE, "%s", first_of_node ? mfl_view_node(d->node, node, sizeof node) : "");
+        char node[160], place[MFL_RELAY_BYTES + sizeof node];
+        mfl_snprintf(place, sizeof place, "%*s%s", 2 * count_relays(d->relay), "",
+                first_of_node ? mfl_view_node(d->node, node, sizeof node) : "");
+        cells.text[NODE] = place;
         SET(&cells, LEADER, "%s", d->leader ? "*" : "");
         SET(&cells, NAME, "%s", d->name);
         SET(&cells, STATE, "%s", d->state);

@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
+#include "server/jobs/spent.h"
 #include "server/move/move.h"
 #include "server/transfer/params_down.h"
 
@@ -40,9 +41,25 @@ static struct moving *moving_of(struct mfl_request *op)
 
 /* ---- on the disk worker ---- */
 
+struct vetting {
+        const struct mfl_request *op;
+        struct mfl_store_spents spents;
+};
+
+/* As at submit: what it may tell of its data, with all that jobs have told here. */
+static int check_limits(const struct vetting *vetting, const struct mfl_job *spec, struct mfl_error *err)
+{
+        const struct mfl_spent_ask ask = {.limits = vetting->op->admin->jobs->limits,
+                .spec = spec,
+                .job = "",
+                .known = &vetting->spents};
+        return mfl_spent_check_plan(&ask, err);
+}
+
 static int vet(void *user, const char *text, struct mfl_error *err)
 {
-        const struct mfl_request *op = user;
+        const struct vetting *vetting = user;
+        const struct mfl_request *op = vetting->op;
         struct mfl_job *spec;
         int r = mfl_job_check_text(text, "the job", err);
         if (!r)
@@ -57,6 +74,8 @@ static int vet(void *user, const char *text, struct mfl_error *err)
                         mfl_privacy_mechanism_names[spec->privacy.mechanism]);
         if (!r)
                 r = mfl_submit_allows(op->admin, spec, "the job", err);
+        if (!r)
+                r = check_limits(vetting, spec, err);
         mfl_job_free(spec);
         return r;
 }
@@ -79,6 +98,7 @@ static bool vet_body(const char *table, const char *daemon, const void *bytes, s
 static int run_take(struct mfl_request *op)
 {
         struct moving *m = moving_of(op);
+        struct vetting vetting = {.op = op};
         const struct mfl_move_take take = {.token = m->token,
                 .from = m->to,
                 .owner = op->audit.who,
@@ -88,8 +108,11 @@ static int run_take(struct mfl_request *op)
                 .n_files = m->files.n,
                 .vet = vet,
                 .vet_body = vet_body,
-                .user = op};
-        int r = mfl_store_move_take(op->admin->store, &take, op->new_job, &op->err);
+                .user = &vetting};
+        int r = mfl_store_spent_list(op->admin->store, "", &vetting.spents, &op->err);
+        if (!r)
+                r = mfl_store_move_take(op->admin->store, &take, op->new_job, &op->err);
+        mfl_store_spents_deinit(&vetting.spents);
         return r ? r : mfl_store_job_get(op->admin->store, op->new_job, &op->row, &op->err);
 }
 

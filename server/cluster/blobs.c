@@ -125,8 +125,9 @@ int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha25
         char to[PATH_BYTES], own[PATH_BYTES + 80];
         struct stat st;
         mfl_blobs_path(blobs, sha256, to);
+        /* A process that was killed may have left its name unsynced. */
         if (!stat(to, &st) && (uint64_t)st.st_size == bytes && !utimensat(AT_FDCWD, to, NULL, 0))
-                return 0;
+                return mfl_fs_sync_dir(blobs->dir, err);
         if (!link_file(blobs, path, to))
                 return mfl_fs_sync_dir(blobs->dir, err);
         snprintf(own, sizeof own, "%s.%s", to, blobs->name); /* two servers may put the same blob */

@@ -19,18 +19,11 @@
 #define SHUN_MAX_MS 600000u
 #define LOOK_MS 200u /* how often a put that waits asks whether it shall */
 
-enum copy_state {
-        COPY_NONE,
-        COPY_COMING, /* in the target's queue, or on its way */
-        COPY_THERE,
-        COPY_FAILED,
-};
-
 /* A file on its way to all; freed when nobody needs it. A put that is repeated meanwhile finds it. Under the lock. */
 struct file {
         struct file *next;
         uint32_t users;
-        enum copy_state state[MFL_COPIES_SERVERS_MAX]; /* by target */
+        struct mfl_copy_tally tally; /* by target */
         uint8_t sha256[32];
         uint64_t bytes;
         char path[1400], why[400];
@@ -151,7 +144,7 @@ static void *run(void *arg)
                 int r = mfl_peer_put(t->peer, file->path, file->sha256, file->bytes, on_piece, copies, &err);
                 pthread_mutex_lock(&copies->lock);
                 report(t, r ? err.text : "");
-                file->state[t - copies->target] = r ? COPY_FAILED : COPY_THERE;
+                mfl_copy_sent(&file->tally, (uint32_t)(t - copies->target), !r);
                 copies->moved_ms = mfl_now_ms();
                 if (r)
                         mfl_strcpy(file->why, sizeof file->why, err.text);
@@ -166,25 +159,16 @@ static void *run(void *arg)
 
 static void enqueue(struct target *t, struct file *file)
 {
-        enum copy_state *state = &file->state[t - t->copies->target];
-        if (*state == COPY_COMING || *state == COPY_THERE)
+        const uint32_t i = (uint32_t)(t - t->copies->target);
+        if (!mfl_copy_wants(&file->tally, i))
                 return;
         if (t->n_queue == QUEUE_MAX) {
                 mfl_snprintf(file->why, sizeof file->why, "%s is %u files behind", t->name, QUEUE_MAX);
-                *state = COPY_FAILED;
+                mfl_copy_sent(&file->tally, i, false);
                 return;
         }
-        *state = COPY_COMING;
         t->queue[t->n_queue++] = file;
         file->users++;
-}
-
-static uint32_t count(const struct mfl_copies *copies, const struct file *file, enum copy_state state)
-{
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < copies->n; i++)
-                n += file->state[i] == state;
-        return n;
 }
 
 /* The caller's own; that of an earlier put whose copies are still on their way, if there is one. */
@@ -201,6 +185,7 @@ static struct file *open_file(
                 file->next = copies->files;
                 copies->files = file;
                 file->bytes = bytes;
+                file->tally.n = copies->n;
                 memcpy(file->sha256, sha256, sizeof file->sha256);
                 mfl_strcpy(file->path, sizeof file->path, path);
         }
@@ -228,18 +213,17 @@ static int missing(const struct mfl_copies *copies, const struct file *file, str
         char names[256] = "";
         size_t n = 0;
         for (uint32_t i = 0; i < copies->n && n < sizeof names - 1; i++)
-                if (file->state[i] == COPY_COMING)
+                if (file->tally.state[i] == MFL_COPY_COMING)
                         n += (size_t)mfl_snprintf(
                                 names + n, sizeof names - n, "%s%s", n ? ", " : "", copies->target[i].name);
         return mfl_fail(err, MFL_BUSY, "%u of %u servers have the file, and %u are needed: %s%s%s%s",
-                count(copies, file, COPY_THERE) + 1, copies->n + 1, (copies->n + 1) / 2 + 1, file->why,
-                *file->why && *names ? "; " : "", *names ? "still waits for " : "", names);
+                mfl_copy_count(&file->tally, MFL_COPY_THERE) + 1, copies->n + 1, (copies->n + 1) / 2 + 1,
+                file->why, *file->why && *names ? "; " : "", *names ? "still waits for " : "", names);
 }
 
 int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sha256[32], uint64_t bytes,
         const struct mfl_copies_wait *wait, struct mfl_error *err)
 {
-        const uint32_t most = (copies->n + 1) / 2; /* of the others */
         const uint64_t began_ms = mfl_now_ms();
         int r = 0;
         pthread_mutex_lock(&copies->lock);
@@ -251,9 +235,11 @@ int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sh
         for (uint32_t i = 0; i < copies->n; i++)
                 enqueue(&copies->target[i], file);
         pthread_cond_broadcast(&copies->changed);
-        while (count(copies, file, COPY_THERE) < most && !r)
-                if (copies->n - count(copies, file, COPY_FAILED) < most || !wait_on(copies, wait, began_ms))
-                        r = count(copies, file, COPY_THERE) < most ? missing(copies, file, err) : 0;
+        enum mfl_copy_verdict verdict;
+        while ((verdict = mfl_copy_verdict(&file->tally)) == MFL_COPY_WAIT && wait_on(copies, wait, began_ms))
+                ;
+        if (verdict != MFL_COPY_HELD && mfl_copy_verdict(&file->tally) != MFL_COPY_HELD)
+                r = missing(copies, file, err);
         release(copies, file);
         pthread_mutex_unlock(&copies->lock);
         return r;

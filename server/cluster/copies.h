@@ -11,9 +11,8 @@
 #define MFL_SERVER_CLUSTER_COPIES_H
 
 #include "server/cluster/blobs.h"
+#include "server/cluster/copy_core.h"
 #include "server/cluster/peer.h"
-
-#define MFL_COPIES_SERVERS_MAX 16
 
 struct mfl_copies;
 struct mfl_copies_options {

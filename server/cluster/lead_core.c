@@ -2,6 +2,8 @@
 /* Who leads. See lead_core.h. */
 #include "server/cluster/lead_core.h"
 
+#define PATIENCE_LEASES 3
+
 void mfl_lead_init(struct mfl_lead *lead, const struct mfl_lead_options *options)
 {
         *lead = (struct mfl_lead){.options = *options};
@@ -67,6 +69,10 @@ static enum mfl_lead_action_kind next(struct mfl_lead *lead, uint64_t now_ms)
 
 static enum mfl_lead_action_kind on_read(struct mfl_lead *lead, const struct mfl_lead_event *event)
 {
+        if (lead->state == MFL_LEAD_CATCH_UP && !event->ok && event->now_ms >= lead->patient_ms) {
+                follow(lead, event->now_ms + lead->options.lease_ms);
+                return next(lead, event->now_ms);
+        }
         lead->read_ms = event->now_ms + (event->ok && event->behind ? 0 : lead->options.poll_ms);
         if (!event->ok || event->behind)
                 return next(lead, event->now_ms);
@@ -100,6 +106,7 @@ static enum mfl_lead_action_kind on_campaign(struct mfl_lead *lead, const struct
         }
         lead->term = event->term;
         lead->state = MFL_LEAD_CATCH_UP;
+        lead->patient_ms = event->now_ms + PATIENCE_LEASES * lead->options.lease_ms;
         lead->read_ms = event->now_ms;
         return MFL_LEAD_ACT_NONE;
 }

@@ -14,6 +14,7 @@
 #include "common/base/fs.h"
 #include "proto/stream.h"
 #include "proto/version.h"
+#include "server/cluster/copy_core.h"
 
 struct mfl_peer {
         struct mfl_peer_options options;
@@ -242,33 +243,41 @@ static int put_piece(struct mfl_peer *peer, Mfl__PutFile *put, struct mfl_error 
         return ask(peer, &envelope, err);
 }
 
+static int read_piece(
+        int fd, const char *path, const struct mfl_copy_give *give, uint8_t *piece, struct mfl_error *err)
+{
+        ssize_t n = give->n ? pread(fd, piece, give->n, (off_t)give->offset) : 0;
+        return n >= 0 && (uint64_t)n == give->n
+                       ? 0
+                       : mfl_fail(err, MFL_NOT_FOUND, "read %s: %s", path,
+                                 n < 0 ? strerror(errno) : "it is shorter than its row says");
+}
+
 static int send_pieces(struct mfl_peer *peer, int fd, const char *path, Mfl__PutFile *put,
         void (*on_piece)(void *user), void *user, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE uint8_t *piece = mfl_malloc(MFL_MOVE_DATA_MAX);
+        struct mfl_copy_give give;
+        enum mfl_copy_give_action action = MFL_COPY_GIVE_PIECE;
         if (!piece)
                 return mfl_fail_memory(err, MFL_MOVE_DATA_MAX, "a piece of a file");
-        if (put->bytes <= MFL_MOVE_DATA_MAX) { /* in one question, even if all of it is there */
-                ssize_t n = pread(fd, piece, MFL_MOVE_DATA_MAX, 0);
-                put->data = (ProtobufCBinaryData){.len = n > 0 ? (size_t)n : 0, .data = piece};
-        }
-        int r = put_piece(peer, put, err);
-        for (bool again = false; !r && !peer->durable;) {
-                const uint64_t before = put->offset + put->data.len;
-                if (peer->offset < before && again) /* once: what it had was of another file, or damaged */
-                        return mfl_fail(err, MFL_INVALID, "%s: asks for the same piece again and again",
-                                peer->options.name);
-                again = again || peer->offset < before;
-                put->offset = MFL_MIN(peer->offset, put->bytes);
-                ssize_t n = pread(fd, piece, MFL_MOVE_DATA_MAX, (off_t)put->offset);
-                if (n <= 0)
-                        return mfl_fail(err, MFL_NOT_FOUND, "read %s: %s", path,
-                                n ? strerror(errno) : "it is shorter than its row says");
-                put->data = (ProtobufCBinaryData){.len = (size_t)n, .data = piece};
+        mfl_copy_give_init(&give, put->bytes, MFL_MOVE_DATA_MAX);
+        int r = 0;
+        for (bool first = true; !r && action == MFL_COPY_GIVE_PIECE; first = false) {
+                r = read_piece(fd, path, &give, piece, err);
+                if (r)
+                        break;
+                put->offset = give.offset;
+                put->data = (ProtobufCBinaryData){.len = give.n, .data = piece};
                 r = put_piece(peer, put, err);
-                if (!r)
+                if (!r && !first)
                         on_piece(user);
+                if (!r)
+                        action = mfl_copy_give_step(&give, peer->offset, peer->durable);
         }
+        if (!r && action == MFL_COPY_GIVE_STUCK)
+                r = mfl_fail(
+                        err, MFL_INVALID, "%s: asks for the same piece again and again", peer->options.name);
         return r;
 }
 
@@ -304,58 +313,98 @@ static int check_size(struct mfl_peer *peer, const char *path, uint64_t bytes, s
                                  peer->options.name, (unsigned long long)bytes);
 }
 
-static int get_pieces(struct mfl_peer *peer, Mfl__GetFile *get, uint64_t bytes, struct mfl_fs_file *to,
-        struct mfl_sha256 *sha, bool (*beat)(void *user), void *user, struct mfl_error *err)
+/* What one server has of it. */
+struct getting {
+        struct mfl_copy_fetch core;
+        Mfl__GetFile get;
+        struct mfl_fs_file to;
+        struct mfl_sha256 sha;
+        bool (*beat)(void *user);
+        void *user;
+};
+
+static int get_piece(struct mfl_peer *peer, struct getting *g, struct mfl_error *err)
 {
         Mfl__Envelope envelope = MFL__ENVELOPE__INIT;
-        int r;
         envelope.body_case = MFL__ENVELOPE__BODY_GET_FILE;
-        envelope.get_file = get;
-        do {
-                r = ask(peer, &envelope, err);
-                if (!r && !bytes && !(r = check_size(peer, to->tmp, peer->bytes, err)))
-                        bytes = peer->bytes;
-                if (!r && (peer->bytes != bytes || peer->n > bytes - get->offset ||
-                                  (!peer->n && get->offset < bytes)))
-                        r = mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes",
-                                peer->options.name, (unsigned long long)bytes);
-                /* Whoever sends a byte at a time would keep this server from asking another one. */
-                if (!r && peer->n < MFL_MIN(bytes - get->offset, (uint64_t)MFL_MOVE_DATA_MAX))
-                        r = mfl_fail(err, MFL_INVALID, "%s: it sends pieces of %zu bytes", peer->options.name,
-                                peer->n);
-                if (!r)
-                        r = mfl_sha256_update(sha, peer->piece, peer->n, err);
-                if (!r)
-                        r = mfl_fs_write(to, peer->piece, peer->n, err);
-                get->offset += r ? 0 : peer->n;
-                if (!r && beat && !beat(user))
-                        r = mfl_fail(err, -ECANCELED, "copying a file: the lease is over");
-        } while (!r && get->offset < bytes);
+        envelope.get_file = &g->get;
+        g->get.offset = g->core.offset;
+        int r = ask(peer, &envelope, err);
+        if (!r && !g->core.bytes && !(r = check_size(peer, g->to.tmp, peer->bytes, err)))
+                g->core.bytes = peer->bytes;
+        /* Whoever sends a byte at a time would keep this server from asking another one. */
+        if (!r && peer->bytes == g->core.bytes && g->get.offset <= peer->bytes &&
+                peer->n < MFL_MIN(peer->bytes - g->get.offset, (uint64_t)MFL_MOVE_DATA_MAX))
+                r = mfl_fail(
+                        err, MFL_INVALID, "%s: it sends pieces of %zu bytes", peer->options.name, peer->n);
         return r;
+}
+
+static int write_piece(struct mfl_peer *peer, struct getting *g, struct mfl_error *err)
+{
+        int r = mfl_sha256_update(&g->sha, peer->piece, peer->n, err);
+        if (!r)
+                r = mfl_fs_write(&g->to, peer->piece, peer->n, err);
+        if (!r && g->beat && !g->beat(g->user))
+                r = mfl_fail(err, -ECANCELED, "copying a file: the lease is over");
+        return r;
+}
+
+static int check_all(struct getting *g, bool *ret_same, struct mfl_error *err)
+{
+        uint8_t got[32];
+        int r = mfl_sha256_final(&g->sha, got, err);
+        *ret_same = !r && !memcmp(got, g->get.sha256.data, sizeof got);
+        return r;
+}
+
+/* Carries out an action; *event is its result. */
+static int get_step(struct mfl_peer *peer, struct getting *g, enum mfl_copy_fetch_action action,
+        struct mfl_copy_fetch_event *event, struct mfl_error *err)
+{
+        int r;
+        switch (action) {
+        case MFL_COPY_FETCH_ASK:
+                r = get_piece(peer, g, err);
+                *event = (struct mfl_copy_fetch_event){MFL_COPY_FETCH_EV_PIECE, peer->bytes, peer->n, false};
+                return r;
+        case MFL_COPY_FETCH_WRITE:
+                event->kind = MFL_COPY_FETCH_EV_WRITTEN;
+                return write_piece(peer, g, err);
+        case MFL_COPY_FETCH_CHECK:
+                event->kind = MFL_COPY_FETCH_EV_CHECKED;
+                return check_all(g, &event->ok, err);
+        case MFL_COPY_FETCH_OTHER:
+                return mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes", peer->options.name,
+                        (unsigned long long)g->core.bytes);
+        case MFL_COPY_FETCH_WRONG:
+                return mfl_fail(err, MFL_INVALID, "%s: what it has is not that SHA-256", peer->options.name);
+        case MFL_COPY_FETCH_KEEP:
+                break;
+        }
+        return mfl_fs_commit(&g->to, err);
 }
 
 int mfl_peer_get(struct mfl_peer *peer, const uint8_t sha256[32], uint64_t bytes, const char *path,
         bool (*beat)(void *user), void *user, struct mfl_error *err)
 {
-        Mfl__GetFile get = MFL__GET_FILE__INIT;
-        struct mfl_fs_file to = {.fd = -1};
-        struct mfl_sha256 sha = {0};
-        uint8_t got[32];
-        get.sha256 = (ProtobufCBinaryData){.len = 32, .data = (uint8_t *)(uintptr_t)sha256};
-        int r = mfl_fs_begin(&to, path, err);
+        struct getting g = {
+                .core.bytes = bytes, .get = MFL__GET_FILE__INIT, .to.fd = -1, .beat = beat, .user = user};
+        enum mfl_copy_fetch_action action = MFL_COPY_FETCH_ASK;
+        struct mfl_copy_fetch_event event;
+        g.get.sha256 = (ProtobufCBinaryData){.len = 32, .data = (uint8_t *)(uintptr_t)sha256};
+        int r = mfl_fs_begin(&g.to, path, err);
         if (r)
                 return r;
-        r = mfl_sha256_init(&sha, err);
-        if (!r)
-                r = get_pieces(peer, &get, bytes, &to, &sha, beat, user, err);
-        if (!r)
-                r = mfl_sha256_final(&sha, got, err);
-        mfl_sha256_deinit(&sha);
-        if (!r && memcmp(got, sha256, sizeof got) != 0)
-                r = mfl_fail(err, MFL_INVALID, "%s: what it has is not that SHA-256", peer->options.name);
-        if (!r)
-                r = mfl_fs_commit(&to, err);
-        mfl_fs_abort(&to);
+        r = mfl_sha256_init(&g.sha, err);
+        while (!r) {
+                r = get_step(peer, &g, action, &event, err);
+                if (r || action == MFL_COPY_FETCH_KEEP)
+                        break;
+                action = mfl_copy_fetch_step(&g.core, &event);
+        }
+        mfl_sha256_deinit(&g.sha);
+        mfl_fs_abort(&g.to);
         return r;
 }
 

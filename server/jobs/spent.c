@@ -33,11 +33,13 @@ static int sum(const struct mfl_spent_ask *ask, uint64_t releases, double delta,
         struct parts *parts = mfl_calloc(1, sizeof *parts);
         if (!parts)
                 return mfl_fail_memory(err, sizeof *parts, "a ledger");
-        int r = mfl_store_spent_list(ask->store, ask->spec->data.name, &list, err);
-        for (uint32_t i = 0; i < list.n; i++)
-                if (strcmp(list.v[i].job, ask->job))
-                        add_part(parts,
-                                (struct mfl_dp_rounds){list.v[i].sigma, list.v[i].rate, list.v[i].releases});
+        int r = ask->known ? 0 : mfl_store_spent_list(ask->store, ask->spec->data.name, &list, err);
+        const struct mfl_store_spents *rows = ask->known ? ask->known : &list;
+        for (uint32_t i = 0; i < rows->n; i++) {
+                const struct mfl_store_spent *row = &rows->v[i];
+                if (!strcmp(row->data, ask->spec->data.name) && strcmp(row->job, ask->job) != 0)
+                        add_part(parts, (struct mfl_dp_rounds){row->sigma, row->rate, row->releases});
+        }
         if (releases)
                 add_part(parts, own_part(ask, releases));
         if (!r && parts->full)

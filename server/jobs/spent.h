@@ -13,6 +13,8 @@ struct mfl_spent_ask {
         const struct mfl_privacy_limits *limits; /* NULL: none */
         const struct mfl_job *spec;
         const char *job; /* "": new */
+        /* All rows of the ledger, where the store can't be asked; NULL: it is asked. */
+        const struct mfl_store_spents *known;
 };
 
 /* Whether the job may have made so many releases, beside those of all other jobs. MFL_INVALID: the data set's limit does not allow it.

@@ -25,6 +25,10 @@ static const struct {
         {"jobs", "data_train BETWEEN 0 AND 4294967295 AND data_test BETWEEN 0 AND 4294967295"},
         {"jobs", "n_params BETWEEN 0 AND 17179869184 AND n_frozen BETWEEN 0 AND n_params"},
         {"jobs", "stop_after BETWEEN 0 AND 4294967295"},
+        /* A private job brings what it has spent: it counts here, too. */
+        {"jobs", "?4 = 0 OR (SELECT coalesce(max(releases), 0) FROM spent WHERE job = ?1) >= "
+                 "max((SELECT count(*) FROM releases WHERE job = ?1), "
+                 "(SELECT count(*) FROM rounds WHERE job = ?1 AND superseded = 0))"},
         {"rounds", "round BETWEEN 1 AND ?2 AND kept IN (0, 1) AND superseded IN (0, 1)"},
         {"rounds", "file = printf('round-%06d.safetensors', round) AND length(file_sha256) = 32"},
         {"rounds", "file_bytes >= 0 AND length(digest) = 32 AND length(CAST(choice AS BLOB)) < 384"},

@@ -7,6 +7,7 @@
 #include "server/round/round_left.h"
 #include "server/round/round_move.h"
 #include "server/round/round_phase.h"
+#include "server/round/round_team.h"
 #include "server/work/core_data.h"
 
 /* Estimates change with time: while they decide anything, the scheduler looks again after this time. */
@@ -250,12 +251,26 @@ static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job 
         return false;
 }
 
-static bool has_usable(const struct core_job *job)
+/* How many daemons must be in a team with this one; 1: it works alone. */
+static uint32_t team_of(const struct core_daemon *daemon, const struct core_job *job)
 {
-        for (uint32_t i = 0; i < job->n_leased; i++)
-                if (mfl_core_daemon_usable(job->leased[i], job))
-                        return true;
-        return false;
+        const uint32_t width = MFL_MAX(1u, mfl_round_team_width(daemon, job)),
+                       min = MFL_MAX(1u, job->spec->parallel.members_min);
+        return MFL_MAX(mfl_core_daemon_team_least(daemon, job), (min + width - 1) / width);
+}
+
+/* Whether one of its daemons can work: alone, or in a team of those that the job has. */
+static bool can_go_on(const struct core_job *job)
+{
+        uint32_t n = 0, least = UINT32_MAX;
+        for (uint32_t i = 0; i < job->n_leased; i++) {
+                const struct core_daemon *daemon = job->leased[i];
+                if (!mfl_core_daemon_usable(daemon, job))
+                        continue;
+                n++;
+                least = MFL_MIN(least, job->phase == PHASE_EVAL ? 1 : team_of(daemon, job));
+        }
+        return n >= least;
 }
 
 static uint32_t most(const struct core_job *job)
@@ -276,30 +291,32 @@ static bool goes_on(const struct core_job *job)
         return false;
 }
 
-/* The daemons that the job holds can only work in a team, and form none: one makes room for a daemon that can work without others. */
-static void take_able(struct mfl_core *core, struct pass *pass, struct core_job *job)
+/* The daemons that the job holds can only work in a team, and form none: one makes room for a daemon that can work without others.
+ * False: there is none. */
+static bool take_able(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         uint32_t i = 0;
         while (i < pass->n_idle &&
                 (!is_free_for(core, pass->idle[i], job) || !mfl_round_trains_alone(pass->idle[i], job)))
                 i++;
         if (i == pass->n_idle || job->moving)
-                return;
+                return false;
         for (uint32_t k = job->n_leased; k-- > 0 && job->n_leased_up >= most(job);)
                 if (mfl_core_daemon_usable(job->leased[k], job))
                         mfl_core_unlease(core, job->leased[k]);
         lease(core, pass->idle[i], job);
+        return true;
 }
 
-/* A phase under way that has lost all of its daemons gets one, which is enough to go on. */
+/* A phase under way that has lost all of its daemons, or has only some that can't work without others, gets one more. */
 static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         if (mfl_core_job_is_local(job))
                 return;
         if (!has_usable(job))
                 take(core, pass, job, 1);
-        else if (!goes_on(job))
-                take_able(core, pass, job);
+        else if (!goes_on(job) && !take_able(core, pass, job) && !can_go_on(job))
+                take(core, pass, job, 1);
 }
 
 /* Deals the free daemons one by one to the jobs in turn, up to each job's maximum. */

@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "proto/version.h"
 #include "server/cluster/blobs.h"
+#include "server/cluster/copy_core.h"
 
 #define PATH_BYTES MFL_BLOBS_PATH_BYTES
 #define SHUN_FIRST_MS ((uint64_t)5000)
@@ -54,48 +55,64 @@ static void paths(
         snprintf(part, PATH_BYTES + 80, "%s.%s.part", path, op->from);
 }
 
-static int write_piece(struct op *op, int fd, const char *part, struct mfl_error *err)
+struct taking {
+        struct op *op;
+        struct mfl_copy_take core;
+        struct mfl_blobs blobs;
+        int fd;
+        char path[PATH_BYTES], part[PATH_BYTES + 80];
+};
+
+static int write_piece(const struct taking *t, struct mfl_error *err)
 {
-        struct stat st;
-        int fault = mfl_fs_fault("before-peer-write", part);
+        int fault = mfl_fs_fault("before-peer-write", t->part);
         if (fault) {
                 errno = -fault;
-                return mfl_fail_errno(err, "write %s", part);
+                return mfl_fail_errno(err, "write %s", t->part);
         }
-        if (fstat(fd, &st))
-                return mfl_fail_errno(err, "stat %s", part);
-        uint64_t have = (uint64_t)st.st_size;
-        if (have > op->bytes) { /* of another file */
-                if (ftruncate(fd, 0))
-                        return mfl_fail_errno(err, "truncate %s", part);
-                have = 0;
-        }
-        for (size_t at = 0; have == op->offset && at < op->n;) {
-                ssize_t k = pwrite(fd, op->data + at, op->n - at, (off_t)(op->offset + at));
+        for (size_t at = 0; at < t->op->n;) {
+                ssize_t k = pwrite(t->fd, t->op->data + at, t->op->n - at, (off_t)(t->op->offset + at));
                 if (k < 0 && errno != EINTR)
-                        return mfl_fail_errno(err, "write %s", part);
+                        return mfl_fail_errno(err, "write %s", t->part);
                 at += k > 0 ? (size_t)k : 0;
-                if (at == op->n)
-                        have += op->n;
         }
-        op->offset = have;
         return 0;
 }
 
-static int finish(struct op *op, struct mfl_blobs *blobs, int fd, const char *part, const char *path)
+static int drop(const struct taking *t)
 {
-        if (fsync(fd))
-                return mfl_fail_errno(&op->err, "fsync %s", part);
-        if (!mfl_blobs_is(blobs, part, op->sha256, op->bytes)) {
-                unlink(part);
-                op->offset = 0;
-                op->lied = true;
-                return mfl_fail(&op->err, MFL_INVALID, "what has come of %s is not that SHA-256", path);
+        unlink(t->part);
+        t->op->lied = true;
+        return mfl_fail(&t->op->err, MFL_INVALID, "what has come of %s is not that SHA-256", t->path);
+}
+
+/* Carries out an action. */
+static int take_step(struct taking *t, enum mfl_copy_take_action action, struct mfl_copy_take_event *event)
+{
+        struct mfl_error *err = &t->op->err;
+        event->kind = MFL_COPY_TAKE_EV_DONE;
+        switch (action) {
+        case MFL_COPY_TAKE_CUT:
+                return ftruncate(t->fd, 0) ? mfl_fail_errno(err, "truncate %s", t->part) : 0;
+        case MFL_COPY_TAKE_WRITE:
+                return write_piece(t, err);
+        case MFL_COPY_TAKE_SYNC:
+                return fsync(t->fd) ? mfl_fail_errno(err, "fsync %s", t->part) : 0;
+        case MFL_COPY_TAKE_CHECK:
+                event->kind = MFL_COPY_TAKE_EV_CHECKED;
+                event->ok = mfl_blobs_is(&t->blobs, t->part, t->op->sha256, t->op->bytes);
+                return 0;
+        case MFL_COPY_TAKE_NAME:
+                return rename(t->part, t->path) ? mfl_fail_errno(err, "rename %s to %s", t->part, t->path)
+                                                : 0;
+        case MFL_COPY_TAKE_SYNC_NAME:
+                return mfl_fs_sync_dir(t->blobs.dir, err);
+        case MFL_COPY_TAKE_DROP:
+                return drop(t);
+        case MFL_COPY_TAKE_ANSWER:
+                break;
         }
-        if (rename(part, path))
-                return mfl_fail_errno(&op->err, "rename %s to %s", part, path);
-        op->durable = true;
-        return mfl_fs_sync_dir(blobs->dir, &op->err);
+        return 0;
 }
 
 /* A server sends one file at a time: what is left of another one will not be finished. */
@@ -131,28 +148,40 @@ static int check_room(struct op *op, const struct mfl_blobs *blobs, const char *
                                  mfl_format_bytes(op->bytes, wants), mfl_format_bytes(room, has));
 }
 
-static int put(struct op *op)
+/* The part is open when this returns 0. */
+static int open_part(struct taking *t, struct mfl_copy_take_event *event)
 {
-        struct mfl_blobs blobs;
         struct stat st;
-        char path[PATH_BYTES], part[PATH_BYTES + 80];
-        paths(op, &blobs, path, part);
-        if (!stat(path, &st) && (uint64_t)st.st_size == op->bytes && !utimensat(AT_FDCWD, path, NULL, 0)) {
-                op->offset = op->bytes;
-                op->durable = true;
-                return 0;
-        }
-        drop_others(op, &blobs, part);
-        int r = check_room(op, &blobs, part);
+        drop_others(t->op, &t->blobs, t->part);
+        int r = check_room(t->op, &t->blobs, t->part);
         if (r)
                 return r;
-        int fd = open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-        if (fd < 0)
-                return mfl_fail_errno(&op->err, "open %s", part);
-        r = write_piece(op, fd, part, &op->err);
-        if (!r && op->offset == op->bytes)
-                r = finish(op, &blobs, fd, part, path);
-        close(fd);
+        t->fd = open(t->part, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (t->fd < 0)
+                return mfl_fail_errno(&t->op->err, "open %s", t->part);
+        if (fstat(t->fd, &st))
+                return mfl_fail_errno(&t->op->err, "stat %s", t->part);
+        event->part = (uint64_t)st.st_size;
+        return 0;
+}
+
+static int put(struct op *op)
+{
+        struct taking t = {
+                .op = op, .core = {.bytes = op->bytes, .offset = op->offset, .n = op->n}, .fd = -1};
+        struct mfl_copy_take_event event = {.kind = MFL_COPY_TAKE_EV_BEGIN};
+        enum mfl_copy_take_action action = MFL_COPY_TAKE_CUT;
+        struct stat st;
+        paths(op, &t.blobs, t.path, t.part);
+        event.whole = !stat(t.path, &st) && (uint64_t)st.st_size == op->bytes &&
+                      !utimensat(AT_FDCWD, t.path, NULL, 0);
+        int r = event.whole ? 0 : open_part(&t, &event);
+        while (!r && (action = mfl_copy_take_step(&t.core, &event)) != MFL_COPY_TAKE_ANSWER)
+                r = take_step(&t, action, &event);
+        op->offset = t.core.have;
+        op->durable = t.core.durable;
+        if (t.fd >= 0)
+                close(t.fd);
         return r;
 }
 

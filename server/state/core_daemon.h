@@ -43,6 +43,7 @@ struct core_relation {
         struct core_cut *cut; /* how it cuts the population; NULL: it has not told */
         uint32_t n_told;      /* counts that it has told, from the first client on */
         bool cut_told;        /* people were told that its cut differs from the valid one */
+        bool unjudged;        /* an update of it was taken back unjudged, because it had not told its cut */
         bool unfit_told;      /* people were told that its data differ, or that it is outdated */
         bool told;            /* params: it was told to use those with this digest */
         uint8_t told_digest[MFL_DIGEST_BYTES];

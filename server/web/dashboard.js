@@ -460,14 +460,15 @@ function updateDaemonRow(tr, d) {
 
 function daemonsSection() {
   const box = table(DAEMON_COLUMNS, 'daemons'), all = box.querySelector('table'), note = el('p', { class: 'note' });
-  const bodies = new Map();
+  const bodies = new Map(), tree = relayTree();
   all.querySelector('tbody').remove();
   const legend = el('ul', { class: 'legend' }, ...ACTIVITIES.map((name) => el('li', {},
     svg('svg', { viewBox: '0 0 12 12', 'aria-hidden': 'true' }, svg('rect', { class: name, width: 12, height: 12 })), name)));
   legend.append(el('li', {}, 'in the last ten seconds, as is samples/s'));
   return {
-    node: el('section', { id: 'daemons' }, el('h2', {}, 'Daemons'), box, legend, note),
+    node: el('section', { id: 'daemons' }, el('h2', {}, 'Daemons'), tree.node, box, legend, note),
     draw(data) {
+      tree.draw(data.daemons);
       const nodes = new Map();
       for (const d of data.daemons) nodes.set(d.node || '', [...(nodes.get(d.node || '') || []), d]);
       for (const [name, parts] of bodies) {

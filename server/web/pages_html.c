@@ -122,7 +122,11 @@ static void put_daemons(const struct mfl_pages *pages, struct mfl_text *text)
                 const struct mfl_core_daemon_view *view = &rows[i].view;
                 const struct mfl_telemetry *gpu = rows[i].telemetry;
                 mfl_text_put(text, "<tr>");
-                put_cell(text, view->node);
+                mfl_text_put(text, "<td>");
+                mfl_text_html(text, view->info->relay);
+                mfl_text_put(text, *view->info->relay ? ": " : "");
+                mfl_text_html(text, view->node);
+                mfl_text_put(text, "</td>");
                 put_cell(text, view->info->name);
                 put_cell(text, view->state);
                 put_cell(text, view->job);

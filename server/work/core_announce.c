@@ -2,6 +2,7 @@
 /* Announces: whether an update is well formed, valid, wanted, and its daemon's own. */
 #include "server/work/core_announce.h"
 
+#include "server/state/core_lease.h"
 #include "server/work/core_claims.h"
 #include "server/work/core_group.h"
 #include "server/work/core_measure.h"
@@ -246,11 +247,31 @@ static void place(struct mfl_core *core, struct core_update *update)
         mfl_core_dirty(core, job);
 }
 
+/* The update contradicts what others tell of its clients' samples, and what this daemon tells has not come: on a new connection, it
+ * announces what it holds first. Nobody knows who lies. Its clients are dealt again, after it has told; once, so that no daemon can make
+ * a round wait by telling nothing. */
+static bool excuse(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task)
+{
+        struct core_job *job = task->job;
+        struct core_relation *relation = job->cut ? mfl_core_relation(core, daemon, job) : NULL;
+        if (!relation || relation->unjudged || task->sent_ms > daemon->lost_ms ||
+                mfl_core_cut_has_told(job, relation))
+                return false;
+        relation->unjudged = true;
+        mfl_core_task_spec(core, daemon, job); /* it tells then */
+        mfl_core_task_cancel(core, task, "others report other samples for its clients");
+        mfl_core_task_take(core, task, ITEM_OPEN);
+        mfl_core_daemon_idle(core, daemon);
+        return true;
+}
+
 static void take_update(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task,
         const struct mfl_announce *a)
 {
         char text[MFL_REASON_BYTES];
         const char *lie = a->masked ? NULL : mfl_core_claim_update(task, daemon, a, text);
+        if (lie && excuse(core, daemon, task))
+                return;
         if (lie) {
                 mfl_core_daemon_lied(core, daemon, task->job, "%s", lie);
                 return;

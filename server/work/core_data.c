@@ -24,12 +24,17 @@ static void act_data(struct mfl_core *core, struct core_job *job)
 static void tell_outdated(struct mfl_core *core, struct core_job *job, struct core_daemon *daemon)
 {
         struct core_demand demand = mfl_core_fit_demand(job);
+        const char *relay =
+                daemon->info.relay; /* of a daemon below one that is older, it is the relay's version */
         mfl_snprintf(daemon->note, sizeof daemon->note,
-                "%s: it has %s%s, which protocol %u does not know: upgrade this daemon", job->id, demand.what,
-                demand.kind, daemon->info.protocol);
+                "%s: it has %s%s, which protocol %u does not know: upgrade this daemon%s%.80s%s", job->id,
+                demand.what, demand.kind, daemon->info.protocol, *relay ? ", or relay " : "", relay,
+                *relay ? " if that is older" : "");
         mfl_core_trace(core, job,
-                "daemon %s gets no work from this job: it speaks protocol %u, but %s%s need %u; upgrade it",
-                daemon->info.name, daemon->info.protocol, demand.what, demand.kind, demand.version);
+                "daemon %s gets no work from this job: it speaks protocol %u, but %s%s need %u; upgrade "
+                "it%s%.80s%s",
+                daemon->info.name, daemon->info.protocol, demand.what, demand.kind, demand.version,
+                *relay ? ", or relay " : "", relay, *relay ? " if that is older" : "");
 }
 
 /* Tells people once: in the job's log, and beside the daemon. */

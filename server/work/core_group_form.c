@@ -2,6 +2,8 @@
 /* Forming groups when work is dealt, and the check of all invariants of groups. */
 #include "server/work/core_group.h"
 
+#include "proto/version.h"
+
 /* Marks the daemons of this deal, and counts their tasks in it. */
 static void mark(struct mfl_core *core, struct core_task *const *tasks, uint32_t n)
 {
@@ -150,10 +152,13 @@ static bool shares_relay(const struct core_daemon *a, const struct core_daemon *
         return n && n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
 }
 
+/* A daemon of an earlier release does not make sums; its update goes up as it comes. */
 static bool fits_relay(
         const struct mfl_core *core, const struct core_task *first, const struct core_task *task)
 {
-        return !task->group && is_candidate(core, task->daemon) && shares_relay(first->daemon, task->daemon);
+        return !task->group && is_candidate(core, task->daemon) &&
+               task->daemon->info.protocol >= MFL_PROTOCOL_RELAYS &&
+               shares_relay(first->daemon, task->daemon);
 }
 
 /* A group of the first task and of those behind it that are below the same relay. */

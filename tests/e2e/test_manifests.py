@@ -23,9 +23,9 @@ yaml = mfl_needs.module('yaml')
 
 DEPLOY = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'deploy'))
 KUBERNETES, CONTAINER = os.path.join(DEPLOY, 'kubernetes'), os.path.join(DEPLOY, 'container')
-OVERLAYS, COMPONENTS = ('cpu', 'gpu'), ('servers', 'monitoring', 'drain')
+OVERLAYS, COMPONENTS = ('cpu', 'gpu', 'site'), ('servers', 'monitoring', 'drain')
 # Made by an administrator with `mfl pki` and kubectl: the README tells how.
-SECRETS = {'mfl-server-tls', 'mfl-client-tls', 'mfl-drain-tls'}
+SECRETS = {'mfl-server-tls', 'mfl-client-tls', 'mfl-drain-tls', 'mfl-relay-tls'}
 NODES = ('node7', 'node8.example.org')
 
 
@@ -171,10 +171,11 @@ def pod(doc):
     return doc['spec']['template']['spec']
 
 
-def test_what_is_referred_to_is_there():
-    resources = overlay('gpu').resources
-    pods = {key: doc for key, doc in resources.items() if key[0] in ('StatefulSet', 'DaemonSet')}
-    assert set(pods) == {('StatefulSet', 'mfl-server'), ('DaemonSet', 'mfl-client')}
+@pytest.mark.parametrize('name,top', [('gpu', ('StatefulSet', 'mfl-server')), ('site', ('Deployment', 'mfl-relay'))])
+def test_what_is_referred_to_is_there(name, top):
+    resources = overlay(name).resources
+    pods = {key: doc for key, doc in resources.items() if key[0] in ('StatefulSet', 'DaemonSet', 'Deployment')}
+    assert set(pods) == {top, ('DaemonSet', 'mfl-client')}
     labels = []
     for doc in pods.values():
         spec, labels_of = pod(doc), doc['spec']['template']['metadata']['labels']
@@ -198,7 +199,7 @@ def test_what_is_referred_to_is_there():
         selector = {'Service': lambda d: d['spec']['selector'], 'NetworkPolicy': lambda d: d['spec']['podSelector']['matchLabels'],
                     'PodDisruptionBudget': lambda d: d['spec']['selector']['matchLabels']}.get(kind)
         assert not selector or any(selector(doc).items() <= one.items() for one in labels), (kind, name)
-    assert ('Service', resources['StatefulSet', 'mfl-server']['spec']['serviceName']) in resources
+    assert ('Service', resources[top]['spec'].get('serviceName', top[1])) in resources
     with open(os.path.join(KUBERNETES, 'README.md'), encoding='utf-8') as f:
         readme = f.read()
     assert all(secret in readme for secret in SECRETS)
@@ -233,6 +234,25 @@ def test_the_programs_take_what_the_manifests_give_them(tmp_path):
         argv = server[probe]['exec']['command']
         assert argv[0] == 'mfl' and server[probe]['timeoutSeconds'] > 4
         assert 'Connection refused' in h.mfl(*argv[1:], '127.0.0.1:9', status=3).stderr
+
+
+def test_a_relay_of_a_site(tmp_path):
+    """mfl-server takes the relay's file, up to the certificates; daemons know the relay's service, and the relay alone leaves the cluster."""
+    docs = {ident(d): d for d in build(os.path.join(KUBERNETES, 'overlays', 'site'))[0]}
+    maps = {name.rsplit('-', 1)[0]: d['data'] for (kind, name), d in docs.items() if kind == 'ConfigMap'}
+    relay = yaml.safe_load(maps['mfl-relay']['relay.yaml'])
+    assert yaml.safe_load(maps['mfl-client']['client.yaml'])['server'] == 'mfl-relay:7433' and ('Service', 'mfl-relay') in docs
+    (tmp_path / 'relay.yaml').write_text(maps['mfl-relay']['relay.yaml'].replace('/etc/mfl-tls', '/nonexistent'))
+    argv = [a.replace('/etc/mfl/', str(tmp_path) + '/') for a in pod(docs['Deployment', 'mfl-relay'])['containers'][0]['args']]
+    done = subprocess.run([h.program('mfl-server'), *argv], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 78 and '/nonexistent' in done.stderr, done.stderr
+    assert docs['Deployment', 'mfl-relay']['spec']['strategy'] == {'type': 'Recreate'}  # two of one name refuse each other
+    with open(os.path.join(KUBERNETES, 'README.md'), encoding='utf-8') as f:
+        assert 'mfl pki issue relay %s --host mfl-relay --host mfl-relay.mfl.svc' % relay['name'] in f.read()
+    out = {name: [rule.get('to') for rule in d['spec']['egress']] for (kind, name), d in docs.items() if kind == 'NetworkPolicy'}
+    assert None in out['mfl-relay'] and None not in out['mfl-client']
+    server = overlay('cpu').resources['NetworkPolicy', 'mfl-server']['spec']['ingress'][0]['from']
+    assert {'namespaceSelector': {}, 'podSelector': {'matchLabels': docs['Service', 'mfl-relay']['spec']['selector']}} in server
 
 
 def test_three_servers(tmp_path):
@@ -286,7 +306,7 @@ def test_kustomize_builds_the_overlays(tmp_path):
         assert client['resources']['limits'].get('nvidia.com/gpu', 0) == (8 if name == 'gpu' else 0)
         assert client['image'].startswith('registry.example.org/mfl-client')
         assert all(d['metadata'].get('namespace', 'mfl') == 'mfl' for d in docs)
-        assert '--insecure-http' not in container_of(docs, 'StatefulSet')['args']
+        assert name == 'site' or '--insecure-http' not in container_of(docs, 'StatefulSet')['args']
     docs, _ = build(with_components(tmp_path)[0])
     assert container_of(docs, 'StatefulSet')['args'][-2:] == ['--http=0.0.0.0:7434', '--insecure-http']
     assert 'mfl drain "$name" --wait' in container_of(docs, 'DaemonSet')['lifecycle']['preStop']['exec']['command'][2]

@@ -405,7 +405,7 @@ def test_users_text_is_text(cluster):
     assert '<script>alert' not in get(c, '/api/daemons')
     page = Tags()
     page.feed(get(c, '/'))
-    scripts = [{'src': '/dashboard_jobs.js', 'defer': None}, {'src': '/dashboard_acts.js', 'defer': None}, {'src': '/dashboard_models.js', 'defer': None}, {'src': '/dashboard.js', 'defer': None}]
+    scripts = [{'src': '/dashboard_jobs.js', 'defer': None}, {'src': '/dashboard_tree.js', 'defer': None}, {'src': '/dashboard_acts.js', 'defer': None}, {'src': '/dashboard_models.js', 'defer': None}, {'src': '/dashboard.js', 'defer': None}]
     assert [a for t, a in page.tags if t == 'script'] == scripts
     assert device in page.text and not any(t == 'b' for t, _ in page.tags)
     with c.operator() as o:  # a job file is text, too

@@ -255,6 +255,40 @@ def test_two_nodes_give_the_digest_of_mfl_run(slurm, tmp_path):
     assert not os.path.exists(run + '/pki') and os.stat(run).st_mode & 0o77 == 0
 
 
+def test_a_relay_for_each_rack(slurm, tmp_path):
+    """n1 is the server's own rack, n2 has a relay, which is killed once; the digest is that of one machine."""
+    slurm.write('job.yaml', h.job_text(rounds=30))
+    job = slurm.submit('job.yaml', '--nodes-per-relay', '1', sbatch=('-N2', '--ntasks-per-node=2'))
+    run = os.path.join(slurm.dir, 'mfl-' + job)
+
+    def relay():
+        for pid in filter(str.isdigit, os.listdir('/proc')):
+            try:
+                with open('/proc/%s/cmdline' % pid, 'rb') as f:
+                    argv = f.read().split(b'\0')
+            except OSError:
+                continue
+            if argv[0].endswith(b'mfl-server') and b'relay-n2' in argv and any(run.encode() in a for a in argv):
+                return int(pid)
+        return 0
+
+    def read(name):
+        path = os.path.join(run, name)
+        return slurm.read(path) if os.path.exists(path) else ''
+    h.wait_until(lambda: 'n2-cpu0' in read('server.log'), 60, 'a daemon below the relay')
+    os.kill(h.wait_until(relay, 10, 'the relay'), signal.SIGKILL)
+    assert slurm.wait_end(job) == ('COMPLETED', 0), slurm.log(job)
+    assert 'the relay on n2 has ended; it is started again' in slurm.log(job)
+    assert read('relays/n2.log').count('relay relay-n2 is connected to') == 2
+    assert 'relay relay-n2 is up' in read('server.log')
+    address = read('relays/of-n2').strip()
+    for name in ('n2-cpu0', 'n2-cpu1'):
+        assert address in read('daemons/%s.log' % name)
+    assert address not in read('daemons/n1-cpu0.log') and not os.path.exists(run + '/relays/of-n1')
+    assert h.params_digest(os.path.join(slurm.dir, 'mfl-%s.safetensors' % job)) == reference_digest(slurm, 'job.yaml', tmp_path)[0]
+    assert relay() == 0
+
+
 @pytest.mark.parametrize('options', [('-N1', '--gpus-per-node=2'), ('-n2', '--gpus-per-task=1', '--nodelist=n1')])
 def test_a_daemon_for_each_gpu_by_its_place_on_the_node(slurm, options):
     if not os.path.exists(slurm.dir + '/gpu0'):

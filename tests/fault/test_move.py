@@ -150,6 +150,10 @@ def test_a_server_that_may_not_run_it_gives_it_back(tmp_path):
         p.b.start_server()
 
 
+PRIVATE = dict(JOB, data=dict(JOB['data'], clients=8), aggregation={'strategy': 'fedavg'}, evaluation={'every': 0}, rounds=40,
+               selection={'kind': 'poisson', 'rate': 0.5}, privacy={'kind': 'central', 'clip': 1e-4, 'noise': 20.0, 'epsilon_max': 30, 'delta': 1e-5})
+
+
 def test_correlated_noise_stays_with_its_key(tmp_path):
     """Later noise takes back what earlier noise has added, with the key of the server that began: the job stays, and ends."""
     private = dict(JOB, data=dict(JOB['data'], clients=8), aggregation={'strategy': 'fedavg'}, evaluation={'every': 0},
@@ -161,6 +165,46 @@ def test_correlated_noise_stays_with_its_key(tmp_path):
         assert done.returncode == 5 and 'stays where it was' in done.stderr and 'privacy.mechanism bisr' in done.stderr, done
         p.a.wait_job(job, 60)
         assert p.jobs(p.b) == []
+
+
+def spent(cluster, data='tiny'):
+    """{job: releases} of the ledger."""
+    found = {s['data']: s for s in cluster.mfl_json('privacy', 'ledger')['data_sets']}
+    return {j['job']: j['releases'] for j in found[data]['jobs']} if data in found else {}
+
+
+def test_what_was_spent_moves_with_the_job(tmp_path):
+    """The job's row of the ledger goes along and stays here, too, so the data set's limit counts it at both."""
+    with Pair(tmp_path) as p:
+        job = p.begin(**PRIVATE)
+        p.a.mfl('stop', job)
+        p.a.wait_info(job, lambda i: i['state'] == 'stopped', 30, 'the end')
+        other = p.begin(**PRIVATE)
+        before = spent(p.a)[other]
+        done = p.move(other)
+        assert done.returncode == 0, done
+        there = p.jobs(p.b)[0][0]
+        assert spent(p.b)[there] >= before and set(spent(p.b)) == {there}
+        p.b.wait_job(there, 60)
+        rounds = p.b.info(there)['round']
+        assert rounds == PRIVATE['rounds']
+        # A round that was under way may have been released by both, each with noise of its own: that costs one more.
+        assert rounds <= spent(p.b)[there] <= rounds + 1
+        assert before <= spent(p.a)[other] <= rounds  # what it had released when it left
+        assert job in spent(p.a)
+
+
+@pytest.mark.parametrize('limit,job,words', [
+    ({'epsilon': 0.01, 'delta': 1e-5}, 'private', "more than the server's privacy_limits allow"),
+    ({'epsilon': 8, 'delta': 1e-5}, 'plain', 'has no noise: add privacy')])
+def test_the_other_server_s_limits(tmp_path, limit, job, words):
+    """What may not be told of the data set there is not told there: the job stays, and ends."""
+    with Pair(tmp_path, config=(None, {'privacy_limits': {'tiny': limit}})) as p:
+        moved = p.begin(**(PRIVATE if job == 'private' else JOB))
+        done = p.move(moved)
+        assert done.returncode == 5 and 'stays where it was' in done.stderr and words in done.stderr, done
+        p.a.wait_job(moved, 60)
+        assert p.jobs(p.b) == [] and spent(p.b) == {}
 
 
 def test_too_much_for_the_other_server(tmp_path):
@@ -271,6 +315,9 @@ TOKEN = 'ab' * 16
 TEXT = h.job_text(**dict(JOB, data={'name': 'elsewhere'}, rounds=5))
 
 
+PRIVATE_TEXT = h.job_text(**dict(PRIVATE, data=dict(PRIVATE['data'], name='elsewhere'), rounds=5))
+
+
 def row_bytes(tables):
     """move.rows, as server/move/rows.h says."""
     def name(text):
@@ -334,6 +381,9 @@ BAD_ROWS = {
     'scores that are none': {'jobs': [job_row()], 'round_scores': [{'job': 'j-000001', 'round': 1, 'body': b'\xff'}]},
     'a site of no client': {'jobs': [job_row()], 'job_partitions': [{'job': 'j-000001', 'daemon': 'd1', 'body': b''}]},
     'a budget that is spent': {'jobs': [job_row()], 'spent': [{'data': 'elsewhere', 'job': 'j-000001', 'sigma': 0.0, 'rate': 0.5, 'releases': 3}]},
+    'releases that nobody counts': {'jobs': [job_row(text=PRIVATE_TEXT)], 'releases': [{'job': 'j-000001', 'round': 1, 'digest': b'd' * 32}]},
+    'rounds that nobody counts': {'jobs': [job_row(text=PRIVATE_TEXT)], 'rounds': [round_row(1), round_row(2)],
+                                  'spent': [{'data': 'elsewhere', 'job': 'j-000001', 'sigma': 20.0, 'rate': 0.5, 'releases': 1}]},
     'a budget of another data set': {'jobs': [job_row()], 'spent': [{'data': 'other', 'job': 'j-000001', 'sigma': 1.0, 'rate': 0.5, 'releases': 9}]},
 }
 

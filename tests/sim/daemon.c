@@ -181,14 +181,17 @@ static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
         struct sim_job *job = sim_job(sim, job_id);
         size_t j = (size_t)(job - sim->job);
         const struct mfl_job *spec = &job->spec;
-        if (!d->conn || d->told_cut[j] == d->conn || spec->data.partition == MFL_PARTITION_LOCAL)
+        if (spec->data.partition == MFL_PARTITION_LOCAL)
                 return;
         bool made = d->made_cut[j];
-        d->told_cut[j] = d->conn;
         d->made_cut[j] = true;
         bool timed = mfl_job_is_async(spec); /* who trains when follows from the counts */
         if (!made && spec->data.clients > 1 && !timed && !others_false(sim, j) && lies(d, SIM_LIE_CUT))
                 d->false_cut[j] = job->misled = true;
+        if (!d->conn ||
+                d->told_cut[j] == d->conn) /* what is made without a connection is told on the next one */
+                return;
+        d->told_cut[j] = d->conn;
         uint32_t n = spec->data.clients, half = n > 3 ? n / 2 : n;
         for (uint32_t first = 0; first < n; first += half) { /* in pieces */
                 struct sim_packet *packet = calloc(1, sizeof *packet);

@@ -2,6 +2,8 @@
 /* What the simulator knows of who has which clients, so that it can say what must be in a round's sum. */
 #include "tests/sim/sim.h"
 
+#include "proto/version.h"
+
 /* ---- updates ---- */
 
 static struct sim_update *new_update(struct sim *sim, uint64_t task, uint32_t number)
@@ -80,10 +82,12 @@ bool sim_reaches(const struct mfl_daemon_info *a, const struct mfl_daemon_info *
 }
 
 /* The same one of those at the server. */
+/* Daemons of an earlier release make no sums. */
 static bool shares_relay(const struct sim_daemon *a, const struct sim_daemon *b)
 {
         size_t n = strcspn(a->info.relay, "/");
-        return n && n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
+        return n && MFL_MIN(a->info.protocol, b->info.protocol) >= MFL_PROTOCOL_RELAYS &&
+               n == strcspn(b->info.relay, "/") && !memcmp(a->info.relay, b->info.relay, n);
 }
 
 static void check_group(struct sim *sim, const struct mfl_group *g)

@@ -547,6 +547,5 @@ void sim_relays_setup(struct sim *sim)
                                 below);
                 }
                 memcpy(d->info.relay, path, sizeof d->info.relay);
-                d->info.protocol = MFL_PROTOCOL_MAX;
         }
 }

@@ -28,6 +28,15 @@ static bool is_walled(const struct sim *sim, const struct sim_daemon *a, const s
         return sim->seed / 8 % 3 == 1 && (i + k + sim->seed / 24) % 3 == 0;
 }
 
+/* The leader's group ends with its team, and the wall stays when all faults are over. */
+static void excuse_group(struct sim *sim, const struct mfl_task_team *team)
+{
+        const struct sim_daemon *leader = sim_instance(sim, team->members[0]);
+        struct sim_group *group = sim_ledger_group_of(sim, leader->computing->task);
+        if (group)
+                group->calm = false;
+}
+
 /* The member that can't reach another says so; the others wait on. */
 static bool meets_a_wall(struct sim *sim, const struct mfl_task_team *team)
 {
@@ -39,6 +48,7 @@ static bool meets_a_wall(struct sim *sim, const struct mfl_task_team *team)
                         d->team_state = SIM_TEAM_BROKEN;
                         d->accused = k + 1;
                         sim->n_teams_walled++;
+                        excuse_group(sim, team);
                         computed_soon(sim, d);
                         return true;
                 }

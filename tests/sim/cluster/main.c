@@ -1,112 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cores of a cluster (server/cluster/) under seeded faults: three servers, one etcd, one directory of blobs, a virtual clock.
+/* The cores of a cluster (server/cluster/) under seeded faults: three or five servers, each with a disk of its own
+ * (copies.h), one etcd, a virtual clock.
  *
  *     mfl-sim-cluster --seeds A..B    no rule may break
  *     mfl-sim-cluster --bugs A..B     each planted bug (bugs.txt) must break one, in some seed
  *
  * Requests to etcd are late or lost, on the way there or back; servers are killed, also between two steps of a commit, are stopped
  * and wake, and are cut off from etcd; etcd is away. Rules, after every event:
- *   - an entry of the log is written once, follows the one before it, and its blob was durable before;
+ *   - an entry of the log is written once, follows the one before it, and its blob was durable on most disks before;
  *   - a round that a leader has reported as committed is in the log, with that digest, for good;
- *   - a leader that begins to serve has the whole log;
+ *   - a leader that begins to serve has the whole log, and the blobs of its newest entries;
  *   - while no server is stopped, no two hold a lease at the same time, and none serves long after its own;
  *   - a daemon takes no order of a lower term than one that it has taken.
- * In the end, without faults, a round is committed again and every server has the whole log. */
+ * In the end, without faults, a round is committed again and every server has the whole log and those blobs. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "common/base/rng.h"
-#include "proto/servers.h"
-#include "server/cluster/commit_core.h"
-#include "server/cluster/lead_core.h"
+#include "tests/sim/cluster/world.h"
 
 int mfl_sim_bug;
-
-#define SERVERS 3
-#define DAEMONS 2
-#define ENTRIES 4096
-#define TIMEOUT_MS 1500
-#define LEASE_MS 3000
-#define QUIET_MS 60000
-#define EVENTS 512
-#define LEASES 4096
-
-struct entry {
-        uint64_t id, digest, term;
-};
-
-/* One of the two threads of a server: at most one request is out. */
-enum line {
-        LINE_LEAD,
-        LINE_COMMIT,
-};
-
-enum kind {
-        ARRIVES, /* a request at etcd, or at the blobs */
-        ANSWERS, /* the answer at the server, or the time limit */
-        TICKS,   /* the lead core wants to be woken */
-        WORKS,   /* a leader begins a commit */
-        FAULT,
-};
-
-struct event {
-        uint64_t at, number;
-        enum kind kind;
-        uint32_t server;
-        enum line line;
-        uint64_t boot, request; /* an answer of before is for nobody */
-        /* A request, as it was sent; or its answer. answered false: the time limit. */
-        bool answered;
-        enum mfl_lead_action_kind lead_asks;
-        uint64_t lease;
-        struct mfl_lead_event lead_answer;
-        enum mfl_commit_action commit_asks;
-        struct mfl_commit commit;
-        uint64_t digest;
-        struct mfl_commit_event commit_answer;
-};
-
-struct server {
-        bool up, serves, closing, fenced, cut;
-        uint64_t boot, stopped_until;
-        struct mfl_lead lead;
-        enum mfl_lead_action_kind doing; /* the request that is out, or NONE */
-        struct mfl_lead_event answer;    /* what the core gets if there is none */
-        bool committing;
-        struct mfl_commit commit;
-        enum mfl_commit_action commit_doing;
-        struct mfl_commit_event commit_answer;
-        uint64_t request[2], digest;
-        uint32_t n; /* entries that its disk has */
-        uint64_t disk[ENTRIES];
-};
-
-struct world {
-        struct mfl_rng rng;
-        uint64_t now, number, faults_end;
-        bool stalls;
-        struct event queue[EVENTS];
-        uint32_t n_queue;
-        struct server server[SERVERS];
-        /* etcd */
-        uint64_t revision, away_until, leader_created, leader_lease, leases[LEASES], expires[LEASES];
-        uint32_t leader_server;
-        struct entry log[ENTRIES];
-        uint32_t n_log;
-        uint64_t blobs[4 * ENTRIES];
-        uint32_t n_blobs;
-        uint64_t acked[ENTRIES];
-        struct mfl_servers daemon[DAEMONS];
-        uint64_t taken[DAEMONS];
-        const char *broken;
-};
 
 static uint32_t below(struct world *w, uint32_t n)
 {
         return mfl_rng_below(&w->rng, n);
 }
 
-static void require(struct world *w, bool holds, const char *rule)
+void sim_cluster_require(struct world *w, bool holds, const char *rule)
 {
         if (!holds && !w->broken)
                 w->broken = rule;
@@ -165,81 +84,6 @@ static void send(struct world *w, uint32_t i, enum line line)
         post(w, TIMEOUT_MS, ANSWERS, i, line);
 }
 
-/* When it ends; NULL: it has ended. */
-static uint64_t *find_lease(struct world *w, uint64_t lease)
-{
-        uint32_t i = (uint32_t)(lease % LEASES);
-        return w->leases[i] == lease && w->expires[i] > w->now ? &w->expires[i] : NULL;
-}
-
-static void expire(struct world *w)
-{
-        if (w->leader_created && !find_lease(w, w->leader_lease))
-                w->leader_created = 0;
-}
-
-static void etcd_lead(struct world *w, struct event *e)
-{
-        struct mfl_lead_event *a = &e->lead_answer;
-        uint64_t *expires = find_lease(w, e->lease);
-        a->ok = true;
-        switch (e->lead_asks) {
-        case MFL_LEAD_ACT_READ:
-                a->leader = w->leader_created != 0;
-                break; /* entries are read when the answer is there: what was read then is a prefix in any case */
-        case MFL_LEAD_ACT_GRANT:
-                a->lease = ++w->revision;
-                a->ttl_ms = LEASE_MS;
-                w->leases[a->lease % LEASES] = a->lease;
-                w->expires[a->lease % LEASES] = w->now + LEASE_MS;
-                break;
-        case MFL_LEAD_ACT_CAMPAIGN:
-                if (!w->leader_created && expires) {
-                        w->leader_created = ++w->revision;
-                        w->leader_lease = e->lease;
-                        w->leader_server = e->server;
-                }
-                a->term = w->leader_created && w->leader_lease == e->lease ? w->leader_created : 0;
-                break;
-        default:
-                a->ttl_ms = expires ? LEASE_MS : 0;
-                if (expires)
-                        *expires = w->now + LEASE_MS;
-        }
-}
-
-static bool has_blob(const struct world *w, uint64_t digest)
-{
-        for (uint32_t i = 0; i < w->n_blobs; i++)
-                if (w->blobs[i] == digest)
-                        return true;
-        return false;
-}
-
-static void etcd_commit(struct world *w, struct event *e)
-{
-        struct mfl_commit_event *a = &e->commit_answer;
-        const uint64_t seq = e->commit.seq;
-        a->known = true;
-        if (e->commit_asks == MFL_COMMIT_ACT_BLOB) {
-                a->ok = w->n_blobs < MFL_ARRAY_SIZE(w->blobs);
-                if (a->ok)
-                        w->blobs[w->n_blobs++] = e->digest;
-        } else if (e->commit_asks == MFL_COMMIT_ACT_LOOK) {
-                a->term = w->leader_created;
-                a->id = seq <= w->n_log ? w->log[seq - 1].id : 0;
-        } else {
-                /* As the transaction says: the leader's key is of this term, and there is no such entry. */
-                a->ok = w->leader_created == e->commit.term && (seq > w->n_log || !w->log[seq - 1].id) &&
-                        w->n_log < ENTRIES;
-                if (!a->ok)
-                        return;
-                require(w, seq == w->n_log + 1, "an entry does not follow the one before it");
-                require(w, has_blob(w, e->digest), "an entry was written before its blob");
-                w->log[w->n_log++] = (struct entry){e->commit.id, e->digest, e->commit.term};
-        }
-}
-
 /* ---- a server's steps ---- */
 
 static void kill_server(struct world *w, uint32_t i)
@@ -248,6 +92,8 @@ static void kill_server(struct world *w, uint32_t i)
         s->up = s->serves = s->closing = s->fenced = s->committing = false;
         s->doing = MFL_LEAD_ACT_NONE;
         s->boot++;
+        s->n_files = 0;
+        sim_copies_kill(&w->copies, i, false);
 }
 
 static void start_server(struct world *w, uint32_t i)
@@ -256,7 +102,8 @@ static void start_server(struct world *w, uint32_t i)
         if (s->up)
                 return;
         s->up = true;
-        s->stopped_until = 0;
+        s->stopped_until = w->copies.disk[i].stopped_until = 0;
+        sim_copies_start(&w->copies, i);
         mfl_lead_init(&s->lead, &(struct mfl_lead_options){LEASE_MS, 250});
         post(w, 1 + below(w, 300), TICKS, i, LINE_LEAD);
 }
@@ -264,14 +111,15 @@ static void start_server(struct world *w, uint32_t i)
 static void serve(struct world *w, uint32_t i)
 {
         struct server *s = &w->server[i];
-        require(w, s->n == w->n_log, "a leader serves without the whole log");
-        for (uint32_t k = 0; k < SERVERS && !w->stalls; k++) {
+        sim_cluster_require(w, s->n == w->n_log && s->n_files == w->n_log,
+                "a leader serves without the whole log and its blobs");
+        for (uint32_t k = 0; k < w->n && !w->stalls; k++) {
                 const struct server *other = &w->server[k];
                 if (k == i || !other->serves)
                         continue;
-                require(w, w->now >= other->lead.until_ms, "two servers hold a lease");
+                sim_cluster_require(w, w->now >= other->lead.until_ms, "two servers hold a lease");
                 /* A request that is out delays it by no more than the time limit. */
-                require(w, w->now <= other->lead.until_ms + TIMEOUT_MS + 100,
+                sim_cluster_require(w, w->now <= other->lead.until_ms + TIMEOUT_MS + 100,
                         "a server leads after its lease");
         }
         s->serves = true;
@@ -321,30 +169,50 @@ static void tick(struct world *w, uint32_t i)
         lead_step(w, i, event);
 }
 
+static uint32_t first_needed(const struct world *w)
+{
+        return w->n_log > KEEP ? w->n_log - KEEP : 0;
+}
+
+static bool has_blobs(struct world *w, uint32_t i)
+{
+        struct server *s = &w->server[i];
+        for (uint32_t k = MFL_MAX(s->n_files, first_needed(w)); k < w->n_log; k++) {
+                if (!sim_copies_get(&w->copies, i, w->log[k].digest))
+                        return false;
+                s->n_files = k + 1;
+        }
+        sim_copies_recovered(&w->copies, i);
+        return true;
+}
+
 static void read_log(struct world *w, struct server *s, struct mfl_lead_event *event)
 {
         for (int k = 0; k < 1 && s->n < w->n_log; k++, s->n++)
                 s->disk[s->n] = w->log[s->n].digest;
         event->behind = s->n < w->n_log;
+        event->ok = event->behind || has_blobs(w, (uint32_t)(s - w->server));
 }
 
 static void report(struct world *w, uint32_t i)
 {
         struct server *s = &w->server[i];
         const uint64_t seq = s->commit.seq;
-        require(w, seq <= w->n_log && w->log[seq - 1].digest == s->digest,
+        sim_cluster_require(w, seq <= w->n_log && w->log[seq - 1].digest == s->digest,
                 "a committed round is not in the log");
         if (w->broken)
                 return;
-        require(w, !w->acked[seq - 1] || w->acked[seq - 1] == s->digest,
+        sim_cluster_require(w, !w->acked[seq - 1] || w->acked[seq - 1] == s->digest,
                 "one round was committed with two digests");
         w->acked[seq - 1] = s->digest;
         s->disk[s->n++] = s->digest;
+        s->n_files = s->n;
         for (uint32_t d = 0; d < DAEMONS; d++) {
                 struct mfl_error err;
                 if (below(w, 3) == 0 || mfl_servers_hear(&w->daemon[d], s->commit.term, &err))
                         continue;
-                require(w, s->commit.term >= w->taken[d], "a daemon took an order of an older term");
+                sim_cluster_require(
+                        w, s->commit.term >= w->taken[d], "a daemon took an order of an older term");
                 w->taken[d] = s->commit.term;
         }
 }
@@ -363,7 +231,10 @@ static void commit_step(struct world *w, uint32_t i, struct mfl_commit_event eve
                         .kind = action == MFL_COMMIT_ACT_BLOB  ? MFL_COMMIT_EV_BLOB
                                 : action == MFL_COMMIT_ACT_TXN ? MFL_COMMIT_EV_TXN
                                                                : MFL_COMMIT_EV_LOOK};
-                send(w, i, LINE_COMMIT);
+                if (action == MFL_COMMIT_ACT_BLOB) /* or it was killed */
+                        sim_copies_put(&w->copies, i, s->digest, ++s->request[LINE_COMMIT]);
+                else
+                        send(w, i, LINE_COMMIT);
                 return;
         }
         s->committing = false;
@@ -401,6 +272,51 @@ static void answer(struct world *w, const struct event *e)
         lead_step(w, e->server, event);
 }
 
+/* ---- its disks ---- */
+
+static void on_put(void *user, uint32_t i, uint64_t token, bool held)
+{
+        struct world *w = user;
+        struct server *s = &w->server[i];
+        if (token != s->request[LINE_COMMIT])
+                return;
+        struct event *event = post(w, 1, ANSWERS, i, LINE_COMMIT);
+        event->answered = true;
+        event->commit_answer = (struct mfl_commit_event){.kind = MFL_COMMIT_EV_BLOB, .ok = held};
+}
+
+static void on_kill(void *user, uint32_t i)
+{
+        kill_server(user, i);
+}
+
+static bool is_needed(void *user, uint64_t digest)
+{
+        const struct world *w = user;
+        for (uint32_t k = first_needed(w); k < w->n_log; k++)
+                if (w->log[k].digest == digest)
+                        return true;
+        for (uint32_t i = 0; i < w->n; i++)
+                if (w->server[i].digest == digest)
+                        return true;
+        return false;
+}
+
+static void check_blobs(struct world *w)
+{
+        for (uint32_t k = first_needed(w); k < w->n_log; k++)
+                sim_copies_check(&w->copies, w->log[k].digest);
+}
+
+static void break_disks(struct world *w)
+{
+        uint32_t wiped;
+        sim_copies_fault(&w->copies, &wiped);
+        if (wiped < w->n) /* it has no rows, either */
+                w->server[wiped].n = 0;
+        check_blobs(w);
+}
+
 /* It is carried out however late it is, and whether or not the server that sent it is still there. */
 static void arrive(struct world *w, const struct event *request)
 {
@@ -408,8 +324,8 @@ static void arrive(struct world *w, const struct event *request)
         struct event e = *request;
         if (w->now < w->away_until)
                 return;
-        expire(w);
-        e.line == LINE_LEAD ? etcd_lead(w, &e) : etcd_commit(w, &e);
+        sim_etcd_expire(w);
+        e.line == LINE_LEAD ? sim_etcd_lead(w, &e) : sim_etcd_commit(w, &e);
         bool lost = faulty(w) && below(w, 20) == 0;
         if (lost || e.boot != s->boot || e.request != s->request[e.line])
                 return;
@@ -422,28 +338,35 @@ static void arrive(struct world *w, const struct event *request)
 
 static void fault(struct world *w)
 {
-        uint32_t i = below(w, SERVERS);
+        uint32_t i = below(w, w->n);
         struct server *s = &w->server[i];
         if (!faulty(w)) {
-                for (i = 0; i < SERVERS; i++) {
+                w->copies.faulty = false;
+                sim_copies_heal(&w->copies);
+                for (i = 0; i < w->n; i++) {
                         w->server[i].cut = false;
                         start_server(w, i);
                 }
                 return;
         }
-        switch (below(w, 6)) {
+        switch (below(w, 9)) {
         case 0:
                 kill_server(w, i);
                 break;
         case 1:
                 if (w->stalls)
-                        s->stopped_until = w->now + below(w, 12000);
+                        s->stopped_until = w->copies.disk[i].stopped_until = w->now + below(w, 12000);
                 break;
         case 2:
                 s->cut = !s->cut;
                 break;
         case 3:
                 w->away_until = w->now + below(w, 6000);
+                break;
+        case 4:
+        case 5:
+        case 6:
+                break_disks(w);
                 break;
         default:
                 start_server(w, i);
@@ -478,49 +401,85 @@ static void run_event(struct world *w, const struct event *e)
                 e->kind == TICKS ? tick(w, e->server) : answer(w, e);
 }
 
+static void init(struct world *w, uint64_t seed)
+{
+        *w = (struct world){.rng = mfl_rng_new(seed, MFL_RNG_JITTER, 0, 0),
+                .stalls = seed % 2,
+                .revision = 1,
+                .n = seed % 3 ? 3 : 5};
+        w->faults_end = 20000 + below(w, 60000);
+        w->copies = (struct sim_copies){.rng = mfl_rng_new(seed, MFL_RNG_JITTER, 1, 0),
+                .n = w->n,
+                .faulty = true,
+                .user = w,
+                .put_done = on_put,
+                .kill = on_kill,
+                .needs = is_needed};
+        for (uint32_t i = 0; i < w->n; i++)
+                start_server(w, i);
+        post(w, 3000, FAULT, 0, LINE_LEAD);
+}
+
+/* The next event of the servers and etcd, or of the disks. */
+static void run_next(struct world *w)
+{
+        uint64_t at = UINT64_MAX;
+        for (uint32_t i = 0; i < w->n_queue; i++)
+                at = MFL_MIN(at, w->queue[i].at);
+        if (sim_copies_next(&w->copies) < at) {
+                w->now = w->copies.now = MFL_MAX(w->now, sim_copies_next(&w->copies));
+                sim_copies_step(&w->copies);
+        } else {
+                struct event e = take(w);
+                w->now = w->copies.now = MFL_MAX(w->now, e.at);
+                run_event(w, &e);
+        }
+        if (w->copies.broken && !w->broken)
+                w->broken = w->copies.broken;
+}
+
+static const char *check_end(struct world *w, uint32_t before)
+{
+        sim_cluster_require(w, w->n_log > before || w->n_log >= ENTRIES - 2,
+                "no round is committed when all faults are over");
+        for (uint32_t i = 0; i < w->n_log; i++)
+                sim_cluster_require(
+                        w, !w->acked[i] || w->acked[i] == w->log[i].digest, "a committed round was lost");
+        for (uint32_t i = 0; i < w->n; i++) {
+                const struct server *s = &w->server[i], *leader = &w->server[w->leader_server];
+                sim_cluster_require(w,
+                        s->n + 8 >= w->n_log &&
+                                !memcmp(s->disk, leader->disk, sizeof(uint64_t) * MFL_MIN(s->n, leader->n)),
+                        "a server does not have the log");
+                sim_cluster_require(w, s->n_files + 8 >= w->n_log, "a server does not have the blobs");
+        }
+        sim_copies_check_lines(&w->copies);
+        return w->copies.broken && !w->broken ? w->copies.broken : w->broken;
+}
+
 static const char *run_seed(struct world *w, uint64_t seed)
 {
         struct mfl_error err;
-        *w = (struct world){
-                .rng = mfl_rng_new(seed, MFL_RNG_JITTER, 0, 0), .stalls = seed % 2, .revision = 1};
-        w->faults_end = 20000 + below(w, 60000);
+        init(w, seed);
         for (uint32_t d = 0; d < DAEMONS; d++)
                 if (mfl_servers_init(&w->daemon[d], "a:1,b:1,c:1", &err))
                         return err.text[0] ? "a list of servers" : "";
-        for (uint32_t i = 0; i < SERVERS; i++)
-                start_server(w, i);
-        post(w, 3000, FAULT, 0, LINE_LEAD);
         const bool hour = seed % 64 == 0; /* etcd is away, in the middle */
         uint32_t before = 0;
         bool quiet = false;
         while (w->n_queue && !w->broken && w->now < w->faults_end + QUIET_MS) {
-                struct event e = take(w);
-                w->now = MFL_MAX(w->now, e.at);
                 if (hour && w->now > w->faults_end / 2 && w->now < 3600000 && w->away_until < 3600000) {
                         w->away_until = w->now + 3600000;
                         w->faults_end = w->away_until + 20000;
                 }
-                run_event(w, &e);
+                run_next(w);
                 if (!quiet && w->now >= w->faults_end + QUIET_MS / 2) {
                         quiet = true;
                         before = w->n_log;
                 }
                 quiet = quiet && !faulty(w);
         }
-        if (w->broken)
-                return w->broken;
-        require(w, w->n_log > before || w->n_log >= ENTRIES - 2,
-                "no round is committed when all faults are over");
-        for (uint32_t i = 0; i < w->n_log; i++)
-                require(w, !w->acked[i] || w->acked[i] == w->log[i].digest, "a committed round was lost");
-        for (uint32_t i = 0; i < SERVERS; i++)
-                require(w,
-                        w->server[i].n + 8 >= w->n_log &&
-                                !memcmp(w->server[i].disk, w->server[w->leader_server].disk,
-                                        sizeof(uint64_t) *
-                                                MFL_MIN(w->server[i].n, w->server[w->leader_server].n)),
-                        "a server does not have the log");
-        return w->broken;
+        return w->broken ? w->broken : check_end(w, before);
 }
 
 static int run_bugs(struct world *w, uint64_t first, uint64_t end)
@@ -549,7 +508,7 @@ int main(int argc, char **argv)
         }
         if (!strcmp(argv[1], "--bugs"))
                 return run_bugs(&w, first, end);
-        uint64_t entries = 0;
+        uint64_t entries = 0, fetched = 0, lost = 0;
         for (uint64_t seed = first; seed < end; seed++) {
                 const char *broken = run_seed(&w, seed);
                 if (broken) {
@@ -558,7 +517,11 @@ int main(int argc, char **argv)
                         return 1;
                 }
                 entries += w.n_log;
+                fetched += w.copies.n_fetched;
+                lost += w.copies.n_lost;
         }
-        printf("%llu seeds, %llu rounds\n", end - first, (unsigned long long)entries);
+        printf("%llu seeds, %llu rounds; %llu files brought from other servers, %llu disks lost or rotten\n",
+                end - first, (unsigned long long)entries, (unsigned long long)fetched,
+                (unsigned long long)lost);
         return 0;
 }

@@ -135,6 +135,36 @@ static void check_daemons(int columns, const char *expected)
         check_text(mfl_view_daemons(&list, columns), expected);
 }
 
+/* Three levels of relays, out of order, one of whose names begins as another one's. */
+static void test_tree(void **state)
+{
+        static const char *const relays[] = {"eu/paris/rack1", "", "eu-2", "eu/paris", "eu", "eu/oslo"};
+        Mfl__DaemonInfo infos[6], *daemons[6];
+        Mfl__DaemonList list = MFL__DAEMON_LIST__INIT;
+        char name[6][4];
+        for (int i = 0; i < 6; i++) {
+                mfl_snprintf(name[i], sizeof name[i], "d%d", i);
+                infos[i] = daemon_of("n", name[i], MFL__COLLECTIVE__COLLECTIVE_RELAY);
+                infos[i].relay = (char *)(uintptr_t)relays[i];
+                daemons[i] = &infos[i];
+        }
+        list.n_daemons = 6;
+        list.daemons = daemons;
+        mfl_view_sort_daemons(&list);
+        check_text(mfl_view_daemons(&list, 40), "NODE         NAME  STATE     ADDS BY\n"
+                                                "n            d1    training  relay\n"
+                                                "relay eu:\n"
+                                                "  n          d4    training  relay\n"
+                                                "  oslo:\n"
+                                                "    n        d5    training  relay\n"
+                                                "  paris:\n"
+                                                "    n        d3    training  relay\n"
+                                                "    rack1:\n"
+                                                "      n      d0    training  relay\n"
+                                                "relay eu-2:\n"
+                                                "  n          d2    training  relay\n");
+}
+
 static void test_daemons_80(void **state)
 {
         check_daemons(80, "NODE             NAME   STATE     ADDS BY  BACKEND  WORK              CLIENTS/S\n"
@@ -484,6 +514,7 @@ int main(void)
                 cmocka_unit_test(test_table_leaves_columns_out),
                 cmocka_unit_test(test_table_out_of_memory),
                 cmocka_unit_test(test_node_names),
+                cmocka_unit_test(test_tree),
                 cmocka_unit_test(test_daemons_80),
                 cmocka_unit_test(test_daemons_50),
                 cmocka_unit_test(test_daemons_unlimited),

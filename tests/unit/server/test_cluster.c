@@ -14,6 +14,7 @@
 #include "server/cluster/commit_core.h"
 #include "server/cluster/copies.h"
 #include "server/cluster/entry.h"
+#include "server/cluster/lead_core.h"
 #include "server/replica/replica.h"
 
 static void ok(int r, const struct mfl_error *err)
@@ -247,6 +248,44 @@ static bool never(void *user)
 }
 
 /* Nobody is there: the put says who lacks the file and why, at once; and it ends when its caller does not want to wait. */
+/* A server that has won and can't bring a file lets another one try, a few leases later. */
+static void who_cannot_catch_up_gives_up(void **state)
+{
+        struct mfl_lead lead;
+        mfl_lead_init(&lead, &(struct mfl_lead_options){3000, 250});
+        struct mfl_lead_event e = {.kind = MFL_LEAD_EV_TICK, .now_ms = 1000};
+        assert_int_equal(mfl_lead_step(&lead, &e), MFL_LEAD_ACT_READ);
+        e = (struct mfl_lead_event){.kind = MFL_LEAD_EV_READ, .now_ms = 1001, .ok = true};
+        assert_int_equal(mfl_lead_step(&lead, &e), MFL_LEAD_ACT_GRANT);
+        e = (struct mfl_lead_event){.kind = MFL_LEAD_EV_GRANTED,
+                .now_ms = 1002,
+                .sent_ms = 1001,
+                .ok = true,
+                .lease = 7,
+                .ttl_ms = 3000};
+        assert_int_equal(mfl_lead_step(&lead, &e), MFL_LEAD_ACT_CAMPAIGN);
+        e = (struct mfl_lead_event){.kind = MFL_LEAD_EV_CAMPAIGN, .now_ms = 1003, .ok = true, .term = 9};
+        enum mfl_lead_action_kind action = mfl_lead_step(&lead, &e);
+        uint32_t n_failed = 0;
+        for (uint64_t now = 1003; lead.state == MFL_LEAD_CATCH_UP && now < 60000; now += 250) {
+                e = (struct mfl_lead_event){.kind = MFL_LEAD_EV_TICK, .now_ms = now, .sent_ms = now};
+                if (action == MFL_LEAD_ACT_KEEP) {
+                        e.kind = MFL_LEAD_EV_KEPT;
+                        e.ok = true;
+                        e.ttl_ms = 3000;
+                } else if (action == MFL_LEAD_ACT_READ) { /* it fails */
+                        e.kind = MFL_LEAD_EV_READ;
+                        n_failed++;
+                }
+                action = mfl_lead_step(&lead, &e);
+        }
+        assert_true(n_failed > 3);
+        assert_int_equal(lead.state, MFL_LEAD_FOLLOW);
+        assert_int_equal(action, MFL_LEAD_ACT_REVOKE);
+        assert_int_equal(lead.old_lease, 7);
+        assert_true(lead.read_ms > 1003 + 9000);
+}
+
 static void copies_say_who_lacks_a_file(void **state)
 {
         struct fixture f;
@@ -414,6 +453,7 @@ int main(void)
                 cmocka_unit_test(refused_commit_changes_nothing),
                 cmocka_unit_test(log_goes_on_without_a_whole_database),
                 cmocka_unit_test(no_copy_of_states_outlives_its_job),
+                cmocka_unit_test(who_cannot_catch_up_gives_up),
                 cmocka_unit_test(copies_say_who_lacks_a_file),
                 cmocka_unit_test(base64_is_exact),
                 cmocka_unit_test(entries_are_checked),
