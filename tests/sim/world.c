@@ -458,30 +458,36 @@ static bool is_settled(const struct sim *sim)
         return sim_relays_settled(sim);
 }
 
-/* Rounds that were committed since the beginning, and jobs that have ended. */
-static uint64_t count_progress(const struct sim *sim)
+/* limit_ms: without a fault, and without a round of a job that is not over. */
+static bool is_late(
+        const struct sim *sim, uint64_t progress[SIM_JOBS], uint64_t since_ms[SIM_JOBS], uint64_t limit_ms)
 {
-        uint64_t n = 0;
-        for (uint32_t i = 0; i < sim->n_jobs; i++)
-                n += sim->job[i].committed + sim->job[i].over;
-        return n;
+        bool late = false, all = true;
+        for (uint32_t i = 0; i < sim->n_jobs; i++) {
+                const struct sim_job *job = &sim->job[i];
+                const uint64_t now = job->committed + job->over;
+                if (now > progress[i])
+                        since_ms[i] = sim->now;
+                progress[i] = now;
+                all = all && job->over;
+                late = late || (!job->over && sim->now >= MFL_MAX(sim->faults_end, since_ms[i]) + limit_ms);
+        }
+        for (uint32_t i = 0; all && i < sim->n_jobs; i++)
+                since_ms[0] = MFL_MAX(since_ms[0], since_ms[i]);
+        return late || (all && sim->now >= MFL_MAX(sim->faults_end, since_ms[0]) + limit_ms);
 }
 
-/* limit_ms: without a fault, and without a round that is committed. */
 static void run_until(
         struct sim *sim, bool (*done)(const struct sim *sim), uint64_t limit_ms, const char *what)
 {
-        uint64_t progress = 0, since_ms = 0;
+        uint64_t progress[SIM_JOBS] = {0}, since_ms[SIM_JOBS] = {0};
         while (!done(sim)) {
                 sim_check(sim, sim->n_heap, "nothing left to happen");
                 struct sim_event event = pop(sim);
                 mfl_assert(event.at >= sim->now);
                 sim->now = event.at;
                 sim->n_events++;
-                if (count_progress(sim) > progress)
-                        since_ms = sim->now;
-                progress = count_progress(sim);
-                sim_check(sim, sim->now < MFL_MAX(sim->faults_end, since_ms) + limit_ms, "%s", what);
+                sim_check(sim, !is_late(sim, progress, since_ms, limit_ms), "%s", what);
                 if (put_off(sim, &event))
                         continue;
                 handle(sim, &event);
@@ -496,7 +502,8 @@ static void run_until(
 void sim_run(struct sim *sim)
 {
         sim_setup(sim);
-        run_until(sim, all_over, 40000, "no round ends within 40 s after the last one, or the last fault");
+        run_until(sim, all_over, 40000,
+                "no round of a job ends within 40 s after its last one, or the last fault");
         if (sim->scenario && sim->scenario < SIM_SWEEP)
                 return;
         if (!sim->scenario)
