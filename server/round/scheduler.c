@@ -313,9 +313,7 @@ static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job
 {
         if (mfl_core_job_is_local(job))
                 return;
-        if (!has_usable(job))
-                take(core, pass, job, 1);
-        else if (!goes_on(job) && !take_able(core, pass, job) && !can_go_on(job))
+        if (!goes_on(job) && !take_able(core, pass, job) && !can_go_on(job))
                 take(core, pass, job, 1);
 }
 
