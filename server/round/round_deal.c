@@ -63,8 +63,8 @@ static bool has_part(const struct core_job *job, const struct core_daemon *daemo
 }
 
 /* Lists the daemons that get open items: the usable ones, without those that have just failed if there are
- * others. They are in the order of names, so that the same daemons get the same clients after a restart. */
-static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
+ * others, or with them (`failed`). They are in the order of names, so that the same daemons get the same clients after a restart. */
+static uint32_t list_workers(const struct core_job *job, bool failed, struct core_daemon **v)
 {
         uint32_t n = 0, n_good = 0;
         for (uint32_t i = 0; i < job->n_leased; i++) {
@@ -79,7 +79,7 @@ static uint32_t list_workers(const struct core_job *job, struct core_daemon **v)
                 v[n - 1] = v[n_good];
                 v[n_good++] = daemon;
         }
-        n = n_good ? n_good : n;
+        n = n_good && !failed ? n_good : n;
         if (n > 1)
                 qsort(v, n, sizeof(struct core_daemon *), compare_daemons);
         return n;
@@ -209,29 +209,41 @@ static void deal_evenly(struct mfl_core *core, struct core_job *job, struct core
         }
 }
 
+/* False: none of them can work alone, nor in a team of them. */
+static bool deal_among(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n,
+        const uint32_t *open, uint32_t n_open)
+{
+        if (mfl_round_team_deal(core, job, v, n, open, n_open))
+                return true;
+        n = drop_weak(job, v, n);
+        if (!n)
+                return false;
+        if (job->phase == PHASE_TRAIN && job->spec->secure.bits)
+                deal_evenly(core, job, v, n, open, n_open);
+        else if (job->spec->selection.assign == MFL_ASSIGN_MODULO)
+                deal_by_modulo(core, job, v, n, open, n_open);
+        else
+                deal_by_speed(core, job, v, n, open, n_open);
+        return true;
+}
+
 static void deal_population(
         struct mfl_core *core, struct core_job *job, const uint32_t *open, uint32_t n_open)
 {
+        bool moving = job->moving, dealt = !n_open;
         struct core_daemon **v = mfl_malloc(job->n_leased * sizeof(struct core_daemon *));
         if (!v) {
                 core->error = -ENOMEM;
                 return;
         }
-        uint32_t n = list_workers(job, v);
-        if (job->moving)
-                n = keep_idle(core, v, n);
         job->moving = false;
-        if (mfl_round_team_deal(core, job, v, n, open, n_open)) {
-                free(v);
-                return;
+        /* Those that have failed try again where the others can't do without them. */
+        for (int failed = 0; failed < 2 && !dealt && !core->error; failed++) {
+                uint32_t n = list_workers(job, failed, v);
+                if (moving)
+                        n = keep_idle(core, v, n);
+                dealt = deal_among(core, job, v, n, open, n_open);
         }
-        n = drop_weak(job, v, n);
-        if (n && n_open && job->phase == PHASE_TRAIN && job->spec->secure.bits)
-                deal_evenly(core, job, v, n, open, n_open);
-        else if (n && n_open && job->spec->selection.assign == MFL_ASSIGN_MODULO)
-                deal_by_modulo(core, job, v, n, open, n_open);
-        else if (n && n_open)
-                deal_by_speed(core, job, v, n, open, n_open);
         free(v);
 }
 

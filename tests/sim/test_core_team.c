@@ -518,6 +518,29 @@ static void who_needs_a_team_leaves_its_place(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Who has failed tries again where the others can't do without it: they are too few for a team, or one of them is too small. */
+static void who_has_failed_is_not_missed_for_ever(void **state)
+{
+        struct bed bed;
+        setup(&bed, 2, 1);
+        bed.spec.parallel.members_min = bed.spec.parallel.members = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        say_failed(&bed, 1, false, 0);
+        tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        mfl_core_free(bed.core);
+        setup(&bed, 2, 1);
+        bed.spec.parallel.members_min = bed.spec.parallel.members = 2;
+        bed.info[1].workers = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1");
+        say_failed(&bed, 1, false, 0);
+        tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1");
+        mfl_core_free(bed.core);
+}
+
 /* Where state is not shared out, or nobody may join, a refusal is for good. */
 static void without_shards_a_refusal_is_final(void **state)
 {
@@ -915,6 +938,7 @@ int main(void)
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(who_needs_a_team_leaves_its_place),
+                cmocka_unit_test(who_has_failed_is_not_missed_for_ever),
                 cmocka_unit_test(without_shards_a_refusal_is_final),
                 cmocka_unit_test(what_fails_again_and_again_is_left_alone),
                 cmocka_unit_test(a_lost_member_ends_its_team),
