@@ -43,7 +43,8 @@ void mfl_copy_give_init(struct mfl_copy_give *give, uint64_t bytes, uint64_t pie
 
 enum mfl_copy_give_action mfl_copy_give_step(struct mfl_copy_give *give, uint64_t have, bool durable)
 {
-        const bool back = have < give->offset + give->n;
+        const bool all = give->offset == give->bytes; /* all of it is there, and was asked for once more */
+        const bool back = have < give->offset + give->n || all;
         if (durable)
                 return MFL_COPY_GIVE_DONE;
         if (back && give->again) /* once: what it had was of another file, or damaged */

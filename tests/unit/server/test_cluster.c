@@ -247,7 +247,6 @@ static bool never(void *user)
         return false;
 }
 
-/* Nobody is there: the put says who lacks the file and why, at once; and it ends when its caller does not want to wait. */
 /* A server that has won and can't bring a file lets another one try, a few leases later. */
 static void who_cannot_catch_up_gives_up(void **state)
 {
@@ -286,6 +285,20 @@ static void who_cannot_catch_up_gives_up(void **state)
         assert_true(lead.read_ms > 1003 + 9000);
 }
 
+/* One that has all of a file, and never says that it is durable, is not asked for ever. */
+static void a_copy_that_never_counts_ends(void **state)
+{
+        for (uint64_t bytes = 0; bytes <= 10; bytes += 5) { /* in no piece, in one, and in several */
+                struct mfl_copy_give give;
+                enum mfl_copy_give_action action = MFL_COPY_GIVE_PIECE;
+                mfl_copy_give_init(&give, bytes, 5);
+                for (int i = 0; i < 10 && action == MFL_COPY_GIVE_PIECE; i++)
+                        action = mfl_copy_give_step(&give, bytes, false);
+                assert_int_equal(action, MFL_COPY_GIVE_STUCK);
+        }
+}
+
+/* Nobody is there: the put says who lacks the file and why, at once; and it ends when its caller does not want to wait. */
 static void copies_say_who_lacks_a_file(void **state)
 {
         struct fixture f;
@@ -454,6 +467,7 @@ int main(void)
                 cmocka_unit_test(log_goes_on_without_a_whole_database),
                 cmocka_unit_test(no_copy_of_states_outlives_its_job),
                 cmocka_unit_test(who_cannot_catch_up_gives_up),
+                cmocka_unit_test(a_copy_that_never_counts_ends),
                 cmocka_unit_test(copies_say_who_lacks_a_file),
                 cmocka_unit_test(base64_is_exact),
                 cmocka_unit_test(entries_are_checked),
