@@ -317,6 +317,30 @@ static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job
                 take(core, pass, job, 1);
 }
 
+/* It holds daemons, and waits for more of them before any can work. */
+static bool stands_still(const struct core_job *job)
+{
+        return !mfl_core_job_is_local(job) && !job->moving && job->n_leased && !goes_on(job) &&
+               !can_go_on(job);
+}
+
+/* Phases under way that hold parts of a team each would wait for each other for ever: the first one gets the others' daemons. */
+static void join_parts(struct mfl_core *core, struct pass *pass, const bool *active)
+{
+        struct core_job *first = NULL;
+        for (uint32_t i = 0; i < pass->n_jobs; i++) {
+                struct core_job *job = pass->jobs[i];
+                if (!active[i] || !stands_still(job))
+                        continue;
+                first = first ? first : job;
+                for (uint32_t k = job != first ? job->n_leased : 0; k-- > 0 && !can_go_on(first);) {
+                        struct core_daemon *daemon = job->leased[k];
+                        if (!has_live_task(daemon) && mfl_core_daemon_usable(daemon, first))
+                                lease(core, daemon, first);
+                }
+        }
+}
+
 /* Deals the free daemons one by one to the jobs in turn, up to each job's maximum. */
 static void share_rest(struct mfl_core *core, struct pass *pass, const bool *active)
 {
@@ -391,6 +415,7 @@ void mfl_scheduler_run(struct mfl_core *core)
                 if (active[i])
                         take_extra(core, &pass, pass.jobs[i]);
         }
+        join_parts(core, &pass, active);
         for (uint32_t i = 0; i < pass.n_jobs; i++)
                 if (!active[i])
                         active[i] = take_need(core, &pass, pass.jobs[i]);

@@ -35,8 +35,9 @@ static void feed(struct bed *bed, struct mfl_core_event event);
 
 static void take(struct bed *bed, const struct mfl_core_action *a)
 {
-        struct mfl_core_event ready = {.kind = MFL_EV_JOB_READY, .ok = true, .job = JOB};
+        struct mfl_core_event ready = {.kind = MFL_EV_JOB_READY, .ok = true};
         if (a->kind == MFL_ACT_JOB_PREPARE) {
+                strcpy(ready.job, a->job);
                 ready.job_ready.n_params = 4;
                 ready.job_ready.n_slots = 1;
                 feed(bed, ready);
@@ -541,6 +542,31 @@ static void who_has_failed_is_not_missed_for_ever(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Two jobs that want teams of two have lost a daemon each: the older one gets the other's. */
+static void halves_of_two_teams_make_one(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 1);
+        bed.spec.selection.daemons_min = 2;
+        bed.spec.parallel.members_min = bed.spec.parallel.members = 2;
+        begin(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        feed(&bed, (struct mfl_core_event){
+                           .kind = MFL_EV_JOB_ADD, .job = "j-000002", .job_add = {&bed.spec, 0, NULL, ""}});
+        tick(&bed);
+        ASSERT_LEADS(&bed, 3, "d3:1+d4:1");
+        for (uint32_t i = 2; i <= 3; i++) {
+                bed.busy[i] = false;
+                feed(&bed,
+                        (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = i, .reason = "a test"});
+        }
+        for (int i = 0; i < 25; i++) /* longer than they are waited for */
+                tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d4:1");
+        assert_string_equal(bed.task[1].job, JOB);
+        mfl_core_free(bed.core);
+}
+
 /* Where state is not shared out, or nobody may join, a refusal is for good. */
 static void without_shards_a_refusal_is_final(void **state)
 {
@@ -939,6 +965,7 @@ int main(void)
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(who_needs_a_team_leaves_its_place),
                 cmocka_unit_test(who_has_failed_is_not_missed_for_ever),
+                cmocka_unit_test(halves_of_two_teams_make_one),
                 cmocka_unit_test(without_shards_a_refusal_is_final),
                 cmocka_unit_test(what_fails_again_and_again_is_left_alone),
                 cmocka_unit_test(a_lost_member_ends_its_team),
