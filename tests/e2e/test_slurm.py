@@ -349,7 +349,8 @@ def test_what_fails_is_a_batch_job_that_failed(slurm):
     failing = slurm.submit('bad.yaml')
     no_data = slurm.submit('job.yaml', '--data', 'mine=idx:/nonexistent')
     wrong = [(slurm.submit(*argv), status) for argv, status in
-             ((('wrong.yaml',), 5), (('missing.yaml',), 2), (('job.yaml', '--per-node', 'x'), 2))]
+             ((('wrong.yaml',), 5), (('missing.yaml',), 2), (('job.yaml', '--per-node', 'x'), 2),
+              (('job.yaml', '--nodes-per-relay', '08'), 2))]
     assert slurm.wait_end(failing) == ('FAILED', 1)
     assert 'failed: round 1' in slurm.log(failing)
     assert slurm.wait_end(no_data) == ('FAILED', 1)
