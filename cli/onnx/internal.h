@@ -91,6 +91,7 @@ struct onnx_value {
         struct onnx_shape shape;
         int node; /* the node that made it; -1: an input or initializer */
         int uses;
+        bool aside; /* computed from samples, and a file's fixed batch is not its first dimension */
         struct onnx_tensor *tensor; /* set for a constant; the members below are for all other values */
         int layer;
         const int32_t *map;               /* element -> element of the layer's output; NULL: the same order */

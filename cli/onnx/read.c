@@ -188,12 +188,49 @@ int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int
         return 0;
 }
 
+/* Whether the node puts another dimension first than its first input has there. */
+static bool moves_first(const struct onnx *o)
+{
+        const Onnx__AttributeProto *perm = mfl_onnx_attribute(o, "perm"),
+                                   *equation = mfl_onnx_attribute(o, "equation");
+        if (!strcmp(mfl_onnx_node(o)->op_type, "Transpose"))
+                return !perm || !perm->n_ints || perm->ints[0] != 0;
+        if (strcmp(mfl_onnx_node(o)->op_type, "Einsum"))
+                return false;
+        const char *text = equation && equation->has_s ? (const char *)equation->s.data : "";
+        const size_t n = *text ? equation->s.len : 0;
+        size_t from = 0, to = 0;
+        while (from < n && text[from] == ' ')
+                from++;
+        while (to < n && text[to] != '>')
+                to++;
+        for (to++; to < n && text[to] == ' ';)
+                to++;
+        return from >= n || to >= n || text[from] != text[to];
+}
+
+/* The batch is in front where the first dimension is 1. */
+static bool is_aside(const struct onnx *o, const struct onnx_value *value)
+{
+        bool aside = false, samples = false;
+        if (o->batch <= 1 || value->tensor || !value->shape.rank || value->shape.dim[0] == 1)
+                return false;
+        for (size_t k = 0; k < mfl_onnx_node(o)->n_input; k++) {
+                const struct onnx_value *v = mfl_onnx_input(o, k);
+                const bool computed = v && !v->tensor && !mfl_onnx_of_params(o, v);
+                samples = samples || computed;
+                aside = aside || (computed && v->aside);
+        }
+        return aside || (samples && moves_first(o));
+}
+
 int mfl_onnx_output(struct onnx *o, size_t i, struct onnx_value *value)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
         if (i >= node->n_output || !*node->output[i])
                 return 0;
         value->node = o->node;
+        value->aside = is_aside(o, value);
         return mfl_onnx_set(o, node->output[i], value);
 }
 

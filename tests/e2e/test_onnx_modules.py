@@ -1220,11 +1220,13 @@ class Halves(nn.Module):
             x = x / x.norm(dim=2, keepdim=True).clamp(min=1e-9).expand(n, 6, 8)
         elif self.way == "first":
             x = x.transpose(0, 1).reshape(6, n, 2, -1).transpose(2, 3).flatten(2).transpose(0, 1)
+        elif self.way == "square":
+            x = x.transpose(0, 1).reshape(6, n, 2, 4).permute(1, 2, 0, 3).reshape(n, 6, 8)
         return self.c(torch.tanh(x).mean(1))
 
 
 @pytest.mark.parametrize("exporter", ["first", "current"])
-@pytest.mark.parametrize("way", ["heads", "rows", "unit", "first"])
+@pytest.mark.parametrize("way", ["heads", "rows", "unit", "first", "square"])
 def test_a_fixed_batch(tmp_path, way, exporter):
     """The file's shapes contain the batch: they are read as those of a sample, or refused."""
     if exporter == "current" and not NEW:
@@ -1233,14 +1235,15 @@ def test_a_fixed_batch(tmp_path, way, exporter):
     torch.manual_seed(3)
     model = Halves(way).train()
     x, y = batches(model)
+    n = 6 if way == "square" else 2
     if exporter == "current":
-        torch.onnx.export(model, (torch.tensor(x[:2]),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+        torch.onnx.export(model, (torch.tensor(x[:n]),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
     else:
-        export(model, torch.tensor(x[:2]), tmp_path / "m.onnx", 17, False)
+        export(model, torch.tensor(x[:n]), tmp_path / "m.onnx", 17, False)
     x.astype(np.float32).tofile(tmp_path / "x.f32")
     y.astype(np.int32).tofile(tmp_path / "y.i32")
     code, out, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
-    if way == "first":
+    if way in ("first", "square"):
         assert code == 1 and "export the model with a batch of 1 or with dynamic_axes" in err
         return
     assert code == 0, err

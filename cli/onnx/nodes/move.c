@@ -121,7 +121,8 @@ static bool has_batch(const struct onnx *o, const struct onnx_value *v)
 }
 
 /* Of a fixed batch that comes first, the first dimension is a multiple, and the numbers of a sample are neighbours. A model that
- * mixes samples otherwise is none that mfl, or a file without a fixed batch, could have. */
+ * mixes samples otherwise is none that mfl, or a file without a fixed batch, could have. Behind a transpose that moved the batch, the
+ * first dimension may have the batch's number by chance. */
 static int move_reshape(struct onnx *o, struct move *m)
 {
         const int64_t *dims;
@@ -136,7 +137,7 @@ static int move_reshape(struct onnx *o, struct move *m)
                 bool open = false, leads = m->in->shape.rank && m->in->shape.dim[0] == 1;
                 for (int d = 0; d < n; d++)
                         open = open || dims[d] == -1;
-                first = dims[0] == o->batch                               ? 1
+                first = dims[0] == o->batch && !m->in->aside              ? 1
                         : leads && dims[0] > 0 && dims[0] % o->batch == 0 ? dims[0] / o->batch
                                                                           : 0;
                 if (!first && open && !(leads && dims[0] <= 0))
