@@ -274,6 +274,8 @@ int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
+/* What PyTorch's current exporter says of the operation that the node was, "args = (%x, %p_fc_weight)"; NULL: nothing. */
+const char *mfl_onnx_note_of(const Onnx__NodeProto *node);
 
 /* known.c: what the file says of its initializers. Before they are read: */
 int mfl_onnx_read_infos(struct onnx *o);

@@ -150,6 +150,27 @@ static bool is_recurrent(const char *folded)
         return true;
 }
 
+/* Whether a node's note names it as a parameter of the module: "fc.weight" is "%p_fc_weight", a buffer "%b_fc_weight". */
+static bool is_noted_param(const struct onnx *o, const char *source)
+{
+        char name[MFL_NAME_BYTES * 4] = "%p_";
+        size_t n = strlen(name);
+        if (strlen(source) + n >= sizeof name)
+                return false;
+        for (const char *c = source; *c; c++)
+                name[n++] = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')
+                                    ? *c
+                                    : '_';
+        name[n] = '\0';
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const char *note = mfl_onnx_note_of(o->graph->node[i]);
+                for (const char *at = note; at && (at = strcasestr(at, name)); at += n)
+                        if (strchr(",) ]", at[n]))
+                                return true;
+        }
+        return false;
+}
+
 static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded)
 {
         const char *source;
@@ -163,7 +184,7 @@ static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded
         } else if (n == 1 && moved && is_move_name(t->origin, strlen(t->origin)) &&
                    !has_others(o, t->origin, source)) {
                 t->param = true;
-                t->unsure = true;
+                t->unsure = !is_noted_param(o, source);
                 t->origin = source;
         } else {
                 t->folded = folded;

@@ -1170,6 +1170,7 @@ CHANGED = {
     "positions": (lambda: Sliced(nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
     "buffer": (lambda: Sliced(nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
     "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
+    "slopes": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 4)), torch.zeros(2, 6), None, None),
     "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "linear-norm": (Normed, torch.zeros(2, 6), None, "batch norm was folded into it"),
     "linear-norm-without-scale": (lambda: Normed(False), torch.zeros(2, 6), None, "batch norm was folded into it"),
@@ -1196,6 +1197,8 @@ def test_an_export_for_inference(tmp_path, name, exporter):
     code, out, err = run(tmp_path / "m.onnx")
     text = says[exporter == "current"]
     assert (code == 1 and text in err and "mfl_export.save" in err) if text else code == 0, err
+    if name == "slopes":
+        assert "frozen" not in out, out
     if name == "zero-biases" and exporter == "first":
         assert out.count("dense: {name:") == 3 and "shares" not in out, out
 

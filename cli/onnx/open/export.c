@@ -10,8 +10,9 @@
         "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17, "           \
         "dynamo=False)"
 
-static const char *property_of(const Onnx__NodeProto *node, const char *key)
+const char *mfl_onnx_note_of(const Onnx__NodeProto *node)
 {
+        static const char key[] = "pkg.torch.onnx.fx_node";
         for (size_t k = 0; k < node->n_metadata_props; k++)
                 if (node->metadata_props[k]->key && !strcmp(node->metadata_props[k]->key, key))
                         return node->metadata_props[k]->value;
@@ -77,8 +78,7 @@ static int count_params(const char *call)
 /* PyTorch's current exporter says what each node was. It leaves out biases that are zeros. */
 static bool lost_a_param(const struct onnx *o, size_t i)
 {
-        static const char key[] = "pkg.torch.onnx.fx_node";
-        const char *call = property_of(o->graph->node[i], key), *names[8];
+        const char *call = mfl_onnx_note_of(o->graph->node[i]), *names[8];
         int params = call ? count_params(call) : 0, n = 0;
         if (params < 2 || params > (int)MFL_ARRAY_SIZE(names) || strstr(call, "lstm") ||
                 strstr(call, "gru") || strstr(call, "rnn"))
@@ -86,7 +86,7 @@ static bool lost_a_param(const struct onnx *o, size_t i)
         size_t from = i > NEIGHBOURS ? i - NEIGHBOURS : 0, to = MFL_MIN(i + NEIGHBOURS, o->graph->n_node);
         for (size_t k = from; k < to; k++) {
                 const Onnx__NodeProto *node = o->graph->node[k];
-                const char *same = property_of(node, key);
+                const char *same = mfl_onnx_note_of(node);
                 for (size_t j = 0; same && !strcmp(same, call) && j < node->n_input; j++) {
                         const struct onnx_value *v = mfl_onnx_find(o, node->input[j]);
                         int old = 0;
