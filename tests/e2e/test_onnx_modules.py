@@ -1162,6 +1162,20 @@ class Tempered(nn.Module):
         return self.fc(torch.tanh((x @ self.a(x).transpose(1, 2) * self.t.exp()).softmax(2) @ x).mean(1))
 
 
+class Called(nn.Module):
+    """A module with the name of another kind, whose first bias is zeros."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+        self.add_module(name, nn.Linear(6, 5))
+        self.fc = nn.Linear(5, 4)
+        nn.init.zeros_(getattr(self, name).bias)
+
+    def forward(self, x):
+        return self.fc(torch.tanh(getattr(self, self.name)(x)))
+
+
 # Exports for inference, and what mfl says of them: by PyTorch's first exporter, and by the current one.
 TEXT = torch.arange(10).reshape(2, 5) % 9
 CHANGED = {
@@ -1172,6 +1186,7 @@ CHANGED = {
     "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
     "slopes": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 4)), torch.zeros(2, 6), None, None),
     "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
+    "zero-bias-of-rnn": (lambda: Called("rnn_out"), torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "linear-norm": (Normed, torch.zeros(2, 6), None, "batch norm was folded into it"),
     "linear-norm-without-scale": (lambda: Normed(False), torch.zeros(2, 6), None, "batch norm was folded into it"),
     "transposed-norm": (lambda: Normed(True, lambda: nn.ConvTranspose2d(3, 5, 2), nn.BatchNorm2d), torch.zeros(2, 3, 4, 4), None,

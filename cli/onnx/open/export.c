@@ -75,13 +75,24 @@ static int count_params(const char *call)
         return n;
 }
 
+/* Whether the text has an operator of PyTorch's whose name contains `part`: "aten.lstm.input". Names of modules do not count. */
+static bool has_operator(const char *text, const char *part)
+{
+        for (const char *at = text; (at = strstr(at, "aten.")); at++) {
+                const char *name = at + 5, *found = strstr(name, part);
+                if (found && (size_t)(found - name) < strcspn(name, ".])', "))
+                        return true;
+        }
+        return false;
+}
+
 /* PyTorch's current exporter says what each node was. It leaves out biases that are zeros. */
 static bool lost_a_param(const struct onnx *o, size_t i)
 {
         const char *call = mfl_onnx_note_of(o->graph->node[i]), *names[8];
         int params = call ? count_params(call) : 0, n = 0;
-        if (params < 2 || params > (int)MFL_ARRAY_SIZE(names) || strstr(call, "lstm") ||
-                strstr(call, "gru") || strstr(call, "rnn"))
+        if (params < 2 || params > (int)MFL_ARRAY_SIZE(names) || has_operator(call, "lstm") ||
+                has_operator(call, "gru") || has_operator(call, "rnn"))
                 return false;
         size_t from = i > NEIGHBOURS ? i - NEIGHBOURS : 0, to = MFL_MIN(i + NEIGHBOURS, o->graph->n_node);
         for (size_t k = from; k < to; k++) {
