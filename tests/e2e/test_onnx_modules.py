@@ -1163,7 +1163,7 @@ class Tempered(nn.Module):
 
 
 class Called(nn.Module):
-    """A module with the name of another kind, whose first bias is zeros."""
+    """A module with a name that says something else, whose first bias is zeros."""
 
     def __init__(self, name):
         super().__init__()
@@ -1187,6 +1187,7 @@ CHANGED = {
     "slopes": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 4)), torch.zeros(2, 6), None, None),
     "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "zero-bias-of-rnn": (lambda: Called("rnn_out"), torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
+    "called-norm": (lambda: Called("patch_norm"), torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "linear-norm": (Normed, torch.zeros(2, 6), None, "batch norm was folded into it"),
     "linear-norm-without-scale": (lambda: Normed(False), torch.zeros(2, 6), None, "batch norm was folded into it"),
     "transposed-norm": (lambda: Normed(True, lambda: nn.ConvTranspose2d(3, 5, 2), nn.BatchNorm2d), torch.zeros(2, 3, 4, 4), None,

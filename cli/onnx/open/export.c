@@ -110,12 +110,14 @@ static bool lost_a_param(const struct onnx *o, size_t i)
         return n < params;
 }
 
-/* Whether PyTorch's operation was a batch norm; the lines of the user's code, which may name one, do not count. */
+/* Whether PyTorch's operation was a batch norm. Modules and values with such a name ("patch_norm", the input of this node) do not
+ * count, nor do the lines of the user's code. */
 static bool was_batch_norm(const Onnx__NodeProto *node)
 {
         for (size_t k = 0; k < node->n_metadata_props; k++) {
                 const char *key = node->metadata_props[k]->key, *value = node->metadata_props[k]->value;
-                if (key && value && !strstr(key, "stack") && strstr(value, "atch_norm"))
+                if (key && value && !strstr(key, "stack") &&
+                        (has_operator(value, "batch_norm") || strstr(value, "FuseBatchNorm")))
                         return true;
         }
         return false;
