@@ -79,6 +79,13 @@ static int find(const char *name, const struct mfl_template **ret_template, stru
                 name, nearest ? "; did you mean '" : "", nearest ? nearest : "", nearest ? "'" : "");
 }
 
+static int check_free(const char *path, struct mfl_error *err)
+{
+        if (!access(path, F_OK))
+                return mfl_fail(err, MFL_CLI_CONFLICT, "%s exists; choose another name", path);
+        return 0;
+}
+
 static int write_job(const struct mfl_cli *cli, const char *path, const char *text, struct mfl_error *err)
 {
         bool printed = !path || !strcmp(path, "-");
@@ -88,10 +95,11 @@ static int write_job(const struct mfl_cli *cli, const char *path, const char *te
                 fputs(text, stdout);
                 return mfl_cli_flush(err);
         }
-        if (!access(path, F_OK))
-                return mfl_fail(err, MFL_CLI_CONFLICT, "%s exists; choose another name", path);
         struct mfl_fs_file file = {.fd = -1};
-        int r = mfl_fs_begin(&file, path, err);
+        int r = check_free(path, err);
+        if (r)
+                return r;
+        r = mfl_fs_begin(&file, path, err);
         if (!r)
                 r = mfl_fs_write(&file, text, strlen(text), err);
         if (r) {
@@ -108,7 +116,9 @@ static int ask(struct mfl_cli *cli, struct mfl_error *err)
         const struct mfl_questions questions = {.in = stdin, .out = stdout, .find = find, .list = print_list};
         const struct mfl_template *template;
         MFL_CLEANUP_FREE char *text = NULL, *path = NULL;
-        int r = mfl_questions_job(&questions, &template, &text, err);
+        int r = cli->options.out && strcmp(cli->options.out, "-") ? check_free(cli->options.out, err) : 0;
+        if (!r)
+                r = mfl_questions_job(&questions, &template, &text, err);
         if (!r && !cli->options.out)
                 r = mfl_questions_file(&questions, template->name, &path, err);
         const char *out = cli->options.out ? cli->options.out : path;

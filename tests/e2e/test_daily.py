@@ -112,6 +112,8 @@ def test_new_asks_on_a_terminal(tmp_path):
     assert h.mfl('check', str(tmp_path / 'sites.yaml')).returncode == 0
     assert on_terminal(tmp_path, answers, 'new', '-o', 'third.yaml')[0] == 0
     assert (tmp_path / 'third.yaml').read_text() == (tmp_path / 'sites.yaml').read_text()
+    status, shown = on_terminal(tmp_path, [('third.yaml exists', b'')], 'new', '-o', 'third.yaml')
+    assert status == 6 and 'Example' not in shown
 
 
 def test_new_that_is_ended_leaves_no_file(tmp_path):
