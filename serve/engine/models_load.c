@@ -306,6 +306,15 @@ static bool has_room(const struct mfl_model *model)
         return n_free >= 2;
 }
 
+static struct mfl_version_options options_of(const struct mfl_model *model)
+{
+        return (struct mfl_version_options){.name = model->name,
+                .source = model->source,
+                .cache = *model->cache ? model->cache : NULL,
+                .rows_max = model->all->config.batch.rows_max,
+                .bf16 = model->all->config.bf16};
+}
+
 static struct mfl_load *new_load(struct mfl_model *model)
 {
         struct mfl_load *load = mfl_calloc(1, sizeof *load);
@@ -313,18 +322,14 @@ static struct mfl_load *new_load(struct mfl_model *model)
                 return NULL;
         model->load = load;
         load->model = model;
-        load->options = (struct mfl_version_options){.name = model->name,
-                .source = model->source,
-                .cache = *model->cache ? model->cache : NULL,
-                .rows_max = model->all->config.batch.rows_max,
-                .bf16 = model->all->config.bf16};
+        load->options = options_of(model);
         return load;
 }
 
 void mfl_model_load(struct mfl_model *model)
 {
         model->again = true;
-        if (model->load || !has_room(model))
+        if (model->load || model->withdrawn || !has_room(model))
                 return;
         struct mfl_load *load = new_load(model);
         if (!load)
@@ -341,20 +346,13 @@ void mfl_model_note(struct mfl_model *model)
                 note(load, model->current->version->model.digest, model->previous_digest);
 }
 
-static void run_forget(struct mfl_work *work)
-{
-        mfl_version_forget(&MFL_CONTAINER_OF(work, struct mfl_load, work)->options);
-}
-
-static void on_forgotten(struct mfl_work *work)
-{
-        end_load(MFL_CONTAINER_OF(work, struct mfl_load, work));
-}
-
+/* The files go now: what is written from here on is from the server that knows the model. */
 void mfl_model_withdraw(struct mfl_model *model)
 {
+        const struct mfl_version_options options = options_of(model);
         mfl_assert(model->comes);
         model->withdrawn = true;
+        mfl_version_forget(&options);
 }
 
 void mfl_model_take_out(struct mfl_model *model)
@@ -363,8 +361,7 @@ void mfl_model_take_out(struct mfl_model *model)
         size_t n_free = 0;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(model->retired); i++)
                 n_free += !model->retired[i];
-        struct mfl_load *load = n_free >= MFL_ARRAY_SIZE(lanes) ? new_load(model) : NULL;
-        if (!load)
+        if (n_free < MFL_ARRAY_SIZE(lanes))
                 return; /* the next turn tries again */
         mfl_log(MFL_LOG_ERROR,
                 "%s: the server does not know what is served, which came from another one: nothing is served "
@@ -376,7 +373,6 @@ void mfl_model_take_out(struct mfl_model *model)
         model->all->swaps++;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(lanes); i++)
                 mfl_model_retire(model, lanes[i]);
-        submit(load, run_forget, on_forgotten);
 }
 
 /* ---- following ---- */
