@@ -181,7 +181,7 @@ static int agree(struct settling *s, int own, uint32_t version, bool *ret_all)
 }
 
 /* Whether this rank could open a mesh: the others would wait for it. */
-static int find_library(const struct settling *s, uint8_t *id, uint32_t *ret_version)
+static int find_library(const struct settling *s, uint32_t *ret_version)
 {
         const struct mfl_backend_ops *ops = s->run->trainer->ops;
         const struct mfl_mesh *mesh = s->rank->mesh;
@@ -192,7 +192,26 @@ static int find_library(const struct settling *s, uint8_t *id, uint32_t *ret_ver
                           : mfl_fail(s->err, MFL_INVALID, "%s has no collectives", ops->name);
         if (!r && !s->run->trainer->nccl)
                 r = mfl_fail(s->err, MFL_INVALID, "this daemon adds without NCCL (collective)");
-        return r || mesh->rank ? r : ops->comm->id(s->run->trainer->device, id, s->err);
+        return r;
+}
+
+/* Not before all agree: an id that nobody opens costs a socket and a thread until the process ends. *ret_made: rank 0 could make one. */
+static int share_id(struct settling *s, uint8_t id[MFL_COMM_ID_BYTES], bool *ret_made)
+{
+        const struct mfl_trainer *trainer = s->run->trainer;
+        const struct mfl_mesh *mesh = s->rank->mesh;
+        uint8_t word[MFL_COMM_ID_BYTES + 1] = {0};
+        if (!mesh->rank)
+                word[MFL_COMM_ID_BYTES] =
+                        mesh->n_ranks == 1 || !trainer->ops->comm->id(trainer->device, word, s->err);
+        int r = exchange(s, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
+                                    .type = MFL_MESH_U8,
+                                    .in = word,
+                                    .out = word,
+                                    .n = sizeof word});
+        memcpy(id, word, MFL_COMM_ID_BYTES);
+        *ret_made = word[MFL_COMM_ID_BYTES];
+        return r;
 }
 
 /* Room for the rank's vectors, and its params there. */
@@ -270,14 +289,10 @@ static int settle(struct settling *s, const struct mfl_team_options *how, bool *
         uint32_t version = 0;
         int r = enter(run->trainer, run->job, s->net, how, s->rank->mesh->n_ranks, s->rank, s->err);
         if (!r)
-                r = find_library(s, id, &version);
+                r = find_library(s, &version);
         int broken = agree(s, r, version, ret_all);
         if (!broken && *ret_all)
-                broken = exchange(s, (struct mfl_mesh_op){.kind = MFL_MESH_BROADCAST,
-                                             .type = MFL_MESH_U8,
-                                             .in = id,
-                                             .out = id,
-                                             .n = sizeof id});
+                broken = share_id(s, id, ret_all);
         if (broken || !*ret_all)
                 return broken;
         r = open_bulk(s, id);

@@ -51,6 +51,7 @@ def test_cards_that_do_not_reach_each_other(cluster, expected, second, why):
     c = cluster(0)
     start(c, 'd1', 0)
     start(c, 'd2', **second)
+    made = 'emu-nccl-%d-' % c.daemons['d1'].pid, 'emu-nccl-%d-' % c.daemons['d2'].pid
     c.wait_daemons(2)
     assert c.run_job(**JOB)[1] == expected
     logs = [d.log() for d in c.daemons.values()]
@@ -58,6 +59,8 @@ def test_cards_that_do_not_reach_each_other(cluster, expected, second, why):
         assert any(HOST in log and why in log for log in logs), logs
     else:
         assert HOST in logs[0], logs
+    if second['card']:
+        assert not [name for name in os.listdir('/dev/shm') if name.startswith(made)], 'an id that nobody opens is a leak'
 
 
 @pytest.mark.parametrize('victim,how', [('d1', signal.SIGKILL), ('d3', signal.SIGKILL), ('d2', signal.SIGSTOP)])
