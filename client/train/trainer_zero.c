@@ -233,7 +233,7 @@ static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
 
 void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank)
 {
-        if (rank->bulk && rank->code == MFL_MESH_BROKEN && !rank->mesh->accused)
+        if (rank->bulk && rank->bulk->unreached)
                 atomic_fetch_add(&trainer->unreached, 1);
         mfl_mesh_close(rank->bulk);
         rank->bulk = NULL;
@@ -247,13 +247,15 @@ void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *
 /* A mesh between the GPUs, if there are several. */
 static int open_bulk(struct settling *s, const uint8_t *id)
 {
-        const struct mfl_trainer *trainer = s->run->trainer;
+        struct mfl_trainer *trainer = s->run->trainer;
         const struct mfl_mesh *mesh = s->rank->mesh;
+        const atomic_bool *cancel = &s->run->request->control->cancel;
         if (mesh->n_ranks == 1)
                 return 0;
-        int r = trainer->ops->comm->mesh(trainer->device, id, mesh->rank, mesh->n_ranks, OPEN_MS,
-                &s->run->request->control->cancel, &s->rank->bulk, s->err);
-        atomic_store(&s->run->trainer->unreached, r ? atomic_load(&s->run->trainer->unreached) + 1 : 0);
+        int r = trainer->ops->comm->mesh(
+                trainer->device, id, mesh->rank, mesh->n_ranks, OPEN_MS, cancel, &s->rank->bulk, s->err);
+        if (r && !atomic_load(cancel))
+                atomic_fetch_add(&trainer->unreached, 1);
         return r;
 }
 

@@ -99,6 +99,7 @@ struct mfl_mesh {
         uint64_t team;           /* a number that no other team of the ranks' processes has */
         uint32_t epoch;          /* of the team: grows when members are lost or come */
         bool late;               /* it is aborted because others did not come in time */
+        bool unreached;          /* of a mesh between devices: it broke by itself, with all its ranks there */
         uint32_t accused;        /* after MFL_MESH_BROKEN: 1 + the rank that is lost; 0: not known */
         enum mfl_mesh_loss loss; /* of the accused */
         /* For figures: what went from this rank to others, what it took from them, and the time in mfl_mesh_run. */

@@ -7,6 +7,7 @@
 
 #define SEQUENCE_LOST UINT32_MAX /* of a step's barrier that asks who is lost */
 #define LOST_MS 2000u
+#define TURN_NS ((uint64_t)20000000)
 
 /* One call of mfl_team_step. */
 struct call {
@@ -23,6 +24,11 @@ struct call {
         struct mfl_score own; /* of the rank's rows that the others have not heard of */
         bool moved;           /* no grain has been taken since params may have changed */
 };
+
+static bool is_cancelled(const struct call *call)
+{
+        return call->cancel && atomic_load(call->cancel);
+}
 
 void mfl_team_score_add(struct mfl_score *to, const struct mfl_score *score)
 {
@@ -59,13 +65,32 @@ const struct mfl_team_times *mfl_team_times(const struct mfl_team *team)
         return &team->times;
 }
 
-/* What a mesh between devices broke on, it can't say; the other one finds who is gone. */
+/* A barrier that blames nobody for being late: who has not come may still wait for the devices. */
+static int find_gone(struct call *call, const struct mfl_mesh_op *op, struct mfl_error *err)
+{
+        struct mfl_mesh *mesh = call->team->mesh;
+        uint64_t end_ns = mfl_now_ns() + LOST_MS * (uint64_t)1000000;
+        int rc = mesh->ops->start(mesh, op, err);
+        if (rc)
+                return rc;
+        while ((rc = mesh->ops->progress(mesh, TURN_NS, err)) == MFL_MESH_PENDING)
+                if (is_cancelled(call) || mfl_now_ns() > end_ns)
+                        mesh->ops->abort(mesh, call->err->text);
+        return rc;
+}
+
+/* What a mesh between devices broke on, it can't say; the other one finds who is gone. If it broke on a deadline, the others' deadlines
+ * end about now, too, and who does not come is late. */
 static int find_lost(struct call *call)
 {
+        struct mfl_mesh *mesh = call->team->mesh, *bulk = call->team->bulk;
         const struct mfl_mesh_op op = {
                 .kind = MFL_MESH_BARRIER, .step = call->step, .sequence = SEQUENCE_LOST};
         struct mfl_error other;
-        int rc = mfl_mesh_run(call->team->mesh, &op, LOST_MS, call->cancel, &other);
+        int rc = bulk->late ? mfl_mesh_run(mesh, &op, LOST_MS, call->cancel, &other)
+                            : find_gone(call, &op, &other);
+        bulk->unreached =
+                (!rc || (rc == MFL_MESH_BROKEN && !mesh->accused && !bulk->late)) && !is_cancelled(call);
         return rc ? mfl_fail(call->err, rc, "%s", other.text) : MFL_MESH_BROKEN;
 }
 

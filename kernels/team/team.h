@@ -47,6 +47,7 @@
  *
  * On the device (`resident`): the same steps and bits. The largest elements go to all over the host's mesh first, so a gradient is added
  * between devices once, with scales that fit. A rank that is lost there is found by the host's mesh.
+ * Where it finds none, bulk->unreached says that the devices did not reach each other.
  *
  * fp16: the loss scale (kernels/backend.h) is the team's. Where any rank's grain overflows, all leave the step out. Sums of floats
  * know no largest element, so there fp16 is refused.

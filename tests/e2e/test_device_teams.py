@@ -63,6 +63,18 @@ def test_cards_that_do_not_reach_each_other(cluster, expected, second, why):
         assert not [name for name in os.listdir('/dev/shm') if name.startswith(made)], 'an id that nobody opens is a leak'
 
 
+def test_cards_that_open_and_then_fail(cluster, expected):
+    """Nobody is to blame, and in the end the host's memory does it."""
+    c = cluster(0)
+    start(c, 'd1', 0)
+    start(c, 'd2', 1, MFL_EMU_NCCL='breaks')
+    c.wait_daemons(2)
+    job, digests = c.run_job(60, **JOB)
+    assert digests == expected
+    assert HOST + 'GPUs did not reach each other 3 times' in c.daemons['d2'].log()
+    assert 'has not come' not in c.mfl('logs', job).stdout
+
+
 @pytest.mark.parametrize('victim,how', [('d1', signal.SIGKILL), ('d3', signal.SIGKILL), ('d2', signal.SIGSTOP)])
 def test_a_lost_card_costs_no_bit(cluster, victim, how):
     c = cluster(0)

@@ -12,7 +12,8 @@
  * - Misuse is a fault (emu.h): a closed communicator, a buffer that is deregistered twice or freed while it
  *   is registered, memory of ncclMemAlloc freed in another way, ranks whose calls differ.
  *
- * MFL_EMU_NCCL=absent: there is none. MFL_EMU_NCCL=22703: it reports this version.
+ * MFL_EMU_NCCL=absent: there is none. MFL_EMU_NCCL=22703: it reports this version. MFL_EMU_NCCL=breaks: of a communicator's sums and
+ * broadcasts only the first one works.
  */
 #include <fcntl.h>
 #include <stdio.h>

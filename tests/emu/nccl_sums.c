@@ -95,6 +95,7 @@ void mfl_emu_nccl_launch(struct ncclComm *comm)
 static ncclResult_t call(
         ncclComm_t comm, const char *name, bool supported, struct reduction reduction, cudaStream_t stream)
 {
+        const char *text = getenv("MFL_EMU_NCCL");
         size_t bytes = reduction.count * size_of(reduction.kind);
         ncclResult_t result = mfl_emu_nccl_enter(comm, name);
         if (result != ncclSuccess)
@@ -102,6 +103,8 @@ static ncclResult_t call(
         if (!supported || bytes > AREA_BYTES)
                 return mfl_emu_nccl_misuse(
                         "only sums of int64 and broadcasts of float are emulated, and 16 MiB at most");
+        if (text && !strcmp(text, "breaks") && comm->n_reductions)
+                return mfl_emu_nccl_leave(ncclInternalError, "it was asked to break");
         bool own = reduction.root == comm->rank;
         if (reduction.root < 0 || reduction.root >= comm->n_ranks || !mfl_emu_find_stream(stream) ||
                 ((reduction.kind != BROADCAST || own) && !mfl_emu_is_device(reduction.send, bytes)) ||

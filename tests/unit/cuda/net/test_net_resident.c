@@ -31,6 +31,8 @@ struct bed {
         uint32_t until;               /* steps */
         uint32_t keep;                /* the state after so many steps; 0: none */
         uint32_t lost;                /* 1 + the rank that takes no part in step 2 */
+        bool breaks;                  /* NCCL fails at rank 1, in step 2 */
+        uint32_t deadline_ms;
 };
 
 struct rank {
@@ -40,6 +42,7 @@ struct rank {
         struct mfl_team *team;
         struct mfl_score score;
         int rc;
+        bool late, unreached; /* of the mesh of the host, of the one between devices */
         struct mfl_error err;
 };
 
@@ -50,7 +53,7 @@ static const struct mfl_grad_device_ops *device_ops(void)
 
 static void bed_init(struct bed *bed, enum net_model model, enum mfl_precision precision)
 {
-        *bed = (struct bed){.precision = precision, .until = STEPS};
+        *bed = (struct bed){.precision = precision, .until = STEPS, .deadline_ms = 60000};
         mfl_emu_set_devices(RANKS_MAX);
         mfl_cuda_nccl_tune(0, 5000, 20); /* ranks are closed one after another */
         net_case_init(&bed->c, model);
@@ -94,6 +97,8 @@ static int train(struct rank *rank)
                         .score = rank->score};
                 if (bed->lost == rank->mesh->rank + 1 && done == 2)
                         return 1;
+                if (bed->breaks && done == 2 && rank->mesh->rank == 1)
+                        mfl_emu_nccl_async(1, 6, 0);
                 rc = mfl_team_step(rank->team, &bed->c.set, &bed->c.set.train, bed->data[rank->mesh->rank],
                         &steps, 1, &bed->opt, NULL, &rank->err);
                 rank->score = steps.score;
@@ -113,7 +118,7 @@ static struct mfl_team_options options_of(const struct bed *bed, const struct ra
                 .moments = mfl_optimizer_moments(&bed->opt),
                 .start = bed->opt.prox_mu != 0,
                 .bucket_bytes = 1, /* a bucket for each tensor */
-                .deadline_ms = bed->lost ? SHORT_MS : 60000};
+                .deadline_ms = bed->deadline_ms};
 }
 
 static int enter(struct rank *rank)
@@ -136,6 +141,8 @@ static void *work(void *arg)
         rank->rc = enter(rank);
         if (!rank->rc)
                 rank->rc = train(rank);
+        rank->late = rank->mesh->late;
+        rank->unreached = rank->bulk && rank->bulk->unreached;
         if (rank->rc)
                 rank->mesh->ops->abort(rank->mesh, "a rank has failed");
         return NULL;
@@ -282,14 +289,17 @@ static void a_rank_is_lost(void **state)
                 bed.opt = optimizers[0];
                 bed.resident = true;
                 bed.lost = lost + 1;
+                bed.deadline_ms = SHORT_MS;
                 train_by(&bed, RANKS_MAX, ranks, NULL);
-                for (uint32_t r = 0; r < RANKS_MAX; r++)
+                for (uint32_t r = 0; r < RANKS_MAX; r++) {
                         assert_int_equal(ranks[r].rc, r == lost ? 1 : MFL_MESH_BROKEN);
+                        assert_false(ranks[r].unreached);
+                }
                 bed_deinit(&bed);
         }
 }
 
-/* What NCCL finds breaks the step at all ranks, with its text. */
+/* What NCCL finds breaks the step at all ranks, with its text; the one that still waits is not late. */
 static void nccl_fails(void **state)
 {
         struct bed bed;
@@ -297,13 +307,15 @@ static void nccl_fails(void **state)
         bed_init(&bed, NET_DENSE, MFL_PRECISION_FP32);
         bed.opt = optimizers[0];
         bed.resident = true;
-        bed.lost = RANKS_MAX + 1; /* nobody: only the deadline */
-        mfl_emu_nccl_async(1, 6, 20);
+        bed.deadline_ms = 4000; /* longer than it is asked who is lost */
+        bed.breaks = true;
         train_by(&bed, 2, ranks, NULL);
         mfl_emu_nccl_async(1, 0, 0);
         for (uint32_t r = 0; r < 2; r++)
                 assert_int_equal(ranks[r].rc, MFL_MESH_BROKEN);
         assert_non_null(strstr(ranks[1].err.text, "an error that was asked for"));
+        assert_true(ranks[1].unreached);
+        assert_false(ranks[1].late);
         bed_deinit(&bed);
 }
 
