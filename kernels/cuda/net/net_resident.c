@@ -314,6 +314,10 @@ static int reside(struct mfl_net *net, bool on, struct mfl_error *err)
                 mfl_cuda_resident_free(net);
         if (!on || net->resident)
                 return 0;
+        if (mfl_cuda_is_stuck()) /* nothing would be freed */
+                return mfl_fail(err, MFL_INVALID,
+                        "a worker's vectors: a communicator of this process could not be aborted: restart "
+                        "the daemon");
         struct tables tables = sizes_of(net->model.flat);
         net->resident = mfl_calloc(1, sizeof *net->resident);
         if (!net->resident)

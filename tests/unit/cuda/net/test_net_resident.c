@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 
+#include "kernels/cuda/base/context.h"
 #include "kernels/cuda/base/device.h"
 #include "kernels/cuda/nccl/comm.h"
 #include "kernels/grad.h"
@@ -338,14 +339,33 @@ static void there_is_no_room(void **state)
         bed_deinit(&bed);
 }
 
+/* Memory of the device is not freed then, so none is taken. */
+static void a_communicator_is_stuck(void **state)
+{
+        struct bed bed;
+        struct rank rank;
+        struct mfl_mesh *mesh;
+        bed_init(&bed, NET_DENSE, MFL_PRECISION_FP32);
+        assert_int_equal(mfl_mesh_threads_new(1, &mesh, NULL), 0);
+        start(&bed, mesh, &rank);
+        bed.resident = true;
+        bed.n = 1;
+        uint64_t used = mfl_emu_memory_used();
+        mfl_cuda_set_stuck();
+        assert_int_equal(enter(&rank), MFL_INVALID);
+        assert_non_null(strstr(rank.err.text, "restart the daemon"));
+        assert_int_equal(mfl_emu_memory_used(), used);
+        end(&rank);
+        bed_deinit(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(the_bits_are_those_of_the_host),
-                cmocka_unit_test(a_training_goes_on_elsewhere),
-                cmocka_unit_test(a_rank_is_lost),
-                cmocka_unit_test(nccl_fails),
-                cmocka_unit_test(there_is_no_room),
+                cmocka_unit_test(a_training_goes_on_elsewhere), cmocka_unit_test(a_rank_is_lost),
+                cmocka_unit_test(nccl_fails), cmocka_unit_test(there_is_no_room),
+                cmocka_unit_test(a_communicator_is_stuck), /* for ever: the last one */
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }
