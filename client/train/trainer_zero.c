@@ -214,19 +214,22 @@ static int share_id(struct settling *s, uint8_t id[MFL_COMM_ID_BYTES], bool *ret
         return r;
 }
 
-/* Room for the rank's vectors, and its params there. */
+/* Room for the rank's vectors beside so many other networks of the job, which need it more; and its params there. */
 static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *net, const struct mfl_team_options *how, uint32_t n_ranks,
-        struct trainer_rank *rank, struct mfl_error *err)
+        uint32_t n_others, struct trainer_rank *rank, struct mfl_error *err)
 {
+        const char *what = n_others ? "a team's vectors and its job's other networks" : "a team's vectors";
+        uint64_t others = n_others ? n_others * trainer->ops->net_bytes(job->graph, net) : 0;
         const struct mfl_grad_device_ops *device = trainer->ops->grad->device;
         uint64_t bytes = device->bytes(job->graph, net) +
                          mfl_team_device_bytes(trainer->ops, job->graph, net, how, n_ranks);
         if (n_ranks > 1 && atomic_load(&trainer->unreached) >= UNREACHED_MAX)
                 return mfl_fail(err, MFL_INVALID, "GPUs did not reach each other %u times", UNREACHED_MAX);
-        int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes, "a team's vectors", err);
+        int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes + others, what, err);
         if (r)
                 return r;
+        mfl_trainer_memory_release(&trainer->device_memory, others);
         rank->device_bytes = bytes;
         return device->reside(rank->net, true, err);
 }
@@ -276,7 +279,8 @@ void mfl_trainer_device_alone(struct mfl_trainer *trainer, const struct trainer_
         if (!possible(trainer, how))
                 return;
         own.shared = false;
-        if (!enter(trainer, job, net, &own, 1, rank, &err) && !make_team(trainer, job, own, rank, &err))
+        if (!enter(trainer, job, net, &own, 1, job->n_slots - 1, rank, &err) &&
+                !make_team(trainer, job, own, rank, &err))
                 return;
         mfl_trainer_device_leave(trainer, rank);
         mfl_log_job(MFL_LOG_INFO, job->id, "%s: the team's vectors are in the host's memory: %s", job->id,
@@ -289,7 +293,7 @@ static int settle(struct settling *s, const struct mfl_team_options *how, bool *
         struct trainer_run *run = s->run;
         uint8_t id[MFL_COMM_ID_BYTES] = {0};
         uint32_t version = 0;
-        int r = enter(run->trainer, run->job, s->net, how, s->rank->mesh->n_ranks, s->rank, s->err);
+        int r = enter(run->trainer, run->job, s->net, how, s->rank->mesh->n_ranks, 0, s->rank, s->err);
         if (!r)
                 r = find_library(s, &version);
         int broken = agree(s, r, version, ret_all);

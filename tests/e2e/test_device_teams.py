@@ -17,12 +17,12 @@ JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.
 HOST = "the team's vectors are in the host's memory: "
 
 
-def start(c, name, card, **more):
+def start(c, name, card, options=None, **more):
     """A daemon with a card of its own."""
     locks = c.log_path(name) + '.locks'
     os.makedirs(locks)
     env = {'MFL_MODULE_DIR': EMU, 'MFL_CACHE_DIR': '/dev/null/none', 'MFL_GPU_LOCK_DIR': locks, 'MFL_EMU_FIRST': str(card), **more}
-    return c.start_daemon(name, env=env, backend='cuda')
+    return c.start_daemon(name, env=env, backend='cuda', **(options or {}))
 
 
 @pytest.fixture(scope='module')
@@ -43,6 +43,15 @@ def test_any_number_of_cards(cluster, expected, cards, zero):
     assert digests == expected
     assert c.mfl('logs', job).stdout.count('leads a team with') == JOB['rounds']
     assert not any(HOST in d.log() for d in c.daemons.values())
+
+
+def test_vectors_leave_room_for_networks(cluster):
+    """Both networks of a daemon with two workers fit, but not beside the vectors of the first one's client."""
+    c = cluster(0)
+    layers = [{'flatten': {}}, {'dense': {'units': 512}}, {'relu': {}}, {'dense': {'units': 512}}, {'relu': {}}, {'dense': {'units': 4}}]
+    start(c, 'd1', 0, {'workers': 2, 'more': ('--gpu-memory', '29MiB')})
+    job, _ = c.run_job(120, **dict(JOB, rounds=1, model={'layers': layers, 'input': [1, 8, 8], 'classes': 4}, selection={'clients': 2}))
+    assert "for a team's vectors and its job's other networks" in c.daemons['d1'].log()
 
 
 @pytest.mark.parametrize('second,why', [({'card': 0}, 'Duplicate GPU'), ({'card': 1, 'MFL_EMU_NCCL': 'absent'}, 'libnccl'),
