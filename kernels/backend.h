@@ -352,7 +352,8 @@ struct mfl_comm_ops {
         /* Aborts what still runs, without waiting for other ranks. NULL is fine. */
         void (*close)(struct mfl_comm *comm);
         /* A communicator as a mesh (kernels/mesh/mesh.h), for a team's vectors in the devices' memory (kernels/grad.h): all-reduce and
-         * reduce-scatter of integers, all-gather of floats. *cancel (NULL: nobody does) ends the opening. MFL_COMM_BROKEN too. */
+         * reduce-scatter of integers, all-gather of floats. *cancel (NULL: nobody does) ends the opening. Errors as of
+         * `open`, but MFL_MESH_BROKEN in place of MFL_COMM_BROKEN. */
         int (*mesh)(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_BYTES], uint32_t rank,
                 uint32_t n_ranks, uint32_t deadline_ms, const atomic_bool *cancel, struct mfl_mesh **ret_mesh,
                 struct mfl_error *err);

@@ -130,7 +130,8 @@ struct mfl_grad_device_ops {
         /* Device memory of a network that resides, beside what `alloc` gives. */
         uint64_t (*bytes)(const struct mfl_graph *graph, const struct mfl_net_options *options);
         /* The params go from the host's memory to the device, and params_set, params_get and flatten follow them. `on` false: they
-         * come back, and no memory of `alloc` is left. */
+         * are in the host's memory again, as params_set left them last; what training made of them is gone unless `flatten` was called.
+         * First the caller frees what `alloc` gave. */
         int (*reside)(struct mfl_net *net, bool on, struct mfl_error *err);
         int (*alloc)(
                 struct mfl_net *net, uint64_t bytes, void **ret_memory, struct mfl_error *err); /* zeros */
