@@ -199,6 +199,10 @@ struct onnx_value *mfl_onnx_find(const struct onnx *o, const char *name);
 int mfl_onnx_set(struct onnx *o, const char *name, struct onnx_value *value);
 
 const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o);
+/* What PyTorch's current exporter says of the operation that the node was, "args = (%x, %p_fc_weight)"; NULL: nothing. */
+const char *mfl_onnx_note_of(const Onnx__NodeProto *node);
+/* Whether a value is the same for all samples: a constant, or computed from parameters only. */
+bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v);
 const Onnx__AttributeProto *mfl_onnx_attribute(const struct onnx *o, const char *name); /* NULL: absent */
 int64_t mfl_onnx_int(const struct onnx *o, const char *name, int64_t otherwise);
 float mfl_onnx_float(const struct onnx *o, const char *name, float otherwise);
@@ -274,8 +278,6 @@ int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
-/* What PyTorch's current exporter says of the operation that the node was, "args = (%x, %p_fc_weight)"; NULL: nothing. */
-const char *mfl_onnx_note_of(const Onnx__NodeProto *node);
 
 /* known.c: what the file says of its initializers. Before they are read: */
 int mfl_onnx_read_infos(struct onnx *o);
@@ -314,8 +316,6 @@ bool mfl_onnx_scale_is_apart(const struct onnx *o);
 int mfl_onnx_scale_channels(struct onnx *o, struct onnx_value **v);
 /* The tensor's use shows that it is no parameter: it is compared, or is the mask of an attention. */
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
-/* Whether a value is the same for all samples: a constant, or computed from parameters only. */
-bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v);
 /* The name of a parameter that the value is computed from; NULL: none. */
 const char *mfl_onnx_param_of(const struct onnx *o, const struct onnx_value *v);
 /* After the last node: refuses parameters that two layers would train as two, and notes what can't be known. */

@@ -394,12 +394,6 @@ int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
         return 0;
 }
 
-bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v)
-{
-        return v->tensor || (v->pending == ONNX_NONE ? o->layers[v->layer].of_params
-                                                     : v->base && mfl_onnx_of_params(o, v->base));
-}
-
 const char *mfl_onnx_param_of(const struct onnx *o, const struct onnx_value *v)
 {
         if (v->tensor)

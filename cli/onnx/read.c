@@ -188,6 +188,21 @@ int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int
         return 0;
 }
 
+const char *mfl_onnx_note_of(const Onnx__NodeProto *node)
+{
+        static const char key[] = "pkg.torch.onnx.fx_node";
+        for (size_t k = 0; k < node->n_metadata_props; k++)
+                if (node->metadata_props[k]->key && !strcmp(node->metadata_props[k]->key, key))
+                        return node->metadata_props[k]->value;
+        return NULL;
+}
+
+bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v)
+{
+        return v->tensor || (v->pending == ONNX_NONE ? o->layers[v->layer].of_params
+                                                     : v->base && mfl_onnx_of_params(o, v->base));
+}
+
 /* Whether the node puts another dimension first than its first input has there. */
 static bool moves_first(const struct onnx *o)
 {

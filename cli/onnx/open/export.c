@@ -10,15 +10,6 @@
         "training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False, opset_version=17, "           \
         "dynamo=False)"
 
-const char *mfl_onnx_note_of(const Onnx__NodeProto *node)
-{
-        static const char key[] = "pkg.torch.onnx.fx_node";
-        for (size_t k = 0; k < node->n_metadata_props; k++)
-                if (node->metadata_props[k]->key && !strcmp(node->metadata_props[k]->key, key))
-                        return node->metadata_props[k]->value;
-        return NULL;
-}
-
 static bool is_mask(const struct onnx_tensor *t)
 {
         for (int64_t i = 0; i < t->count; i++)
