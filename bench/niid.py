@@ -4,8 +4,9 @@
 
 The set-up of Flower's baselines/niid_bench (Fashion-MNIST, two convolutions 5 x 5 of 6 and 16 filters and dense layers of 120 and 84,
 10 clients in each of 50 rounds, 10 epochs, batch 64, lr .01, momentum .9, weight decay 1e-5), whose README has the numbers: the best
-accuracy over the rounds, in percent. SCAFFOLD's local steps have no momentum here, which it does not go with, and ten times the
-learning rate instead. A cell takes about ten minutes on two cores. Cells that are done in OUT are not run again.
+accuracy over the rounds, in percent. SCAFFOLD's local steps have no momentum here, which it does not go with, and five times the
+learning rate instead. A cell takes about ten minutes on two cores. Cells that are done in OUT are not run again;
+one whose updates leave aggregation.delta_max says so.
 """
 import argparse
 import os
@@ -37,7 +38,7 @@ LAYERS = [{'conv2d': {'filters': 6, 'kernel': 5}}, 'relu', {'maxpool2d': {'kerne
 
 
 def job(partition, strategy, rounds):
-    steps = {'lr': 0.1} if strategy == 'scaffold' else {'lr': 0.01, 'momentum': 0.9}
+    steps = {'lr': 0.05} if strategy == 'scaffold' else {'lr': 0.01, 'momentum': 0.9}
     return {'name': f'{partition}-{strategy}', 'seed': 1, 'rounds': rounds, 'model': {'layers': LAYERS},
             'data': {'name': 'fashion-mnist', 'clients': 10, **PARTITIONS[partition]},
             'training': {**steps, 'weight_decay': 1e-5, 'epochs': 10, 'batch': 64},
@@ -46,8 +47,10 @@ def job(partition, strategy, rounds):
 
 def run(build, out, cell, rounds, daemons):
     partition, strategy = cell
-    rows = benchlib.kept_run(build, os.path.join(out, f'{partition}-{strategy}-{rounds}'), job(partition, strategy, rounds), daemons)
-    return max(100 * float(r['accuracy']) for r in rows if r['accuracy']), sum(float(r['seconds']) for r in rows)
+    rows = benchlib.kept_run(build, os.path.join(out, f'{partition}-{strategy}-{rounds}'), job(partition, strategy, rounds), daemons,
+                             ('aggregation.delta_max',))
+    best = max((100 * float(r['accuracy']) for r in rows if r['accuracy']), default=0)
+    return best, sum(float(r['seconds']) for r in rows), len(rows)
 
 
 def main():
@@ -63,9 +66,10 @@ def main():
         sys.exit(f'no such cell: {"/".join(unknown[0])}; there are {" ".join("/".join(c) for c in PUBLISHED)}')
     print(f'{"partition":10} {"strategy":9} {"best":>7} {"published":>13} {"off":>6} {"seconds":>8}')
     for cell in cells:
-        best, seconds = run(os.path.abspath(args.build), args.out, cell, args.rounds, args.daemons)
+        best, seconds, n = run(os.path.abspath(args.build), args.out, cell, args.rounds, args.daemons)
         mean, deviation = PUBLISHED[cell]
-        print(f'{cell[0]:10} {cell[1]:9} {best:7.2f} {mean:7.2f}+-{deviation:<4} {best - mean:+6.2f} {seconds:8.0f}', flush=True)
+        print(f'{cell[0]:10} {cell[1]:9} {best:7.2f} {mean:7.2f}+-{deviation:<4} {best - mean:+6.2f} {seconds:8.0f}'
+              + (f'  diverged in round {n + 1}' if n < args.rounds else ''), flush=True)
 
 
 if __name__ == '__main__':

@@ -126,12 +126,18 @@ static double seconds_of(const Mfl__JobDetail *job)
         return seconds;
 }
 
+/* The newest evaluated round; NULL: none. */
+static const Mfl__RoundInfo *newest_of(const Mfl__JobInfo *info)
+{
+        return info->last && info->last->evaluated ? info->last : info->evaluated;
+}
+
 /* Settings first: they are what the eye compares results with. */
 static void add_job(
         struct mfl_table *table, size_t i, const Mfl__JobDetail *job, const struct mfl_settings *settings)
 {
         const Mfl__JobInfo *info = job->info;
-        const Mfl__RoundInfo *last = info->last && info->last->evaluated ? info->last : info->evaluated;
+        const Mfl__RoundInfo *last = newest_of(info);
         const char *mark = mfl_view_mark(info);
         char letter[2] = {letter_of(i)}, round[32], best[40] = "", newest[24], accuracy[16], loss[24] = "-",
              seconds[24];
@@ -175,7 +181,7 @@ char *mfl_view_compare(
         bool marked = false;
         for (size_t i = 0; i < n_jobs; i++) {
                 add_job(&table, i, jobs[i], settings);
-                marked |= jobs[i]->info->best && *mfl_view_mark(jobs[i]->info);
+                marked |= newest_of(jobs[i]->info) && *mfl_view_mark(jobs[i]->info);
         }
         char *text = mfl_table_render(&table, columns);
         mfl_table_deinit(&table);

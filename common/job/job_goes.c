@@ -161,6 +161,13 @@ static bool buckets_large(const struct mfl_job *job)
         return buckets(job) && job->aggregation.robust.bucket > MFL_SECURE_MEMBERS_MAX / 2;
 }
 
+/* Without buckets one sum has all of a round's clients, each from a daemon of its own. */
+static bool sum_large(const struct mfl_job *job)
+{
+        return job->secure.bits && !buckets(job) && is_local(job) &&
+               job->selection.clients > MFL_SECURE_MEMBERS_MAX;
+}
+
 static bool buckets_narrow(const struct mfl_job *job)
 {
         return buckets(job) && job->secure.bits < 64;
@@ -438,6 +445,9 @@ static const struct mfl_job_rule rules[] = {
                  "bucket: 512 "
                  "or less"},
                 ANY, buckets_large, "aggregation", "bucket"},
+        {{"secure_sum", "more than 1024 clients of partition local in a round",
+                 "a secure sum has at most 1024 daemons; write clients: 1024 or less"},
+                ANY, sum_large, "selection", "clients"},
         {{"secure_sum with unit: bucket", "bits below 64",
                  "narrow rings need compression, which changes each row; write bits: 64"},
                 ANY, buckets_narrow, "secure_sum", "bits"},

@@ -182,10 +182,11 @@ void mfl_html_models(const struct mfl_pages *pages, struct mfl_text *text)
         mfl_text_deinit(&main_part);
 }
 
-static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round)
+/* open: as of put_quality. */
+static void put_round_row(struct mfl_text *text, const Mfl__RoundInfo *round, bool open)
 {
         mfl_text_format(text, "<tr><td class=num>%u</td>", round->round);
-        put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss, false);
+        put_quality(text, round->evaluated, round->no_accuracy, round->accuracy, round->loss, open);
         if (round->clients)
                 mfl_text_format(text, "<td class=num>%.4f</td>", round->train_loss);
         else
@@ -231,7 +232,7 @@ void mfl_html_job(const struct mfl_server_job *job, const struct mfl_store_round
         for (uint32_t i = rounds->n; i > 0 && rounds->n - i < ROUNDS_SHOWN; i--) {
                 Mfl__RoundInfo round;
                 mfl_view_round(&rounds->v[i - 1], &round);
-                put_round_row(out, &round);
+                put_round_row(out, &round, *info.privacy && !info.metrics_withheld);
         }
         mfl_text_put(out, "</tbody></table></div></section>\n");
         mfl_html_partition(partition, out);

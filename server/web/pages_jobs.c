@@ -75,8 +75,10 @@ static bool put_job(struct mfl_page_jobs *page, const struct mfl_server_job *job
                 page->text.failed |= one.failed;
                 text = one.v;
         }
-        if (!text)
+        if (page->text.failed) {
+                free(text);
                 return true;
+        }
         if (page->text.v[page->text.n - 1] != '[')
                 mfl_text_put(&page->text, ",");
         mfl_text_bytes(&page->text, text, one.n);

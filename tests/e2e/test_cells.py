@@ -121,6 +121,7 @@ MORE = [
     {'secure_sum': {'bits': 64}, 'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 2}, 'data': SITES},
     {'secure_sum': {'bits': 64}, 'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 4}, 'data': SITES, 'selection': {'clients': 3}},
     {'secure_sum': {'bits': 64}, 'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 513}, 'data': SITES},
+    {'secure_sum': {'bits': 64}, 'data': SITES, 'selection': {'clients': 1025}},
     {'secure_sum': {'bits': 64}, 'aggregation': {'strategy': 'median', 'f': 1, 'unit': 'bucket', 'bucket': 3}, 'data': SITES, 'selection': {'clients': 8}},
     {'secure_sum': {'bits': 32}, 'aggregation': {'strategy': 'median', 'unit': 'bucket', 'bucket': 3}, 'data': SITES},
     {'secure_sum': {'bits': 64}, 'aggregation': {'strategy': 'fltrust', 'unit': 'bucket', 'bucket': 3, 'root': {'daemon': 'd1'}}, 'data': SITES},

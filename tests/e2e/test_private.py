@@ -6,6 +6,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import sqlite3
 import struct
@@ -16,6 +17,7 @@ import pytest
 
 import mfl_harness as h
 import mfl_needs as needs
+import mfl_pages
 import mfl_tap
 from federated import Momentum, federated_average, pulled
 
@@ -286,7 +288,7 @@ def test_what_people_are_told(cluster, tmp_path):
 
 def test_what_has_no_noise_is_marked_wherever_it_is_shown(cluster, tmp_path):
     """Accuracies and losses, of a job with privacy and of one without beside it. A model's file has none: whoever gets the model may have it."""
-    c = cluster(1)
+    c = cluster(1, config={'http': '127.0.0.1:0'})
     c.wait_daemons(1)
     job, _, rounds = finish(c)
     plain, _ = c.run_job(rounds=2)
@@ -300,6 +302,9 @@ def test_what_has_no_noise_is_marked_wherever_it_is_shown(cluster, tmp_path):
     for words in (['list'], ['compare', job, plain]):
         text = c.mfl(*words).stdout
         assert mark in line(text, job) and '*' not in line(text, plain) and legend in text, text
+    for one, known in ((job, False), (plain, True)):
+        rows = re.findall(r'<td class=num[^>]*>(%.4f\*?)</td>' % (rounds if one == job else kept)[-1]['accuracy'], mfl_pages.get(c, '/jobs/' + one))
+        assert rows and all(row.endswith('*') != known for row in rows), (one, rows)
     assert '*' not in c.mfl('compare', plain).stdout and '%.4f' % kept[-1]['accuracy'] in c.mfl('compare', plain).stdout
     for words in (['watch'], ['pull', '--format', 'csv'], ['pull', '--format', 'jsonl'], ['pull', '--format', 'tensorboard']):
         out = ['-o', tmp_path / words[-1]] if len(words) > 1 else []
