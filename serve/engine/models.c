@@ -16,7 +16,7 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
 {
         *models = (struct mfl_models){.loop = loop, .config = *config};
         mfl_assert(config->threads >= 1 && config->threads <= MFL_ENGINE_THREADS_MAX);
-        int r = mfl_net_check(config->bf16, err);
+        int r = mfl_net_check(config->backend, config->bf16, err);
         if (r)
                 return r;
         r = mfl_worker_start(&models->loader, loop, "loader", QUEUE_MAX, err);

@@ -59,7 +59,8 @@ struct mfl_model {
 struct mfl_models_config {
         const char *cache_dir; /* "": no copies */
         struct mfl_batcher_config batch;
-        bool bf16; /* products of all versions are bfloat16's, not float32's */
+        const char *backend; /* as mfl_backend_open; must stay */
+        bool bf16;           /* products of all versions are bfloat16's, not float32's */
         struct mfl_canary_config canary;
         uint32_t threads;
         uint64_t poll_ms; /* how often sources are looked at */
@@ -79,7 +80,7 @@ struct mfl_models {
         bool loading, mirroring, closing; /* loading, mirroring: that worker has been started */
 };
 
-/* MFL_INVALID: bf16, and this machine does not have it. */
+/* MFL_INVALID: this machine does not have the backend, or bf16 with it. */
 int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
         struct mfl_error *err);
 /* comes: the source is written while this runs, and need not be there yet. MFL_INVALID: the name or source is not fine, or the

@@ -312,6 +312,7 @@ static struct mfl_version_options options_of(const struct mfl_model *model)
                 .source = model->source,
                 .cache = *model->cache ? model->cache : NULL,
                 .rows_max = model->all->config.batch.rows_max,
+                .backend = model->all->config.backend,
                 .bf16 = model->all->config.bf16};
 }
 

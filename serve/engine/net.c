@@ -15,9 +15,14 @@ static enum mfl_precision precision_of(bool bf16)
         return bf16 ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
 }
 
-int mfl_net_check(bool bf16, struct mfl_error *err)
+/* The first backend that works is found with the first model. */
+int mfl_net_check(const char *backend, bool bf16, struct mfl_error *err)
 {
-        return bf16 ? mfl_infer_check_precision(NULL, precision_of(bf16), true, err) : 0;
+        struct mfl_error why;
+        if (!bf16 && !strcmp(backend, "auto"))
+                return 0;
+        const int r = mfl_infer_check_precision(backend, precision_of(bf16), true, &why);
+        return r ? mfl_fail(err, r == MFL_NOT_FOUND ? MFL_INVALID : r, "%s", why.text) : 0;
 }
 
 static int describe(struct mfl_version *v, struct mfl_error *err)
@@ -46,8 +51,10 @@ static int describe(struct mfl_version *v, struct mfl_error *err)
 
 int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err)
 {
-        const struct mfl_infer_options options = {
-                .batch_max = v->rows_max, .threads = 1, .precision = precision_of(v->bf16)};
+        const struct mfl_infer_options options = {.backend = v->backend,
+                .batch_max = v->rows_max,
+                .threads = 1,
+                .precision = precision_of(v->bf16)};
         const int r = mfl_infer_open(path, &options, &v->infer, err);
         return r ? r : describe(v, err);
 }

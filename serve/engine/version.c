@@ -176,6 +176,7 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
         if (!v)
                 return mfl_fail_memory(err, sizeof *v, "a version");
         v->rows_max = options->rows_max;
+        v->backend = options->backend;
         v->bf16 = options->bf16;
         name_version(v, options->name, staged->digest);
         mfl_strcpy(v->source, sizeof v->source, staged->source);

@@ -18,7 +18,8 @@ struct mfl_version {
         char source[1024];       /* where it was asked for */
         struct mfl_infer *infer; /* NULL: identity */
         uint32_t rows_max;
-        bool bf16; /* products of bfloat16 */
+        const char *backend; /* that computes; "auto": the first that is here (kernels/backend.h). Stays */
+        bool bf16;           /* products of bfloat16 */
 };
 
 /* How the name of a file in the cache begins that a job or a registered model has brought (serve/follow). */
@@ -29,7 +30,8 @@ struct mfl_version_options {
         const char *source; /* what the configuration names: copies of another one are not served */
         const char *cache;  /* the model's folder for copies; NULL: none are kept */
         uint32_t rows_max;
-        bool bf16; /* products of bfloat16 */
+        const char *backend; /* that computes; "auto": the first that is here (kernels/backend.h). Stays */
+        bool bf16;           /* products of bfloat16 */
 };
 
 /* Bytes of a source whose digest is known, and where they lie. */

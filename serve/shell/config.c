@@ -88,6 +88,15 @@ static int set_follow(void *target, const char *text, struct mfl_error *err)
         return set_named(target, text, "JOB or NAME=MODEL@ALIAS", false, err);
 }
 
+static const char *const backends[] = {"auto", "cpu", "reference", "cuda", NULL};
+static bool parse_backend(const char *text, void *value)
+{
+        for (int i = 0; backends[i]; i++)
+                if (!strcmp(text, backends[i]))
+                        return mfl_strcpy(value, sizeof((struct mfl_serve_config *)0)->backend, text);
+        return false;
+}
+
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 /* clang-format off */
@@ -123,8 +132,11 @@ static const struct mfl_setting rows[] = {
         {.section = "Batches",
                 .field = {KEY("batch", U32, batch), .min = 1, .max = 4096}, .option = "batch", .argument = "N", .value = "32", .unit = "rows",
                 .help = "the most rows that are computed together; a request of more is divided. An answer does not depend on it"},
+        {.field = {KEY("backend", STRING, backend), .names = backends}, .option = "backend", .argument = "NAME", .parse = parse_backend, .value = "auto",
+                .help = "what computes: auto, the first of cuda, cpu and reference that works here; or one of them. On a machine with a GPU, cpu takes the "
+                        "processor. Answers of one model from two backends may differ in their last bits"},
         {.field = {KEY("precision", ENUM, precision), .names = precisions}, .option = "precision", .argument = "P", .value = "fp32",
-                .help = "how products are computed: fp32; or bf16, operands rounded to bfloat16 and sums in float, which needs a processor with avx512_bf16 or amx_bf16. "
+                .help = "how products are computed: fp32; or bf16, operands rounded to bfloat16 and sums in float, which needs the cpu backend and a processor with avx512_bf16 or amx_bf16. "
                         "An answer's bits depend on model, row and precision alone"},
         {.field = {KEY("delay", DURATION, delay_ms), .min = 0, .max = 10000}, .option = "delay", .argument = "TIME", .value = "0ms",
                 .help = "the longest that a free network waits for a full batch. 0ms: it never waits, and what arrives while it "

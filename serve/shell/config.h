@@ -21,6 +21,7 @@ struct mfl_serve_models {
 
 struct mfl_serve_config {
         char listen[256];
+        char backend[32];
         int precision;        /* 0 fp32, 1 bf16 */
         bool insecure_listen; /* without TLS or without keys on an address other than loopback */
         uint32_t connections_max, pipeline_max;

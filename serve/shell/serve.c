@@ -127,6 +127,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
         const struct mfl_models_config config = {.cache_dir = c->cache_dir,
+                .backend = c->backend,
                 .bf16 = c->precision != 0,
                 .batch = {.rows_max = c->batch, .delay_us = c->delay_ms * 1000, .queue_max = c->queue},
                 .canary = {.share = c->canary_share,

@@ -629,11 +629,27 @@ def test_clients_with_certificates(tmp_path):
     (('--follow', 'm=j-000001'), 'server is missing'),
     (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
     (('--model', 'm=identity:2', '--server', '127.0.0.1:1'), 'server is 127.0.0.1:1, but no model follows it'),
+    (('--backend', 'reference', '--precision', 'bf16'), 'fp32 is computed everywhere'),
 ])
 def test_wrong_settings(tmp_path, options, why):
     serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)
     assert serve.wait(10) == 78 and why in serve.log()
     serve.kill()
+
+
+def test_the_backend_that_is_asked_for(tmp_path, trained, rows):
+    """Not the one that `auto` would take; one that is not there ends the start, and so does a name that is none."""
+    with s.Serve(tmp_path, {'m': trained[3]}, {'backend': 'reference'}) as serve:
+        got = numpy.array([[float.fromhex(v) for v in row] for row in ask_each(serve, rows[:3])])
+        assert numpy.abs(got - forward(trained[3], rows[:3])).max() <= 1e-5 * max(1, numpy.abs(got).max())
+        with open('/proc/%d/maps' % serve.pid, encoding='utf-8') as maps:
+            assert 'libmfl_' not in maps.read()
+        assert serve.stop() == 0
+    (tmp_path / 'libmfl_cuda_emulated.so').write_text('no module')
+    for options, status, why in ((('--backend', 'cuda'), 78, 'backend cuda: '), (('--backend', 'gpu'), 2, 'expected auto, cpu, reference or cuda')):
+        serve = s.Serve(tmp_path, {'m': trained[3]}, options=options, ready=False, env={'MFL_MODULE_DIR': str(tmp_path)})
+        assert serve.wait(10) == status and why in serve.log()
+        serve.kill()
 
 
 def test_triton_client(tmp_path, trained, rows):
@@ -738,6 +754,38 @@ def test_a_server_with_another_name(tmp_path, rows):
                     serve.wait_ready(30)
                     assert ask_each(serve, rows[:1]) != bits[:1]
                 assert serve.stop() == 0
+
+
+def test_a_round_whose_file_is_gone(tmp_path, rows):
+    """The server has the job and the round, and only its file is not there: that is no denial, so what another name of the server has brought stays,
+    and the next round takes its place."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+    for name in ('first', 'renamed'):
+        (tmp_path / name).mkdir()
+    with h.start_cluster(tmp_path / 'cluster', 0) as c:
+        daemon = c.start_daemon('d1')
+        job = c.begin(rounds=h.ENDLESS)
+        follow = ('--follow', 'm=' + job)
+        with s.Serve(tmp_path / 'first', config=config, options=('--server', c.address, *follow)) as serve:
+            daemon.kill()
+            h.wait_until(lambda: not c.mfl_json('daemons')['daemons'], 20, 'the daemon to be gone')
+            newest = max(r['round'] for r in c.rounds(job))
+            h.wait_until(lambda: json.loads(serve.get('/v2/models/m')[2])['parameters']['round'] == newest, 20, 'the last round')
+            bits = ask_each(serve, rows[:5])
+            assert serve.stop() == 0
+        gone = [str(path) for path in (tmp_path / 'cluster').rglob('round-*.safetensors') if job in str(path)]
+        assert gone
+        for path in gone:
+            os.rename(path, path + '.away')
+        renamed = 'localhost:%s' % c.address.rsplit(':', 1)[1]
+        with s.Serve(tmp_path / 'renamed', config=config, options=('--server', renamed, *follow)) as serve:
+            h.wait_until(lambda: 'what is served stays' in serve.log(), 20, 'the complaint')
+            assert 'nothing is served' not in serve.log() and ask_each(serve, rows[:5]) == bits
+            for path in gone:
+                os.rename(path + '.away', path)
+            c.start_daemon('d2')
+            h.wait_until(lambda: json.loads(serve.get('/v2/models/m')[2])['parameters']['round'] > newest, 60, 'the next round')
+            assert serve.stop() == 0
 
 
 def test_follows_a_registered_model(tmp_path, rows):
