@@ -40,7 +40,7 @@ struct mfl_model {
         char error[512];              /* why the last load failed; "" if it did not */
         /* Private. */
         struct mfl_models *all;
-        struct mfl_worker *worker;
+        struct mfl_lane_workers workers;
         struct mfl_lane *retired[4]; /* that still have requests */
         struct mfl_load *load;       /* in progress */
         struct mfl_canary trial;     /* of the candidate, or of the current version after a switch */
@@ -63,7 +63,8 @@ struct mfl_models_config {
         bool bf16;           /* products of all versions are bfloat16's, not float32's */
         struct mfl_canary_config canary;
         uint32_t threads;
-        uint64_t poll_ms; /* how often sources are looked at */
+        uint32_t instances; /* networks of a version that compute at the same time, 1 to threads */
+        uint64_t poll_ms;   /* how often sources are looked at */
 };
 
 struct mfl_models {

@@ -148,7 +148,10 @@ static const struct mfl_setting rows[] = {
                 .help = "a request that has not begun after this long is answered with 504; a request may ask for less with the parameter "
                         "timeout, in microseconds"},
         {.field = {KEY("threads", U32, threads), .min = 1, .max = 64}, .option = "threads", .argument = "N", .value = "1", .unit = "threads",
-                .help = "threads that compute; the models are divided among them, and each model has one"},
+                .help = "threads that compute; the models are divided among them, and each model has one, or `instances` of them"},
+        {.field = {KEY("instances", U32, instances), .min = 1, .max = 64}, .option = "instances", .argument = "N", .value = "1", .unit = "networks",
+                .help = "batches of a model that are computed at the same time, each by a network of its own with a copy of the params on one of `threads`: not more than "
+                        "those. More answers per second where cores are free; an answer does not depend on it"},
 
         {.section = "New versions",
                 .field = {KEY("canary", F64, canary_share), .min = 0, .max = 1}, .option = "canary", .argument = "SHARE", .value = "0", .unit = "share",
@@ -275,6 +278,11 @@ static int check(const struct mfl_serve_config *c, struct mfl_error *err)
         if (any && (!*c->server_ca || !*c->server_cert || !*c->server_key))
                 return mfl_fail(err, MFL_INVALID,
                         "TLS to the server needs server_ca, server_cert and server_key together");
+        if (c->instances > c->threads)
+                return mfl_fail(err, MFL_INVALID,
+                        "instances is %u, and there are %u threads for them: set threads (--threads) to %u, "
+                        "or more",
+                        c->instances, c->threads, c->instances);
         if (!*c->tls_cert != !*c->tls_key)
                 return mfl_fail(err, MFL_INVALID, "TLS needs tls_cert and tls_key together: %s is missing",
                         *c->tls_cert ? "tls_key" : "tls_cert");

@@ -33,7 +33,7 @@ struct mfl_serve_config {
         char cache_dir[1024];
         char server[MFL_SERVERS_BYTES], server_ca[1024], server_cert[1024], server_key[1024];
         uint64_t poll_ms;
-        uint32_t batch, queue, rows_max, threads;
+        uint32_t batch, queue, rows_max, threads, instances;
         uint64_t deadline_ms, delay_ms;
         double canary_share, canary_failures, canary_slower, mirror_share;
         uint64_t canary_ms;

@@ -136,6 +136,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                         .failures_max = c->canary_failures,
                         .slower_max = c->canary_slower},
                 .threads = c->threads,
+                .instances = c->instances,
                 .poll_ms = c->poll_ms};
         int r = mfl_models_open(&serve->models, &serve->loop, &config, err);
         for (uint32_t i = 0; !r && i < c->models.n; i++) {

@@ -107,6 +107,44 @@ def test_an_answer_depends_on_model_and_row_alone(tmp_path, trained, rows):
         assert ask_each(serve, rows, 32) == alone
 
 
+def context_switches(serve, thread):
+    """How often the thread of this name has waited for work."""
+    folder = '/proc/%d/task' % serve.pid
+    for task in os.listdir(folder):
+        with open('%s/%s/status' % (folder, task), encoding='utf-8') as f:
+            text = f.read()
+        if text.startswith('Name:\t%s\n' % thread):
+            return int(text.split('\nvoluntary_ctxt_switches:\t')[1].split('\n')[0])
+    raise AssertionError('no thread %s' % thread)
+
+
+def test_several_instances_give_the_same_bits(tmp_path, trained, rows):
+    """Batches of one model on several threads, before, during and after a swap; a second model on the threads that follow; a request that is divided among the networks."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}) as serve:
+        alone = ask_each(serve, rows)
+        assert serve.stop() == 0
+    with s.Serve(tmp_path, {'m': file, 'other': trained[1]}, {'poll': '50ms', 'threads': 3, 'instances': 2, 'batch': 4, 'canary': 0.5, 'canary_for': '1s', 'mirror': 0.5}) as serve:
+        idle = context_switches(serve, 'engine 1')
+
+        def works():
+            assert ask_each(serve, rows, 32) == alone
+            return context_switches(serve, 'engine 1') > idle
+
+        h.wait_until(works, 30, 'work for the second network')
+        together = s.infer(serve.connect(), 'm', s.question(rows.tolist(), 'UINT8'))[1]['bits']
+        assert [together[i:i + 4] for i in range(0, 4 * ROWS, 4)] == alone
+        first = json.loads(serve.get('/v2/models/m')[2])['versions'][0]
+        replace(file, trained[1])
+        while json.loads(serve.get('/v2/models/m')[2])['versions'][0] == first:
+            assert ask_each(serve, rows[:40], 16, version=first) == alone[:40]
+        other = s.infer(serve.connect(), 'other', s.question(rows.tolist(), 'UINT8'))[1]['bits']
+        assert ask_each(serve, rows, 32) == [other[i:i + 4] for i in range(0, 4 * ROWS, 4)]
+        assert ask_each(serve, rows, 32, version=first) == alone
+        assert serve.stop() == 0
+
+
 def test_swaps_lose_no_request(tmp_path, trained, rows):
     file = os.path.join(str(tmp_path), 'm.safetensors')
     replace(file, trained[1])
@@ -630,6 +668,7 @@ def test_clients_with_certificates(tmp_path):
     (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
     (('--model', 'm=identity:2', '--server', '127.0.0.1:1'), 'server is 127.0.0.1:1, but no model follows it'),
     (('--backend', 'reference', '--precision', 'bf16'), 'fp32 is computed everywhere'),
+    (('--model', 'm=identity:2', '--threads', '2', '--instances', '3'), 'set threads (--threads) to 3'),
 ])
 def test_wrong_settings(tmp_path, options, why):
     serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)
