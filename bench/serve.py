@@ -12,7 +12,7 @@ the cache. --committed: from a round's commit until a request is answered by it.
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
-    [--swaps] [--committed] [--hostile] [--one-core]
+    [--swaps] [--committed] [--hostile] [--one-core] [--instances N]
 """
 import argparse
 import http.client
@@ -22,6 +22,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -99,7 +100,7 @@ class Other:
             self.port = free.getsockname()[1]
         python = os.environ.get("SERVE_PYTHON") or os.environ.get("TORCH_PYTHON") or sys.executable
         self.log = open(folder / "other.log", "wb")  # pylint: disable=consider-using-with
-        self.process = subprocess.Popen([python, "-c", script, str(onnx), ",".join(map(str, shape)), str(self.port)], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([python, "-c", script, str(onnx), ",".join(map(str, shape)), str(self.port)], stdout=self.log, stderr=self.log, start_new_session=True)
         self.address, self.ready = f"127.0.0.1:{self.port}", ready
         b.wait_until(lambda: self.process.poll() is not None or self.is_ready(), 120, "the other server")
 
@@ -107,8 +108,12 @@ class Other:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):  # PyTriton's server is a process of its own
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(20)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
         self.log.close()
 
     def is_ready(self):
@@ -269,7 +274,7 @@ def open_loop(folder, model, arguments):
         rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")),
                      f"{rate_of['mfl-serve'] / rate:.2f}" if rate else ""])
 
-    with Serve(folder, safetensors, shape) as serve:
+    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances)) as serve:
         body = folder / "ours"
         data = bytes(i % 256 for i in range(elements)) if serve.bytes == 1 else floats.read_bytes()
         body.write_bytes(serve.binary.encode() + data)
@@ -471,6 +476,7 @@ def main():
     parser.add_argument("--swaps", action="store_true")
     parser.add_argument("--committed", action="store_true")
     parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--instances", type=int, default=1, help="of --open: networks of mfl-serve, each on a thread of its own")
     parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
     by_wrk = arguments.check or not (arguments.open or arguments.swaps or arguments.committed or arguments.hostile)
