@@ -5,7 +5,7 @@
 Closed loop, by wrk (Debian: wrk): a connection asks again when it was answered. Open loop, with --open, by our own generator
 (bench/arrivals.c): requests arrive by a Poisson process, and the latency counts from the planned arrival; the table has the highest rate whose
 99th percentile is at most --p99 ms, for mfl-serve, and for FastAPI with onnxruntime and PyTriton with onnxruntime where SERVE_PYTHON (or
-TORCH_PYTHON) has them. --swaps: 20 new versions at 70% of that rate, and a start from
+TORCH_PYTHON) has them (nvidia-pytriton 0.7 fails with Python 3.11.7, whose multiprocessing its own interpreter does not know; Debian's 3.11.2 works). --swaps: 20 new versions at 70% of that rate, and a start from
 the cache. --committed: from a round's commit until a request is answered by it. --hostile: the latency of others beside idle, slow and garbled connections. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
 
 `identity` answers its input: what the server itself costs. Of the models there is also what onnxruntime takes for the same rows in a

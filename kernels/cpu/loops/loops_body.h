@@ -190,66 +190,7 @@ static void forward_any_panel(
                 forward_panel(t, w, width, n_outs, sums, 2);
 }
 
-#if LANES == 16
-#define FEW_ROWS 4
-
-/* m[i][j] = m[j][i]: four times the same shuffle, which moves a bit of the row's number to the end of the column's. */
-INLINE void transpose16(vec m[16])
-{
-        UNROLL for (int stage = 0; stage < 4; stage++)
-        {
-                vec n[16];
-                UNROLL for (int i = 0; i < 8; i++)
-                {
-                        n[2 * i] = __builtin_shufflevector(
-                                m[i], m[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-                        n[2 * i + 1] = __builtin_shufflevector(
-                                m[i], m[i + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-                }
-                UNROLL for (int i = 0; i < 16; i++) m[i] = n[i];
-        }
-}
-
-/* sums[o][r] += the panel's share of 16 outputs for nr rows, along the outputs. A sum takes its products in the order of forward_tile, so that a
- * row has the same bits beside any others. */
-INLINE void few_tile(const float *t, const float *w, int64_t width, float *sums, const int nr)
-{
-        vec acc[FEW_ROWS], m[16];
-        UNROLL for (int r = 0; r < nr; r++) acc[r] = (vec){0};
-        int64_t k = 0;
-        for (; k + 16 <= width; k += 16) {
-                UNROLL for (int i = 0; i < 16; i++) m[i] = load(w + i * width + k);
-                transpose16(m);
-                UNROLL for (int j = 0; j < 16; j++) UNROLL for (int r = 0; r < nr; r++) acc[r] +=
-                        m[j] * splat(t[(k + j) * TILE_SAMPLES + r]);
-        }
-        for (; k < width; k++) {
-                float one[16];
-                UNROLL for (int i = 0; i < 16; i++) one[i] = w[i * width + k];
-                UNROLL for (int r = 0; r < nr; r++) acc[r] += load(one) * splat(t[k * TILE_SAMPLES + r]);
-        }
-        UNROLL for (int r = 0; r < nr; r++) for (int i = 0; i < 16; i++) sums[i * TILE_SAMPLES + r] +=
-                acc[r][i];
-}
-
-/* As forward_panel, for at most FEW_ROWS rows, where broadcasting each weight would cost more than to read it. */
-static void few_panel(
-        const float *t, const float *w, int64_t width, int64_t n_outs, float *sums, int64_t rows)
-{
-        int64_t o = 0;
-        for (; o + 16 <= n_outs; o += 16) {
-                if (rows == 1)
-                        few_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, 1);
-                else
-                        few_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, FEW_ROWS);
-        }
-        for (; o < n_outs; o++)
-                forward_tile(t, w + o * width, width, sums + o * TILE_SAMPLES, 1, 1);
-}
-#else
-#define FEW_ROWS 0
-#define few_panel forward_any_panel
-#endif
+#include "kernels/cpu/loops/loops_few.h"
 
 INLINE float finish_output(const struct mfl_dense *d, float sum, float bias)
 {
@@ -303,11 +244,7 @@ static void forward_range(const struct mfl_dense *d, const float *x, const float
                         for (int64_t k = 0; k < d->n_in; k += MFL_DENSE_PANEL) {
                                 int64_t width = panel_width(d, k);
                                 transpose_panel(x + r * d->n_in + k, d->n_in, rows, width, t);
-                                if (rows <= FEW_ROWS)
-                                        few_panel(t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
-                                else
-                                        forward_any_panel(
-                                                t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
+                                add_panel(t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
                         }
                         finish_outputs(d, sums, bias ? bias + o : NULL, y + r * d->n_out + o, rows, n_outs);
                 }
