@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Answers of a network in process, one thread, batches of 1, 8 and 32 rows: mfl's `infer`, whose rows depend on no other row, beside onnxruntime and
-OpenVINO on the ONNX file that `mfl pull` writes of the same network. SERVE_PYTHON: a Python with onnxruntime and openvino.
+OpenVINO on the ONNX file that `mfl pull` writes of the same network. SERVE_PYTHON: a Python with onnxruntime and openvino. All three compute in float32: OpenVINO would
+take bfloat16 by itself on a processor that has it.
 
 Each of the three runs in turn, for so many rounds, and the median of its processor time per row counts: other load then does not favour one.
 
@@ -44,7 +45,7 @@ else:
     def make(n):
         model = core.read_model(path)
         model.reshape([n] + [d.get_length() for d in list(model.input(0).partial_shape)[1:]])
-        request = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}).create_infer_request()
+        request = core.compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": "f32"}).create_infer_request()
         return lambda x: request.infer({0: x}, share_inputs=True, share_outputs=True)
     model = core.read_model(path)
     shape = [0] + [d.get_length() for d in list(model.input(0).partial_shape)[1:]]

@@ -5,14 +5,14 @@
 Closed loop, by wrk (Debian: wrk): a connection asks again when it was answered. Open loop, with --open, by our own generator
 (bench/arrivals.c): requests arrive by a Poisson process, and the latency counts from the planned arrival; the table has the highest rate whose
 99th percentile is at most --p99 ms, for mfl-serve, and for FastAPI with onnxruntime and PyTriton with onnxruntime where SERVE_PYTHON (or
-TORCH_PYTHON) has them. --swaps: 20 new versions at 70% of that rate, and a start from
+TORCH_PYTHON) has them (nvidia-pytriton 0.7 fails with Python 3.11.7, whose multiprocessing its own interpreter does not know; Debian's 3.11.2 works). --swaps: 20 new versions at 70% of that rate, and a start from
 the cache. --committed: from a round's commit until a request is answered by it. --hostile: the latency of others beside idle, slow and garbled connections. --check compares the generator with wrk and hey (Debian: hey) on an identity network.
 
 `identity` answers its input: what the server itself costs. Of the models there is also what onnxruntime takes for the same rows in a
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
-    [--swaps] [--committed] [--hostile] [--one-core]
+    [--swaps] [--committed] [--hostile] [--one-core] [--instances N]
 """
 import argparse
 import http.client
@@ -22,6 +22,7 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -99,7 +100,7 @@ class Other:
             self.port = free.getsockname()[1]
         python = os.environ.get("SERVE_PYTHON") or os.environ.get("TORCH_PYTHON") or sys.executable
         self.log = open(folder / "other.log", "wb")  # pylint: disable=consider-using-with
-        self.process = subprocess.Popen([python, "-c", script, str(onnx), ",".join(map(str, shape)), str(self.port)], stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([python, "-c", script, str(onnx), ",".join(map(str, shape)), str(self.port)], stdout=self.log, stderr=self.log, start_new_session=True)
         self.address, self.ready = f"127.0.0.1:{self.port}", ready
         b.wait_until(lambda: self.process.poll() is not None or self.is_ready(), 120, "the other server")
 
@@ -107,8 +108,12 @@ class Other:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):  # PyTriton's server is a process of its own
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(20)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
         self.log.close()
 
     def is_ready(self):
@@ -269,7 +274,7 @@ def open_loop(folder, model, arguments):
         rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")),
                      f"{rate_of['mfl-serve'] / rate:.2f}" if rate else ""])
 
-    with Serve(folder, safetensors, shape) as serve:
+    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances)) as serve:
         body = folder / "ours"
         data = bytes(i % 256 for i in range(elements)) if serve.bytes == 1 else floats.read_bytes()
         body.write_bytes(serve.binary.encode() + data)
@@ -398,44 +403,65 @@ def committed(folder, model, rounds=20):
     return [f"{model}", len(seconds), len(answered), *(f"{b.percentile(seconds, s):.2f}" for s in (0.5, 0.99)), f"{max(seconds):.2f}"]
 
 
+class Guests:
+    """10,000 connections that are idle, 1,000 that send a byte per second, and 100 per second that send garbage."""
+
+    def __init__(self, address):
+        host, port = address.rsplit(":", 1)
+        self.place = host, int(port)
+        self.n_idle = min(10000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 3000)
+        self.stop = threading.Event()
+        self.sockets = [socket.create_connection(self.place) for _ in range(self.n_idle + 1000)]
+        for sock in self.sockets[self.n_idle:]:
+            sock.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX: ")
+        self.thread = threading.Thread(target=self.bother)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+        for sock in self.sockets:
+            sock.close()
+
+    def bother(self):
+        turn = 0
+        while not self.stop.wait(0.01):
+            turn += 1
+            for sock in self.sockets[self.n_idle + turn % 100::100]:
+                try:
+                    sock.send(b"x")
+                except OSError:
+                    pass
+            with socket.create_connection(self.place) as sock:
+                sock.sendall(os.urandom(500))
+
+
 def hostile(folder, arguments):
-    """The load of others while 10,000 connections are idle, 1,000 send a byte per second, and garbage arrives."""
-    rows = []
+    """The load of others alone, while guests bother another server on this machine, which costs processor time, too, and while they bother this one."""
+    rows, seen = [], {}
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    n_idle = min(10000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 3000)
-    with Serve(folder, "identity:64", (64,)) as serve:
+    (folder / "other").mkdir()
+    with Serve(folder, "identity:64", (64,)) as serve, Serve(folder / "other", "identity:64", (64,)) as other:
         body, json_bytes = our_body(folder, serve)
         rate = rate_of(serve, body, json_bytes, arguments, 0.3)
-        host, port = serve.address.rsplit(":", 1)
-        seen, guests, stop = [], [], threading.Event()
 
-        def bother():
-            turn = 0
-            while not stop.wait(0.01):
-                turn += 1
-                for sock in guests[n_idle + turn % 100::100]:
-                    try:
-                        sock.send(b"x")
-                    except OSError:
-                        pass
-                with socket.create_connection((host, int(port))) as sock:
-                    sock.sendall(os.urandom(500))
-
-        for name in ("alone", f"beside {n_idle} idle, 1,000 slow and 100 garbled connections per second"):
-            seen.append(arrivals(serve.address, "/v2/models/m/infer", body, rate, arguments.seconds, json_bytes))
-            rows.append([name, f"{rate:,.0f}", f"{seen[-1]['p50_ms']:.2f}", f"{seen[-1]['p99_ms']:.2f}", seen[-1]["failed"] + seen[-1]["lost"],
+        def measure(name):
+            before = b.processor_seconds(serve.process.pid)
+            seen[name] = one = arrivals(serve.address, "/v2/models/m/infer", body, rate, arguments.seconds, json_bytes)
+            us = 1e6 * (b.processor_seconds(serve.process.pid) - before) / max(1, one["answered"])
+            rows.append([f"{name}, {us:.1f} us of CPU time per request", f"{rate:,.0f}", f"{one['p50_ms']:.2f}", f"{one['p99_ms']:.2f}", one["failed"] + one["lost"],
                          f"{b.memory(serve.process.pid)[0] / 1e6:.0f}"])
-            if not guests:
-                guests += [socket.create_connection((host, int(port))) for _ in range(n_idle + 1000)]
-                for sock in guests[n_idle:]:
-                    sock.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nX: ")
-                thread = threading.Thread(target=bother)
-                thread.start()
-        stop.set()
-        thread.join()
-        for sock in guests:
-            sock.close()
-        rows.append([f"p99 beside them / alone {seen[1]['p99_ms'] / seen[0]['p99_ms']:.2f}", *[""] * 5])
+
+        measure("alone")
+        with Guests(other.address):
+            measure("guests at another server")
+        with Guests(serve.address) as guests:
+            measure(f"beside {guests.n_idle} idle, 1,000 slow and 100 garbled connections per second")
+        p99 = [one["p99_ms"] for one in seen.values()]
+        rows.append([f"p99 beside them / alone {p99[2] / p99[0]:.2f}, / with guests at another server {p99[2] / p99[1]:.2f}", *[""] * 5])
     return rows
 
 
@@ -450,6 +476,7 @@ def main():
     parser.add_argument("--swaps", action="store_true")
     parser.add_argument("--committed", action="store_true")
     parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--instances", type=int, default=1, help="of --open: networks of mfl-serve, each on a thread of its own")
     parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
     by_wrk = arguments.check or not (arguments.open or arguments.swaps or arguments.committed or arguments.hostile)

@@ -197,6 +197,13 @@ static int print_predicted(struct mfl_cli *cli, const Mfl__InquiryReport *report
         return mfl_cli_flush(err);
 }
 
+static bool looks_like_file(const char *text)
+{
+        const char *dot = strrchr(text, '.');
+        return strchr(text, '/') ||
+               (dot && (!strcmp(dot, ".safetensors") || !strcmp(dot, ".onnx") || !strcmp(dot, ".npz")));
+}
+
 int mfl_cmd_predict_at(struct mfl_cli *cli)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
@@ -213,6 +220,12 @@ int mfl_cmd_predict_at(struct mfl_cli *cli)
                 r = mfl_fail(&err, MFL_CLI_USAGE,
                         "with --at, the site's daemon computes, in fp32: leave out --backend, --precision "
                         "and --threads");
+        else if (looks_like_file(cli->argument[0]))
+                r = mfl_fail(&err, MFL_CLI_USAGE,
+                        "with --at, the model is a job's or a registered one, which the site gets from the "
+                        "server; "
+                        "%.200s is a file. `mfl validate` takes files",
+                        cli->argument[0]);
         if (!r)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r)

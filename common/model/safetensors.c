@@ -251,8 +251,9 @@ static int read_header(
                         file->path, n_bytes);
         memcpy(&length, bytes, 8);
         if (length > HEADER_BYTES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%s: a header of %llu bytes; the limit is %u", file->path,
-                        (unsigned long long)length, HEADER_BYTES_MAX);
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: a header of %llu bytes; the limit is %u: it is no safetensors file, or damaged",
+                        file->path, (unsigned long long)length, HEADER_BYTES_MAX);
         if (length > n_bytes - 8)
                 return mfl_fail(err, MFL_INVALID, "%s: truncated: a header of %llu bytes in a file of %zu",
                         file->path, (unsigned long long)length, n_bytes);

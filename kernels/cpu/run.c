@@ -268,13 +268,34 @@ int mfl_cpu_eval(struct mfl_net *net, int group, const struct mfl_device_data *d
         return 0;
 }
 
-int mfl_cpu_infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err)
+#define INFER_BYTES                                                                                          \
+        (8 << 20) /* of a layer's input and output: part of the last cache, which other threads want, too */
+#define INFER_REUSE 4 /* what the rows move, over what reading the params moves, at least */
+
+/* Rows that go through all layers together. Where the largest layer's rows leave the cache before the next layer reads them, fewer rows at a time are
+ * faster, as long as the params, which each time reads, are little beside them. The bits are the same. */
+static uint32_t rows_at_once(const struct mfl_net *net, uint32_t n)
+{
+        const size_t params = (size_t)net->graph->n * sizeof(float);
+        size_t largest = 1, all = 1;
+        for (int i = 1; i < net->graph->n_layers; i++) {
+                const int input = net->graph->layers[i].input;
+                const int64_t in = input >= 0 ? net->layers[input].layout.count : 0;
+                const size_t bytes = sizeof(float) * (size_t)(net->layers[i].layout.count + in);
+                largest = MFL_MAX(largest, bytes);
+                all += bytes;
+        }
+        const size_t most = MFL_MAX(MFL_MAX(INFER_BYTES / largest, INFER_REUSE * params / all), 1u);
+        const uint32_t parts = (uint32_t)((n + most - 1) / most);
+        return (n + parts - 1) / parts;
+}
+
+static int infer_rows(
+        struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err)
 {
         struct pass pass = {.net = net, .rows = n, .err = err};
         int last = net->graph->n_layers - 1;
         int64_t count = x->n_planes * x->plane;
-        mfl_assert(net->options.infer && n <= (uint32_t)net->options.batch);
-        omp_set_num_threads(net->options.threads);
         net->rows = n;
         if (x->dtype != MFL_U8)
                 mfl_host_read_rows(x, n, mfl_cpu_act(net, 0));
@@ -284,6 +305,23 @@ int mfl_cpu_infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, flo
         int rc = mfl_cpu_run_forward(&pass);
         if (!rc)
                 mfl_layout_to_plain(&net->layers[last].layout, n, mfl_cpu_act(net, last), y);
+        return rc;
+}
+
+int mfl_cpu_infer(struct mfl_net *net, const struct mfl_rows *x, uint32_t n, float *y, struct mfl_error *err)
+{
+        const size_t bytes = (size_t)(x->n_planes * x->plane) * (x->dtype == MFL_U8 ? 1 : sizeof(float));
+        const uint32_t step = rows_at_once(net, n);
+        struct mfl_rows part = *x;
+        int rc = 0;
+        mfl_assert(net->options.infer && n <= (uint32_t)net->options.batch);
+        omp_set_num_threads(net->options.threads);
+        for (uint32_t at = 0, rows; !rc && at < n; at += rows) {
+                rows = MFL_MIN(step, n - at);
+                part.samples = (const char *)x->samples + at * bytes;
+                rc = infer_rows(net, &part, rows, y, err);
+                y += net->layers[net->graph->n_layers - 1].layout.logical * rows;
+        }
         net->rows = net->options.batch;
         return rc;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A version in service.
  *
- *   offer -> queue -> pump: pieces -> worker: gather, compute, scatter -> on_done: each request whose rows are all done ends
+ *   offer -> queue -> pump: pieces for each network that is free -> worker: gather, compute, scatter -> on_done: each request whose rows are all done ends
  *
  * A batch that is one piece of a request is computed in place, without copies.
  */
@@ -23,25 +23,28 @@ static struct mfl_query *query_of(const struct mfl_batch_piece *piece)
 
 static void run_batch(struct mfl_work *work)
 {
-        struct mfl_lane *lane = MFL_CONTAINER_OF(work, struct mfl_lane, work);
-        const struct mfl_kserve_model *model = &lane->version->model;
-        const size_t in = model->elements * mfl_tensor_bytes(model->type), out = (size_t)model->outputs;
-        const struct mfl_batch_piece *p = lane->pieces;
-        lane->begun_us = now_us();
-        if (lane->n_pieces == 1) {
+        struct mfl_lane_batch *batch = MFL_CONTAINER_OF(work, struct mfl_lane_batch, work);
+        struct mfl_version *version = batch->lane->version;
+        const uint32_t instance = (uint32_t)(batch - batch->lane->batches);
+        const size_t in = version->model.elements * mfl_tensor_bytes(version->model.type),
+                     out = (size_t)version->model.outputs;
+        const struct mfl_batch_piece *p = batch->pieces;
+        const uint64_t begun_us = now_us();
+        if (batch->n_pieces == 1) {
                 const struct mfl_query *q = query_of(p);
-                lane->result = mfl_version_run(lane->version, p->rows, (const char *)q->x + p->first * in,
-                        q->y + p->first * out, &lane->err);
+                batch->result = mfl_version_run(version, instance, p->rows,
+                        (const char *)q->x + p->first * in, q->y + p->first * out, &batch->err);
         } else {
-                char *x = lane->x;
-                for (uint32_t i = 0; i < lane->n_pieces; x += p[i++].rows * in)
+                char *x = batch->x;
+                for (uint32_t i = 0; i < batch->n_pieces; x += p[i++].rows * in)
                         memcpy(x, (const char *)query_of(p + i)->x + p[i].first * in, p[i].rows * in);
-                lane->result = mfl_version_run(lane->version, lane->n_rows, lane->x, lane->y, &lane->err);
-                const float *y = lane->y;
-                for (uint32_t i = 0; !lane->result && i < lane->n_pieces; y += p[i++].rows * out)
+                batch->result =
+                        mfl_version_run(version, instance, batch->n_rows, batch->x, batch->y, &batch->err);
+                const float *y = batch->y;
+                for (uint32_t i = 0; !batch->result && i < batch->n_pieces; y += p[i++].rows * out)
                         memcpy(query_of(p + i)->y + p[i].first * out, y, p[i].rows * out * sizeof *y);
         }
-        lane->us = now_us() - lane->begun_us;
+        batch->us = now_us() - begun_us;
 }
 
 static void run_end(struct mfl_work *work)
@@ -53,35 +56,53 @@ static void run_end(struct mfl_work *work)
 
 /* ---- on the loop ---- */
 
+/* Without its version, which a worker has freed, or the caller keeps. */
 static void free_lane(struct mfl_lane *lane)
 {
-        mfl_version_free(lane->version);
-        free(lane->pieces);
-        free(lane->x);
-        free(lane->y);
+        for (uint32_t i = 0; lane->batches && i < lane->n_batches; i++) {
+                free(lane->batches[i].pieces);
+                free(lane->batches[i].x);
+                free(lane->batches[i].y);
+        }
+        free(lane->batches);
         free(lane);
 }
 
 static void on_ended(struct mfl_work *work)
 {
-        free_lane(MFL_CONTAINER_OF(work, struct mfl_lane, end));
+        struct mfl_lane *lane = MFL_CONTAINER_OF(work, struct mfl_lane, end);
+        mfl_version_free(lane->version); /* cancelled */
+        free_lane(lane);
 }
 
-int mfl_lane_open(struct mfl_version *version, struct mfl_worker *worker,
+static bool open_batch(
+        struct mfl_lane *lane, struct mfl_lane_batch *batch, const struct mfl_kserve_model *model)
+{
+        const size_t rows = lane->batcher.config.rows_max;
+        batch->lane = lane;
+        batch->pieces = mfl_calloc(rows, sizeof *batch->pieces);
+        batch->x = mfl_alloc_aligned(rows * model->elements * mfl_tensor_bytes(model->type));
+        batch->y = mfl_alloc_aligned(rows * model->outputs * sizeof *batch->y);
+        return batch->pieces && batch->x && batch->y;
+}
+
+int mfl_lane_open(struct mfl_version *version, const struct mfl_lane_workers *workers,
         const struct mfl_batcher_config *config, struct mfl_lane **ret_lane, struct mfl_error *err)
 {
         const struct mfl_kserve_model *model = &version->model;
         struct mfl_lane *lane = mfl_calloc(1, sizeof *lane);
-        mfl_assert(config->rows_max <= version->rows_max);
+        mfl_assert(config->rows_max <= version->rows_max && workers->n_used <= version->n_instances);
         if (!lane)
                 return mfl_fail_memory(err, sizeof *lane, "a version's queue");
-        lane->worker = worker;
+        lane->workers = *workers;
         lane->refs = 1;
         mfl_batcher_init(&lane->batcher, config);
-        lane->pieces = mfl_calloc(config->rows_max, sizeof *lane->pieces);
-        lane->x = mfl_alloc_aligned(config->rows_max * model->elements * mfl_tensor_bytes(model->type));
-        lane->y = mfl_alloc_aligned((size_t)config->rows_max * model->outputs * sizeof *lane->y);
-        if (!lane->pieces || !lane->x || !lane->y) {
+        lane->batches = mfl_calloc(version->n_instances, sizeof *lane->batches);
+        lane->n_batches = version->n_instances;
+        bool fine = lane->batches;
+        for (uint32_t i = 0; fine && i < lane->n_batches; i++)
+                fine = open_batch(lane, &lane->batches[i], model);
+        if (!fine) {
                 free_lane(lane);
                 return mfl_fail_memory(err,
                         config->rows_max * (model->elements + model->outputs) * sizeof(float), "a batch");
@@ -97,14 +118,19 @@ struct mfl_lane *mfl_lane_ref(struct mfl_lane *lane)
         return lane;
 }
 
+static struct mfl_worker *worker_of(const struct mfl_lane *lane, uint32_t i)
+{
+        return &lane->workers.v[(lane->workers.first + i) % lane->workers.n];
+}
+
 void mfl_lane_unref(struct mfl_lane *lane)
 {
         if (!lane || --lane->refs)
                 return;
-        mfl_assert(!lane->busy);
+        mfl_assert(!lane->n_busy);
         lane->end = (struct mfl_work){.run = run_end, .done = on_ended};
-        if (mfl_worker_submit(lane->worker, &lane->end))
-                free_lane(lane);
+        if (mfl_worker_submit(worker_of(lane, 0), &lane->end))
+                on_ended(&lane->end);
 }
 
 static void end_query(struct mfl_query *query, enum mfl_query_end end)
@@ -132,23 +158,46 @@ int mfl_lane_offer(struct mfl_lane *lane, struct mfl_query *query, uint64_t now)
 
 static void on_batch(struct mfl_work *work)
 {
-        struct mfl_lane *lane = mfl_lane_ref(MFL_CONTAINER_OF(work, struct mfl_lane, work));
-        const bool failed = work->cancelled || lane->result;
-        lane->busy = false;
+        struct mfl_lane_batch *batch = MFL_CONTAINER_OF(work, struct mfl_lane_batch, work);
+        struct mfl_lane *lane = mfl_lane_ref(batch->lane);
+        const bool failed = work->cancelled || batch->result;
+        batch->busy = false;
+        lane->n_busy--;
         lane->counts.batches++;
-        lane->counts.batch_us += work->cancelled ? 0 : lane->us;
+        lane->counts.batch_us += work->cancelled ? 0 : batch->us;
         if (!failed)
-                mfl_batcher_note(&lane->batcher, lane->n_rows, lane->us);
+                mfl_batcher_note(&lane->batcher, batch->n_rows, batch->us);
         else if (!work->cancelled)
                 mfl_log(MFL_LOG_ERROR, "%s, version %s: %s", lane->version->model.name,
-                        lane->version->model.version, lane->err.text);
-        for (uint32_t i = 0; i < lane->n_pieces; i++) {
-                struct mfl_query *query = query_of(lane->pieces + i);
+                        lane->version->model.version, batch->err.text);
+        for (uint32_t i = 0; i < batch->n_pieces; i++) {
+                struct mfl_query *query = query_of(batch->pieces + i);
                 query->failed |= failed;
-                if (mfl_batcher_done(lane->pieces + i))
+                if (mfl_batcher_done(batch->pieces + i))
                         end_query(query, query->failed ? MFL_QUERY_FAILED : MFL_QUERY_ANSWERED);
         }
         mfl_lane_unref(lane);
+}
+
+/* Begins a batch, if one is due. */
+static void begin(
+        struct mfl_lane *lane, struct mfl_lane_batch *batch, struct mfl_worker *worker, uint64_t now)
+{
+        batch->n_pieces = mfl_batcher_take(&lane->batcher, now, batch->pieces);
+        if (!batch->n_pieces)
+                return;
+        batch->n_rows = 0;
+        for (uint32_t i = 0; i < batch->n_pieces; i++)
+                batch->n_rows += batch->pieces[i].rows;
+        batch->work = (struct mfl_work){.run = run_batch, .done = on_batch};
+        batch->busy = true;
+        lane->n_busy++;
+        const int r = mfl_worker_submit(worker, &batch->work);
+        mfl_assert(!r || worker->closing);
+        if (r) {
+                batch->work.cancelled = true;
+                on_batch(&batch->work);
+        }
 }
 
 int mfl_lane_pump(struct mfl_lane *lane, uint64_t now, struct mfl_error *err)
@@ -158,27 +207,22 @@ int mfl_lane_pump(struct mfl_lane *lane, uint64_t now, struct mfl_error *err)
                 next = item->next;
                 end_query(MFL_CONTAINER_OF(item, struct mfl_query, item), MFL_QUERY_EXPIRED);
         }
-        if (lane->busy)
-                return 0;
-        if (lane->result < 0) {
-                *err = lane->err;
-                return lane->result;
-        }
-        lane->n_pieces = mfl_batcher_take(&lane->batcher, now, lane->pieces);
-        if (!lane->n_pieces)
-                return 0;
-        lane->n_rows = 0;
-        for (uint32_t i = 0; i < lane->n_pieces; i++)
-                lane->n_rows += lane->pieces[i].rows;
-        lane->work = (struct mfl_work){.run = run_batch, .done = on_batch};
-        lane->busy = true;
-        const int r = mfl_worker_submit(lane->worker, &lane->work);
-        mfl_assert(!r || lane->worker->closing);
-        if (r) {
-                lane->work.cancelled = true;
-                on_batch(&lane->work);
+        for (uint32_t i = 0; i < lane->workers.n_used; i++) {
+                struct mfl_lane_batch *batch = &lane->batches[i];
+                if (batch->busy)
+                        continue;
+                if (batch->result < 0) {
+                        *err = batch->err;
+                        return batch->result;
+                }
+                begin(lane, batch, worker_of(lane, i), now);
         }
         return 0;
+}
+
+uint64_t mfl_lane_drain_us(const struct mfl_lane *lane)
+{
+        return mfl_batcher_drain_us(&lane->batcher) / lane->workers.n_used;
 }
 
 void mfl_lane_clear(struct mfl_lane *lane)
@@ -191,5 +235,6 @@ void mfl_lane_clear(struct mfl_lane *lane)
 
 uint64_t mfl_lane_due_us(const struct mfl_lane *lane)
 {
-        return lane->busy ? lane->batcher.deadline_min_us : mfl_batcher_due_us(&lane->batcher);
+        const bool all_busy = lane->n_busy >= lane->workers.n_used;
+        return all_busy ? lane->batcher.deadline_min_us : mfl_batcher_due_us(&lane->batcher);
 }

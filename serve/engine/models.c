@@ -16,7 +16,8 @@ int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl
 {
         *models = (struct mfl_models){.loop = loop, .config = *config};
         mfl_assert(config->threads >= 1 && config->threads <= MFL_ENGINE_THREADS_MAX);
-        int r = mfl_net_check(config->bf16, err);
+        mfl_assert(config->instances >= 1 && config->instances <= config->threads);
+        int r = mfl_net_check(config->backend, config->bf16, err);
         if (r)
                 return r;
         r = mfl_worker_start(&models->loader, loop, "loader", QUEUE_MAX, err);
@@ -55,7 +56,10 @@ int mfl_models_add(
                         sizeof model->source - 1);
         if (*models->config.cache_dir)
                 snprintf(model->cache, sizeof model->cache, "%s/%s", models->config.cache_dir, name);
-        model->worker = &models->engines[models->n % models->n_engines];
+        model->workers = (struct mfl_lane_workers){.v = models->engines,
+                .n = models->n_engines,
+                .first = models->n * models->config.instances % models->n_engines,
+                .n_used = models->config.instances};
         models->n++;
         return 0;
 }
@@ -111,7 +115,7 @@ bool mfl_models_ready(const struct mfl_models *models)
 
 static bool is_idle(const struct mfl_lane *lane)
 {
-        return !lane->busy && !lane->batcher.n_items;
+        return !lane->n_busy && !lane->batcher.n_items;
 }
 
 static void add_counts(struct mfl_lane_counts *sum, const struct mfl_lane *lane)
@@ -216,7 +220,7 @@ static void end_well(struct mfl_model *model)
                 return;
         struct mfl_lane *lane = model->candidate;
         model->candidate = NULL;
-        lane->worker = model->worker; /* from its next batch on */
+        lane->workers = model->workers; /* from its next batch on */
         mfl_model_switch(model, lane, model->current);
         mfl_log(MFL_LOG_INFO, "%s: version %s has done well on trial and takes over", model->name,
                 lane->version->model.version);

@@ -40,7 +40,7 @@ struct mfl_model {
         char error[512];              /* why the last load failed; "" if it did not */
         /* Private. */
         struct mfl_models *all;
-        struct mfl_worker *worker;
+        struct mfl_lane_workers workers;
         struct mfl_lane *retired[4]; /* that still have requests */
         struct mfl_load *load;       /* in progress */
         struct mfl_canary trial;     /* of the candidate, or of the current version after a switch */
@@ -59,10 +59,12 @@ struct mfl_model {
 struct mfl_models_config {
         const char *cache_dir; /* "": no copies */
         struct mfl_batcher_config batch;
-        bool bf16; /* products of all versions are bfloat16's, not float32's */
+        const char *backend; /* as mfl_backend_open; must stay */
+        bool bf16;           /* products of all versions are bfloat16's, not float32's */
         struct mfl_canary_config canary;
         uint32_t threads;
-        uint64_t poll_ms; /* how often sources are looked at */
+        uint32_t instances; /* networks of a version that compute at the same time, 1 to threads */
+        uint64_t poll_ms;   /* how often sources are looked at */
 };
 
 struct mfl_models {
@@ -79,7 +81,7 @@ struct mfl_models {
         bool loading, mirroring, closing; /* loading, mirroring: that worker has been started */
 };
 
-/* MFL_INVALID: bf16, and this machine does not have it. */
+/* MFL_INVALID: this machine does not have the backend, or bf16 with it. */
 int mfl_models_open(struct mfl_models *models, uv_loop_t *loop, const struct mfl_models_config *config,
         struct mfl_error *err);
 /* comes: the source is written while this runs, and need not be there yet. MFL_INVALID: the name or source is not fine, or the

@@ -153,7 +153,8 @@ static void install(struct mfl_load *load)
         struct mfl_lane *lane;
         const struct mfl_canary_config *canary = &model->all->config.canary;
         const bool mirrors = model->current && load->purpose != FOR_PREVIOUS && canary->mirror > 0;
-        const int r = mfl_lane_open(load->version, mirrors ? &model->all->mirror : model->worker,
+        const struct mfl_lane_workers mirror = {.v = &model->all->mirror, .n = 1, .n_used = 1};
+        const int r = mfl_lane_open(load->version, mirrors ? &mirror : &model->workers,
                 &model->all->config.batch, &lane, &load->err);
         if (r) {
                 note_failure(load);
@@ -312,6 +313,8 @@ static struct mfl_version_options options_of(const struct mfl_model *model)
                 .source = model->source,
                 .cache = *model->cache ? model->cache : NULL,
                 .rows_max = model->all->config.batch.rows_max,
+                .n_instances = model->all->config.instances,
+                .backend = model->all->config.backend,
                 .bf16 = model->all->config.bf16};
 }
 

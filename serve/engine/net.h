@@ -5,11 +5,13 @@
 
 #include "serve/engine/version.h"
 
-/* Whether this machine has the precision: 0 or MFL_INVALID. */
-int mfl_net_check(bool bf16, struct mfl_error *err);
+/* Whether this machine has the backend and, with it, the precision: 0 or MFL_INVALID. backend: as mfl_backend_open. */
+int mfl_net_check(const char *backend, bool bf16, struct mfl_error *err);
 /* Opens the file and fills v->infer and what v->model says of it. Errors: as mfl_infer_open. */
 int mfl_net_open(const char *path, struct mfl_version *v, struct mfl_error *err);
 void mfl_net_close(struct mfl_version *v);
-int mfl_net_run(struct mfl_version *v, uint32_t n, const void *x, float *y, struct mfl_error *err);
+/* instance: one of v->n_instances. */
+int mfl_net_run(
+        struct mfl_version *v, uint32_t instance, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
 #endif

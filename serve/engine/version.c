@@ -48,10 +48,11 @@ static int warm(struct mfl_version *v, struct mfl_error *err)
         void *x = mfl_calloc(v->rows_max, bytes);
         float *y = mfl_calloc(v->rows_max, (size_t)v->model.outputs * sizeof *y);
         int r = x && y ? 0 : mfl_fail_memory(err, v->rows_max * bytes, "a batch");
-        if (!r)
-                r = mfl_version_run(v, v->rows_max, x, y, err);
-        if (!r)
-                r = mfl_version_run(v, 1, x, y, err);
+        for (uint32_t i = 0; !r && i < v->n_instances; i++) {
+                r = mfl_version_run(v, i, v->rows_max, x, y, err);
+                if (!r)
+                        r = mfl_version_run(v, i, 1, x, y, err);
+        }
         free(x);
         free(y);
         return r;
@@ -176,6 +177,8 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
         if (!v)
                 return mfl_fail_memory(err, sizeof *v, "a version");
         v->rows_max = options->rows_max;
+        v->n_instances = options->n_instances;
+        v->backend = options->backend;
         v->bf16 = options->bf16;
         name_version(v, options->name, staged->digest);
         mfl_strcpy(v->source, sizeof v->source, staged->source);
@@ -327,11 +330,12 @@ void mfl_version_free(struct mfl_version *v)
         free(v);
 }
 
-int mfl_version_run(struct mfl_version *v, uint32_t n, const void *x, float *y, struct mfl_error *err)
+int mfl_version_run(
+        struct mfl_version *v, uint32_t instance, uint32_t n, const void *x, float *y, struct mfl_error *err)
 {
-        mfl_assert(n > 0 && n <= v->rows_max);
-        if (v->infer)
-                return mfl_net_run(v, n, x, y, err);
+        mfl_assert(n > 0 && n <= v->rows_max && instance < v->n_instances);
+        if (v->infer[0])
+                return mfl_net_run(v, instance, n, x, y, err);
         memcpy(y, x, (size_t)n * v->model.outputs * sizeof *y);
         return 0;
 }

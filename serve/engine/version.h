@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One version of a model, loaded: its network, what it takes and gives, and where its bytes are. Opening reads a whole file, and
- * running computes: both are for worker threads, one at a time per version. What `model` says is fixed once it is open, and may be
+ * running computes: both are for worker threads, one at a time per version or, when it runs, per instance. What `model` says is fixed once it is open, and may be
  * read by any thread.
  *
  * A source is a model file, or "identity:N", a network of N numbers that answers its input: for measuring the server itself.
@@ -10,15 +10,19 @@
 
 #include "serve/kserve/kserve.h"
 
+#define MFL_INSTANCES_MAX 64
 #define MFL_VERSION_HEX 16 /* characters of the file's SHA-256 that name a version */
 
 struct mfl_infer;
 struct mfl_version {
         struct mfl_kserve_model model;
-        char source[1024];       /* where it was asked for */
-        struct mfl_infer *infer; /* NULL: identity */
+        char source[1024]; /* where it was asked for */
+        uint32_t n_instances;
+        struct mfl_infer *infer
+                [MFL_INSTANCES_MAX]; /* n_instances networks, each with its own copy of the params; NULL: identity */
         uint32_t rows_max;
-        bool bf16; /* products of bfloat16 */
+        const char *backend; /* that computes; "auto": the first that is here (kernels/backend.h). Stays */
+        bool bf16;           /* products of bfloat16 */
 };
 
 /* How the name of a file in the cache begins that a job or a registered model has brought (serve/follow). */
@@ -26,10 +30,12 @@ struct mfl_version {
 
 struct mfl_version_options {
         const char *name;
-        const char *source; /* what the configuration names: copies of another one are not served */
-        const char *cache;  /* the model's folder for copies; NULL: none are kept */
+        const char *source;   /* what the configuration names: copies of another one are not served */
+        const char *cache;    /* the model's folder for copies; NULL: none are kept */
+        uint32_t n_instances; /* 1 to MFL_INSTANCES_MAX */
         uint32_t rows_max;
-        bool bf16; /* products of bfloat16 */
+        const char *backend; /* that computes; "auto": the first that is here (kernels/backend.h). Stays */
+        bool bf16;           /* products of bfloat16 */
 };
 
 /* Bytes of a source whose digest is known, and where they lie. */
@@ -52,7 +58,8 @@ int mfl_version_open(const struct mfl_staged *staged, const struct mfl_version_o
         struct mfl_version **ret_version, struct mfl_error *err);
 void mfl_version_free(struct mfl_version *version);
 /* n rows at x to n * model.outputs floats at y; n <= rows_max. */
-int mfl_version_run(struct mfl_version *version, uint32_t n, const void *x, float *y, struct mfl_error *err);
+int mfl_version_run(struct mfl_version *version, uint32_t instance, uint32_t n, const void *x, float *y,
+        struct mfl_error *err);
 
 /* Notes in the cache which version is served, after it has been taken into service, which was before it, and which one a rollback
  * keeps out ("": none); copies of others, and rounds that other sources have brought, are removed. */

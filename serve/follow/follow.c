@@ -108,6 +108,9 @@ static void on_written(struct mfl_work *work)
                 f->round = round;
                 f->inherited = false;
                 mfl_strcpy(f->job, sizeof f->job, w->job);
+                /* What the watch has told meanwhile is this round, or an older one. */
+                if (*f->config.job && !f->config.best && f->newest <= round)
+                        f->wanted = false;
         } else if (!work->cancelled)
                 say(f, w->err.text);
         f->n_written += fine;
@@ -287,12 +290,19 @@ static void take_failure(struct mfl_follow *f, const Mfl__Envelope *e)
         if (!of_watch && e->request != f->request)
                 return;
         if (e->failure->code == MFL__FAILURE_CODE__FAILURE_NOT_FOUND) {
-                deny(f);
-                /* Before a job's first round there is nothing to pull, and the watch tells of it. */
-                if (!of_watch && *f->config.job) {
+                const bool nothing = of_watch || (*f->config.job && !f->newest);
+                if (nothing)
+                        deny(f);
+                /* Before a job's first round there is nothing to pull, and the watch tells of it; retention drops a round only
+                 * after the next one, which the watch may have told already. */
+                if (!of_watch && *f->config.job && (nothing || f->wanted)) {
                         drop_pull(f);
+                        if (f->wanted)
+                                want(f);
                         return;
                 }
+                if (!nothing)
+                        f->pause_ms = PAUSE_MAX_MS; /* a new connection, later, asks again */
         }
         lose(f, e->failure->text);
 }
@@ -313,6 +323,17 @@ static void note_good(struct mfl_follow *f)
         mfl_servers_reached(&f->servers);
         f->said[0] = '\0';
         f->pause_ms = PAUSE_FIRST_MS;
+}
+
+/* Rounds of the past come before the answer to the first pull: the server reads both in turn. */
+static void take_event(struct mfl_follow *f, uint64_t request, const Mfl__Event *event)
+{
+        note_good(f);
+        if (request != f->watch || event->what_case != MFL__EVENT__WHAT_ROUND)
+                return;
+        f->newest = MFL_MAX(f->newest, event->round->round);
+        if (event->round->round > f->round)
+                want(f);
 }
 
 /* The version that the registered model is. */
@@ -348,10 +369,7 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *e, void *pay
                 take_failure(f, e);
                 return 0;
         case MFL__ENVELOPE__BODY_EVENT:
-                note_good(f);
-                if (e->request == f->watch && e->event->what_case == MFL__EVENT__WHAT_ROUND &&
-                        e->event->round->round > f->round)
-                        want(f);
+                take_event(f, e->request, e->event);
                 return 0;
         case MFL__ENVELOPE__BODY_REGISTRY:
                 take_version(f, e);
@@ -426,6 +444,7 @@ static void on_closed(struct mfl_stream *stream, const char *reason)
 {
         struct mfl_follow *f = stream->owner;
         f->open = f->welcomed = f->connected = false;
+        f->newest = 0;
         drop_pull(f);
         uv_timer_stop(&f->timer);
         if (f->closing)

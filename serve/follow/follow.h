@@ -7,7 +7,8 @@
  *
  * When the server is away, the file stays as it is, and a new attempt follows after a pause that grows from 1 s to 15 s. What the
  * server refuses (no such job, no rights) is logged, and tried again in the same way: it may be mended while nobody looks. A file that came from
- * another `server` than the present one stays until this one has answered: with a round, or that it knows no such job or model, which on_denied tells.
+ * another `server` than the present one stays until this one has answered: with a round, or that it has no such job or model, or no round of it yet, which on_denied tells. A round that
+ * is no longer kept when it is asked for is none of these: the next one is asked for.
  * Loop thread only.
  */
 #ifndef MFL_SERVE_FOLLOW_FOLLOW_H
@@ -46,7 +47,8 @@ struct mfl_follow {
         struct mfl_stream stream;
         uv_timer_t timer; /* between attempts; the pulse of a connection otherwise */
         bool open, welcomed, wanted, pulling, closing, tells;
-        bool inherited; /* the file came from another server */
+        bool inherited;  /* the file came from another server */
+        uint32_t newest; /* of a job: the newest round that this connection has told of; 0: none */
         uint32_t pause_ms, heartbeat_ms, dead_ms;
         uint64_t told_ms;              /* when the server was told what is served */
         char target[MFL_JOB_ID_BYTES]; /* of a registered model: the round that it is */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP on a loop: listeners, answers, and the sweep over connections once a second. */
+/* HTTP on a loop: listeners, answers, and the sweep that looks at each connection about once a second. */
 #include "serve/http/http.h"
 
 #include <netdb.h>
@@ -10,17 +10,22 @@
 #include "serve/http/http_conn.h"
 
 #define BACKLOG 4096
-#define SWEEP_MS 1000
+#define SWEEP_MS 1000     /* each connection is looked at so often */
+#define SWEEP_CONNS 2048u /* at once: requests of others wait for no more */
 
 static void on_sweep(uv_timer_t *timer)
 {
         struct mfl_http *http = timer->data;
+        struct mfl_http_conn *conn = http->sweep_next ? http->sweep_next : http->first;
         mfl_reply_date((int64_t)time(NULL), http->date);
-        for (struct mfl_http_conn *conn = http->first, *next; conn; conn = next) {
-                next = conn->next;
+        for (uint32_t i = 0; conn && i < SWEEP_CONNS; i++) {
+                struct mfl_http_conn *next = conn->next;
                 mfl_http_conn_sweep(conn, uv_now(http->loop));
+                conn = next;
         }
+        http->sweep_next = conn;
         mfl_http_flush(http);
+        uv_timer_start(timer, on_sweep, SWEEP_MS * SWEEP_CONNS / MFL_MAX(http->n_conns, SWEEP_CONNS), 0);
 }
 
 int mfl_http_open(
@@ -35,7 +40,7 @@ int mfl_http_open(
         mfl_reply_date((int64_t)time(NULL), http->date);
         uv_timer_init(loop, &http->sweep);
         http->sweep.data = http;
-        uv_timer_start(&http->sweep, on_sweep, SWEEP_MS, SWEEP_MS);
+        uv_timer_start(&http->sweep, on_sweep, SWEEP_MS, 0);
         return 0;
 }
 

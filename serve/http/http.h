@@ -5,7 +5,7 @@
  *   - each whole request becomes an exchange, which on_request answers at once or later (mfl_http_answer), in any order;
  *   - answers go out in the requests' order, those of one turn of the loop in one write (mfl_http_flush);
  *   - a connection with too many unanswered requests, or whose answers nobody takes, is not read from;
- *   - once a second: what took too long is closed: 408 for half a request; silence for idle connections.
+ *   - about once a second, some connections at a time: what took too long is closed: 408 for half a request; silence for idle connections.
  * After a request that can't be understood the answer names the reason and the connection closes; what the client still
  * sends is dropped for a moment, so that a reset does not overtake the answer.
  *
@@ -62,7 +62,8 @@ struct mfl_http {
         uint32_t n_listeners;
         uv_timer_t sweep;
         struct mfl_http_conn *first, *dirty;
-        char *in, *plain; /* the loop's read buffer, and decrypted bytes */
+        struct mfl_http_conn *sweep_next; /* the sweep goes on here; NULL: it begins again */
+        char *in, *plain;                 /* the loop's read buffer, and decrypted bytes */
         bool closing;
 };
 

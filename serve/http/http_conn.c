@@ -53,6 +53,8 @@ static void on_closed(uv_handle_t *handle)
         if (conn->next)
                 conn->next->prev = conn->prev;
         http->n_conns--;
+        if (http->sweep_next == conn)
+                http->sweep_next = conn->next;
         for (struct mfl_http_conn **at = &http->dirty; conn->dirty && *at; at = &(*at)->next_dirty)
                 if (*at == conn) {
                         *at = conn->next_dirty;

@@ -193,8 +193,7 @@ static void queue(struct asked *a, struct mfl_lane *lane)
                 char text[300];
                 snprintf(text, sizeof text, "%u rows wait, at most %u may; try again later",
                         (unsigned)lane->batcher.n_rows, lane->batcher.config.queue_max);
-                refuse_for_now(
-                        serve, a->exchange, 429, mfl_batcher_drain_us(&lane->batcher) / 1000000 + 1, text);
+                refuse_for_now(serve, a->exchange, 429, mfl_lane_drain_us(lane) / 1000000 + 1, text);
                 free_asked(a);
         }
 }

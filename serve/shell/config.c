@@ -88,6 +88,15 @@ static int set_follow(void *target, const char *text, struct mfl_error *err)
         return set_named(target, text, "JOB or NAME=MODEL@ALIAS", false, err);
 }
 
+static const char *const backends[] = {"auto", "cpu", "reference", "cuda", NULL};
+static bool parse_backend(const char *text, void *value)
+{
+        for (int i = 0; backends[i]; i++)
+                if (!strcmp(text, backends[i]))
+                        return mfl_strcpy(value, sizeof((struct mfl_serve_config *)0)->backend, text);
+        return false;
+}
+
 static const char *const precisions[] = {"fp32", "bf16", NULL};
 
 /* clang-format off */
@@ -123,8 +132,11 @@ static const struct mfl_setting rows[] = {
         {.section = "Batches",
                 .field = {KEY("batch", U32, batch), .min = 1, .max = 4096}, .option = "batch", .argument = "N", .value = "32", .unit = "rows",
                 .help = "the most rows that are computed together; a request of more is divided. An answer does not depend on it"},
+        {.field = {KEY("backend", STRING, backend), .names = backends}, .option = "backend", .argument = "NAME", .parse = parse_backend, .value = "auto",
+                .help = "what computes: auto, the first of cuda, cpu and reference that works here; or one of them. On a machine with a GPU, cpu takes the "
+                        "processor. Answers of one model from two backends may differ in their last bits"},
         {.field = {KEY("precision", ENUM, precision), .names = precisions}, .option = "precision", .argument = "P", .value = "fp32",
-                .help = "how products are computed: fp32; or bf16, operands rounded to bfloat16 and sums in float, which needs a processor with avx512_bf16 or amx_bf16. "
+                .help = "how products are computed: fp32; or bf16, operands rounded to bfloat16 and sums in float, which needs the cpu backend and a processor with avx512_bf16 or amx_bf16. "
                         "An answer's bits depend on model, row and precision alone"},
         {.field = {KEY("delay", DURATION, delay_ms), .min = 0, .max = 10000}, .option = "delay", .argument = "TIME", .value = "0ms",
                 .help = "the longest that a free network waits for a full batch. 0ms: it never waits, and what arrives while it "
@@ -136,7 +148,10 @@ static const struct mfl_setting rows[] = {
                 .help = "a request that has not begun after this long is answered with 504; a request may ask for less with the parameter "
                         "timeout, in microseconds"},
         {.field = {KEY("threads", U32, threads), .min = 1, .max = 64}, .option = "threads", .argument = "N", .value = "1", .unit = "threads",
-                .help = "threads that compute; the models are divided among them, and each model has one"},
+                .help = "threads that compute; the models are divided among them, and each model has one, or `instances` of them"},
+        {.field = {KEY("instances", U32, instances), .min = 1, .max = 64}, .option = "instances", .argument = "N", .value = "1", .unit = "networks",
+                .help = "batches of a model that are computed at the same time, each by a network of its own with a copy of the params on one of `threads`: not more than "
+                        "those. More answers per second where cores are free; an answer does not depend on it"},
 
         {.section = "New versions",
                 .field = {KEY("canary", F64, canary_share), .min = 0, .max = 1}, .option = "canary", .argument = "SHARE", .value = "0", .unit = "share",
@@ -263,6 +278,11 @@ static int check(const struct mfl_serve_config *c, struct mfl_error *err)
         if (any && (!*c->server_ca || !*c->server_cert || !*c->server_key))
                 return mfl_fail(err, MFL_INVALID,
                         "TLS to the server needs server_ca, server_cert and server_key together");
+        if (c->instances > c->threads)
+                return mfl_fail(err, MFL_INVALID,
+                        "instances is %u, and there are %u threads for them: set threads (--threads) to %u, "
+                        "or more",
+                        c->instances, c->threads, c->instances);
         if (!*c->tls_cert != !*c->tls_key)
                 return mfl_fail(err, MFL_INVALID, "TLS needs tls_cert and tls_key together: %s is missing",
                         *c->tls_cert ? "tls_key" : "tls_cert");

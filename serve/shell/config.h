@@ -21,6 +21,7 @@ struct mfl_serve_models {
 
 struct mfl_serve_config {
         char listen[256];
+        char backend[32];
         int precision;        /* 0 fp32, 1 bf16 */
         bool insecure_listen; /* without TLS or without keys on an address other than loopback */
         uint32_t connections_max, pipeline_max;
@@ -32,7 +33,7 @@ struct mfl_serve_config {
         char cache_dir[1024];
         char server[MFL_SERVERS_BYTES], server_ca[1024], server_cert[1024], server_key[1024];
         uint64_t poll_ms;
-        uint32_t batch, queue, rows_max, threads;
+        uint32_t batch, queue, rows_max, threads, instances;
         uint64_t deadline_ms, delay_ms;
         double canary_share, canary_failures, canary_slower, mirror_share;
         uint64_t canary_ms;

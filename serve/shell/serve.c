@@ -127,6 +127,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
         const struct mfl_models_config config = {.cache_dir = c->cache_dir,
+                .backend = c->backend,
                 .bf16 = c->precision != 0,
                 .batch = {.rows_max = c->batch, .delay_us = c->delay_ms * 1000, .queue_max = c->queue},
                 .canary = {.share = c->canary_share,
@@ -135,6 +136,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                         .failures_max = c->canary_failures,
                         .slower_max = c->canary_slower},
                 .threads = c->threads,
+                .instances = c->instances,
                 .poll_ms = c->poll_ms};
         int r = mfl_models_open(&serve->models, &serve->loop, &config, err);
         for (uint32_t i = 0; !r && i < c->models.n; i++) {

@@ -285,6 +285,8 @@ def test_an_onnx_file_is_a_model(images):
         digests.append(c.rounds(again)[0]['digest'])
     assert digests[0] == digests[1] != c.rounds(job)[0]['digest']
     assert 'no such file' in c.mfl('model', 'import', 'nowhere.onnx', status=4).stderr
+    c.mfl('pull', job, '--format', 'onnx', '--with-input', '-o', 'with.onnx')
+    assert 'without --with-input writes the network alone' in c.mfl('predict', 'with.onnx', '--data', 'raw.npy', status=5).stderr
     c.write('bad.onnx', b'no model')
     assert 'bad.onnx' in c.mfl('model', 'import', 'bad.onnx', status=5).stderr
 

@@ -107,6 +107,44 @@ def test_an_answer_depends_on_model_and_row_alone(tmp_path, trained, rows):
         assert ask_each(serve, rows, 32) == alone
 
 
+def context_switches(serve, thread):
+    """How often the thread of this name has waited for work."""
+    folder = '/proc/%d/task' % serve.pid
+    for task in os.listdir(folder):
+        with open('%s/%s/status' % (folder, task), encoding='utf-8') as f:
+            text = f.read()
+        if text.startswith('Name:\t%s\n' % thread):
+            return int(text.split('\nvoluntary_ctxt_switches:\t')[1].split('\n')[0])
+    raise AssertionError('no thread %s' % thread)
+
+
+def test_several_instances_give_the_same_bits(tmp_path, trained, rows):
+    """Batches of one model on several threads, before, during and after a swap; a second model on the threads that follow; a request that is divided among the networks."""
+    file = os.path.join(str(tmp_path), 'm.safetensors')
+    replace(file, trained[3])
+    with s.Serve(tmp_path, {'m': file}) as serve:
+        alone = ask_each(serve, rows)
+        assert serve.stop() == 0
+    with s.Serve(tmp_path, {'m': file, 'other': trained[1]}, {'poll': '50ms', 'threads': 3, 'instances': 2, 'batch': 4, 'canary': 0.5, 'canary_for': '1s', 'mirror': 0.5}) as serve:
+        idle = context_switches(serve, 'engine 1')
+
+        def works():
+            assert ask_each(serve, rows, 32) == alone
+            return context_switches(serve, 'engine 1') > idle
+
+        h.wait_until(works, 30, 'work for the second network')
+        together = s.infer(serve.connect(), 'm', s.question(rows.tolist(), 'UINT8'))[1]['bits']
+        assert [together[i:i + 4] for i in range(0, 4 * ROWS, 4)] == alone
+        first = json.loads(serve.get('/v2/models/m')[2])['versions'][0]
+        replace(file, trained[1])
+        while json.loads(serve.get('/v2/models/m')[2])['versions'][0] == first:
+            assert ask_each(serve, rows[:40], 16, version=first) == alone[:40]
+        other = s.infer(serve.connect(), 'other', s.question(rows.tolist(), 'UINT8'))[1]['bits']
+        assert ask_each(serve, rows, 32) == [other[i:i + 4] for i in range(0, 4 * ROWS, 4)]
+        assert ask_each(serve, rows, 32, version=first) == alone
+        assert serve.stop() == 0
+
+
 def test_swaps_lose_no_request(tmp_path, trained, rows):
     file = os.path.join(str(tmp_path), 'm.safetensors')
     replace(file, trained[1])
@@ -629,11 +667,28 @@ def test_clients_with_certificates(tmp_path):
     (('--follow', 'm=j-000001'), 'server is missing'),
     (('--follow', 'm=j-000001', '--server', '127.0.0.1:1'), 'cache_dir is missing'),
     (('--model', 'm=identity:2', '--server', '127.0.0.1:1'), 'server is 127.0.0.1:1, but no model follows it'),
+    (('--backend', 'reference', '--precision', 'bf16'), 'fp32 is computed everywhere'),
+    (('--model', 'm=identity:2', '--threads', '2', '--instances', '3'), 'set threads (--threads) to 3'),
 ])
 def test_wrong_settings(tmp_path, options, why):
     serve = s.Serve(tmp_path, {} if {'--model', '--follow'} & set(options) else {'m': 'identity:1'}, options=options, ready=False)
     assert serve.wait(10) == 78 and why in serve.log()
     serve.kill()
+
+
+def test_the_backend_that_is_asked_for(tmp_path, trained, rows):
+    """Not the one that `auto` would take; one that is not there ends the start, and so does a name that is none."""
+    with s.Serve(tmp_path, {'m': trained[3]}, {'backend': 'reference'}) as serve:
+        got = numpy.array([[float.fromhex(v) for v in row] for row in ask_each(serve, rows[:3])])
+        assert numpy.abs(got - forward(trained[3], rows[:3])).max() <= 1e-5 * max(1, numpy.abs(got).max())
+        with open('/proc/%d/maps' % serve.pid, encoding='utf-8') as maps:
+            assert 'libmfl_' not in maps.read()
+        assert serve.stop() == 0
+    (tmp_path / 'libmfl_cuda_emulated.so').write_text('no module')
+    for options, status, why in ((('--backend', 'cuda'), 78, 'backend cuda: '), (('--backend', 'gpu'), 2, 'expected auto, cpu, reference or cuda')):
+        serve = s.Serve(tmp_path, {'m': trained[3]}, options=options, ready=False, env={'MFL_MODULE_DIR': str(tmp_path)})
+        assert serve.wait(10) == status and why in serve.log()
+        serve.kill()
 
 
 def test_triton_client(tmp_path, trained, rows):
@@ -738,6 +793,38 @@ def test_a_server_with_another_name(tmp_path, rows):
                     serve.wait_ready(30)
                     assert ask_each(serve, rows[:1]) != bits[:1]
                 assert serve.stop() == 0
+
+
+def test_a_round_whose_file_is_gone(tmp_path, rows):
+    """The server has the job and the round, and only its file is not there: that is no denial, so what another name of the server has brought stays,
+    and the next round takes its place."""
+    config = {'cache_dir': str(tmp_path / 'cache')}
+    for name in ('first', 'renamed'):
+        (tmp_path / name).mkdir()
+    with h.start_cluster(tmp_path / 'cluster', 0) as c:
+        daemon = c.start_daemon('d1')
+        job = c.begin(rounds=h.ENDLESS)
+        follow = ('--follow', 'm=' + job)
+        with s.Serve(tmp_path / 'first', config=config, options=('--server', c.address, *follow)) as serve:
+            daemon.kill()
+            h.wait_until(lambda: not c.mfl_json('daemons')['daemons'], 20, 'the daemon to be gone')
+            newest = max(r['round'] for r in c.rounds(job))
+            h.wait_until(lambda: json.loads(serve.get('/v2/models/m')[2])['parameters']['round'] == newest, 20, 'the last round')
+            bits = ask_each(serve, rows[:5])
+            assert serve.stop() == 0
+        gone = [str(path) for path in (tmp_path / 'cluster').rglob('round-*.safetensors') if job in str(path)]
+        assert gone
+        for path in gone:
+            os.rename(path, path + '.away')
+        renamed = 'localhost:%s' % c.address.rsplit(':', 1)[1]
+        with s.Serve(tmp_path / 'renamed', config=config, options=('--server', renamed, *follow)) as serve:
+            h.wait_until(lambda: 'what is served stays' in serve.log(), 20, 'the complaint')
+            assert 'nothing is served' not in serve.log() and ask_each(serve, rows[:5]) == bits
+            for path in gone:
+                os.rename(path + '.away', path)
+            c.start_daemon('d2')
+            h.wait_until(lambda: json.loads(serve.get('/v2/models/m')[2])['parameters']['round'] > newest, 60, 'the next round')
+            assert serve.stop() == 0
 
 
 def test_follows_a_registered_model(tmp_path, rows):

@@ -215,6 +215,7 @@ def test_reports_are_kept(sites, job):
 
 def test_predictions_stay(sites, job):
     c = sites.c
+    assert '`mfl validate` takes files' in c.mfl('predict', 'ward.safetensors', '--at', 'a', '--data', 'ward', status=2).stderr
     got = c.mfl_json('predict', job, '--at', 'a', '--data', 'ward')['sites']
     assert [(s['site'], s['status'], s['rows']) for s in got] == [('a', 'answered', 40)]
     files = os.listdir(sites.predictions('a'))

@@ -28,6 +28,11 @@ static int read_shape(struct onnx *o, const Onnx__ValueInfoProto *info, struct o
         shape.rank = (int)dims->n_dim;
         if (mfl_onnx_count(&shape) > INT32_MAX)
                 return mfl_onnx_fail(o, "input %.60s is larger than mfl's limits", info->name);
+        if (type->elem_type == 2 && o->own)
+                return mfl_onnx_fail(o,
+                        "input %.60s is bytes, which the first layers scale: `mfl pull --format onnx` "
+                        "without --with-input writes the network alone",
+                        info->name);
         if (type->elem_type != 1 && type->elem_type != 6 && type->elem_type != 7 && type->elem_type != 9)
                 return mfl_onnx_fail(o,
                         "input %.60s: expected float32 numbers, or int64 tokens of shape {batch, positions}",

@@ -190,6 +190,8 @@ static void forward_any_panel(
                 forward_panel(t, w, width, n_outs, sums, 2);
 }
 
+#include "kernels/cpu/loops/loops_few.h"
+
 INLINE float finish_output(const struct mfl_dense *d, float sum, float bias)
 {
         float f = sum + bias;
@@ -242,7 +244,7 @@ static void forward_range(const struct mfl_dense *d, const float *x, const float
                         for (int64_t k = 0; k < d->n_in; k += MFL_DENSE_PANEL) {
                                 int64_t width = panel_width(d, k);
                                 transpose_panel(x + r * d->n_in + k, d->n_in, rows, width, t);
-                                forward_any_panel(t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
+                                add_panel(t, w + k * d->n_out + o * width, width, n_outs, sums, rows);
                         }
                         finish_outputs(d, sums, bias ? bias + o : NULL, y + r * d->n_out + o, rows, n_outs);
                 }
