@@ -310,6 +310,29 @@ static void data_panel(const struct mfl_dense *d, const float *dy, const float *
                 data_rows(d, dy, w + k, width, dx + k, first, last, 1, width - k);
 }
 
+INLINE float round_range(
+        int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
+{
+        uint32_t most = 0; /* sizes of floats have the order of their bits */
+        float largest;
+        for (int64_t i = 0; i < n; i++) {
+                uint32_t bits;
+                memcpy(&bits, g + i, sizeof bits);
+                bits &= 0x7fffffffu;
+                most = bits > most ? bits : most;
+                uint64_t rounded = mfl_fixed_round((double)g[i] * factor);
+                sum[i] = (int64_t)(first ? rounded : (uint64_t)sum[i] + rounded);
+        }
+        most = most > 0x7f800000u ? 0x7f800000u : most;
+        memcpy(&largest, &most, sizeof largest);
+        return largest;
+}
+
+static float round_add(int64_t n, const float *g, double factor, bool first, int64_t *sum)
+{
+        return first ? round_range(n, g, factor, true, sum) : round_range(n, g, factor, false, sum);
+}
+
 /* Whether the step is p -= lr * g and nothing else. */
 INLINE bool is_plain(const struct mfl_apply *a)
 {
@@ -406,6 +429,21 @@ static void weights_panel(const struct mfl_dense *d, const float *dy, const floa
                 weights_outputs(d, dy + o, x, apply, at + o * width, width, 1);
 }
 
+/* The same; the gradients become integers while they lie in the first cache. */
+static void round_panel(const struct mfl_dense *d, const float *dy, const float *x,
+        const struct mfl_apply *apply, int64_t at, int64_t width, int64_t first, int64_t last)
+{
+        _Alignas(64) float grads[BACKWARD_OUTS * MFL_DENSE_PANEL];
+        struct mfl_apply to = *apply;
+        int64_t from = at + first * width;
+        to.grad = grads;
+        to.p += from;
+        weights_panel(d, dy, x, &to, -first * width, width, first, last);
+        float largest =
+                round_add((last - first) * width, grads, apply->factor, apply->first, apply->sum + from);
+        *apply->largest = MFL_MAX(*apply->largest, largest);
+}
+
 /* Panels [begin, end). A block of weights, small enough for the first cache, is read once for both products.
  */
 static void backward_range(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
@@ -419,7 +457,10 @@ static void backward_range(const struct mfl_dense *d, const float *dy, const flo
                         int64_t last = MFL_MIN(o + block, d->n_out);
                         if (dx)
                                 data_panel(d, dy, w + at, width, dx + k, o, last);
-                        weights_panel(d, dy, x + k, apply, at, width, o, last);
+                        if (apply->sum)
+                                round_panel(d, dy, x + k, apply, at, width, o, last);
+                        else
+                                weights_panel(d, dy, x + k, apply, at, width, o, last);
                 }
         }
 }
@@ -502,29 +543,6 @@ static double squares(int64_t n, const float *x)
         for (int k = 0; k < SQUARES; k++)
                 sum += part[k];
         return sum;
-}
-
-INLINE float round_range(
-        int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
-{
-        uint32_t most = 0; /* sizes of floats have the order of their bits */
-        float largest;
-        for (int64_t i = 0; i < n; i++) {
-                uint32_t bits;
-                memcpy(&bits, g + i, sizeof bits);
-                bits &= 0x7fffffffu;
-                most = bits > most ? bits : most;
-                uint64_t rounded = mfl_fixed_round((double)g[i] * factor);
-                sum[i] = (int64_t)(first ? rounded : (uint64_t)sum[i] + rounded);
-        }
-        most = most > 0x7f800000u ? 0x7f800000u : most;
-        memcpy(&largest, &most, sizeof largest);
-        return largest;
-}
-
-static float round_add(int64_t n, const float *g, double factor, bool first, int64_t *sum)
-{
-        return first ? round_range(n, g, factor, true, sum) : round_range(n, g, factor, false, sum);
 }
 
 static void unround(int64_t n, const int64_t *restrict sum, double factor, float *restrict g)
