@@ -372,6 +372,15 @@ INLINE void apply_vector(const struct mfl_apply *a, int64_t at, vec g, int64_t l
                 store_part(a->p + at, p, lanes);
 }
 
+/* Fetches the place of the gradients that the next tile stores, which nobody has read, while this one's are computed. */
+INLINE void fetch_next_grads(const struct mfl_apply *apply, int64_t at, int64_t floats)
+{
+        if (!apply->grad)
+                return;
+        for (int64_t i = 0; i < floats; i += 16)
+                __builtin_prefetch(apply->grad + at + i, 1);
+}
+
 /* The gradients of `no` rows of weights, nv vectors along a panel; dy, x and `at` (the place in the tensor)
  * are those of the first row. */
 INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float *x,
@@ -379,6 +388,7 @@ INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float
 {
         vec acc[TILE_ROWS][TILE_VECS];
         const float *ahead = apply->p + at + BACKWARD_OUTS * width; /* the next block */
+        fetch_next_grads(apply, at + no * width, no * nv * LANES);
         UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++) acc[i][v] = (vec){0};
         for (int64_t n = 0; n < d->rows; n++, dy += d->n_out, x += d->n_in) {
                 vec xn[TILE_VECS];
