@@ -176,9 +176,10 @@ static json_t *answer_json(const struct question *q, const struct mfl_parallel_p
                                 json_array_append_new(plans, plan_json(&plan, q->timed));
                 }
         if (q->timed)
-                costs = json_pack("{sf sf sf sf sf}", "grain_seconds", f->grain_s, "grain_seconds_beside",
-                        f->beside_s, "apply_seconds", f->apply_s, "bytes_per_second", f->bytes_per_s,
-                        "wait_seconds", f->wait_s);
+                costs = json_pack("{sf sf sf sf sf s[fff]}", "grain_seconds", f->grain_s,
+                        "grain_seconds_beside", f->beside_s, "apply_seconds", f->apply_s, "bytes_per_second",
+                        f->bytes_per_s, "wait_seconds", f->wait_s, "sync_seconds", f->sync_s[1], f->sync_s[2],
+                        f->sync_s[3]);
         return json_pack("{sI sI so so so}", "moving", (json_int_t)f->moving, "grains",
                 (json_int_t)f->shape.grains, "measured", costs, "plans", plans, "best",
                 plan_json(best, q->timed));

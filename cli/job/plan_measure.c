@@ -155,13 +155,14 @@ struct worker {
         uint32_t *index;
 };
 
-/* Params of the worker's own, or the first one's. */
-static int make_params(
-        const struct subject *s, const struct worker *first, struct worker *w, struct mfl_error *err)
+/* Of the worker's own, or in that memory, where they are already. */
+static int make_params(const struct subject *s, float *shared, struct worker *w, struct mfl_error *err)
 {
         uint64_t wide = s->ops->grad->elements(s->graph, &s->net);
-        if (first)
-                return 0;
+        if (shared) {
+                s->ops->grad->lend(w->net, shared);
+                return mfl_backend_set(s->ops, w->net, s->graph, 0, shared + wide, err);
+        }
         w->params = mfl_alloc_aligned((wide + s->graph->n) * sizeof(float));
         if (!w->params)
                 return mfl_fail_memory(err, (wide + s->graph->n) * sizeof(float), "params");
@@ -171,13 +172,10 @@ static int make_params(
 }
 
 /* The mesh is the worker's from here on. */
-static int worker_new(const struct subject *s, const struct worker *first, struct mfl_mesh *mesh,
-        struct worker *w, struct mfl_error *err)
+static int worker_new(const struct subject *s, float *shared, struct mfl_mesh *mesh, struct worker *w,
+        struct mfl_error *err)
 {
         uint32_t rows = s->team.step_rows;
-        struct mfl_net_options net = s->net;
-        net.lent = !first;
-        net.sibling = first ? first->net : NULL;
         w->mesh = mesh;
         int r = s->ops->device_open(&w->device, err);
         if (!r)
@@ -185,9 +183,9 @@ static int worker_new(const struct subject *s, const struct worker *first, struc
         if (!r)
                 r = s->ops->data_new(w->device, &w->set, &w->set.train, true, &w->data, err);
         if (!r)
-                r = s->ops->net_new(w->device, s->graph, &net, &w->net, err);
+                r = s->ops->net_new(w->device, s->graph, &s->net, &w->net, err);
         if (!r)
-                r = make_params(s, first, w, err);
+                r = make_params(s, shared, w, err);
         if (r)
                 return r;
         w->index = mfl_malloc(rows * sizeof *w->index);
@@ -215,18 +213,27 @@ static void worker_free(const struct subject *s, struct worker *w)
         free(w->set.train.targets);
 }
 
+/* The first step, which also makes what the backend keeps, does not count. */
 struct timed {
-        double grain_s, apply_s;
+        double grain_s, apply_s; /* the fastest: other load only adds */
+        double step_s[STEPS_MAX];
+        uint32_t n_steps;
 };
 
-/* The fastest step counts: other load only adds. The first one also makes what the backend keeps. */
+static double seconds_since(uint64_t start_ns)
+{
+        return (double)(mfl_now_ns() - start_ns) * 1e-9;
+}
+
 static int time_steps(const struct subject *s, struct worker *w, uint32_t n_steps, struct timed *timed,
         struct mfl_error *err)
 {
         uint32_t all = mfl_job_grains(s->job), n = w->mesh->n_ranks, rank = w->mesh->rank;
         uint64_t each = mfl_mesh_slice(all, 1, n, rank + 1) - mfl_mesh_slice(all, 1, n, rank);
         int r = 0;
+        timed->n_steps = 0;
         for (uint32_t t = 0; !r && t < n_steps; t++) {
+                uint64_t start_ns = mfl_now_ns();
                 struct mfl_team_times before = *mfl_team_times(w->team);
                 const struct mfl_team_times *now = mfl_team_times(w->team);
                 struct mfl_group_steps steps = {
@@ -237,6 +244,8 @@ static int time_steps(const struct subject *s, struct worker *w, uint32_t n_step
                 double apply_s = (double)(now->apply - before.apply) * 1e-9;
                 timed->grain_s = t > 1 ? MFL_MIN(timed->grain_s, grain_s) : grain_s;
                 timed->apply_s = t > 1 ? MFL_MIN(timed->apply_s, apply_s) : apply_s;
+                if (t)
+                        timed->step_s[timed->n_steps++] = seconds_since(start_ns);
         }
         return r;
 }
@@ -265,51 +274,104 @@ static int time_alone(
 
 struct side {
         const struct subject *s;
-        struct worker *w;
-        uint32_t n_steps;
+        struct worker w;
+        struct mfl_mesh *mesh;
+        uint32_t rank, n_steps;
         struct timed timed;
         struct mfl_error err;
         int rc;
 };
 
-static void *take_side(void *arg)
+static void *open_side(void *arg)
 {
         struct side *side = arg;
-        side->rc = time_steps(side->s, side->w, side->n_steps, &side->timed, &side->err);
-        if (side->rc)
-                side->w->mesh->ops->abort(side->w->mesh, side->err.text);
+        const struct mfl_mesh_shm_options options = {.team = (uint64_t)getpid() << 32 | 2,
+                .rank = side->rank,
+                .n_ranks = 2,
+                .deadline_ms = DEADLINE_MS};
+        side->rc = mfl_mesh_shm_open(&options, &side->mesh, &side->err);
         return NULL;
 }
 
-/* Two workers with one memory, side by side: they share caches, the memory's bandwidth and the processor's clock. */
-static int time_beside(
-        const struct subject *s, uint32_t n_steps, struct mfl_parallel_facts *facts, struct mfl_error *err)
+static void *take_side(void *arg)
 {
-        struct subject pair = *s;
-        struct worker w[2] = {{0}};
-        struct side side[2];
-        struct mfl_mesh *mesh[2] = {NULL};
+        struct side *side = arg;
+        side->rc = time_steps(side->s, &side->w, side->n_steps, &side->timed, &side->err);
+        if (side->rc)
+                side->mesh->ops->abort(side->mesh, side->err.text);
+        return NULL;
+}
+
+/* Both sides at once. */
+static int run_sides(struct side side[2], void *(*run)(void *), struct mfl_error *err)
+{
         pthread_t other;
-        pair.team.shared = true;
-        int r = mfl_mesh_threads_new(2, mesh, err);
-        for (int i = 0; !r && i < 2; i++) {
-                r = worker_new(&pair, i ? &w[0] : NULL, mesh[i], &w[i], err);
-                side[i] = (struct side){.s = &pair, .w = &w[i], .n_steps = n_steps};
-        }
-        for (int i = 0; r && i < 2; i++) /* those that no worker has */
-                w[i].mesh = mesh[i];
-        if (!r && (r = pthread_create(&other, NULL, take_side, &side[1])))
-                r = mfl_fail(err, -r, "cannot start a thread: %s", strerror(r));
-        else if (!r) {
-                take_side(&side[0]);
-                pthread_join(other, NULL);
-                for (int i = 0; !r && i < 2; i++)
-                        r = side[i].rc ? mfl_fail(err, side[i].rc, "%s", side[i].err.text) : 0;
+        int r = pthread_create(&other, NULL, run, &side[1]);
+        if (r)
+                return mfl_fail(err, -r, "cannot start a thread: %s", strerror(r));
+        run(&side[0]);
+        pthread_join(other, NULL);
+        for (int i = 0; i < 2; i++)
+                if (side[i].rc)
+                        return mfl_fail(err, side[i].rc, "%s", side[i].err.text);
+        return 0;
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+        double x = *(const double *)a, y = *(const double *)b;
+        return (x > y) - (x < y);
+}
+
+/* What steps of two take besides what is known. The median, since that is in every step. */
+static void learn_sync(struct timed *timed, uint32_t zero, struct mfl_parallel_facts *facts)
+{
+        struct mfl_parallel_plan plan;
+        mfl_parallel_estimate(facts, 2, zero, &plan);
+        qsort(timed->step_s, timed->n_steps, sizeof *timed->step_s, compare_seconds);
+        facts->sync_s[zero] = timed->step_s[(timed->n_steps - 1) / 2] - plan.seconds;
+}
+
+/* Two members of a team in that stage, as daemons of a node. */
+static int time_stage(struct subject pair, uint32_t zero, uint32_t n_steps, struct mfl_parallel_facts *facts,
+        struct mfl_error *err)
+{
+        struct side side[2];
+        pair.team.zero = zero;
+        pair.team.shared = zero == 3;
+        for (uint32_t i = 0; i < 2; i++)
+                side[i] = (struct side){.s = &pair, .rank = i, .n_steps = n_steps};
+        int r = run_sides(side, open_side, err);
+        for (int i = 0; !r && i < 2; i++)
+                r = worker_new(&pair, pair.team.shared && i ? side[0].w.params : NULL, side[i].mesh,
+                        &side[i].w, err);
+        if (!r)
+                r = run_sides(side, take_side, err);
+        if (!r && zero == 1) {
                 facts->beside_s = MFL_MAX(facts->grain_s, side[0].timed.grain_s);
                 facts->apply_beside_s = MFL_MAX(facts->apply_s, 2 * side[0].timed.apply_s);
         }
-        worker_free(s, &w[1]);
-        worker_free(s, &w[0]);
+        if (!r)
+                learn_sync(&side[0].timed, zero, facts);
+        for (int i = 1; i >= 0; i--) {
+                side[i].w.mesh = side[i].mesh;
+                worker_free(&pair, &side[i].w);
+        }
+        return r;
+}
+
+/* They share caches, the memory's bandwidth and the processor's clock. */
+static int time_beside(
+        const struct subject *s, uint32_t n_steps, struct mfl_parallel_facts *facts, struct mfl_error *err)
+{
+        uint32_t last = s->team.floats ? 1 : MFL_TEAM_ZERO_MAX;
+        struct subject pair = *s;
+        int r = 0;
+        pair.team.overlap = facts->overlap;
+        pair.team.snapshot = 0;
+        for (uint32_t zero = 1; !r && zero <= last; zero++)
+                r = time_stage(pair, zero, n_steps, facts, err);
+        facts->sync_s[0] = facts->sync_s[1];
         return r;
 }
 
@@ -322,11 +384,6 @@ struct rank {
         struct mfl_error err;
         int rc;
 };
-
-static double seconds_since(uint64_t start_ns)
-{
-        return (double)(mfl_now_ns() - start_ns) * 1e-9;
-}
 
 static void *exchange(void *arg)
 {
@@ -387,8 +444,10 @@ int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struc
         int r = open_subject(backend, job, graph, &s, err);
         if (!r)
                 r = time_alone(&s, facts, &n_steps, err);
+        if (!r)
+                r = time_exchange(facts, err);
         /* Members do not share a card. */
         if (!r && facts->shape.grains > 1 && facts->cores > 1 && !facts->own_memory)
                 r = time_beside(&s, n_steps, facts, err);
-        return r ? r : time_exchange(facts, err);
+        return r;
 }

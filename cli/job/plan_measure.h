@@ -10,9 +10,9 @@
 /* Sizes by the backend's own count. MFL_INVALID where it has no gradients of grains. */
 int mfl_plan_sizes(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *ret_facts, struct mfl_error *err);
-/* Adds the times: one worker alone, then two with one memory take some steps with random samples, and two threads exchange
- * gradients over shared memory. With a GPU, of which each member has its own, one worker is measured alone. Takes as much
- * memory as a daemon with two workers, some seconds, and two cores. */
+/* Adds the times: one worker alone takes some steps with random samples, two threads exchange gradients over shared memory, and two
+ * workers of a team over shared memory take steps in each stage. With a GPU, of which each member has its own, one worker is measured alone. Takes as much
+ * memory as two daemons, some seconds, and two cores. */
 int mfl_plan_measure(const char *backend, const struct mfl_job *job, const struct mfl_graph *graph,
         struct mfl_parallel_facts *facts, struct mfl_error *err);
 

@@ -213,6 +213,7 @@ struct mfl_trainer {
         struct mfl_collective *shm, *nccl;      /* NULL: none */
         struct mfl_peer_port *peers;            /* NULL: none */
         atomic_uint unreached;                  /* meetings in a row in which GPUs did not reach each other */
+        _Atomic uint64_t unreached_ns;          /* the last of them */
         struct mfl_filters *filters;            /* NULL: none */
         const char *plugins;                    /* for jobs' logs; NULL: none */
         struct mfl_activity *activity;          /* NULL: none */

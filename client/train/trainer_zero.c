@@ -10,7 +10,8 @@
 
 #define AGREE_MS 120000u
 #define OPEN_MS 60000u
-#define UNREACHED_MAX 3u             /* meetings, after which GPUs are not tried again */
+#define UNREACHED_MAX 3u /* meetings, after which GPUs are not tried again for a while */
+#define UNREACHED_REST_MIN 10u
 #define STEP_DEVICE (UINT32_MAX - 4) /* of operations that belong to no step */
 
 /* What `zero: auto` begins with. Stage 0 takes more memory than stage 1, and no less time; but only in it the members that are left
@@ -214,6 +215,20 @@ static int share_id(struct settling *s, uint8_t id[MFL_COMM_ID_BYTES], bool *ret
         return r;
 }
 
+static void count_unreached(struct mfl_trainer *trainer)
+{
+        atomic_store(&trainer->unreached_ns, mfl_now_ns());
+        atomic_fetch_add(&trainer->unreached, 1);
+}
+
+/* What kept GPUs apart may be over some time, and nobody restarts a daemon for it. */
+static bool rests(const struct mfl_trainer *trainer)
+{
+        return atomic_load(&trainer->unreached) >= UNREACHED_MAX &&
+               mfl_now_ns() - atomic_load(&trainer->unreached_ns) <
+                       (uint64_t)UNREACHED_REST_MIN * 60 * 1000000000;
+}
+
 /* Room for the rank's vectors beside so many other networks of the job, which need it more; and its params there. */
 static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *net, const struct mfl_team_options *how, uint32_t n_ranks,
@@ -224,8 +239,11 @@ static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_grad_device_ops *device = trainer->ops->grad->device;
         uint64_t bytes = device->bytes(job->graph, net) +
                          mfl_team_device_bytes(trainer->ops, job->graph, net, how, n_ranks);
-        if (n_ranks > 1 && atomic_load(&trainer->unreached) >= UNREACHED_MAX)
-                return mfl_fail(err, MFL_INVALID, "GPUs did not reach each other %u times", UNREACHED_MAX);
+        if (n_ranks > 1 && rests(trainer))
+                return mfl_fail(err, MFL_INVALID,
+                        "GPUs did not reach each other %u times; %u minutes after the last time they try "
+                        "again",
+                        atomic_load(&trainer->unreached), UNREACHED_REST_MIN);
         int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes + others, what, err);
         if (r)
                 return r;
@@ -237,7 +255,7 @@ static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
 void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank)
 {
         if (rank->bulk && rank->bulk->unreached)
-                atomic_fetch_add(&trainer->unreached, 1);
+                count_unreached(trainer);
         mfl_mesh_close(rank->bulk);
         rank->bulk = NULL;
         if (!rank->device_bytes)
@@ -258,7 +276,7 @@ static int open_bulk(struct settling *s, const uint8_t *id)
         int r = trainer->ops->comm->mesh(
                 trainer->device, id, mesh->rank, mesh->n_ranks, OPEN_MS, cancel, &s->rank->bulk, s->err);
         if (r && !atomic_load(cancel))
-                atomic_fetch_add(&trainer->unreached, 1);
+                count_unreached(trainer);
         return r;
 }
 

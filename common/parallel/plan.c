@@ -2,7 +2,7 @@
 #include "common/parallel/plan.h"
 
 #define BACKWARD (2.0 / 3) /* of a grain's time: forward is one product a layer, backward two */
-#define NOISE 0.98         /* of the time, that another stage must need for as many members */
+#define NOISE 0.95         /* of the time, that another stage must need for as many members */
 #define GAIN 0.95          /* of the time, at most, that twice the members must need */
 
 uint32_t mfl_parallel_stage(uint32_t zero, bool shared, uint32_t n_ranks)
@@ -104,7 +104,8 @@ static double step_seconds(
         double behind = f->overlap ? spare * MFL_MIN((double)sums / f->bytes_per_s,
                                                      BACKWARD * grain * (zero < 2 ? 1 : each))
                                    : 0;
-        return compute + apply + (double)traffic / f->bytes_per_s - behind + operations * f->wait_s;
+        double rest = apply + (double)traffic / f->bytes_per_s - behind + operations * f->wait_s;
+        return compute + MFL_MAX(rest + f->sync_s[zero], 0);
 }
 
 void mfl_parallel_estimate(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero,

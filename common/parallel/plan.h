@@ -56,6 +56,9 @@ struct mfl_parallel_facts {
         double apply_beside_s; /* the same, while another member takes another part; 0: as alone */
         double bytes_per_s;    /* that a member takes from others */
         double wait_s;         /* of an operation without data */
+        /* What a step takes in each stage besides all of that, with two members or more: they come to operations at different
+         * times, and what sleeps meanwhile has to wake. Below 0: it takes less. */
+        double sync_s[MFL_PARALLEL_STAGES];
         uint32_t n_buckets;
 };
 

@@ -184,9 +184,12 @@ static int dense_backward(const struct pass *pass, int i, float *dx, float *dx2)
         }
         struct mfl_dense dense = dense_of(net, i);
         struct mfl_apply apply = mfl_cpu_apply(pass, layer->param_weight);
+        bool aimed = mfl_cpu_aim(pass, layer->param_weight, &apply);
         loops->dense_backward(&dense, dy, mfl_cpu_act(net, layer->input),
                 mfl_cpu_param(pass, layer->param_weight), dx, &apply);
-        if (apply.grad)
+        if (aimed)
+                mfl_cpu_tell_ready(pass, layer->param_weight);
+        else if (apply.grad)
                 mfl_cpu_take_grad(pass, i, layer->param_weight);
         if (layer->param_bias < 0)
                 return 0;

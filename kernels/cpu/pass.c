@@ -50,6 +50,32 @@ void mfl_cpu_take_grad(const struct pass *pass, int i, int param)
                 mfl_cpu_step_tensor(pass, param);
 }
 
+bool mfl_cpu_aim(const struct pass *pass, int param, struct mfl_apply *apply)
+{
+        const struct mfl_net *net = pass->net;
+        const struct mfl_cpu_param *wide = &net->wide[param];
+        const struct mfl_grad_sink *sink = pass->sink;
+        uint64_t n = wide->count;
+        if (!sink || net->options.threads > 1 || (sink->floats && !sink->first) ||
+                !mfl_cpu_is_trained(net->graph, param))
+                return false;
+        void *to = sink->place(sink->user, wide->at, &n);
+        if (!to || n < wide->count)
+                return false;
+        apply->grad = sink->floats ? to : NULL;
+        apply->sum = sink->floats ? NULL : to;
+        apply->factor = sink->floats ? 0 : ldexp(1.0, sink->bits[wide->tensor]);
+        apply->first = sink->first;
+        apply->largest = sink->floats ? NULL : &sink->largest[wide->tensor];
+        return true;
+}
+
+void mfl_cpu_tell_ready(const struct pass *pass, int param)
+{
+        if (pass->sink->ready)
+                pass->sink->ready(pass->sink->user, pass->net->wide[param].tensor);
+}
+
 /* A tensor's gradient goes to the sink, while it lies in the cache. */
 static void round_tensor(const struct pass *pass, int param)
 {
@@ -72,8 +98,7 @@ static void round_tensor(const struct pass *pass, int param)
                 else
                         loops->add((int64_t)n, to, g, false, to, net->options.threads);
         }
-        if (sink->ready)
-                sink->ready(sink->user, wide->tensor);
+        mfl_cpu_tell_ready(pass, param);
 }
 
 void mfl_cpu_step_tensor(const struct pass *pass, int param)

@@ -77,6 +77,10 @@ static inline int64_t mfl_cpu_vectors(const struct mfl_net *net, const struct mf
 
 /* Where the gradient of a tensor goes: see loops.h. */
 struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param);
+/* Of a tensor that is no other layer's, too: its gradient goes straight to where the sink has it. False: it has no such place, and
+ * `apply` is as it was. Else mfl_cpu_tell_ready follows. */
+bool mfl_cpu_aim(const struct pass *pass, int param, struct mfl_apply *apply);
+void mfl_cpu_tell_ready(const struct pass *pass, int param);
 /* Takes layer i's gradient, at mfl_cpu_param_grad: adds it to those of later layers that use the tensor. The first layer
  * that uses it also takes the optimizer's step, where there is one. */
 void mfl_cpu_take_grad(const struct pass *pass, int i, int param);

@@ -113,6 +113,7 @@ struct core_job {
         double method[MFL_METHOD_STATES_MAX]; /* what the strategy keeps, with the newest params */
         char numerics[MFL_NUMERICS_BYTES];    /* of the first daemon that trained */
         bool has_numerics, numerics_mixed;    /* mixed: people were told */
+        bool numerics_part;                   /* people were told that daemons form no team for it */
         struct core_store store;
 
         uint32_t committed, round, attempt, eval_tries;

@@ -112,6 +112,7 @@ def test_who_joins_no_team(cluster, few):
     c.wait_daemons(4)
     job = c.run_job(**dict(FEW, selection={'clients': 1, 'daemons': {'min': 4}}))[0]
     assert 'leads' not in logs(c, job)
+    assert re.search(r'daemons d\d and d\d join no team together, since their last bits differ: mfl-\d+ \w+ \(.*\) .*and mfl-\d+ \w+ \(', logs(c, job))
     c.start_daemon('d5')
     c.wait_daemons(5)
     for within, teams in (('daemon', 0), ('node', FEW['rounds'])):

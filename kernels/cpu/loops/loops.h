@@ -26,13 +26,18 @@ struct mfl_dense {
  * that they read weights in the order in which they lie. */
 #define MFL_DENSE_PANEL 64
 
-/* Where a gradient goes: to grad if that is given, else into the step of opt on p (m, p0 as in bodies.h). */
+/* Where a gradient goes: to grad or sum if one is given, else into the step of opt on p (m, p0 as in bodies.h). sum: as
+ * `round_add` adds it, for one thread of dense_backward; *largest grows. */
 struct mfl_apply {
         const struct mfl_optimizer *opt;
         float lr;             /* of this step */
         struct mfl_rate rate; /* the same, for optimizers other than SGD; only `update` takes their steps */
         float *grad, *p, *m, *v;
         const float *p0;
+        int64_t *sum;
+        double factor;
+        bool first;
+        float *largest;
 };
 
 /* c[i * ldc + j] (+)= bias[j] + the sum over k of a[i * a_i + k * a_k] * b[k * b_k + j * b_j]; bias may be

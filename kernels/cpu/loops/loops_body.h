@@ -312,6 +312,8 @@ static void data_panel(const struct mfl_dense *d, const float *dy, const float *
                 data_rows(d, dy, w + k, width, dx + k, first, last, 1, width - k);
 }
 
+#include "kernels/cpu/loops/loops_round.h"
+
 /* Whether the step is p -= lr * g and nothing else. */
 INLINE bool is_plain(const struct mfl_apply *a)
 {
@@ -351,6 +353,15 @@ INLINE void apply_vector(const struct mfl_apply *a, int64_t at, vec g, int64_t l
                 store_part(a->p + at, p, lanes);
 }
 
+/* Fetches the place of the gradients that the next tile stores, which nobody has read, while this one's are computed. */
+INLINE void fetch_next_grads(const struct mfl_apply *apply, int64_t at, int64_t floats)
+{
+        if (!apply->grad)
+                return;
+        for (int64_t i = 0; i < floats; i += 16)
+                __builtin_prefetch(apply->grad + at + i, 1);
+}
+
 /* The gradients of `no` rows of weights, nv vectors along a panel; dy, x and `at` (the place in the tensor)
  * are those of the first row. */
 INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float *x,
@@ -358,6 +369,7 @@ INLINE void weights_tile(const struct mfl_dense *d, const float *dy, const float
 {
         vec acc[TILE_ROWS][TILE_VECS];
         const float *ahead = apply->p + at + BACKWARD_OUTS * width; /* the next block */
+        fetch_next_grads(apply, at + no * width, no * nv * LANES);
         UNROLL for (int i = 0; i < no; i++) UNROLL for (int v = 0; v < nv; v++) acc[i][v] = (vec){0};
         for (int64_t n = 0; n < d->rows; n++, dy += d->n_out, x += d->n_in) {
                 vec xn[TILE_VECS];
@@ -408,6 +420,21 @@ static void weights_panel(const struct mfl_dense *d, const float *dy, const floa
                 weights_outputs(d, dy + o, x, apply, at + o * width, width, 1);
 }
 
+/* The same; the gradients become integers while they lie in the first cache. */
+static void round_panel(const struct mfl_dense *d, const float *dy, const float *x,
+        const struct mfl_apply *apply, int64_t at, int64_t width, int64_t first, int64_t last)
+{
+        _Alignas(64) float grads[BACKWARD_OUTS * MFL_DENSE_PANEL];
+        struct mfl_apply to = *apply;
+        int64_t from = at + first * width;
+        to.grad = grads;
+        to.p += from;
+        weights_panel(d, dy, x, &to, -first * width, width, first, last);
+        float largest =
+                round_add((last - first) * width, grads, apply->factor, apply->first, apply->sum + from);
+        *apply->largest = MFL_MAX(*apply->largest, largest);
+}
+
 /* Panels [begin, end). A block of weights, small enough for the first cache, is read once for both products.
  */
 static void backward_range(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
@@ -421,7 +448,10 @@ static void backward_range(const struct mfl_dense *d, const float *dy, const flo
                         int64_t last = MFL_MIN(o + block, d->n_out);
                         if (dx)
                                 data_panel(d, dy, w + at, width, dx + k, o, last);
-                        weights_panel(d, dy, x + k, apply, at, width, o, last);
+                        if (apply->sum)
+                                round_panel(d, dy, x + k, apply, at, width, o, last);
+                        else
+                                weights_panel(d, dy, x + k, apply, at, width, o, last);
                 }
         }
 }
@@ -489,57 +519,6 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_shape.h"
 #include "kernels/cpu/loops/loops_map.h"
-
-#define SQUARES 16
-
-static double squares(int64_t n, const float *x)
-{
-        double part[SQUARES] = {0}, sum = 0;
-        int64_t i = 0;
-        for (; i + SQUARES <= n; i += SQUARES)
-                for (int k = 0; k < SQUARES; k++)
-                        part[k] += (double)x[i + k] * (double)x[i + k];
-        for (; i < n; i++)
-                sum += (double)x[i] * (double)x[i];
-        for (int k = 0; k < SQUARES; k++)
-                sum += part[k];
-        return sum;
-}
-
-INLINE float round_range(
-        int64_t n, const float *restrict g, double factor, const bool first, int64_t *restrict sum)
-{
-        uint32_t most = 0; /* sizes of floats have the order of their bits */
-        float largest;
-        for (int64_t i = 0; i < n; i++) {
-                uint32_t bits;
-                memcpy(&bits, g + i, sizeof bits);
-                bits &= 0x7fffffffu;
-                most = bits > most ? bits : most;
-                uint64_t rounded = mfl_fixed_round((double)g[i] * factor);
-                sum[i] = (int64_t)(first ? rounded : (uint64_t)sum[i] + rounded);
-        }
-        most = most > 0x7f800000u ? 0x7f800000u : most;
-        memcpy(&largest, &most, sizeof largest);
-        return largest;
-}
-
-static float round_add(int64_t n, const float *g, double factor, bool first, int64_t *sum)
-{
-        return first ? round_range(n, g, factor, true, sum) : round_range(n, g, factor, false, sum);
-}
-
-static void unround(int64_t n, const int64_t *restrict sum, double factor, float *restrict g)
-{
-        for (int64_t i = 0; i < n; i++)
-                g[i] = (float)((double)sum[i] * factor);
-}
-
-static void scale(int64_t n, float factor, float *x)
-{
-        for (int64_t i = 0; i < n; i++)
-                x[i] *= factor;
-}
 
 #define PRODUCTS                                                                                             \
         {                                                                                                    \

@@ -151,6 +151,12 @@ static void overlap_hides_traffic(void **state)
         facts.beside_s = 4; /* of a grain, where two compute */
         mfl_parallel_estimate(&facts, 2, 1, &overlapped);
         assert_float_equal(overlapped.seconds, 8, 0.01);
+        facts.sync_s[1] = 0.5; /* members wait for each other */
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(overlapped.seconds, 8.5, 0.01);
+        facts.sync_s[1] = -100; /* no step takes less than its grains */
+        mfl_parallel_estimate(&facts, 2, 1, &overlapped);
+        assert_float_equal(overlapped.seconds, 4, 0.01);
         mfl_parallel_estimate(&facts, 1, 0, &plain);
         assert_float_equal(plain.seconds, 6, 0.01);
 }
