@@ -81,6 +81,7 @@ struct mfl_daemon_info {
         char tags[MFL_TAGS_BYTES];         /* "gpu=h100,region=eu", or "" */
         bool alone;                        /* it never trains a client together with others */
         bool stays;                        /* it knows no server that it was sent to */
+        bool leaving;                      /* it is about to end, and takes no new work */
         char peer[MFL_PEER_BYTES];         /* where daemons of other nodes reach it; "": they don't */
         char numerics[MFL_NUMERICS_BYTES]; /* what decides the last bit of its results; empty: unknown */
         uint64_t instance;

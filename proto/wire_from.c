@@ -46,6 +46,7 @@ static int hello_to_msg(const Mfl__Hello *h, struct mfl_msg *m)
         COPY(m->hello.relay, h->relay);
         m->hello.alone = h->alone;
         m->hello.stays = h->stays;
+        m->hello.leaving = h->leaving;
         COPY(m->hello.peer, h->peer);
         m->hello.device_memory = h->device_memory;
         m->hello.instance = h->instance;

@@ -354,7 +354,7 @@ static const struct mfl_wire_message messages[] = {
                 {"site", NAME_OR_EMPTY}, {"alone", BOOL}, {"relay", 0, MFL_RELAY_BYTES - 1},
                 {"below", 0, MFL_BELOW_MAX}, {"certificate_cn", NAME_OR_EMPTY, LINE},
                 {"certificate_sha256", 0, 64}, {"tags", 0, MFL_TAGS_BYTES - 1},
-                {"peer", 0, MFL_PEER_BYTES - 1}, {"stays", BOOL}),
+                {"peer", 0, MFL_PEER_BYTES - 1}, {"stays", BOOL}, {"leaving", BOOL}),
         MESSAGE(reach, NULL, {"user", ANY}, {"network_space", ANY}, {"memory_space", ANY}, {"nccl", ANY},
                 {"memory_reason", 0, 200, LINE}, {"nccl_reason", 0, 200, LINE}),
         MESSAGE(data_set, check_data_set, {"name", NAME}, {"shape", 1, MFL_SHAPE_RANK_MAX},

@@ -69,6 +69,7 @@ static int pack_hello(
         hello.relay = TEXT(h->relay);
         hello.alone = h->alone;
         hello.stays = h->stays;
+        hello.leaving = h->leaving;
         hello.peer = TEXT(h->peer);
         hello.device_memory = h->device_memory;
         hello.n_data_sets = h->n_data_sets;

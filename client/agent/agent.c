@@ -91,11 +91,12 @@ static void greet(struct mfl_agent *agent)
         agent->state = AGENT_GREETING;
         agent->heard_ms = agent->now_ms;
         struct mfl_msg hello = {.kind = MFL_MSG_HELLO, .hello = agent->options.info};
+        hello.hello.leaving = agent->leaving;
         if (mfl_msg_copy(&hello, mfl_agent_send(agent, MFL_MSG_NONE)))
                 agent->error = -ENOMEM;
 }
 
-/* Sent before anything else, so that the server plans with it. */
+/* Sent before anything else, so that the server plans with it. After a Welcome, for a server that did not see it in Hello. */
 static void tell_leaving(struct mfl_agent *agent)
 {
         struct mfl_msg *msg = mfl_agent_send(agent, MFL_MSG_LEAVING);

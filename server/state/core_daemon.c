@@ -119,12 +119,20 @@ static bool may_join(const struct core_daemon *daemon, const struct core_job *jo
                !(relation && relation->barred);
 }
 
+/* A site's own data only its daemons have. */
+static bool may_help(
+        const struct core_daemon *d, const struct core_daemon *daemon, const struct core_job *job)
+{
+        return may_join(d, job) && (!mfl_core_job_is_local(job) || d->client == daemon->client) &&
+               !strcmp(d->info.numerics, daemon->info.numerics);
+}
+
 /* The largest team in which all would do with its size. */
 static uint32_t largest_team(const struct core_daemon *daemon, const struct core_job *job)
 {
         uint32_t least[MFL_GROUP_MAX + 1] = {0}, most = 0;
         for (const struct core_daemon *d = daemon->node ? daemon->node->first : NULL; d; d = d->node_next)
-                if (may_join(d, job) && !strcmp(d->info.numerics, daemon->info.numerics))
+                if (may_help(d, daemon, job))
                         least[MFL_MIN(mfl_core_daemon_team_least(d, job), MFL_GROUP_MAX)]++;
         for (uint32_t size = 1, n = 0; size <= MFL_GROUP_MAX; size++) {
                 n += least[size];

@@ -78,6 +78,13 @@ void mfl_core_task_free(struct mfl_core *core, struct core_task *task)
         free(task);
 }
 
+bool mfl_core_task_is_of(const struct core_task *task, const struct core_daemon *daemon)
+{
+        if (task->daemon)
+                return task->daemon == daemon;
+        return task->owner_key == daemon->key && task->owner_instance == daemon->info.instance;
+}
+
 const char *mfl_core_task_owner(
         const struct mfl_core *core, const struct core_task *task, char text[CORE_OWNER_BYTES])
 {
@@ -91,6 +98,7 @@ void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const c
 {
         if (!mfl_core_task_live(task) || !task->daemon->conn)
                 return;
+        task->cancelled = true;
         struct mfl_msg *msg = mfl_core_send(core, task->daemon, MFL_MSG_CANCEL);
         msg->cancel.task = task->number;
         mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, reason);

@@ -44,7 +44,9 @@ struct core_task {
         bool unmeasured;          /* its time says nothing about the daemon's speed, or was counted already */
         struct core_group *group; /* NULL: it adds alone */
         bool was_grouped;
+        bool cancelled;         /* its daemon was told to drop it, and so has nothing of it to upload */
         uint64_t params_from;   /* as in Task; 0 once it is alone */
+        bool shares_params;     /* it was told to lay the params where others of its node read them */
         struct core_team *team; /* NULL: its daemon trains alone */
         uint32_t member;        /* of the team; 0 leads, all others assist */
 };
@@ -60,6 +62,8 @@ struct core_task *mfl_core_task_new(struct mfl_core *core, struct core_daemon *d
 void mfl_core_task_free(struct mfl_core *core, struct core_task *task);
 void mfl_core_task_attach(struct core_task *task, struct core_daemon *daemon);
 void mfl_core_task_detach(struct core_task *task);
+/* The task, even if it was taken away, is that of this process. */
+bool mfl_core_task_is_of(const struct core_task *task, const struct core_daemon *daemon);
 /* "daemon NAME" of the daemon that got the task, for people, also when the task was taken away. */
 #define CORE_OWNER_BYTES (MFL_NAME_BYTES + 16)
 const char *mfl_core_task_owner(

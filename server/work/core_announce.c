@@ -184,13 +184,6 @@ static bool covered(const struct core_task *task, const struct mfl_announce *a)
         return false;
 }
 
-static bool is_owner(const struct core_daemon *daemon, const struct core_task *task)
-{
-        if (task->daemon)
-                return task->daemon == daemon;
-        return task->owner_key == daemon->key && task->owner_instance == daemon->info.instance;
-}
-
 /* Whether a new update of the daemon's own task is wanted; if so, its items are assigned to the task. */
 static bool admit(struct mfl_core *core, struct core_daemon *daemon, struct core_task *task,
         const struct mfl_announce *a)
@@ -210,6 +203,11 @@ static bool admit(struct mfl_core *core, struct core_daemon *daemon, struct core
         }
         if (covered(task, a)) {
                 mfl_core_daemon_close(core, daemon, true, "it announced two updates for one client");
+                return false;
+        }
+        if (task->cancelled) { /* it was on its way: a grant would find nothing there */
+                mfl_core_send_refused(
+                        core, daemon, a->task, a->update, MFL_REFUSED_UNKNOWN, "its task was taken back");
                 return false;
         }
         if (adopt_items(core, task, a, &code))
@@ -306,7 +304,7 @@ void mfl_core_announced(struct mfl_core *core, struct core_daemon *daemon, const
                 mfl_core_daemon_close(core, daemon, true, "wrong announce: %s", fault);
                 return;
         }
-        if (!is_owner(daemon, task)) {
+        if (!mfl_core_task_is_of(task, daemon)) {
                 mfl_core_send_refused(core, daemon, a->task, a->update, MFL_REFUSED_UNKNOWN,
                         "the task belongs to another daemon");
                 return;

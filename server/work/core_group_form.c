@@ -197,27 +197,27 @@ static void form_relays(
                         form_relay(core, job, tasks + i, n - i);
 }
 
-static bool works_for(const struct core_daemon *daemon, const struct core_job *job)
+/* It has been told, or will be now, to lay the params where others of its node can read them. One that was not may have read them
+ * from a third one's memory, where the others don't look. */
+static bool shares_params(
+        const struct mfl_core *core, const struct core_daemon *daemon, const struct core_job *job)
 {
         if (!daemon->conn || daemon->job != job)
                 return false;
         for (const struct core_task *task = daemon->tasks; task; task = task->daemon_next)
-                if (task->job == job)
+                if (task->job == job && (daemon->deal == core->deal || task->shares_params))
                         return true;
         return false;
 }
 
-static void choose_fetcher(struct core_task *task)
+/* Also one that is alone now is told, for those to whom its clients may go. */
+static void choose_fetcher(const struct mfl_core *core, struct core_task *task)
 {
-        const struct core_daemon *first = NULL, *d = task->daemon->node->first;
-        uint32_t n = 0;
-        for (; d && n < 2; d = d->node_next) {
-                if (!works_for(d, task->job))
-                        continue;
-                first = first ? first : d;
-                n++;
-        }
-        task->params_from = n > 1 ? first->info.instance : 0;
+        const struct core_daemon *d = task->daemon->node->first;
+        while (d && !shares_params(core, d, task->job))
+                d = d->node_next;
+        task->params_from = d ? d->info.instance : 0;
+        task->shares_params = d == task->daemon;
 }
 
 /* Of a secure sum, if each node is one. */
@@ -249,7 +249,7 @@ void mfl_core_groups_form(struct mfl_core *core, struct core_job *job, struct co
                 struct core_node *node = tasks[i]->daemon->node;
                 if (node->n < 2)
                         continue;
-                choose_fetcher(tasks[i]);
+                choose_fetcher(core, tasks[i]);
                 if (adds && node->deal != core->deal)
                         form_groups(core, job, node);
                 node->deal = core->deal;

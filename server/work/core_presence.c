@@ -206,6 +206,8 @@ bool mfl_core_daemon_up(
                 return true;
         }
         mfl_core_trace(core, NULL, "daemon %s %s", info->name, known && !replaced ? "is back" : "is up");
+        if (info->leaving)
+                mfl_core_daemon_leaving(core, daemon, "it was asked to stop");
         welcome(core, daemon);
         return true;
 }

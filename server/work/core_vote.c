@@ -302,13 +302,15 @@ static void judge(struct mfl_core *core, struct core_job *job)
                         mfl_core_daemon_lied(core, daemon, job, "%s", text);
                         return; /* the votes are counted again */
                 }
-                if (relation->cut_told)
+                if (!relation->cut_told) {
+                        mfl_snprintf(daemon->note, sizeof daemon->note, "%s: %.200s", job->id, text);
+                        mfl_core_trace(core, job, "daemon %s can't take part until others agree with it: %s",
+                                daemon->info.name, text);
+                } else if (!mfl_core_cut_differs(relation, job)) {
                         continue;
+                }
                 relation->cut_told = true;
-                mfl_snprintf(daemon->note, sizeof daemon->note, "%s: %.200s", job->id, text);
-                mfl_core_trace(core, job, "daemon %s can't take part until others agree with it: %s",
-                        daemon->info.name, text);
-                take_back(core, job, daemon);
+                take_back(core, job, daemon); /* also later: while its cut was the only one, it got work */
         }
         job->cuts_dirty = false;
 }

@@ -175,6 +175,15 @@ static bool others_false(const struct sim *sim, size_t job)
         return false;
 }
 
+/* Moves samples between clients, so that their sum stays. */
+static void falsify(uint32_t *counts, uint32_t n)
+{
+        for (uint32_t k = 0; k + 1 < n; k += 2) {
+                counts[k] += counts[k + 1] - 1;
+                counts[k + 1] = 1;
+        }
+}
+
 static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
 {
         struct sim_daemon *d = &sim->daemon[i];
@@ -200,21 +209,38 @@ static void tell_cut(struct sim *sim, uint32_t i, const char *job_id)
                 for (uint32_t k = 0; k < n; k++)
                         packet->counts[k] = sim_samples(spec, k);
                 if (d->false_cut[j])
-                        for (uint32_t k = 0; k + 1 < n; k += 2) {
-                                packet->counts[k] += packet->counts[k + 1] - 1;
-                                packet->counts[k + 1] = 1;
-                        }
+                        falsify(packet->counts, n);
                 packet->offset = first;
                 packet->n = MFL_MIN(half, n - first);
                 sim_send(sim, d->conn, packet);
         }
 }
 
-static void lie_of_update(struct sim_daemon *d, const struct mfl_task *t, struct mfl_announce *a)
+/* What its own false cut makes of the update's clients; 0: it has told none. If nobody else is there who tells the truth, nobody can
+ * know that such a weight is a lie. */
+static uint64_t false_weight(
+        struct sim *sim, const struct sim_daemon *d, const struct mfl_task *t, const struct mfl_announce *a)
+{
+        const struct sim_job *job = sim_job(sim, t->job);
+        const struct mfl_job *spec = &job->spec;
+        uint32_t counts[SIM_ITEMS];
+        uint64_t weight = 0;
+        if (!d->false_cut[job - sim->job] || spec->aggregation.weighting == MFL_WEIGHT_UNIFORM)
+                return 0;
+        for (uint32_t k = 0; k < spec->data.clients; k++)
+                counts[k] = sim_samples(spec, k);
+        falsify(counts, spec->data.clients);
+        for (uint32_t k = a->item_first + a->n_rejected; k < a->item_first + a->item_count; k++)
+                weight += counts[t->items[k]] - mfl_job_held(spec, counts[t->items[k]]);
+        return weight;
+}
+
+static void lie_of_update(
+        struct sim *sim, struct sim_daemon *d, const struct mfl_task *t, struct mfl_announce *a)
 {
         if (lies(d, SIM_LIE_ROOM))
                 a->weight = t->fixed.weight_max + 1;
-        else if (lies(d, SIM_LIE_WEIGHT))
+        else if (a->weight + 1 != false_weight(sim, d, t, a) && lies(d, SIM_LIE_WEIGHT))
                 a->weight++;
         else if (lies(d, SIM_LIE_CORRECT))
                 a->correct = a->samples + 1;
@@ -401,7 +427,7 @@ static void announce_of(struct sim *sim, struct sim_daemon *d, struct sim_result
         }
         if (n == a->n_rejected)
                 return;
-        lie_of_update(d, t, a);
+        lie_of_update(sim, d, t, a);
         uint8_t *data = result->data[result->n_updates];
         memcpy(data, sum, sizeof sum);
         a->bytes = sizeof sum;

@@ -349,7 +349,6 @@ void sim_end_faults(struct sim *sim)
         sim->quiet = true;
         uint64_t back_at = MFL_MAX(sim->now, sim->stalled_to); /* what was put off comes only then */
         sim->calm_at = UINT64_MAX;
-        sim->stalled_to = 0;
         sim->disk_fail = sim->duplicate = sim->crash_in = sim->memory_busy = 0;
         sim->crash_ahead = false;
         sim->disk_slow = 1;
@@ -361,7 +360,7 @@ void sim_end_faults(struct sim *sim)
                 struct sim_daemon *d = &sim->daemon[i];
                 d->slow = 1;
                 back_at = MFL_MAX(back_at, d->stalled_to);
-                d->stalled_to = d->mute_to = 0;
+                d->mute_to = 0;
                 d->corrupt = d->fail = d->reject = 0;
                 d->lie = SIM_LIE_NONE;
                 if (d->lied) /* somebody has seen to it */

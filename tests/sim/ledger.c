@@ -34,6 +34,15 @@ static void remember_task(struct sim *sim, const struct mfl_task *t)
         memcpy(u->item, t->items, t->n_items * sizeof *t->items);
 }
 
+static void remember_rejected(struct sim *sim, const struct mfl_announce *a)
+{
+        struct sim_job *job = sim_job(sim, a->job);
+        for (uint32_t r = 0; r < a->n_rejected && job->n_rejected < SIM_ITEMS; r++) {
+                job->rejected[job->n_rejected].client = a->rejected[r].item;
+                job->rejected[job->n_rejected++].round = a->round;
+        }
+}
+
 void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a)
 {
         uint32_t i = sim->n_updates;
@@ -41,6 +50,7 @@ void sim_ledger_announced(struct sim *sim, const struct mfl_announce *a)
                 i--;
         if (!i || a->item_first + a->item_count > sim->updates[i - 1].n)
                 return;
+        remember_rejected(sim, a);
         struct sim_update *u = new_update(sim, a->task, a->update);
         const struct sim_update *task = &sim->updates[i - 1];
         u->round = task->round;

@@ -492,7 +492,6 @@ void sim_relays_calm(struct sim *sim, uint64_t *back_at)
         for (uint32_t r = 0; r < sim->n_relays; r++) {
                 struct sim_relay *relay = &sim->relay[r];
                 *back_at = MFL_MAX(*back_at, relay->stalled_to);
-                relay->stalled_to = 0;
                 relay->crash_in = 0;
                 sim_relay_start(sim, r);
         }

@@ -501,7 +501,7 @@ static void open_round(struct sim *sim, struct sim_job *job, uint32_t round)
         job->opened = round;
         job->moved_at = sim->now;
         sim->first_round_at = sim->first_round_at ? sim->first_round_at : sim->n_events;
-        job->n_in = 0;
+        job->n_in = job->n_rejected = 0;
         job->weight_in = 0;
         memset(job->sum, 0, sizeof job->sum);
 }
@@ -816,6 +816,8 @@ void sim_server_packet(struct sim *sim, uint32_t conn, struct sim_packet *packet
                 if (refuse(sim, conn, &packet->msg.hello))
                         return;
                 sim->conns[conn - 1].greeted = true;
+                if (packet->msg.hello.leaving)
+                        note_leaving(sim, conn);
                 event.kind = MFL_EV_DAEMON_UP;
                 event.daemon = &packet->msg.hello;
         } else if (packet->msg.kind == MFL_MSG_ANNOUNCE) {

@@ -199,6 +199,12 @@ struct sim_job {
         /* ledger of the round: clients in the sum */
         uint32_t n_in;
         uint64_t in[SIM_ITEMS], weight_in;
+        /* those that daemons rejected since it began, and for which round they trained them */
+        uint32_t n_rejected;
+        struct {
+                uint64_t client;
+                uint32_t round;
+        } rejected[SIM_ITEMS];
         /* of the applied round, which is not committed yet */
         uint32_t n_applied;
         uint64_t in_applied[SIM_ITEMS], weight_applied;

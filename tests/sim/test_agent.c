@@ -165,10 +165,14 @@ static void leave_with_a_result(void)
                 return;
         assert_non_null(sent(MFL_MSG_ANNOUNCE));
         assert_null(action(MFL_AGENT_ACT_EXIT));
-        /* The server goes away and comes back: it is told again, before anything else. */
+        /* The server goes away and comes back: it is told again, before anything else, and in Hello, since it may have forgotten. */
         feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CLOSED});
         tick(mfl_agent_next_ms(agent));
-        go_online();
+        feed((struct mfl_agent_event){.kind = MFL_AGENT_EV_CONNECTED});
+        if (result)
+                return;
+        assert_true(sent(MFL_MSG_HELLO)->hello.leaving);
+        message((struct mfl_msg){.kind = MFL_MSG_WELCOME, .welcome = {1000, 3000, 99}});
         if (result)
                 return;
         assert_non_null(sent(MFL_MSG_LEAVING));

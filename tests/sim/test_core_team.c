@@ -467,6 +467,21 @@ static void who_cannot_do_it_alone_gets_a_team(void **state)
         mfl_core_free(bed.core);
 }
 
+/* A site's client has no help from other sites' daemons, also if they are on one node: it is missing, and does not wait for them. Here
+ * no client is left. */
+static void other_sites_do_not_help(void **state)
+{
+        struct bed bed;
+        setup(&bed, 2, 0);
+        bed.spec.data.partition = MFL_PARTITION_LOCAL;
+        begin(&bed);
+        assert_true(bed.busy[1] && bed.busy[2] && !bed.task[1].team.team && !bed.task[2].team.team);
+        refuse(&bed, 1);
+        refuse(&bed, 2);
+        assert_true(bed.released);
+        mfl_core_free(bed.core);
+}
+
 /* Whoever lacks memory in the largest team is out, and so are those who then find none. */
 static void teams_grow_until_they_fit(void **state)
 {
@@ -962,6 +977,7 @@ int main(void)
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
+                cmocka_unit_test(other_sites_do_not_help),
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(who_needs_a_team_leaves_its_place),
                 cmocka_unit_test(who_has_failed_is_not_missed_for_ever),

@@ -123,16 +123,30 @@ void sim_versions_store(struct sim *sim, struct sim_job *job, const struct mfl_c
         memcpy(job->calendar_stored, action->memory.v, n * sizeof *job->calendar_stored);
 }
 
-/* Of a version that was recorded and not committed, the very same clients come again. */
+static bool is_rejected(const struct sim_job *job, const struct mfl_arrival *arrival)
+{
+        for (uint32_t r = 0; r < job->n_rejected; r++)
+                if (job->rejected[r].client == arrival->client && job->rejected[r].round == arrival->base + 1)
+                        return true;
+        return false;
+}
+
+/* Of a version that was recorded and not committed, the very same clients come again; but the daemon that trains one now may reject
+ * it. */
 static void check_again(
         struct sim *sim, const struct sim_job *job, const struct mfl_core_action *action, uint32_t first)
 {
-        uint32_t n = action->n_arrivals, found = 0;
-        for (uint32_t i = first; i < job->n_arrivals; i++)
+        uint32_t n = action->n_arrivals, found = 0, n_rejected = 0;
+        for (uint32_t i = first; i < job->n_arrivals; i++) {
+                const struct mfl_arrival *was = &job->arrival[i];
+                bool again = false;
                 for (uint32_t k = 0; k < n; k++)
-                        found += job->arrival[i].client == action->arrivals[k].client &&
-                                 job->arrival[i].base == action->arrivals[k].base;
-        sim_check(sim, found == n && n == job->n_arrivals - first,
+                        again |= was->client == action->arrivals[k].client &&
+                                 was->base == action->arrivals[k].base;
+                found += again;
+                n_rejected += !again && is_rejected(job, was);
+        }
+        sim_check(sim, found == n && n + n_rejected == job->n_arrivals - first,
                 "version %u is made of %u clients, of which %u were recorded", action->round, n, found);
 }
 

@@ -130,6 +130,7 @@ static void random_msg(struct mfl_rng *r, enum mfl_msg_kind kind, struct mfl_msg
                 RANDOM_TEXT(r, m->hello.software);
                 m->hello.instance = mfl_rng_u64(r);
                 m->hello.workers = 1 + mfl_rng_below(r, 64);
+                m->hello.leaving = mfl_rng_below(r, 2);
                 RANDOM_TEXT(r, m->hello.device_uuid);
                 RANDOM_TEXT(r, m->hello.device_pci);
                 m->hello.device_memory = mfl_rng_u32(r);

@@ -125,7 +125,7 @@ struct bed {
         uint32_t n_work;
         uint32_t n[DAEMONS];        /* clients dealt in the round at hand */
         uint64_t has[DAEMONS][256]; /* which */
-        uint32_t n_accepted, n_refused;
+        uint32_t n_accepted, n_refused, n_cancelled;
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
@@ -168,6 +168,7 @@ static void carry_out(struct bed *bed, const struct mfl_core_action *action)
                         take_task(bed, (action->conn - 1) % DAEMONS, &action->msg.task);
                 bed->n_accepted += action->msg.kind == MFL_MSG_ACCEPTED;
                 bed->n_refused += action->msg.kind == MFL_MSG_REFUSED;
+                bed->n_cancelled += action->msg.kind == MFL_MSG_CANCEL;
                 break;
         case MFL_ACT_JOB_PREPARE:
                 job_event(bed, MFL_EV_JOB_READY, NULL);
@@ -230,16 +231,29 @@ static void start(struct bed *bed, uint32_t clients)
         bed->spec.selection.daemons_min = 1;
 }
 
-static void up(struct bed *bed, uint32_t i, uint32_t workers, const char *backend, double ms)
+static void up_as(struct bed *bed, uint32_t i, uint32_t workers, const char *backend, double ms, bool leaving)
 {
         struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
-        struct mfl_daemon_info info = {
-                .instance = i + 1, .workers = workers, .n_data_sets = 1, .data_sets = &data};
+        struct mfl_daemon_info info = {.instance = i + 1,
+                .workers = workers,
+                .n_data_sets = 1,
+                .data_sets = &data,
+                .leaving = leaving};
         snprintf(info.name, sizeof info.name, "d%u", i);
         mfl_strcpy(info.backend, sizeof info.backend, backend);
         bed->ms[i] = ms;
         feed(bed, (struct mfl_core_event){
                           .kind = MFL_EV_DAEMON_UP, .conn = i + 1 + DAEMONS * bed->boot, .daemon = &info});
+}
+
+static void up(struct bed *bed, uint32_t i, uint32_t workers, const char *backend, double ms)
+{
+        up_as(bed, i, workers, backend, ms, false);
+}
+
+static void down(struct bed *bed, uint32_t i)
+{
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = i + 1 + DAEMONS * bed->boot});
 }
 
 static void wait_ms(struct bed *bed, uint64_t ms)
@@ -603,6 +617,58 @@ static void test_leaving_daemon_gets_nothing_new(void **state)
         end(&bed);
 }
 
+/* The server has forgotten the process, whose Leaving it had, and another daemon has not come: Hello says it again. What the process
+ * computes is taken back as it asks about it; what it had announced meanwhile finds that. */
+static void test_leaving_daemon_comes_back_forgotten(void **state)
+{
+        (void)state;
+        struct bed bed;
+        struct mfl_core_daemon_view view;
+        struct mfl_msg progress = {.kind = MFL_MSG_PROGRESS};
+        start(&bed, 3);
+        boot(&bed);
+        up(&bed, 0, 1, "cpu", 10);
+        wait_ms(&bed, 2000);
+        struct work w = next_work(&bed);
+        leaving(&bed, 1 + DAEMONS);
+        down(&bed, 0);
+        wait_ms(&bed, 20000);
+        assert_int_equal(mfl_core_daemon_count(bed.core), 0);
+        up_as(&bed, 0, 1, "cpu", 10, true);
+        wait_ms(&bed, 2000);
+        assert_int_equal(bed.n_work, 0);
+        mfl_core_daemon_view(bed.core, 0, &view);
+        assert_string_equal(view.state, "drained");
+        progress.progress.task = w.task;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1 + DAEMONS, .msg = &progress});
+        assert_int_equal(bed.n_cancelled, 1);
+        announce(&bed, &w, 0, w.n); /* it had crossed the Cancel: there is nothing to grant any more */
+        assert_true(bed.n_accepted == 0 && bed.n_refused == 1);
+        up(&bed, 1, 1, "cpu", 10);
+        wait_ms(&bed, 2000);
+        w = next_work(&bed);
+        assert_true(w.daemon == 1 && w.n == 3);
+        end(&bed);
+}
+
+/* Without a Cancel the announced clients, which nobody else has, are still its own. */
+static void test_result_of_a_forgotten_daemon_counts(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, 3);
+        boot(&bed);
+        up(&bed, 0, 1, "cpu", 10);
+        wait_ms(&bed, 2000);
+        struct work w = next_work(&bed);
+        down(&bed, 0);
+        wait_ms(&bed, 20000);
+        up_as(&bed, 0, 1, "cpu", 10, true);
+        announce(&bed, &w, 0, w.n);
+        assert_true(bed.n_accepted == 1 && bed.n_refused == 0);
+        end(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -620,6 +686,8 @@ int main(void)
                 cmocka_unit_test(test_comes_drained),
                 cmocka_unit_test(test_expelled_daemon_keeps_nothing),
                 cmocka_unit_test(test_leaving_daemon_gets_nothing_new),
+                cmocka_unit_test(test_leaving_daemon_comes_back_forgotten),
+                cmocka_unit_test(test_result_of_a_forgotten_daemon_counts),
         };
         return cmocka_run_group_tests_name("assign", tests, NULL, NULL);
 }

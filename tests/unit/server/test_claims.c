@@ -623,6 +623,26 @@ static void counts_must_add_up(void **state)
         end(&bed);
 }
 
+/* One against one: who of the two is there works, and what it has begun goes to the other one when that is back. */
+static void a_tie_that_comes_again(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+        tell(&bed, 1, 2);
+        tell(&bed, 2, 0);
+        assert_non_null(strstr(bed.traces, "daemon d2 can't take part until others agree with it"));
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        assert_int_equal(bed.task[2].n_items, CLIENTS);
+        bed.traces[0] = '\0';
+        up(&bed, 1, 1);
+        assert_non_null(strstr(bed.traces, "8 clients of daemon d2 go to other daemons"));
+        assert_int_equal(bed.task[1].n_items, CLIENTS);
+        announce(&bed, 1, update_of(&bed, 1, 2));
+        assert_non_null(strstr(bed.traces, "round 1 closes, all done: 8 of 8 clients counted"));
+        end(&bed);
+}
+
 /* A daemon of the release before tells the smallest and the largest client. */
 static void sizes_alone_bound_each_client(void **state)
 {
@@ -658,6 +678,7 @@ int main(void)
                 cmocka_unit_test(an_update_waits_for_the_counts),
                 cmocka_unit_test(a_lie_that_waits_is_found),
                 cmocka_unit_test(the_majority_holds),
+                cmocka_unit_test(a_tie_that_comes_again),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
         };

@@ -330,6 +330,17 @@ static void test_local_job(void **state)
         bed_end(&bed);
 }
 
+/* One that is alone at its node for now lays the params where those read them to whom its clients may go later. */
+static void test_alone_shares_params(void **state)
+{
+        (void)state;
+        struct bed bed;
+        bed_start(&bed, 1);
+        bed_run(&bed, 2);
+        assert_true(bed.n_tasks == 1 && bed_task(&bed, 0)->params_from == 1);
+        bed_end(&bed);
+}
+
 static void test_single_updates(void **state)
 {
         (void)state;
@@ -450,6 +461,7 @@ int main(void)
                 cmocka_unit_test(test_two_of_which_one_is_late),
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_local_job),
+                cmocka_unit_test(test_alone_shares_params),
                 cmocka_unit_test(test_single_updates),
                 cmocka_unit_test(test_same_instance),
                 cmocka_unit_test(test_many_members),
