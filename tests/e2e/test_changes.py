@@ -73,9 +73,10 @@ RULES = {'fedavg': plain, 'fedprox': plain, 'scaffold': plain, 'scaffold, option
 def test_five_rounds_follow_from_what_clients_have_sent(shared_cluster, daemons, strategy):
     """And the models are those of a job that keeps nothing."""
     kind, _, setting = strategy.partition(', ')
-    aggregation = {'strategy': kind, **dict([setting.split(': ')] if setting else [])}
-    if 'nesterov' in aggregation:
-        aggregation['nesterov'] = True
+    aggregation = {'strategy': kind}
+    if setting:
+        key, value = setting.split(': ')
+        aggregation[key] = {'true': True, '0.5': 0.5}.get(value, value)
     follow(shared_cluster, daemons, {'aggregation': aggregation, 'selection': {'clients': 4}}, RULES[strategy])
 
 
