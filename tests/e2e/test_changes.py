@@ -110,12 +110,14 @@ MORE = {
     'oort': ({**VIRTUAL, 'selection': {'kind': 'oort', 'clients': 4}}, plain),
     'power-of-choice': ({'selection': {'kind': 'power-of-choice', 'clients': 4, 'candidates': 6}}, plain),
     'weighted': ({'selection': {'kind': 'weighted', 'clients': 4}}, plain),
+    'up: 8 bits': ({'compression': {'up': {'bits': 8}}, 'selection': {'clients': 4}}, plain),
+    'up: bf16': ({'compression': {'up': 'bf16'}, 'selection': {'clients': 4}}, plain),
     'over': ({**VIRTUAL, 'selection': {'clients': 4, 'over': 1.3}, 'aggregation': {'strategy': 'fedavgm'}}, fedavgm),
 }
 
 
 @pytest.mark.parametrize('kind', MORE)
-def test_so_do_those_of_other_selections_and_mime(shared_cluster, kind):
+def test_so_do_those_of_other_selections_roundings_and_mime(shared_cluster, kind):
     follow(shared_cluster, 2, *MORE[kind])
 
 
