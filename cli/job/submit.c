@@ -179,12 +179,12 @@ static int take_tensors(struct mfl_submission *s, struct mfl_error *err)
 static int parse(struct mfl_submission *s, const char *prover, struct mfl_error *err)
 {
         struct mfl_onnx_job onnx = {.text = NULL};
-        char *traced;
-        int r = mfl_trace_file_read(s->text, s->text_bytes, s->path, &traced, err);
-        if (!r && traced) {
+        struct mfl_trace_file trace;
+        int r = mfl_trace_file_read(s->text, s->text_bytes, s->path, &trace, err);
+        if (!r && trace.text) {
                 free(s->text);
-                s->text = traced;
-                s->text_bytes = strlen(traced);
+                s->text = trace.text;
+                s->text_bytes = strlen(s->text);
         }
         if (!r)
                 r = mfl_onnx_job_read(s->text, s->text_bytes, s->path, &onnx, err);
@@ -199,6 +199,9 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = take_tensors(s, err);
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (r)
+                mfl_trace_file_name(&trace, s->path, err);
+        free(trace.path);
         if (!r)
                 r = mfl_job_check_text(s->text, s->path, err);
         if (!r)

@@ -65,13 +65,12 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
                 return mfl_fail_memory(err, n + table_bytes, "a job file");
         fprintf(out, "%.*s", (int)from, text);
         put_lines(out, "# ", text + from, to - from);
-        fputs("trace:\n", out);
+        fprintf(out, "%.*s%strace:\n", (int)(n - to), text + to, n > to && text[n - 1] != '\n' ? "\n" : "");
         for (const struct mfl_yaml_node *k = trace->first; k; k = k->next)
                 if (strcmp(k->key, "file") && k->text)
                         fprintf(out, "  %s: %s\n", k->key, k->text);
         fputs("  csv: |2\n", out);
         put_lines(out, "    ", table, table_bytes);
-        fprintf(out, "%.*s", (int)(n - to), text + to);
         if (fclose(out)) {
                 free(whole);
                 return mfl_fail_memory(err, n + table_bytes, "a job file");
@@ -88,17 +87,33 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
         return 0;
 }
 
-int mfl_trace_file_read(const char *text, size_t n, const char *file, char **ret_text, struct mfl_error *err)
+int mfl_trace_file_read(
+        const char *text, size_t n, const char *file, struct mfl_trace_file *ret_trace, struct mfl_error *err)
 {
         struct mfl_yaml_limits limits = {.bytes_max = MFL_JOB_TEXT_MAX, .depth_max = 16, .nodes_max = 65536};
         struct mfl_yaml_doc *doc = NULL;
-        *ret_text = NULL;
+        *ret_trace = (struct mfl_trace_file){0};
         int r = mfl_yaml_parse(text, n, file, &limits, &doc, err);
         const struct mfl_yaml_node *trace = r ? NULL : mfl_yaml_find(mfl_yaml_root(doc), "trace");
         const struct mfl_yaml_node *path =
                 trace && trace->type == MFL_YAML_MAPPING ? mfl_yaml_find(trace, "file") : trace;
-        if (path && path->type == MFL_YAML_SCALAR && path->text && *path->text)
-                r = compose(doc, trace, path->text, text, n, ret_text, err);
+        if (path && path->type == MFL_YAML_SCALAR && path->text && *path->text) {
+                ret_trace->line = path->key_line;
+                ret_trace->path = mfl_asprintf("%s", path->text);
+                r = ret_trace->path ? compose(doc, trace, path->text, text, n, &ret_trace->text, err)
+                                    : mfl_fail_memory(err, strlen(path->text), "a file's name");
+        }
         mfl_yaml_free(doc);
         return r;
+}
+
+void mfl_trace_file_name(const struct mfl_trace_file *trace, const char *file, struct mfl_error *err)
+{
+        static const char key[] = ": trace.csv: ";
+        const char *at = trace->path ? strstr(err->text, key) : NULL;
+        if (!at)
+                return;
+        char what[sizeof err->text];
+        mfl_strcpy(what, sizeof what, at + strlen(key));
+        mfl_fail(err, MFL_INVALID, "%s:%u: trace: %.200s: %s", file, trace->line, trace->path, what);
 }

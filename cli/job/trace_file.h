@@ -5,8 +5,17 @@
 
 #include "common/base/base.h"
 
-/* *ret_text: the job file with the table, on the heap; NULL: it names no file. The user's own lines stay, as comments. file is
- * for messages. MFL_INVALID with file and line; -errno. */
-int mfl_trace_file_read(const char *text, size_t n, const char *file, char **ret_text, struct mfl_error *err);
+struct mfl_trace_file {
+        char *text;    /* the job file with the table at its end, on the heap; NULL: it names no file */
+        char *path;    /* the table's; on the heap */
+        uint32_t line; /* that names it */
+};
+
+/* The user's own lines stay where they are, those of `trace` as comments. file is for messages. The caller frees text and path. MFL_INVALID with
+ * file and line; -errno. */
+int mfl_trace_file_read(const char *text, size_t n, const char *file, struct mfl_trace_file *ret_trace,
+        struct mfl_error *err);
+/* What is wrong with the table, in the words of the job's reader, becomes a message with the table's name. */
+void mfl_trace_file_name(const struct mfl_trace_file *trace, const char *file, struct mfl_error *err);
 
 #endif

@@ -150,9 +150,10 @@ static json_t *feature_json(const struct asking *a, uint32_t f)
                         json_pack("{so so}", "value", number(q->known, (q->low + q->high) / 2), "within",
                                 number(q->known, (q->high - q->low) / 2)));
         }
-        return json_pack("{ss* sI sf sf sf so so so sf sf so}", "name", *feature->name ? feature->name : NULL,
-                "count", (json_int_t)feature->count, "mean", mean, "std", std, "sum",
-                mfl_wide_sum(&feature->sum) * unit, "least",
+        return json_pack("{ss* sI sf sf sf sf so so so sf sf so}", "name",
+                *feature->name ? feature->name : NULL, "count", (json_int_t)feature->count, "mean", mean,
+                "std", std, "sum", mfl_wide_sum(&feature->sum) * unit, "squares",
+                mfl_wide_squares(&feature->squares) * unit * unit, "least",
                 number(feature->has_range, (double)feature->least * unit), "most",
                 number(feature->has_range, (double)feature->most * unit), "quantiles", quantiles, "low",
                 a->edges[f], "high", a->edges[a->sums.n_features + f], "bins", bins);

@@ -266,11 +266,6 @@ static bool shows(const struct mfl_job *job)
         return job->debug.deltas;
 }
 
-static bool shows_adaptive(const struct mfl_job *job)
-{
-        return shows(job) && job->aggregation.mu_adaptive;
-}
-
 static bool shows_personal(const struct mfl_job *job)
 {
         return shows(job) && is_personal(job);
@@ -356,14 +351,9 @@ const struct mfl_job_rule mfl_job_rules_more[] = {
                  "needs each client's change, and with secure_sum the server sees their sum alone; remove "
                  "it"},
                 ANY, shows_secure, "debug", "deltas"},
-        {{"debug.deltas", "strategy: fednova, qfedavg, fedbuff or fedasync",
+        {{"debug.deltas", "strategy: fednova or qfedavg",
                  "is not supported where daemons fold clients' weights into their changes; remove it"},
-                ONLY(FEDNOVA) | ONLY(QFEDAVG) | ASYNC, shows, "debug", "deltas"},
-        {{"debug.deltas", "mu: adaptive",
-                 "is not supported where daemons fold clients' weights into their changes; write a number "
-                 "for mu, "
-                 "or remove it"},
-                ONLY(FEDPROX), shows_adaptive, "debug", "deltas"},
+                ONLY(FEDNOVA) | ONLY(QFEDAVG), shows, "debug", "deltas"},
         {{"debug.deltas", "personal",
                  "would show people the layers that stay with each client; remove one of the two"},
                 ANY, shows_personal, "debug", "deltas"},

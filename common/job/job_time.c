@@ -120,7 +120,9 @@ static int check_losses(const struct mfl_yaml_doc *doc, const struct mfl_job *jo
 static int check_async(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
 {
         const struct mfl_yaml_node *root = mfl_yaml_root(doc);
-        const struct mfl_yaml_node *aggregation = mfl_job_find_key(root, "aggregation");
+        const struct mfl_yaml_node *aggregation = mfl_job_find_key(root, "aggregation"),
+                                   *buffer = mfl_job_find_key(aggregation, "buffer"), /* NULL: by default */
+                                           *strategy = mfl_job_find_key(aggregation, "strategy");
         const char *name = mfl_strategy_name(job->aggregation.strategy);
         if (job->aggregation.strategy == MFL_STRATEGY_FEDASYNC && job->aggregation.alpha > 1)
                 return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "alpha"), err,
@@ -131,15 +133,13 @@ static int check_async(const struct mfl_yaml_doc *doc, const struct mfl_job *job
                         MFL_CONCURRENCY_MAX);
         if (mfl_job_is_live(job) && mfl_job_buffer(job) > mfl_job_concurrency(job) &&
                 job->data.partition != MFL_PARTITION_LOCAL)
-                return mfl_yaml_fail(doc, mfl_job_find_key(aggregation, "buffer"), err,
-                        "%u updates, but only %u clients train at once (selection.clients), and in real time "
-                        "the next "
-                        "ones start when the buffer is full: lower it",
+                return mfl_yaml_fail(doc, buffer ? buffer : strategy, err,
+                        "a buffer of %u updates, but only %u clients train at once (selection.clients), and "
+                        "in real time the next ones start when the buffer is full: lower aggregation.buffer",
                         mfl_job_buffer(job), mfl_job_concurrency(job));
         if (mfl_job_buffer(job) <= job->data.clients || job->data.partition == MFL_PARTITION_LOCAL)
                 return 0;
-        const struct mfl_yaml_node *buffer = mfl_job_find_key(aggregation, "buffer");
-        return mfl_yaml_fail(doc, buffer ? buffer : mfl_job_find_key(aggregation, "strategy"), err,
+        return mfl_yaml_fail(doc, buffer ? buffer : strategy, err,
                 "%s's buffer of %u updates of as many clients never fills: the population has %u "
                 "(data.clients)",
                 name, mfl_job_buffer(job), job->data.clients);

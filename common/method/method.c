@@ -32,7 +32,9 @@ const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job)
         case MFL_STRATEGY_FOOLSGOLD:
                 return &mfl_method_foolsgold;
         case MFL_STRATEGY_FEDBUFF:
-                return mfl_job_is_live(job) ? &mfl_method_fedbuff_live : &mfl_method_fedbuff;
+                /* Changes that people look at are the clients' own. */
+                return mfl_job_is_live(job) || job->debug.deltas ? &mfl_method_fedbuff_live
+                                                                 : &mfl_method_fedbuff;
         case MFL_STRATEGY_FEDASYNC:
                 return &mfl_method_fedasync;
         case MFL_STRATEGY_DITTO:

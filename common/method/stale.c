@@ -15,7 +15,7 @@
  *
  * Running statistics of norms become the clients' weighted mean (FedAsync: are mixed like all params), as stale sums of changes
  * would swing. FedBuff's factor is the client's real weight and is folded into its delta before the only rounding: by its daemon, or, in
- * real time, where nobody knows it before the update has come, by the server. FedAsync's is the server's, which has x_k.
+ * real time, where nobody knows it before the update has come, and with debug.deltas, by the server. FedAsync's is the server's, which has x_k.
  */
 #include "common/exact/exact.h"
 #include "common/method/method.h"

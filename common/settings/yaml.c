@@ -100,6 +100,8 @@ int mfl_yaml_fail(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *no
         va_start(ap, fmt);
         vsnprintf(what, sizeof what, fmt, ap);
         va_end(ap);
+        if (!node)
+                return mfl_fail(err, MFL_INVALID, "%s: %s", doc->file, what);
         const char *at = path_of(node, path, sizeof path);
         return mfl_fail(err, MFL_INVALID, "%s:%u: %s%s%s", doc->file, node->key ? node->key_line : node->line,
                 at, *at ? ": " : "", what);

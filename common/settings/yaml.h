@@ -59,7 +59,7 @@ const struct mfl_yaml_node *mfl_yaml_root(const struct mfl_yaml_doc *doc);
 const struct mfl_yaml_node *mfl_yaml_find(const struct mfl_yaml_node *node, const char *key);
 
 /* Makes "FILE:LINE: key.path: TEXT" for a node and returns MFL_INVALID. The path is found from the node
- * ("model.layers[2].units"); LINE is the key's line when the node has a key. */
+ * ("model.layers[2].units"); LINE is the key's line when the node has a key. NULL, where what is wrong is a default: "FILE: TEXT". */
 int mfl_yaml_fail(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, struct mfl_error *err,
         const char *fmt, ...) MFL_PRINTF(4, 5);
 /* The same for an unknown key of a mapping: "unknown key; did you mean 'preset'?". The suggestion is the one of

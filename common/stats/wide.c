@@ -126,6 +126,13 @@ double mfl_wide_sum(const struct mfl_wide *sum)
         return negative ? -d : d;
 }
 
+double mfl_wide_squares(const struct mfl_wide *squares)
+{
+        uint32_t v[MFL_WIDE_SQUARES];
+        bool negative = magnitude(squares, MFL_WIDE_SQUARES, v);
+        return negative ? 0 : nearest(v, MFL_WIDE_SQUARES, -298);
+}
+
 /* to += v * factor * 2^(32 at) */
 static void add_product(uint32_t *to, const uint32_t *v, int digits, uint32_t factor, int at)
 {

@@ -26,9 +26,10 @@ void mfl_wide_join(struct mfl_wide *to, const struct mfl_wide *from, int digits)
 void mfl_wide_put(const struct mfl_wide *wide, int digits, uint8_t *ret_bytes);
 void mfl_wide_get(const uint8_t *bytes, int digits, struct mfl_wide *ret_wide);
 
-/* The nearest double of the sum itself, and of n * squares - sum^2 >= 0, which divided by n^2 is the variance: one rounding
- * each, so nothing cancels. A difference below 0, which no samples have, is 0. */
+/* The nearest double of the sum itself, of the sum of squares, and of n * squares - sum^2 >= 0, which divided by n^2 is the variance: one rounding
+ * each, so nothing cancels. Squares or a difference below 0, which no samples have, are 0. */
 double mfl_wide_sum(const struct mfl_wide *sum);
+double mfl_wide_squares(const struct mfl_wide *squares);
 double mfl_wide_spread(const struct mfl_wide *sum, const struct mfl_wide *squares, uint64_t n);
 
 #endif

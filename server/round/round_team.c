@@ -100,6 +100,31 @@ static uint64_t size_of(const struct class *class)
         return class->end - class->first;
 }
 
+/* Sorts them into classes, without those that need more members than their class has. Returns how many classes there are. */
+static uint32_t classify(
+        const struct core_job *job, struct core_daemon **v, uint32_t *n, struct class *classes)
+{
+        if (*n > 1)
+                qsort(v, *n, sizeof(struct core_daemon *), compare);
+        uint32_t n_all = make_classes(v, *n, classes), n_classes = 0, end = 0;
+        for (uint32_t k = 0; k < n_all; k++) {
+                uint32_t first = end, before = 0;
+                for (uint32_t i = classes[k].first; i < classes[k].end; i++)
+                        v[end++] = v[i];
+                while (before != end - first) { /* who leaves may be missed by others */
+                        before = end - first;
+                        end = first;
+                        for (uint32_t i = first; i < first + before; i++)
+                                if (mfl_core_daemon_team_least(v[i], job) <= before)
+                                        v[end++] = v[i];
+                }
+                if (end > first)
+                        classes[n_classes++] = (struct class){first, end, 0};
+        }
+        *n = end;
+        return n_classes;
+}
+
 /* Each item goes where its team would be the largest. */
 static void count_teams(struct class *classes, uint32_t n_classes, uint32_t n_open)
 {
@@ -141,24 +166,29 @@ static uint32_t choose(const struct core_job *job, struct core_daemon *const *v,
         return n_members;
 }
 
-/* Whether there is a team for it that is large enough for its members, and for the job. */
+/* The members of a team of the first ones; 0: it would be too small for one of them, or for the job. */
+static uint32_t form(const struct core_job *job, struct core_daemon *const *v, uint32_t n, uint32_t ranks,
+        struct core_team_member *member)
+{
+        uint32_t n_members = choose(job, v, n, ranks, member), n_ranks = 0;
+        for (uint32_t i = 0; i < n_members; i++) {
+                n_ranks += member[i].width;
+                if (mfl_core_daemon_team_least(member[i].daemon, job) > n_members)
+                        return 0;
+        }
+        return n_ranks < job->spec->parallel.members_min ? 0 : n_members;
+}
+
 static bool deal_item(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v, uint32_t n,
         uint32_t ranks, uint32_t open)
 {
         struct core_team_member member[MFL_GROUP_MAX];
-        uint32_t n_members = choose(job, v, n, ranks, member), n_ranks = 0;
-        for (uint32_t i = 0; i < n_members; i++)
-                n_ranks += member[i].width;
-        if (n_ranks < job->spec->parallel.members_min)
-                return false;
-        for (uint32_t i = 0; i < n_members; i++)
-                if (mfl_core_daemon_team_least(member[i].daemon, job) > n_members)
-                        return false;
+        uint32_t n_members = form(job, v, n, ranks, member);
         for (uint32_t i = 0; i < n_members; i++)
                 if (!member[i].daemon->job)
                         mfl_core_lease(core, member[i].daemon, job);
-        if (core->error)
-                return true;
+        if (!n_members || core->error)
+                return n_members > 0;
         mfl_core_task_give(core, job, v[0], &open, 1);
         if (n_members > 1 && !core->error)
                 mfl_core_team_form(core, job->tasks, member, n_members);
@@ -303,13 +333,11 @@ bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct cor
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
         }
+        if (n_idle > wanted_teams(job, idle, n_idle, ranks, n_open)) /* before classes leave daemons out */
+                tell_numerics(core, job, idle, n_idle);
+        uint32_t n_classes = classify(job, idle, &n_idle, classes);
         n_open = wanted_teams(job, idle, n_idle, ranks, n_open);
-        if (n_idle <= n_open)
-                goto out;
-        qsort(idle, n_idle, sizeof(struct core_daemon *), compare);
-        tell_numerics(core, job, idle, n_idle);
-        uint32_t n_classes = make_classes(idle, n_idle, classes);
-        if (n_classes == n_idle) /* nobody can join anybody */
+        if (n_idle <= n_open || n_classes == n_idle) /* nobody can join anybody */
                 goto out;
         count_teams(classes, n_classes, n_open);
         for (uint32_t k = 0; k < n_classes && !core->error; open += classes[k++].n_teams)
@@ -318,4 +346,32 @@ out:
         free(classes);
         free(idle);
         return dealt;
+}
+
+uint32_t mfl_round_team_find(struct mfl_core *core, const struct core_job *job, struct core_daemon **v,
+        uint32_t n, uint32_t most, struct core_daemon *ret_v[MFL_GROUP_MAX])
+{
+        struct core_team_member member[MFL_GROUP_MAX];
+        uint32_t ranks = mfl_round_team_ranks(job), n_idle = 0, found = 0;
+        if (ranks < 2 || n < 2)
+                return 0;
+        bool awake = are_needed(job) && !can_train(core, job, false);
+        struct class *classes = mfl_malloc(n * sizeof *classes);
+        if (!classes) {
+                core->error = -ENOMEM;
+                return 0;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                v[i]->team_reach = reach_of(v[i], job, awake);
+                if (is_idle(v[i]))
+                        v[n_idle++] = v[i];
+        }
+        uint32_t n_classes = classify(job, v, &n_idle, classes);
+        for (uint32_t k = 0; k < n_classes && found < 2; k++)
+                found = form(job, v + classes[k].first, (uint32_t)MFL_MIN(size_of(&classes[k]), most), ranks,
+                        member);
+        for (uint32_t i = 0; i < found; i++)
+                ret_v[i] = member[i].daemon;
+        free(classes);
+        return found > 1 ? found : 0;
 }

@@ -19,6 +19,10 @@ uint32_t mfl_round_team_ranks(const struct core_job *job);
  * has not leased are leased. */
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
         uint32_t n, const uint32_t *open, uint32_t n_open);
+/* The members of a team, at most `most`, that could be had of v, as a deal to these would form it: 0 if there is none. v, usable daemons, is
+ * sorted and loses those that are busy. */
+uint32_t mfl_round_team_find(struct mfl_core *core, const struct core_job *job, struct core_daemon **v,
+        uint32_t n, uint32_t most, struct core_daemon *ret_v[MFL_GROUP_MAX]);
 /* A job that needs teams, and has too few daemons for any beside those that rest in this phase: after a while these work again. */
 void mfl_round_team_wait(struct mfl_core *core, struct core_job *job);
 /* The ranks that a daemon's workers are. */

@@ -251,28 +251,6 @@ static bool take_need(struct mfl_core *core, struct pass *pass, struct core_job 
         return false;
 }
 
-/* How many daemons must be in a team with this one; 1: it works alone. */
-static uint32_t team_of(const struct core_daemon *daemon, const struct core_job *job)
-{
-        const uint32_t width = MFL_MAX(1u, mfl_round_team_width(daemon, job)),
-                       min = MFL_MAX(1u, job->spec->parallel.members_min);
-        return MFL_MAX(mfl_core_daemon_team_least(daemon, job), (min + width - 1) / width);
-}
-
-/* Whether one of its daemons can work: alone, or in a team of those that the job has. */
-static bool can_go_on(const struct core_job *job)
-{
-        uint32_t n = 0, least = UINT32_MAX;
-        for (uint32_t i = 0; i < job->n_leased; i++) {
-                const struct core_daemon *daemon = job->leased[i];
-                if (!mfl_core_daemon_usable(daemon, job))
-                        continue;
-                n++;
-                least = MFL_MIN(least, job->phase == PHASE_EVAL ? 1 : team_of(daemon, job));
-        }
-        return n >= least;
-}
-
 static uint32_t most(const struct core_job *job)
 {
         uint32_t most = mfl_round_size(job), limit = job->spec->selection.daemons_max;
@@ -291,15 +269,61 @@ static bool goes_on(const struct core_job *job)
         return false;
 }
 
-/* The daemons that the job holds can only work in a team, and form none: one makes room for a daemon that can work without others.
- * False: there is none. */
+static uint32_t limit_of(const struct core_job *job)
+{
+        uint32_t limit = job->spec->selection.daemons_max;
+        return limit ? limit : UINT32_MAX;
+}
+
+/* Makes a team of daemons that the job has and of the first n_others of v, which has room for all of them. It gets those that it lacks,
+ * and where it may not have more, others make room. False: there is no such team. */
+static bool join(struct mfl_core *core, struct core_job *job, struct core_daemon **v, uint32_t n_others)
+{
+        struct core_daemon *team[MFL_GROUP_MAX];
+        uint32_t n = n_others;
+        for (uint32_t i = 0; i < job->n_leased; i++)
+                if (mfl_core_daemon_usable(job->leased[i], job))
+                        v[n++] = job->leased[i];
+        n = mfl_round_team_find(core, job, v, n, limit_of(job), team);
+        for (uint32_t k = job->n_leased; n && n_others && limit_of(job) != UINT32_MAX && k-- > 0;) {
+                bool member = false;
+                for (uint32_t i = 0; i < n; i++)
+                        member |= team[i] == job->leased[k];
+                if (!member && !has_live_task(job->leased[k]))
+                        mfl_core_unlease(core, job->leased[k]);
+        }
+        for (uint32_t i = 0; i < n; i++)
+                if (team[i]->job != job)
+                        lease(core, team[i], job);
+        return n > 0;
+}
+
+/* Some of its daemons can work in a team. */
+static bool can_go_on(struct mfl_core *core, struct core_job *job)
+{
+        struct core_daemon **v = mfl_malloc(job->n_leased * sizeof(struct core_daemon *) + 1);
+        bool can = v && join(core, job, v, 0);
+        core->error = v ? core->error : -ENOMEM;
+        free(v);
+        return can;
+}
+
+static bool has_room(const struct core_job *job)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < job->n_leased; i++)
+                n += mfl_core_daemon_usable(job->leased[i], job);
+        return n < limit_of(job);
+}
+
+/* A free daemon that can work without others: those that can't make room for it. False: there is none. */
 static bool take_able(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
         uint32_t i = 0;
         while (i < pass->n_idle &&
                 (!is_free_for(core, pass->idle[i], job) || !mfl_round_trains_alone(pass->idle[i], job)))
                 i++;
-        if (i == pass->n_idle || job->moving)
+        if (i == pass->n_idle)
                 return false;
         for (uint32_t k = job->n_leased; k-- > 0 && job->n_leased_up >= most(job);)
                 if (mfl_core_daemon_usable(job->leased[k], job))
@@ -308,37 +332,77 @@ static bool take_able(struct mfl_core *core, struct pass *pass, struct core_job 
         return true;
 }
 
-/* A phase under way that has lost all of its daemons, or has only some that can't work without others, gets one more. */
+/* Free daemons that make a team, with each other or with those that the job has. False: there is none. */
+static bool take_team(struct mfl_core *core, struct pass *pass, struct core_job *job)
+{
+        uint32_t n = 0;
+        struct core_daemon **v =
+                mfl_malloc((pass->n_idle + job->n_leased) * sizeof(struct core_daemon *) + 1);
+        if (!v) {
+                core->error = -ENOMEM;
+                return false;
+        }
+        for (uint32_t i = 0; i < pass->n_idle; i++)
+                if (is_free_for(core, pass->idle[i], job))
+                        v[n++] = pass->idle[i];
+        bool taken = join(core, job, v, n);
+        free(v);
+        return taken;
+}
+
+/* A phase under way that has lost all of its daemons, or has only some that can't work without others and form no team, gets what it needs
+ * to go on, or one more. */
 static void take_extra(struct mfl_core *core, struct pass *pass, struct core_job *job)
 {
-        if (mfl_core_job_is_local(job))
+        if (mfl_core_job_is_local(job) || goes_on(job) || can_go_on(core, job))
                 return;
-        if (!goes_on(job) && !take_able(core, pass, job) && !can_go_on(job))
+        if (!job->moving && (take_able(core, pass, job) || take_team(core, pass, job)))
+                return;
+        if (has_room(job))
                 take(core, pass, job, 1);
 }
 
 /* It holds daemons, and waits for more of them before any can work. */
-static bool stands_still(const struct core_job *job)
+static bool stands_still(struct mfl_core *core, struct core_job *job)
 {
         return !mfl_core_job_is_local(job) && !job->moving && job->n_leased && !goes_on(job) &&
-               !can_go_on(job);
+               !can_go_on(core, job);
 }
 
-/* Phases under way that hold parts of a team each would wait for each other for ever: the first one gets the others' daemons. */
+/* What the others that stand still hold and the job can use. */
+static uint32_t list_parts(
+        struct core_job *const *still, uint32_t n_still, const struct core_job *job, struct core_daemon **v)
+{
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_still; i++)
+                for (uint32_t k = 0; still[i] && still[i] != job && k < still[i]->n_leased; k++)
+                        if (!has_live_task(still[i]->leased[k]) &&
+                                mfl_core_daemon_usable(still[i]->leased[k], job))
+                                v[n++] = still[i]->leased[k];
+        return n;
+}
+
+/* Phases under way that hold parts of a team each would wait for each other for ever: the first one that they make a team for gets it. */
 static void join_parts(struct mfl_core *core, struct pass *pass, const bool *active)
 {
-        struct core_job *first = NULL;
-        for (uint32_t i = 0; i < pass->n_jobs; i++) {
-                struct core_job *job = pass->jobs[i];
-                if (!active[i] || !stands_still(job))
-                        continue;
-                first = first ? first : job;
-                for (uint32_t k = job != first ? job->n_leased : 0; k-- > 0 && !can_go_on(first);) {
-                        struct core_daemon *daemon = job->leased[k];
-                        if (!has_live_task(daemon) && mfl_core_daemon_usable(daemon, first))
-                                lease(core, daemon, first);
-                }
+        uint32_t n = 0;
+        struct core_job **still = mfl_malloc(pass->n_jobs * sizeof(struct core_job *) + 1);
+        struct core_daemon **v = mfl_malloc(core->n_daemons * sizeof(struct core_daemon *) + 1);
+        if (!still || !v) {
+                core->error = -ENOMEM;
+                goto out;
         }
+        for (uint32_t i = 0; i < pass->n_jobs; i++)
+                if (active[i] && stands_still(core, pass->jobs[i]))
+                        still[n++] = pass->jobs[i];
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t n_parts = list_parts(still, n, still[i], v);
+                if (n_parts && join(core, still[i], v, n_parts))
+                        still[i] = NULL; /* it works, and keeps them */
+        }
+out:
+        free(still);
+        free(v);
 }
 
 /* Deals the free daemons one by one to the jobs in turn, up to each job's maximum. */

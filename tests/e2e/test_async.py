@@ -169,7 +169,8 @@ def test_frozen_layers_and_initial_params(two_daemons):
 
 @pytest.mark.parametrize('change, why', [
     ({'time': None, 'trace': None, 'compression': {'up': 'lossless'}}, 'compression.up: is for sums of updates, and in real time'),
-    ({'time': None, 'trace': None, 'aggregation': {'buffer': 13}}, 'aggregation.buffer: 13 updates, but only 12 clients train at once'),
+    ({'time': None, 'trace': None, 'aggregation': {'buffer': 13}}, 'aggregation.buffer: a buffer of 13 updates, but only 12 clients train at once'),
+    ({'time': None, 'trace': None, 'aggregation': {'buffer': None}, 'selection': {'clients': 9}}, 'aggregation.strategy: a buffer of 10 updates, but only 9 clients'),
     ({'time': None}, 'trace: is only used with time: virtual'),
     ({'selection': {'kind': 'weighted'}}, 'selection.kind: is for rounds'),
     ({'selection': {'over': 1.3}}, 'selection.over: is for rounds'),

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Methods beside PyTorch's gradients, over a network with a hidden layer: five rounds of a plain loop in double, written here. Those of
 test_gradients.py and test_own_models.py are there. And a norm layer that stays with its client, with PyTorch's own batch norm."""
+import itertools
+
 import numpy as np
 import pytest
 
-from federated import parts_of, pulled, synthetic, uniform_init
+import cohorts
+from federated import Stream, parts_of, pulled, synthetic, uniform_init
+from test_compression import GRID, HALF, nearest
 from test_own_models import MLP, batches
 from test_personal import NORMED, SIZES, UNEVEN, states_of
 
@@ -33,13 +37,14 @@ def loss_of(v, rows):
 class Local:
     """A client's training: torch.optim.SGD, with what is added to the loss's gradients. Its steps, mean loss, and what it moved by."""
 
-    def __init__(self, k, r, x, momentum=0, mu=0, added=None):
+    def __init__(self, k, r, x, momentum=0, mu=0, added=None, part=None):
         v = [torch.tensor(a, requires_grad=True) for a in x]
         x = [torch.tensor(a) for a in x]
         sgd = torch.optim.SGD(v, lr=LR, momentum=momentum)
-        self.k, self.n, self.steps, losses = k, len(PARTS[k]), 0, []
-        self.first = float(loss_of(x, PARTS[k]))
-        for rows in batches(k, r, PARTS[k], 0, 2):
+        part = PARTS[k] if part is None else part
+        self.k, self.n, self.steps, losses = k, len(part), 0, []
+        self.first = float(loss_of(x, part))
+        for rows in batches(k, r, part, 0, 2):
             sgd.zero_grad()
             loss = loss_of(v, rows)
             loss.backward()
@@ -159,6 +164,178 @@ def test_five_rounds_beside_pytorch(two_daemons, aggregation, training, method):
     got = list(pulled(two_daemons, job).values())
     assert max(np.abs(a - b).max() for a, b in zip(x, START)) > 0.05
     assert all(np.abs(a - b).max() < 1e-4 for a, b in zip(got, x)), [np.abs(a - b).max() for a, b in zip(got, x)]
+
+
+class FedPer:
+    """Arivazhagan et al. 2019: all layers are trained, and the head stays."""
+
+    def __init__(self):
+        self.heads = [START[2:] for _ in range(N)]
+
+    def turn(self, r, x):
+        clients = [Local(k, r, x[:2] + self.heads[k]) for k in range(N)]
+        self.heads = [[a + b for a, b in zip(head, c.d[2:])] for head, c in zip(self.heads, clients)]
+        d = weighted(clients, [c.n for c in clients])
+        return [a + b for a, b in zip(x[:2], d)] + x[2:]
+
+
+def test_fedper_beside_pytorch(two_daemons):
+    job, _ = two_daemons.run_job(**JOB, personal={'layers': ['head']})
+    x, rule = START, FedPer()
+    for r in range(1, 6):
+        x = rule.turn(r, x)
+    got = list(pulled(two_daemons, job).values())
+    assert all(np.abs(a - b).max() < 1e-4 for a, b in zip(got, x))
+    rows, head = states_of(two_daemons, job, sum(v.size for v in got)), got[2].size + got[3].size
+    for k in range(N):
+        own = np.concatenate([a.ravel() for a in rule.heads[k]])
+        assert np.abs(rows[k][-head:] + np.concatenate([a.ravel() for a in got[2:]]) - own).max() < 1e-4, k
+
+
+SPEEDS = {'mu': 0, 'sigma': 1.2, 'speed': 100}
+
+
+@pytest.mark.parametrize('aggregation', [{'strategy': 'fedbuff', 'buffer': 4}, {'strategy': 'fedasync', 'alpha': 0.6}], ids=lambda a: a['strategy'])
+def test_versions_beside_pytorch(two_daemons, aggregation):
+    """Nguyen et al. 2022, algorithm 1, and Xie et al. 2019, algorithm 1, whose calendar is tests/lib/cohorts.py's."""
+    n, parts = 8, [part for part, _ in parts_of(21, 400, 20)]
+    job, _ = two_daemons.run_job(60, **{**JOB, 'rounds': n, 'data': {'clients': 20}}, time='virtual', trace=SPEEDS, aggregation=aggregation,
+                                 selection={'clients': 12})
+    durations = [cohorts.model_duration(21, k, 40, SPEEDS['mu'], SPEEDS['sigma'], SPEEDS['speed']) for k in range(20)]
+    turns = itertools.islice(cohorts.versions(21, durations, 12, aggregation.get('buffer', 1), 20), n)
+    x, stale = [START], 0
+    for r, (_, _, arrived, _) in enumerate(turns, 1):
+        clients = [(Local(k, r, x[base], part=parts[k]), base, (r - base) ** -0.5) for k, base in sorted(arrived.items())]
+        stale = max(stale, max(r - 1 - base for base in arrived.values()))
+        if aggregation['strategy'] == 'fedbuff':
+            x.append([a + sum(s * c.d[i] for c, _, s in clients) / len(clients) for i, a in enumerate(x[-1])])
+        else:
+            (c, base, s), = clients
+            x.append([(1 - 0.6 * s) * a + 0.6 * s * (b + d) for a, b, d in zip(x[-1], x[base], c.d)])
+    got = list(pulled(two_daemons, job).values())
+    assert stale >= 2
+    assert all(np.abs(a - b).max() < 1e-4 for a, b in zip(got, x[-1])), [np.abs(a - b).max() for a, b in zip(got, x[-1])]
+
+
+@pytest.mark.parametrize('selection,more', [({'kind': 'power-of-choice', 'clients': 3, 'candidates': 5}, {}),
+                                            ({'kind': 'oort', 'clients': 3}, {'time': 'virtual', 'trace': SPEEDS})], ids=['power-of-choice', 'oort'])
+def test_chosen_clients_beside_pytorch(two_daemons, selection, more):
+    """The losses that the choice follows from are PyTorch's, too. (test_selection.py has who is chosen.)"""
+    c = two_daemons
+    job, _ = c.run_job(60, **JOB, selection=selection, checkpoints={'keep': 9}, **more)
+    x, seen = START, set()
+    for r in range(1, 6):
+        rows, _ = cohorts.memory(c, job, r)
+        clients = [Local(k, r, x) for k in range(N) if rows[k].round == r]
+        assert len(clients) == 3
+        for local in clients:
+            row = rows[local.k]
+            assert abs(row.loss / 2 ** 32 / row.samples - local.trained) < 1e-4
+            seen.add(local.k)
+        x = [a + b for a, b in zip(x, weighted(clients, [c.n for c in clients]))]
+    got = list(pulled(c, job).values())
+    assert len(seen) > 3 and all(np.abs(a - b).max() < 1e-4 for a, b in zip(got, x))
+
+
+# ---- fewer bytes ----
+
+def flat(v):
+    return np.concatenate([np.asarray(a).ravel() for a in v])
+
+
+PLACES = np.cumsum([0] + [a.size for a in START])
+
+
+def shaped(v):
+    return [v[a:b].reshape(t.shape) for a, b, t in zip(PLACES, PLACES[1:], START)]
+
+
+def exponents_of(v, bits, room):
+    return [int(np.ceil(np.log2(room * np.abs(v[a:b]).max()))) - (bits - 1) for a, b in zip(PLACES, PLACES[1:])]
+
+
+class Up:
+    """What becomes of a client's change: on a grid, in bfloat16, or its largest elements."""
+
+    def __init__(self, bits=0, top_k=0):
+        self.bits, self.top_k, self.exponents, self.rest = bits, top_k, None, {}
+
+    def sent(self, k, r, d):
+        if self.top_k:
+            u = d + self.rest.get(k, 0)
+            chosen = np.argsort(-np.abs(u).astype(np.float32), kind='stable')[:int(np.ceil(self.top_k * u.size))]
+            v = np.zeros_like(u)
+            v[chosen] = u[chosen]
+            self.rest[k] = u - v
+            return v
+        if not self.bits:
+            words = d.astype(np.float32).view(np.uint32) + (Stream(21, HALF, k, r).block(d.size) >> np.uint64(16)).astype(np.uint32)
+            return (words & np.uint32(0xffff0000)).view(np.float32).astype(float)
+        if not self.exponents:
+            return d
+        u, v = Stream(21, GRID, k, r).block(d.size) * 2.0 ** -32, d.copy()
+        for a, b, e in zip(PLACES, PLACES[1:], self.exponents):
+            t = d[a:b] / 2.0 ** e
+            most = 2 ** (self.bits - 1) - 1
+            v[a:b] = np.clip(np.floor(t) + (u[a:b] < t - np.floor(t)), -most, most) * 2.0 ** e
+        return v
+
+    def turn(self, r, x):
+        clients = [Local(k, r, x) for k in range(N)]
+        d = sum(c.n * self.sent(c.k, r, flat(c.d)) for c in clients) / sum(c.n for c in clients)
+        if self.bits:
+            self.exponents = exponents_of(d, self.bits, 4)
+        return shaped(flat(x) + d)
+
+
+class Down:
+    """What becomes of the params, and what is left for the next round."""
+
+    def __init__(self, bits=0):
+        self.bits, self.rest = bits, 0
+
+    def begin(self, x):
+        return x if self.bits else self.after(None, flat(x))
+
+    def after(self, before, made):
+        wanted = made + self.rest
+        if self.bits:
+            step = wanted - before
+            v = before.copy()
+            for a, b, e in zip(PLACES, PLACES[1:], exponents_of(step, self.bits, 1)):
+                v[a:b] += np.rint(step[a:b] / 2.0 ** e) * 2.0 ** e
+        else:
+            v = nearest(wanted).astype(float)
+        self.rest = wanted - v
+        return shaped(v)
+
+    def turn(self, r, x):
+        d = weighted(*zip(*((c, c.n) for c in (Local(k, r, x) for k in range(N)))))
+        return self.after(flat(x), flat(x) + flat(d))
+
+
+KINDS = {'up: 16 bits': ({'up': {'bits': 16}}, lambda: Up(bits=16)), 'up: 8 bits': ({'up': {'bits': 8}}, lambda: Up(bits=8)),
+         'up: bf16': ({'up': 'bf16'}, Up), 'up: top-k': ({'up': {'top_k': 0.2}}, lambda: Up(top_k=0.2)),
+         'down: 8 bits': ({'down': {'bits': 8}}, lambda: Down(bits=8)), 'down: 16 bits': ({'down': {'bits': 16}}, lambda: Down(bits=16)),
+         'down: bf16': ({'down': 'bf16'}, Down)}
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_rounded_beside_pytorch(two_daemons, kind):
+    """Where float32's error decides which way an element is rounded, or whether it is sent, it is a step away: a few are."""
+    compression, made = KINDS[kind]
+    job, _ = two_daemons.run_job(**JOB, compression=compression)
+    rule, plain = made(), START
+    x = rule.begin(START) if isinstance(rule, Down) else START
+    for r in range(1, 6):
+        x = rule.turn(r, x)
+        clients = [Local(k, r, plain) for k in range(N)]
+        plain = [a + b for a, b in zip(plain, weighted(clients, [c.n for c in clients]))]
+    away = np.abs(flat(pulled(two_daemons, job).values()) - flat(x))
+    print(kind, away.max(), (away < 1e-4).mean(), (np.abs(flat(plain) - flat(x)) > 1e-4).mean())
+    assert (away < 1e-4).mean() >= (1 if '16 bits' in kind else 0.99) and away.max() < 0.01
+    if '16 bits' not in kind:  # whose steps are smaller
+        assert (np.abs(flat(plain) - flat(x)) > 1e-4).mean() > 0.3
 
 
 def test_fedbn_beside_pytorch(two_daemons):

@@ -121,7 +121,9 @@ def test_a_bad_trace_is_refused_with_its_line(folder, change, why):
         f.write(TRACE.replace(*change))
     with open(folder + '/j.yaml', 'w', encoding='ascii') as f:
         f.write(h.yaml_of(trace_job()))
-    assert 'trace.csv: ' + why in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr
+    doc = h.yaml_of(trace_job()).splitlines()
+    at = 1 + next(i for i, line in enumerate(doc) if 'phones.csv' in line)
+    assert 'j.yaml:%d: trace: phones.csv: ' % at + why in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr
     with open(folder + '/j.yaml', 'w', encoding='ascii') as f:
         f.write(h.yaml_of(trace_job()).replace('phones', 'none'))
     assert 'none.csv' in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr

@@ -82,7 +82,8 @@ def test_stats_beside_numpy(sites):
     for f, feature in enumerate(got['features']):
         v = x[:, f]
         assert feature['count'] == len(v) and feature['least'] == v.min() and feature['most'] == v.max()
-        assert feature['mean'] == pytest.approx(v.mean(), rel=1e-14) and feature['std'] == pytest.approx(v.std(), rel=1e-13)
+        assert feature['mean'] == pytest.approx(v.mean(), rel=1e-14) and feature['sum'] == pytest.approx(v.sum(), rel=1e-13)
+        assert feature['squares'] == pytest.approx((v ** 2).sum(), rel=1e-13) and feature['std'] == pytest.approx(v.std(), rel=1e-13)
     # Counts of fewer than 10 samples of a site stay there.
     assert got['hidden'] > 0
     for c, n in enumerate(got['labels']):

@@ -534,6 +534,58 @@ static void who_needs_a_team_leaves_its_place(void **state)
         mfl_core_free(bed.core);
 }
 
+/* One more that looks like d2, but for its number. */
+static void come(struct bed *bed, uint32_t conn)
+{
+        struct mfl_daemon_info *info = &bed->info[conn];
+        *info = bed->info[2];
+        info->instance = 10 + conn;
+        snprintf(info->name, sizeof info->name, "d%u", conn);
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = conn, .daemon = info});
+}
+
+/* A team that works keeps its place between two clients, though a daemon has come that needs no others. */
+static void a_team_is_not_taken_apart(void **state)
+{
+        struct bed bed;
+        setup(&bed, 2, 6);
+        bed.spec.selection.daemons_max = 2;
+        bed.works = true;
+        begin(&bed);
+        refuse(&bed, 1);
+        refuse(&bed, 2);
+        tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+        come(&bed, 3);
+        for (int client = 0; client < 3; client++) {
+                end_round(&bed, 1, fast_line);
+                ASSERT_LEADS(&bed, 1, "d1:1+d2:1");
+                assert_false(bed.busy[3]);
+        }
+        mfl_core_free(bed.core);
+}
+
+/* The job may have two, none of which can do it alone: it has one that d4, which is away, could help, and one that d2 or d3 could help. */
+static void who_joins_nobody_makes_room_for_a_team(void **state)
+{
+        struct bed bed;
+        setup(&bed, 4, 6);
+        bed.spec.selection.daemons_min = bed.spec.selection.daemons_max = 2;
+        strcpy(bed.info[1].numerics, "others");
+        strcpy(bed.info[4].numerics, "others");
+        begin(&bed);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 4});
+        refuse(&bed, 1);
+        refuse(&bed, 2);
+        tick(&bed);
+        assert_true(bed.busy[3]);
+        refuse(&bed, 3);
+        tick(&bed);
+        ASSERT_LEADS(&bed, 2, "d2:1+d3:1");
+        assert_false(bed.busy[1]);
+        mfl_core_free(bed.core);
+}
+
 /* Who has failed tries again where the others can't do without it: they are too few for a team, or one of them is too small. */
 static void who_has_failed_is_not_missed_for_ever(void **state)
 {
@@ -980,6 +1032,8 @@ int main(void)
                 cmocka_unit_test(other_sites_do_not_help),
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(who_needs_a_team_leaves_its_place),
+                cmocka_unit_test(a_team_is_not_taken_apart),
+                cmocka_unit_test(who_joins_nobody_makes_room_for_a_team),
                 cmocka_unit_test(who_has_failed_is_not_missed_for_ever),
                 cmocka_unit_test(halves_of_two_teams_make_one),
                 cmocka_unit_test(without_shards_a_refusal_is_final),

@@ -20,7 +20,9 @@ static void nothing_cancels(void **state)
         struct mfl_wide sum = {{0}, 0}, squares = {{0}, 0};
         add_all(x, 7, 1, &sum, &squares);
         assert_true(mfl_wide_sum(&sum) == 3);
-        for (int i = 0; i < 7; i++) /* the negatives take everything back */
+        assert_true(mfl_wide_squares(&squares) ==
+                    2 * ((double)FLT_MAX * (double)FLT_MAX)); /* 5 is below half a unit of it */
+        for (int i = 0; i < 7; i++)                           /* the negatives take everything back */
                 mfl_wide_add(&sum, &squares, -x[i], 1);
         assert_true(mfl_wide_sum(&sum) == 0);
         struct mfl_wide small = {{0}, 0}, small_squares = {{0}, 0};

@@ -35,6 +35,8 @@ static void the_tree_has_places(void **state)
         assert_string_equal(err.text, "f.yaml:4: b[1].d[1]: is 2");
         mfl_yaml_fail(doc, root, &err, "top");
         assert_string_equal(err.text, "f.yaml:1: top");
+        mfl_yaml_fail(doc, NULL, &err, "a default");
+        assert_string_equal(err.text, "f.yaml: a default");
         mfl_yaml_free(doc);
         mfl_yaml_free(NULL);
 }
