@@ -354,3 +354,36 @@ def test_constants_of_an_onnx_file_beside_initial(one, tmp_path):
     assert all(got[n].tobytes() == a.tobytes() for n, a in state.items())
     assert got['head.bias'].tobytes() == net.head.bias.detach().numpy().tobytes()
     assert got['weight1'].tobytes() == torch.linspace(0.5, 2, 8).numpy().tobytes()
+
+
+@pytest.mark.parametrize('where', ['bias', 'constant'])
+def test_numbers_that_initial_replaces(one, tmp_path, where):
+    """Only what is trained from has to be finite: a parameter that the export found uninitialised is not, a constant is."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(64, 4)
+            self.register_buffer('shift', torch.zeros(4), persistent=False)
+
+        def forward(self, x):
+            return self.fc(torch.flatten(x, 1)) + self.shift
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    state = {n: t.numpy().copy() for n, t in net.state_dict().items()}
+    with torch.no_grad():
+        (net.fc.bias if where == 'bias' else net.shift)[1] = float('nan')
+    with pytest.warns(UserWarning, match='not finite'):
+        mfl_export.save(net, torch.zeros(2, 1, 8, 8), onnx)
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    said = 'net.onnx: tensor %s: element 1 is nan' % ('fc.bias' if where == 'bias' else 'weight1')
+    assert said in refusal(one, tmp_path, {'onnx': onnx})
+    if where == 'constant':
+        assert said in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+        return
+    _, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in state.items())

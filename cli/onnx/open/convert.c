@@ -275,9 +275,14 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         else if (view->shape.rank == 4 && dim[0] == 1)
                 shape = (struct mfl_shape){3, {dim[1], dim[2], dim[3]}};
         else if (view->shape.rank > 3 || (view->shape.rank == 1))
-                return mfl_onnx_fail(o, "the output must be {batch, classes}, {batch, positions, classes} or "
-                                        "{batch, classes, height, "
-                                        "width}");
+                return mfl_onnx_fail(o,
+                        "the output must be {batch, classes}, {batch, positions, classes} or "
+                        "{batch, classes, height, "
+                        "width}%s",
+                        view->shape.rank == 5
+                                ? "; of volumes, return y.flatten(2, 3), an image of depth * height "
+                                  "rows, as the labels then are"
+                                : "");
         *ret_shape = shape;
         return mfl_onnx_layer_of(o, view, &shape, ret_layer);
 }
@@ -350,6 +355,17 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         return r ? r : finish(o, model);
 }
 
+/* Exporters write some modules in ways that mfl does not read, or compute what is trained. */
+static void add_remedy(const struct onnx *o, struct mfl_error *err)
+{
+        static const char remedy[] =
+                ". mfl_export.save(net, example, file) writes more modules in a way that mfl reads";
+        size_t n = strlen(err->text);
+        if (!o->own && !o->described && !strstr(err->text, "mfl_export") &&
+                !strstr(err->text, "batch of 1") && n + sizeof remedy <= sizeof err->text)
+                memcpy(err->text + n, remedy, sizeof remedy);
+}
+
 static int64_t opset_of(const Onnx__ModelProto *proto)
 {
         for (size_t i = 0; i < proto->n_opset_import; i++) {
@@ -394,8 +410,8 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
         else if (o.opset < 9 || o.opset > 25)
                 r = mfl_onnx_fail(&o, "has opset %lld; 9 to 25 are read (opset_version=17 is a good choice)",
                         (long long)o.opset);
-        else
-                r = convert(&o, &model);
+        else if ((r = convert(&o, &model)) == MFL_INVALID && o.node >= 0)
+                add_remedy(&o, err);
         model.own = o.own;
         model.log_softmax = o.log_softmax || (described && mfl_described_log_softmax(described));
         while (o.blocks) {

@@ -147,6 +147,8 @@ static int rewrite(const struct mfl_yaml_doc *doc, const char *text, size_t n, s
         if (r)
                 return mfl_fail(err, r, "%s", why.text);
         job->has_initial = initial;
+        if (!(job->path = mfl_strdup(onnx->text)))
+                return mfl_fail_memory(err, strlen(onnx->text), "a path");
         size_t from = line_start(text, n, first), to = line_start(text, n, next);
         r = compose(text, n, from, to, onnx->text, model, &job->model, &job->text, err);
         if (!r && strlen(job->text) > MFL_JOB_TEXT_MAX)
@@ -180,6 +182,7 @@ int mfl_onnx_job_read(
 void mfl_onnx_job_deinit(struct mfl_onnx_job *job)
 {
         free(job->text);
-        job->text = NULL;
+        free(job->path);
+        job->text = job->path = NULL;
         mfl_onnx_model_deinit(&job->model);
 }

@@ -7,6 +7,7 @@
 
 struct mfl_onnx_job {
         char *text; /* the job file with layers in place of the ONNX file; NULL: it names no ONNX file */
+        char *path; /* of the ONNX file */
         struct mfl_onnx_model model;
         bool has_initial; /* it has initial params from another file */
 };
