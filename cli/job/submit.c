@@ -39,7 +39,7 @@ static int fill_params(
                 return mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
         size_t used = strlen(s->notes);
         int r = mfl_pretrained_read(
-                s->job, graph, s->start, s->initial, s->notes + used, sizeof s->notes - used, err);
+                s->job, graph, s->start, s->parts, s->initial, s->notes + used, sizeof s->notes - used, err);
         if (!r)
                 r = check_finite(graph, path, s->initial, s->start, s->start_path, err);
         s->n_initial = r ? 0 : graph->n;
@@ -200,6 +200,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = take_tensors(s, err);
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (r == MFL_INVALID && onnx.n_inserted)
+                mfl_onnx_job_place(&onnx, s->path, err);
         if (!r)
                 r = mfl_job_check_text(s->text, s->path, err);
         if (!r)
@@ -220,6 +222,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 s->start = s->initial;
                 s->start_path = onnx.path;
                 onnx.path = NULL;
+                s->parts = onnx.model.parts;
+                onnx.model.parts = NULL;
                 s->initial = NULL;
                 s->n_initial = 0;
         }
@@ -339,6 +343,7 @@ void mfl_submission_deinit(struct mfl_submission *s)
         free(s->initial);
         free(s->start);
         free(s->start_path);
+        free(s->parts);
         mfl_job_free(s->job);
         *s = (struct mfl_submission){.path = NULL};
 }

@@ -15,6 +15,7 @@ struct mfl_submission {
         float *initial;   /* params of model.initial; NULL: none */
         float *start;     /* while the job is read: params of an ONNX file beside model.initial; owned */
         char *start_path; /* of that file; owned */
+        char *parts;      /* struct mfl_onnx_model's; owned */
         uint64_t n_initial;
         char notes[2048]; /* lines about an ONNX file and the model; empty: none */
         char proof[256];  /* what the replay of an ONNX file's proof gave; empty: not replayed */

@@ -319,6 +319,11 @@ int mfl_onnx_scale_channels(struct onnx *o, struct onnx_value **v);
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* The name of a parameter that the value is computed from; NULL: none. */
 const char *mfl_onnx_param_of(const struct onnx *o, const struct onnx_value *v);
+/* Of a value that is not resolved yet: another one that is the same, as a Cast of floats to floats gives (mfl_onnx_stays_float: the
+ * node is one, or an Identity). */
+int mfl_onnx_copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_value);
+bool mfl_onnx_stays_float(struct onnx *o);
+
 /* Moves of a value that knows where the file's fixed batch is (nodes/batch.c). Of a reshape, false: the batch would not stay a
  * dimension of its own. The others give the result's batch_at; axes: a bit for each dimension that goes (or comes, with `un`). */
 bool mfl_onnx_batch_reshape(const struct onnx *o, const struct onnx_value *in, const int64_t *dims, int n,

@@ -194,6 +194,41 @@ static int fill_params(struct onnx *o, const struct mfl_graph *graph, float *par
         return r;
 }
 
+/* Whether the tensor is neighbours in a larger one, from *ret_first on. */
+static bool is_part(const struct onnx *o, const struct onnx_tensor *t, int64_t *ret_first, int64_t *ret_whole)
+{
+        const struct onnx_value *whole = t && t->param && t->origin ? mfl_onnx_find(o, t->origin) : NULL;
+        if (!whole || !whole->tensor || whole->tensor->count <= t->count)
+                return false;
+        int64_t first = mfl_onnx_element(t, 0) - mfl_onnx_element(whole->tensor, 0);
+        for (int64_t i = 1; i < t->count; i++)
+                if (mfl_onnx_element(t, i) != mfl_onnx_element(t, 0) + i)
+                        return false;
+        *ret_first = first;
+        *ret_whole = whole->tensor->count;
+        return first >= 0 && first + t->count <= whole->tensor->count;
+}
+
+static int list_parts(struct onnx *o, const struct mfl_graph *graph, char **ret_parts)
+{
+        char *text = NULL;
+        int64_t first, whole;
+        for (int i = 0; i < o->n_layers && !o->tagging; i++) {
+                const struct mfl_layer *l = &graph->layers[i];
+                if (l->op != MFL_OP_WEIGHT || l->param_weight < 0 || l->shares ||
+                        !is_part(o, o->layers[i].tensors[0], &first, &whole))
+                        continue;
+                char *longer = mfl_asprintf("%s%s %lld %lld\n", text ? text : "",
+                        graph->params[l->param_weight].name, (long long)first, (long long)whole);
+                free(text);
+                if (!longer)
+                        return onnx_memory(o);
+                text = longer;
+        }
+        *ret_parts = text;
+        return 0;
+}
+
 static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
 {
         struct mfl_layer *layers = mfl_onnx_alloc(o, (size_t)o->n_layers, sizeof *layers);
@@ -234,6 +269,8 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
                 r = fill_params(o, graph, model->params);
         if (!r && o->tagging)
                 r = mfl_described_locate(o->described, graph, model->params, o->err);
+        if (!r)
+                r = list_parts(o, graph, &model->parts);
         if (!r)
                 r = mfl_onnx_text(o, graph, &model->text);
         mfl_graph_free(graph);
@@ -484,7 +521,8 @@ void mfl_onnx_model_deinit(struct mfl_onnx_model *model)
         free(model->text);
         free(model->params);
         free(model->proof);
-        model->text = NULL;
+        free(model->parts);
+        model->text = model->parts = NULL;
         model->proof = NULL;
         model->params = NULL;
 }
