@@ -56,9 +56,10 @@ def read(build, folder):
     p = subprocess.run([os.path.join(build, "cli", "mfl"), "check", "job.yaml"], cwd=folder, text=True, capture_output=True)
     text = p.stdout + p.stderr
     if p.returncode:
-        return "refused", None, re.sub(r"\s+", " ", p.stderr.strip())[:400]
+        return "refused", None, re.sub(r"\s+", " ", p.stderr.strip())[:400], None
     proof = re.search(r"^(?:mfl: )?proof: (.*)$", text, re.M)
-    return "yes", proof.group(1) if proof else None, ""
+    none = re.search(r"has no proof that mfl computes what PyTorch does: (.*)$", text, re.M)
+    return "yes", proof.group(1) if proof else None, "", none and f"no proof: {none.group(1)}"
 
 
 def steps(build, folder, entry, net):
@@ -123,7 +124,7 @@ def one(build, family, name, limit):
         job(os.path.join(folder, "job.yaml"), entry.auxiliary)
         path = os.path.join(folder, "net.onnx")
         mfl_export.save(net.train(), (entry.example(1),), path)
-        result["read"], result["proof"], result["why"] = read(build, folder)
+        result["read"], result["proof"], result["why"], result["note"] = read(build, folder)
         if result["read"] == "yes" and result["params"] <= limit:
             if quiet(net):
                 mfl_export.save(net.train(), (entry.example(1),), path)
@@ -201,7 +202,7 @@ def main():
                 if not old:
                     f.write(json.dumps(r) + "\n")
                     f.flush()
-                print(line(r) + (f"\n    {r['why']}" if r.get("why") else ""), flush=True)
+                print(line(r) + "".join(f"\n    {r[k]}" for k in ("why", "note") if r.get(k)), flush=True)
                 results.append(r)
     summary(results)
     print(f"CPU time of all processes: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.0f} s")

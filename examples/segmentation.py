@@ -12,7 +12,10 @@ import struct
 import sys
 import zlib
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    sys.exit('segmentation.py needs NumPy: apt-get install python3-numpy, and /usr/bin/python3, or pip install numpy')
 
 SIDE, EACH, FAINT, CLEAR = 48, 3, 16, 64
 

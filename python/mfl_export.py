@@ -1222,17 +1222,19 @@ def _tensors(out):
 
 def _runs_of_tokens(net, examples, inputs, rows, seed, names, in_double):
     """Where a column's offset is added to its tokens, numbers up to the embedding's size are too many: the example shows how many
-    there are."""
-    try:
-        return _runs(net, inputs, rows, seed, names, in_double)
-    except ExportError:
-        below = [int(e.max()) + 1 if kind["kind"] == "tokens" else 0 for e, kind in zip(examples, inputs)]
-        if all(n in (0, kind.get("below")) for n, kind in zip(below, inputs)):
-            raise
-    for kind, n in zip(inputs, below):
-        if n:
-            kind["below"] = n
-    return _runs(net, inputs, rows, seed, names, in_double)
+    there are. Columns with embeddings of their own have the numbers that the smallest one's example shows."""
+    tokens = [(kind, e.flatten(1)) for e, kind in zip(examples, inputs) if kind["kind"] == "tokens"]
+    for below in (None, lambda e: int(e.max()) + 1, lambda e: int(e.amax(0).min()) + 1):
+        before = [kind["below"] for kind, _ in tokens]
+        for kind, e in tokens if below else ():
+            kind["below"] = max(below(e), 2)
+        if below and before == [kind["below"] for kind, _ in tokens]:
+            continue
+        try:
+            return _runs(net, inputs, rows, seed, names, in_double)
+        except ExportError as e:
+            problem = e
+    raise problem
 
 
 def _runs(net, inputs, rows, seed, names, in_double):

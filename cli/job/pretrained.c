@@ -7,6 +7,7 @@
  */
 #include "cli/job/pretrained.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -30,6 +31,7 @@ struct pretrained {
         const struct mfl_job *job;
         const struct mfl_graph *graph;
         const float *start;
+        const char *parts;
         char path[4096];
         int n_files;
         struct mfl_st_file **files;
@@ -426,6 +428,26 @@ static bool is_transposed(const struct pretrained *p, const char *name, bool *re
         return yes;
 }
 
+/* A parameter as a value has the rank of what it is multiplied with or added to: {1, 24} for {24}. */
+static bool has_ones_more(
+        const struct mfl_layer *layer, const struct mfl_shape *have, const struct mfl_shape *want)
+{
+        int at = 0;
+        if (layer->op != MFL_OP_WEIGHT)
+                return false;
+        for (int d = 0; d < want->rank; d++) {
+                if (want->dim[d] == 1)
+                        continue;
+                while (at < have->rank && have->dim[at] == 1)
+                        at++;
+                if (at == have->rank || have->dim[at++] != want->dim[d])
+                        return false;
+        }
+        while (at < have->rank && have->dim[at] == 1)
+                at++;
+        return at == have->rank;
+}
+
 static int check_shape(const struct pretrained *p, const struct mfl_param *param, const struct source *s,
         bool transposed, bool said, struct mfl_error *err)
 {
@@ -447,7 +469,8 @@ static int check_shape(const struct pretrained *p, const struct mfl_param *param
                         "others "
                         "are: name it under model.initial.transposed, or '!%s' if it is not",
                         p->path, param->name, param->name);
-        if (mfl_shape_equal(transposed ? &turned : &have, &param->shape))
+        if (mfl_shape_equal(transposed ? &turned : &have, &param->shape) ||
+                (!transposed && has_ones_more(layer, &have, &param->shape)))
                 return 0;
         mfl_shape_text(&have, is, sizeof is);
         mfl_shape_text(&param->shape, wants, sizeof wants);
@@ -461,9 +484,42 @@ static int check_shape(const struct pretrained *p, const struct mfl_param *param
                 s->name, is, wants, transposed ? ", transposed" : "");
 }
 
+static bool find_part(const struct pretrained *p, const char *name, uint64_t *ret_first, uint64_t *ret_whole)
+{
+        size_t n = strlen(name);
+        for (const char *at = p->parts; at && *at; at = strchr(at, '\n') + 1)
+                if (!strncmp(at, name, n) && at[n] == ' ')
+                        return sscanf(at + n, " %" SCNu64 " %" SCNu64, ret_first, ret_whole) == 2;
+        return false;
+}
+
+/* The file has all positions of a table, of which the model has some. *ret_taken: so it is. */
+static int take_part(struct pretrained *p, const struct mfl_param *param, const struct source *s,
+        float *params, bool *ret_taken, struct mfl_error *err)
+{
+        uint64_t first, whole;
+        *ret_taken = find_part(p, param->name, &first, &whole) &&
+                     (uint64_t)mfl_shape_count(&s->tensor->shape) == whole && first + param->count <= whole;
+        if (!*ret_taken)
+                return 0;
+        MFL_CLEANUP_FREE float *stored = mfl_malloc(whole * sizeof *stored + 1);
+        if (!stored)
+                return mfl_fail_memory(err, whole * sizeof *stored, "a tensor");
+        if (!mfl_st_floats(s->file, s->i, stored))
+                return mfl_fail(err, MFL_INVALID,
+                        "%.100s: tensor %.64s is %s; F32, F16 and BF16 are supported", p->path, s->name,
+                        s->dtype);
+        memcpy(params + param->offset, stored + first, param->count * sizeof *stored);
+        return 0;
+}
+
 static int convert(struct pretrained *p, const struct mfl_param *param, const struct source *s, float *params,
         struct mfl_error *err)
 {
+        bool taken;
+        int c = take_part(p, param, s, params, &taken, err);
+        if (c || taken)
+                return c;
         bool said, transposed = is_transposed(p, param->name, &said);
         int r = check_shape(p, param, s, transposed, said, err);
         if (r)
@@ -505,9 +561,9 @@ static int read_all(struct pretrained *p, float *params, char *notes, size_t byt
 }
 
 int mfl_pretrained_read(const struct mfl_job *job, const struct mfl_graph *graph, const float *start,
-        float *params, char *notes, size_t notes_bytes, struct mfl_error *err)
+        const char *parts, float *params, char *notes, size_t notes_bytes, struct mfl_error *err)
 {
-        struct pretrained p = {.job = job, .graph = graph, .start = start};
+        struct pretrained p = {.job = job, .graph = graph, .start = start, .parts = parts};
         int r = read_all(&p, params, notes, notes_bytes, err);
         for (int f = 0; f < p.n_files; f++)
                 mfl_st_close(p.files[f]);

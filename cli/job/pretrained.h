@@ -20,9 +20,9 @@
 #include "common/job/job.h"
 
 /* Fills params (graph->n floats) from job->model.initial. start: the start values, those of an ONNX file, whose constants no
- * other file need have; NULL: they come from the job's seed. notes: lines about what is missing and unused with
+ * other file need have; NULL: they come from the job's seed. parts: of struct mfl_onnx_model: the file has such a tensor whole. notes: lines about what is missing and unused with
  * permission. MFL_INVALID: the file or its names; MFL_NOT_FOUND: no such file. */
 int mfl_pretrained_read(const struct mfl_job *job, const struct mfl_graph *graph, const float *start,
-        float *params, char *notes, size_t notes_bytes, struct mfl_error *err);
+        const char *parts, float *params, char *notes, size_t notes_bytes, struct mfl_error *err);
 
 #endif

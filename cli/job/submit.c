@@ -16,15 +16,16 @@
 #define FRAME_FLOATS (1024 * 1024 / sizeof(float))
 
 /* A job whose initial params contain a value that is not finite would end with such values: refuse it before
- * it runs. */
-static int check_finite(
-        const struct mfl_graph *graph, const char *path, const float *v, struct mfl_error *err)
+ * it runs. start: what an ONNX file beside the file has, which the file need not have, or NULL. */
+static int check_finite(const struct mfl_graph *graph, const char *path, const float *v, const float *start,
+        const char *start_path, struct mfl_error *err)
 {
         for (int t = 0; t < graph->n_params; t++) {
                 const struct mfl_param *param = &graph->params[t];
                 for (uint64_t i = 0; i < param->count; i++)
                         if (!isfinite(v[param->offset + i]))
-                                return mfl_fail(err, MFL_INVALID, "%s: tensor %s: element %llu is %g", path,
+                                return mfl_fail(err, MFL_INVALID, "%s: tensor %s: element %llu is %g",
+                                        start && !isfinite(start[param->offset + i]) ? start_path : path,
                                         param->name, (unsigned long long)i, (double)v[param->offset + i]);
         }
         return 0;
@@ -38,9 +39,9 @@ static int fill_params(
                 return mfl_fail_memory(err, graph->n * sizeof(float), "the initial params");
         size_t used = strlen(s->notes);
         int r = mfl_pretrained_read(
-                s->job, graph, s->start, s->initial, s->notes + used, sizeof s->notes - used, err);
+                s->job, graph, s->start, s->parts, s->initial, s->notes + used, sizeof s->notes - used, err);
         if (!r)
-                r = check_finite(graph, path, s->initial, err);
+                r = check_finite(graph, path, s->initial, s->start, s->start_path, err);
         s->n_initial = r ? 0 : graph->n;
         return r;
 }
@@ -124,9 +125,9 @@ static int take_params(struct mfl_submission *s, struct mfl_onnx_job *onnx, stru
                 r = add_adapters(s, graph, onnx, err);
         else if (graph->n != onnx->model.n)
                 r = fail_count(s, onnx, graph, err);
-        if (!r)
-                r = check_finite(
-                        graph, s->job->model.initial, adapted ? s->initial : onnx->model.params, err);
+        if (!r && !onnx->has_initial) /* else what takes their place is checked */
+                r = check_finite(graph, s->job->model.initial, adapted ? s->initial : onnx->model.params,
+                        NULL, NULL, err);
         mfl_graph_free(graph);
         if (r || adapted)
                 return r;
@@ -199,6 +200,8 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = take_tensors(s, err);
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (r == MFL_INVALID && onnx.n_inserted)
+                mfl_onnx_job_place(&onnx, s->path, err);
         if (r)
                 mfl_trace_file_name(&trace, s->path, err);
         free(trace.path);
@@ -220,6 +223,10 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = take_params(s, &onnx, err);
         if (!r && onnx.has_initial) {
                 s->start = s->initial;
+                s->start_path = onnx.path;
+                onnx.path = NULL;
+                s->parts = onnx.model.parts;
+                onnx.model.parts = NULL;
                 s->initial = NULL;
                 s->n_initial = 0;
         }
@@ -338,6 +345,8 @@ void mfl_submission_deinit(struct mfl_submission *s)
         free(s->text);
         free(s->initial);
         free(s->start);
+        free(s->start_path);
+        free(s->parts);
         mfl_job_free(s->job);
         *s = (struct mfl_submission){.path = NULL};
 }

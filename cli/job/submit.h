@@ -12,8 +12,10 @@ struct mfl_submission {
         char *text;
         size_t text_bytes;
         struct mfl_job *job;
-        float *initial; /* params of model.initial; NULL: none */
-        float *start;   /* while the job is read: params of an ONNX file beside model.initial; owned */
+        float *initial;   /* params of model.initial; NULL: none */
+        float *start;     /* while the job is read: params of an ONNX file beside model.initial; owned */
+        char *start_path; /* of that file; owned */
+        char *parts;      /* struct mfl_onnx_model's; owned */
         uint64_t n_initial;
         char notes[2048]; /* lines about an ONNX file and the model; empty: none */
         char proof[256];  /* what the replay of an ONNX file's proof gave; empty: not replayed */

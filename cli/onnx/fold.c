@@ -226,7 +226,11 @@ static int fold_elements(struct onnx *o, int which)
         bool binary = folds[which].arity == BINARY;
         struct onnx_tensor *t;
         struct onnx_shape shape;
-        int r = need(o, binary ? 2 : 1);
+        const char *op = mfl_onnx_node(o)->op_type;
+        const bool alone = mfl_onnx_node(o)->n_input == 1 && (!strcmp(op, "Max") || !strcmp(op, "Min"));
+        int r = need(o, binary && !alone ? 2 : 1);
+        if (!r && alone)
+                return mfl_onnx_fold_output(o, (struct onnx_tensor *)(uintptr_t)mfl_onnx_input(o, 0)->tensor);
         if (!r && binary && mfl_onnx_node(o)->n_input != 2)
                 r = mfl_onnx_fail(o, "has %zu inputs; two are supported", mfl_onnx_node(o)->n_input);
         if (r)

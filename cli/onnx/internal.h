@@ -92,6 +92,7 @@ struct onnx_value {
         int node; /* the node that made it; -1: an input or initializer */
         int uses;
         bool aside; /* computed from samples, and a file's fixed batch is not its first dimension */
+        int batch_at; /* 1 + the dimension that is the file's fixed batch, and 1 here, where that is known; 0: not known */
         struct onnx_tensor *tensor; /* set for a constant; the members below are for all other values */
         int layer;
         const int32_t *map;               /* element -> element of the layer's output; NULL: the same order */
@@ -318,6 +319,18 @@ int mfl_onnx_scale_channels(struct onnx *o, struct onnx_value **v);
 void mfl_onnx_is_buffer(struct onnx *o, const struct onnx_tensor *t);
 /* The name of a parameter that the value is computed from; NULL: none. */
 const char *mfl_onnx_param_of(const struct onnx *o, const struct onnx_value *v);
+/* Of a value that is not resolved yet: another one that is the same, as a Cast of floats to floats gives (mfl_onnx_stays_float: the
+ * node is one, or an Identity). */
+int mfl_onnx_copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_value);
+bool mfl_onnx_stays_float(struct onnx *o);
+
+/* Moves of a value that knows where the file's fixed batch is (nodes/batch.c). Of a reshape, false: the batch would not stay a
+ * dimension of its own. The others give the result's batch_at; axes: a bit for each dimension that goes (or comes, with `un`). */
+bool mfl_onnx_batch_reshape(const struct onnx *o, const struct onnx_value *in, const int64_t *dims, int n,
+        bool allow_zero, struct onnx_shape *ret_shape, int *ret_batch_at);
+int mfl_onnx_batch_transpose(const struct onnx *o, const struct onnx_value *in);
+int mfl_onnx_batch_squeeze(const struct onnx_value *in, const struct onnx_shape *out, unsigned axes, bool un);
+
 /* After the last node: refuses parameters that two layers would train as two, and notes what can't be known. */
 int mfl_onnx_check_params(struct onnx *o);
 

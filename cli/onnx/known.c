@@ -150,6 +150,90 @@ static bool is_recurrent(const char *folded)
         return true;
 }
 
+/* Whether an argument in a note is the value: "%p_fc_weight" and "%b_fc_weight" are "fc.weight", others have the value's name. */
+static bool is_noted(const char *arg, size_t n, const char *value)
+{
+        size_t skip = n > 2 && (arg[0] == 'p' || arg[0] == 'b' || arg[0] == 'c') && arg[1] == '_' ? 2 : 0;
+        if (strlen(value) == n && !memcmp(arg, value, n))
+                return true;
+        if (!skip || strlen(value) != n - skip)
+                return false;
+        for (size_t i = 0; i < n - skip; i++)
+                if (arg[skip + i] != '_' && (arg[skip + i] | 0x20) != (value[i] | 0x20))
+                        return false;
+        return true;
+}
+
+/* Computed from samples, or it would have been folded: what was computed from its shape alone is a number. */
+static bool is_of_samples(const struct onnx *o, const char *arg, size_t n)
+{
+        for (size_t i = 0; i < o->graph->n_input; i++)
+                if (o->graph->input[i]->name && is_noted(arg, n, o->graph->input[i]->name))
+                        return true;
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                for (size_t k = 0; k < o->graph->node[i]->n_output; k++)
+                        if (is_noted(arg, n, o->graph->node[i]->output[k]))
+                                return true;
+        return false;
+}
+
+static bool is_kept(const struct onnx *o, const char *arg, size_t n)
+{
+        for (size_t i = 0; i < o->graph->n_initializer; i++)
+                if (o->graph->initializer[i]->name && is_noted(arg, n, o->graph->initializer[i]->name))
+                        return true;
+        return false;
+}
+
+/* "['const_3', 'weight_0']" */
+static bool is_listed(const char *arg, size_t n, const char *list)
+{
+        for (const char *at = list; (at = strchr(at, '\''));) {
+                const char *end = strchr(++at, '\'');
+                char name[MFL_NAME_BYTES * 4];
+                if (!end)
+                        break;
+                mfl_snprintf(name, sizeof name, "%.*s", (int)(end - at), at);
+                if (is_noted(arg, n, name))
+                        return true;
+                at = end + 1;
+        }
+        return false;
+}
+
+/* Whether the operation of PyTorch's that the note tells made the initializer of its own numbers: all parameters and constants that
+ * the operation takes are still in the graph, and none is in the list of what the initializer was computed from. */
+static bool is_own_number(const struct onnx *o, const char *note, const char *name, const char *folded)
+{
+        const char *at = note ? strstr(note, "(args = ") : NULL;
+        if (!at)
+                return false;
+        while ((at = strchr(at, '%'))) {
+                size_t n = strcspn(++at, ",)]}: ");
+                if (!is_of_samples(o, at, n) &&
+                        (is_noted(at, n, name) || is_listed(at, n, folded) || !is_kept(o, at, n)))
+                        return false;
+                at += n;
+        }
+        return true;
+}
+
+static bool is_of_numbers(const struct onnx *o, const char *name, const char *folded)
+{
+        bool is_read = false;
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                for (size_t k = 0; k < node->n_input; k++) {
+                        if (strcmp(node->input[k], name))
+                                continue;
+                        if (!is_own_number(o, mfl_onnx_note_of(node), name, folded))
+                                return false;
+                        is_read = true;
+                }
+        }
+        return is_read;
+}
+
 /* Whether a node's note names it as a parameter of the module: "fc.weight" is "%p_fc_weight", a buffer "%b_fc_weight". */
 static bool is_noted_param(const struct onnx *o, const char *source)
 {
@@ -178,7 +262,9 @@ static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded
         int n, r = read_folded(o, folded, &source, &n, &moved);
         if (r || !n)
                 return r;
-        if (is_recurrent(folded)) {
+        if (is_of_numbers(o, t->origin, folded)) {
+                t->known = true; /* a constant */
+        } else if (is_recurrent(folded)) {
                 t->param = true;
                 t->origin = source;
         } else if (n == 1 && moved && is_move_name(t->origin, strlen(t->origin)) &&

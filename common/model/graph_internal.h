@@ -44,6 +44,8 @@ int mfl_graph_share(struct mfl_graph *graph, int i, const char *suffix, const st
 /* Lays out the parameter table of a graph whose shapes are known. *ret_at: the layer that a failure is about.
  * MFL_INVALID when there are more than MFL_PARAMS_MAX parameters; -ENOMEM. */
 int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_error *err);
+/* *ret_twin: a name that the list has twice, one of its texts; NULL: none. -ENOMEM. */
+int mfl_graph_find_twin(const char *const *names, int n, const char **ret_twin, struct mfl_error *err);
 /* The second half of it: what does not move comes first, and running statistics are found. -ENOMEM. */
 int mfl_graph_part_params(struct mfl_graph *graph, struct mfl_error *err);
 

@@ -250,6 +250,66 @@ int mfl_graph_part_params(struct mfl_graph *graph, struct mfl_error *err)
         return 0;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+        return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int mfl_graph_find_twin(const char *const *names, int n, const char **ret_twin, struct mfl_error *err)
+{
+        size_t bytes = (size_t)n * sizeof *names;
+        MFL_CLEANUP_FREE const char **sorted = mfl_malloc(bytes + 1);
+        if (!sorted)
+                return mfl_fail_memory(err, bytes, "names of tensors");
+        memcpy(sorted, names, bytes);
+        qsort(sorted, (size_t)n, sizeof *sorted, compare_names);
+        *ret_twin = NULL;
+        for (int i = 1; i < n && !*ret_twin; i++)
+                if (!strcmp(sorted[i - 1], sorted[i]))
+                        *ret_twin = sorted[i];
+        return 0;
+}
+
+/* The layer that has the tensor behind `after`, or the tensor under a second name; 0: none. */
+static int layer_with(const struct mfl_graph *graph, const char *tensor, int after)
+{
+        int found = 0;
+        for (int t = 0; t < graph->n_params; t++)
+                if (graph->params[t].layer > after && !strcmp(graph->params[t].name, tensor))
+                        found = found ? MFL_MIN(found, graph->params[t].layer) : graph->params[t].layer;
+        for (int k = 0; k < graph->n_aliases; k++)
+                if (graph->aliases[k].layer > after && graph->aliases[k].written &&
+                        !strcmp(graph->aliases[k].name, tensor))
+                        found = found ? MFL_MIN(found, graph->aliases[k].layer) : graph->aliases[k].layer;
+        return found;
+}
+
+/* In files, and in what is sent home, a tensor is known by its name: a batch norm n has n.weight, which a layer may also be
+ * named. */
+static int check_twins(const struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
+{
+        size_t bytes = (size_t)(graph->n_params + graph->n_aliases) * sizeof(char *);
+        MFL_CLEANUP_FREE const char **names = mfl_malloc(bytes + 1);
+        const char *twin;
+        int n = 0;
+        if (!names)
+                return mfl_fail_memory(err, bytes, "names of tensors");
+        for (int t = 0; t < graph->n_params; t++)
+                names[n++] = graph->params[t].name;
+        for (int k = 0; k < graph->n_aliases; k++)
+                if (graph->aliases[k].written)
+                        names[n++] = graph->aliases[k].name;
+        int r = mfl_graph_find_twin(names, n, &twin, err);
+        if (r || !twin)
+                return r;
+        int first = layer_with(graph, twin, 0), second = layer_with(graph, twin, first);
+        *ret_at = second;
+        return mfl_fail(err, MFL_INVALID,
+                "layers %s (%s) and %s (%s) both have a tensor %s: give one of them another name",
+                graph->layers[first].name, mfl_layer_kind(&graph->layers[first]), graph->layers[second].name,
+                mfl_layer_kind(&graph->layers[second]), twin);
+}
+
 int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_error *err)
 {
         size_t bytes = PARAMS_PER_LAYER * (size_t)graph->n_layers * sizeof *graph->params;
@@ -294,5 +354,6 @@ int mfl_graph_build_params(struct mfl_graph *graph, int *ret_at, struct mfl_erro
                 if (r)
                         return r;
         }
-        return mfl_graph_part_params(graph, err);
+        int r = check_twins(graph, ret_at, err);
+        return r ? r : mfl_graph_part_params(graph, err);
 }

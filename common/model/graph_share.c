@@ -108,7 +108,7 @@ static void add_alias(struct mfl_graph *graph, const struct mfl_layer *layer, co
         alias->layer = (int)(layer - graph->layers);
         snprintf(alias->name, sizeof alias->name, "%s%s%s", layer->name, *suffix ? "." : "", suffix);
         alias->written = layer->sharing == MFL_SHARES_WEIGHT && !mfl_layer_is_unnamed(layer) &&
-                         mfl_graph_find_param(graph, alias->name) < 0;
+                         mfl_graph_find_param(graph, alias->name) != param;
         graph->n_aliases++;
 }
 

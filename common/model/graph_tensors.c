@@ -8,25 +8,6 @@ static bool ends_with(const char *text, const char *end)
         return n >= m && !strcmp(text + n - m, end);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-        return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static int check_names(const char *const *names, int n, struct mfl_error *err)
-{
-        size_t bytes = (size_t)n * sizeof *names;
-        MFL_CLEANUP_FREE const char **sorted = mfl_malloc(bytes + 1);
-        if (!sorted)
-                return mfl_fail_memory(err, bytes, "names of tensors");
-        memcpy(sorted, names, bytes);
-        qsort(sorted, (size_t)n, sizeof *sorted, compare_names);
-        for (int i = 1; i < n; i++)
-                if (!strcmp(sorted[i - 1], sorted[i]))
-                        return mfl_fail(err, MFL_INVALID, "two tensors have the name %.80s", sorted[i]);
-        return 0;
-}
-
 static int add_tensor(
         struct mfl_graph *graph, const char *name, const struct mfl_shape *shape, struct mfl_error *err)
 {
@@ -72,7 +53,10 @@ static int fill(struct mfl_graph *graph, const char *const *names, const struct 
         graph->n_layers = 1;
         graph->input = input->out;
         graph->classes = graph->positions = 1;
-        int r = check_names(names, n, err);
+        const char *twin;
+        int r = mfl_graph_find_twin(names, n, &twin, err);
+        if (!r && twin)
+                r = mfl_fail(err, MFL_INVALID, "two tensors have the name %.80s", twin);
         for (int i = 0; i < n && !r; i++)
                 r = add_tensor(graph, names[i], &shapes[i], err);
         return r ? r : mfl_graph_part_params(graph, err);

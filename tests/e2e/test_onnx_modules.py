@@ -1162,6 +1162,18 @@ class Tempered(nn.Module):
         return self.fc(torch.tanh((x @ self.a(x).transpose(1, 2) * self.t.exp()).softmax(2) @ x).mean(1))
 
 
+class Interpolated(nn.Module):
+    """A parameter as an end of torch.lerp, whose own numbers the current exporter computes; or as its weight."""
+
+    def __init__(self, by_weight=False):
+        super().__init__()
+        self.a, self.fc, self.p, self.by_weight = nn.Linear(6, 6), nn.Linear(6, 4), nn.Parameter(torch.randn(6)), by_weight
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x))
+        return self.fc(torch.lerp(y, x, self.p) if self.by_weight else torch.lerp(y, self.p, 0.7))
+
+
 class Called(nn.Module):
     """A module with a name that says something else, whose first bias is zeros."""
 
@@ -1184,6 +1196,8 @@ CHANGED = {
     "positions": (lambda: Sliced(nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
     "buffer": (lambda: Sliced(nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter), TEXT, "reads onnx::Add_", "the exporter moved elements of at"),
     "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
+    "numbers": (Interpolated, torch.zeros(2, 6), None, None),
+    "lerp": (lambda: Interpolated(True), torch.zeros(2, 6), "which an export for inference computed", "the exporter computed weight"),
     "slopes": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 4)), torch.zeros(2, 6), None, None),
     "zero-biases": (Fresh, torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
     "zero-bias-of-rnn": (lambda: Called("rnn_out"), torch.zeros(2, 6), None, "has lost a parameter that is zeros"),
@@ -1219,6 +1233,29 @@ def test_an_export_for_inference(tmp_path, name, exporter):
         assert out.count("dense: {name:") == 3 and "shares" not in out, out
 
 
+class Twins(nn.Module):
+    """A parameter with the name of an argument, and of its shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 4), nn.Parameter(torch.randn(1, 4))
+
+    def forward(self, x, b):
+        return self.a(x) + b * self.b
+
+
+@pytest.mark.skipif(not NEW, reason="the other exporter needs a current PyTorch")
+@pytest.mark.parametrize("optimize", [True, False])
+def test_an_argument_with_the_name_of_a_parameter(tmp_path, optimize):
+    """What PyTorch writes has one of both, unless its optimiser renames the argument."""
+    torch.onnx.export(Twins(), (torch.zeros(1, 6), torch.zeros(1, 4)), str(tmp_path / "m.onnx"), dynamo=True, external_data=False, optimize=optimize)
+    code, out, err = run(tmp_path / "m.onnx")
+    if code:
+        assert "an input and a parameter both have the name b: give the argument of forward() another name" in err
+    else:
+        assert "row of 10 numbers" in out, out
+
+
 class Halves(nn.Module):
     """As many heads, rows or positions as the file's fixed batch has samples."""
     shape, tokens = (6, 8), 0
@@ -1242,6 +1279,46 @@ class Halves(nn.Module):
         elif self.way == "square":
             x = x.transpose(0, 1).reshape(6, n, 2, 4).permute(1, 2, 0, 3).reshape(n, 6, 8)
         return self.c(torch.tanh(x).mean(1))
+
+
+class Recurrent(nn.Module):
+    """Behind a recurrent layer the batch is not the first dimension. As many positions, or states, as samples in the file."""
+    shape, tokens = (3, 4), 0
+
+    def __init__(self, kind, way, **options):
+        super().__init__()
+        self.rnn, self.way = kind(4, 3, batch_first=way != "time", **options), way
+        self.norm, self.fc = nn.LayerNorm(3), nn.Linear(3, 4)
+
+    def forward(self, x):
+        y, h = self.rnn(x.transpose(0, 1) if self.way == "time" else x)
+        h = h[0] if isinstance(h, tuple) else h
+        both = y[..., :3] + y[..., -3:]
+        y = {"all": lambda: both.mean(1), "time": lambda: both.mean(0),
+             "states": lambda: h.transpose(0, 1).tanh().sum(1), "joined": lambda: h.permute(1, 2, 0).tanh().amax(2)}[self.way]()
+        return self.fc(self.norm(y))
+
+
+@pytest.mark.parametrize("exporter", ["first", "current"])
+@pytest.mark.parametrize("way", ["all", "time", "states", "joined"])
+@pytest.mark.parametrize("kind,options", [(nn.LSTM, {}), (nn.GRU, {"bidirectional": True, "num_layers": 2}), (nn.LSTM, {"num_layers": 3})])
+def test_a_fixed_batch_of_recurrent_layers(tmp_path, kind, options, way, exporter):
+    if exporter == "current" and not NEW:
+        pytest.skip("the other exporter needs a current PyTorch")
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = Recurrent(kind, way, **options).train()
+    x, y = batches(model)
+    if exporter == "current":
+        torch.onnx.export(model, (torch.tensor(x[:3]),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    else:
+        export(model, torch.tensor(x[:3]), tmp_path / "m.onnx", 17, False)
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, _, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
+    assert code == 0, err
+    want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
 
 
 @pytest.mark.parametrize("exporter", ["first", "current"])

@@ -354,3 +354,79 @@ def test_constants_of_an_onnx_file_beside_initial(one, tmp_path):
     assert all(got[n].tobytes() == a.tobytes() for n, a in state.items())
     assert got['head.bias'].tobytes() == net.head.bias.detach().numpy().tobytes()
     assert got['weight1'].tobytes() == torch.linspace(0.5, 2, 8).numpy().tobytes()
+
+
+@pytest.mark.parametrize('where', ['bias', 'constant'])
+def test_numbers_that_initial_replaces(one, tmp_path, where):
+    """Only what is trained from has to be finite: a parameter that the export found uninitialised is not, a constant is."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = torch.nn.Linear(64, 4)
+            self.register_buffer('shift', torch.zeros(4), persistent=False)
+
+        def forward(self, x):
+            return self.fc(torch.flatten(x, 1)) + self.shift
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    state = {n: t.numpy().copy() for n, t in net.state_dict().items()}
+    with torch.no_grad():
+        (net.fc.bias if where == 'bias' else net.shift)[1] = float('nan')
+    with pytest.warns(UserWarning, match='not finite'):
+        mfl_export.save(net, torch.zeros(2, 1, 8, 8), onnx)
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    said = 'net.onnx: tensor %s: element 1 is nan' % ('fc.bias' if where == 'bias' else 'weight1')
+    assert said in refusal(one, tmp_path, {'onnx': onnx})
+    if where == 'constant':
+        assert said in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+        return
+    _, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in state.items())
+
+
+@pytest.mark.parametrize('first', [0, 2])
+def test_a_model_that_reads_a_part_of_a_table(one, tmp_path, first):
+    """Fewer positions than the file has, as of BERT and GPT-2; a scale behind `.to(dtype)`, as of Llama; a gate with a dimension more."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.at, self.scale = torch.nn.Embedding(12, 8), torch.nn.Parameter(torch.rand(8))
+            self.gate, self.head = torch.nn.Parameter(torch.rand(8)), torch.nn.Linear(64, 4)
+            self.register_buffer('places', torch.arange(first, first + 8)[None], persistent=False)
+
+        def forward(self, x):
+            x = x.flatten(1, 2) + self.at(self.places)
+            y = x.to(torch.float32)
+            y = self.scale * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+            return self.head(torch.tanh(y * self.gate).flatten(1))
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    mfl_export.save(net, torch.randn(2, 1, 8, 8), onnx)
+    state = {n: (t + 0.25).numpy() for n, t in net.state_dict().items()}
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    _, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
+    assert got['at.weight'].tobytes() == state['at.weight'][first:first + 8].tobytes()
+    assert all(a.tobytes() in {t.tobytes() for t in got.values()} for n, a in state.items() if n != 'at.weight')
+    state['at.weight'] = state['at.weight'][:11]
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    assert 'at.weight is 11x8; the model expects 8x8' in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+
+
+def test_lines_are_those_of_the_users_file(one, tmp_path):
+    """The layers of an ONNX file take the place of a line, and errors behind them name the line that the user sees."""
+    onnx = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'examples', 'model.onnx')
+    path = tmp_path / 'job.yaml'
+    for model, rest, says in (('{onnx: %s}', 'stepz: 1', 'job.yaml:5: training.stepz'), ('{onnx: %s, lora: {rank: x}}', 'steps: 1', 'job.yaml:3: model.lora')):
+        path.write_text('name: a\nrounds: 1\nmodel: %s\ndata: {name: d, partition: iid, clients: 1}\ntraining: {lr: 0.1, batch: 2, %s}\n'
+                        % (model % onnx, rest))
+        assert says in one.mfl('check', str(path), status=5).stderr

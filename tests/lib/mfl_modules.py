@@ -849,7 +849,19 @@ class Directions(nn.Module):
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
 # mfl computes what PyTorch computes.
+class Codes(nn.Module):
+    """Columns of codes with embeddings of their own, which have different numbers of rows, beside numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Embedding(5, 3), nn.Embedding(7, 4), nn.Linear(11, 3)
+
+    def forward(self, codes, x):
+        return self.fc(torch.tanh(torch.cat([self.a(codes[:, 0]), self.b(codes[:, 1]), x], 1)))
+
+
 PROVED = {
+    "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
     "lstm": (lambda: Recurrent(nn.LSTM), tokens()), "gru": (lambda: Recurrent(nn.GRU), tokens()),

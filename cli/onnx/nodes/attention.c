@@ -46,7 +46,7 @@ static int start_scores(struct onnx *o, struct onnx_value *a, struct onnx_value 
         return mfl_onnx_output(o, 0, v);
 }
 
-static int copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_value)
+int mfl_onnx_copy_pending(struct onnx *o, const struct onnx_value *of, struct onnx_value **ret_value)
 {
         int r = mfl_onnx_new_value(o, &of->shape, ret_value);
         if (r)
@@ -108,7 +108,7 @@ static int mask_scores(
         if (!r && mfl_onnx_count(&out) != mfl_onnx_count(&scores->shape))
                 r = mfl_onnx_fail(o, "the mask is larger than the scores");
         if (!r)
-                r = copy_pending(o, scores, &v);
+                r = mfl_onnx_copy_pending(o, scores, &v);
         if (!r)
                 r = add_mask(o, v, mask, kept_if_zero);
         return r ? r : mfl_onnx_output(o, 0, v);
@@ -134,7 +134,7 @@ static enum looks looks_of(const struct onnx_value *scores)
 static int scale_scores(struct onnx *o, const struct onnx_value *scores, double scale)
 {
         struct onnx_value *v;
-        int r = copy_pending(o, scores, &v);
+        int r = mfl_onnx_copy_pending(o, scores, &v);
         if (r)
                 return r;
         v->scale *= scale;
@@ -203,7 +203,7 @@ static int where_step(struct onnx *o, bool *ret_taken)
         if (scores->pending == ONNX_WEIGHTS && mask->pending == ONNX_WEIGHTS) {
                 struct onnx_value *v;
                 *ret_taken = true;
-                int r = copy_pending(o, scores, &v);
+                int r = mfl_onnx_copy_pending(o, scores, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
         if (!mask->tensor || !other->tensor)
@@ -218,7 +218,7 @@ static int where_step(struct onnx *o, bool *ret_taken)
 static int softmax_step(struct onnx *o, const struct onnx_value *scores)
 {
         struct onnx_value *v;
-        int r = copy_pending(o, scores, &v);
+        int r = mfl_onnx_copy_pending(o, scores, &v);
         if (r)
                 return r;
         v->pending = ONNX_WEIGHTS;
@@ -377,7 +377,7 @@ static int drop_step(struct onnx *o, const struct onnx_value *weights)
         int r;
         if (mfl_onnx_input(o, 1) && !mfl_onnx_scalar(mfl_onnx_input(o, 1), &rate))
                 return mfl_onnx_fail(o, "the rate is not a constant");
-        if ((r = copy_pending(o, weights, &v)))
+        if ((r = mfl_onnx_copy_pending(o, weights, &v)))
                 return r;
         v->rate = (float)rate;
         return mfl_onnx_output(o, 0, v);
@@ -403,7 +403,7 @@ static bool is_last(const struct onnx *o, const struct onnx_value *scores)
         return axis == -1 || axis == scores->shape.rank - 1;
 }
 
-static bool stays_float(struct onnx *o)
+bool mfl_onnx_stays_float(struct onnx *o)
 {
         enum onnx_kind kind = ONNX_KIND_FLOAT;
         return mfl_onnx_node(o)->op_type[0] == 'I' ||
@@ -429,16 +429,17 @@ int mfl_onnx_attention_step(struct onnx *o, bool *ret_taken)
                 return start_scores(o, a, b);
         if (!strcmp(op, "Softmax") && scores && is_last(o, a))
                 return softmax_step(o, a);
-        if ((!strncmp(op, "Cast", 4) || !strcmp(op, "Identity")) && (scores || weights) && stays_float(o)) {
+        if ((!strncmp(op, "Cast", 4) || !strcmp(op, "Identity")) && (scores || weights) &&
+                mfl_onnx_stays_float(o)) {
                 struct onnx_value *v;
-                int r = copy_pending(o, a, &v);
+                int r = mfl_onnx_copy_pending(o, a, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
         if (!strcmp(op, "Dropout") && weights)
                 return drop_step(o, a);
         if (!strcmp(op, "IsNaN") && weights) {
                 struct onnx_value *v;
-                int r = copy_pending(o, a, &v);
+                int r = mfl_onnx_copy_pending(o, a, &v);
                 return r ? r : mfl_onnx_output(o, 0, v);
         }
         if ((!strcmp(op, "Mul") || !strcmp(op, "Div")) && b && (scores || late)) {

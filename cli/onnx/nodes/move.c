@@ -26,6 +26,7 @@ struct move {
         const struct onnx_value *in;
         struct onnx_shape out;
         int32_t *map;
+        int batch_at; /* of the result, where that is known */
 };
 
 static int new_map(struct onnx *o, struct move *m)
@@ -133,6 +134,10 @@ static int move_reshape(struct onnx *o, struct move *m)
         if (n < 0 || n > ONNX_RANK_MAX)
                 return mfl_onnx_fail(o, "%d dimensions; the limit is %d", n, ONNX_RANK_MAX);
         int64_t first = 0;
+        if (n && has_batch(o, m->in) && m->in->batch_at)
+                return mfl_onnx_batch_reshape(o, m->in, dims, n, allow_zero, &m->out, &m->batch_at)
+                               ? 0
+                               : fail_batch(o, m);
         if (n && has_batch(o, m->in)) {
                 bool open = false, leads = m->in->shape.rank && m->in->shape.dim[0] == 1;
                 for (int d = 0; d < n; d++)
@@ -194,6 +199,7 @@ static int move_squeeze(struct onnx *o, struct move *m, bool un)
                         return mfl_onnx_fail(o, "dimension %d is %lld, not 1", d, (long long)in->dim[d]);
                 }
         }
+        m->batch_at = mfl_onnx_batch_squeeze(m->in, &m->out, at, un);
         return 0;
 }
 
@@ -215,6 +221,7 @@ static int move_transpose(struct onnx *o, struct move *m)
                 m->out.dim[d] = in->dim[from];
                 step[d] = stride[from];
         }
+        m->batch_at = mfl_onnx_batch_transpose(o, m->in);
         return fill_strided(o, m, 0, step);
 }
 
@@ -491,6 +498,8 @@ static int finish(struct onnx *o, struct move *m, size_t i)
                 r = repeat(o, m, v);
         if (!r && !v->tensor && !m->in->tensor && !strcmp(mfl_onnx_node(o)->op_type, "Expand"))
                 v->narrow = (struct onnx_value *)(uintptr_t)m->in;
+        if (!r && !v->tensor)
+                v->batch_at = m->batch_at;
         return r ? r : mfl_onnx_output(o, i, v);
 }
 

@@ -98,6 +98,13 @@ static int reduce_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
         return mfl_onnx_output(o, 0, v);
 }
 
+/* Whether a norm's tensor can keep its name: mfl's are called weight and bias. A scale of another name stays a layer of its own. */
+static bool keeps_name(const struct onnx_tensor *t, const char *name)
+{
+        const char *origin = t->origin, *dot = origin ? strrchr(origin, '.') : NULL;
+        return !origin || !t->param || mfl_onnx_is_generated(origin) || !strcmp(dot ? dot + 1 : origin, name);
+}
+
 static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *b, bool *ret_taken)
 {
         const char *op = mfl_onnx_node(o)->op_type;
@@ -146,7 +153,7 @@ static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *
         int64_t width = x->shape.rank ? x->shape.dim[x->shape.rank - 1] : 0;
         bool vector = constant->tensor && constant->tensor->f && constant->tensor->count == width &&
                       constant->shape.rank && constant->shape.dim[constant->shape.rank - 1] == width &&
-                      constant->shape.rank <= x->shape.rank;
+                      constant->shape.rank <= x->shape.rank && keeps_name(constant->tensor, "weight");
         if (!strcmp(op, "Mul") && x->pending == ONNX_NORMED && vector) {
                 struct onnx_value *v;
                 int r = pend(o, ONNX_SCALED_NORM, x->base, &x->shape, &v);
@@ -165,18 +172,32 @@ static int add_step(struct onnx *o, struct onnx_value *a, struct onnx_value *b, 
 {
         struct onnx_value *norm = a->tensor ? b : a, *constant = a->tensor ? a : b, *v;
         if (norm->tensor || !constant->tensor || norm->pending != ONNX_SCALED_NORM || norm->uses != 1 ||
-                !norm->centered || constant->tensor->count != norm->weight->count || !constant->tensor->f)
+                !norm->centered || constant->tensor->count != norm->weight->count || !constant->tensor->f ||
+                !keeps_name(constant->tensor, "bias"))
                 return 0;
         *ret_taken = true;
         int r = mfl_onnx_make_scaled_norm(o, norm, constant->tensor, &v);
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
+/* `.to(dtype)` before the scale, as transformers' RMS norms have it. */
+static bool is_copy(struct onnx *o, const struct onnx_value *a)
+{
+        const char *op = mfl_onnx_node(o)->op_type;
+        return a && !a->tensor && a->pending >= ONNX_MEAN && a->pending <= ONNX_SCALED_NORM &&
+               (!strncmp(op, "Cast", 4) || !strcmp(op, "Identity")) && mfl_onnx_stays_float(o);
+}
+
 int mfl_onnx_norm_step(struct onnx *o, bool *ret_taken)
 {
         const char *op = mfl_onnx_node(o)->op_type;
-        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1);
+        struct onnx_value *a = mfl_onnx_input(o, 0), *b = mfl_onnx_input(o, 1), *v;
         *ret_taken = false;
+        if (is_copy(o, a)) {
+                *ret_taken = true;
+                int r = mfl_onnx_copy_pending(o, a, &v);
+                return r ? r : mfl_onnx_output(o, 0, v);
+        }
         if (!a || a->tensor) {
                 if (!a || !b || b->tensor)
                         return 0;

@@ -218,6 +218,8 @@ static int all_states(struct onnx *o, const struct recurrent *rnn, int n, const 
                 r = concat(o, part[0], part[1], 1, &both, &layer);
         if (!r)
                 r = mfl_onnx_layer_value(o, layer, &shape, &v);
+        if (!r)
+                v->batch_at = 3;
         return r ? r : mfl_onnx_output(o, 0, v);
 }
 
@@ -243,6 +245,8 @@ static int last_states(
         shape.dim[0] = n;
         if (!r && n == 2 && !(r = concat(o, part[0], part[1], 0, &both, &layer)))
                 r = mfl_onnx_layer_value(o, layer, &shape, &v[0]);
+        if (!r)
+                v[0]->batch_at = 2;
         return r ? r : mfl_onnx_output(o, i_output, v[0]);
 }
 

@@ -52,7 +52,7 @@ struct message {
         uint32_t kind;
         int32_t code, classes;
         struct mfl_shape input;
-        uint64_t text_bytes, n, proof_bytes; /* proof_bytes 0: none */
+        uint64_t text_bytes, n, proof_bytes, parts_bytes; /* proof_bytes, parts_bytes 0: none */
         uint32_t own, described, log_softmax;
         char no_proof[256];
         char text[1024]; /* SAY_FILE: a name; SAY_FAILED: the error; SAY_DONE: notes */
@@ -218,6 +218,7 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
         m.text_bytes = strlen(model->text);
         m.n = model->n;
         m.proof_bytes = model->proof_bytes;
+        m.parts_bytes = model->parts ? strlen(model->parts) : 0;
         m.own = model->own;
         m.described = model->described;
         m.log_softmax = model->log_softmax;
@@ -227,7 +228,9 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
                 r = send_all(socket, model->text, m.text_bytes);
         if (!r)
                 r = send_all(socket, model->params, m.n * sizeof *model->params);
-        return r ? r : send_all(socket, model->proof, m.proof_bytes);
+        if (!r)
+                r = send_all(socket, model->proof, m.proof_bytes);
+        return r ? r : send_all(socket, model->parts, m.parts_bytes);
 }
 
 int mfl_onnx_child(int socket)
@@ -404,7 +407,7 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
                 .log_softmax = m->log_softmax,
                 .proof_bytes = m->proof_bytes,
                 .own = m->own};
-        if (m->text_bytes > MFL_JOB_TEXT_MAX || m->n > MFL_PARAMS_MAX)
+        if (m->text_bytes > MFL_JOB_TEXT_MAX || m->parts_bytes > MFL_JOB_TEXT_MAX || m->n > MFL_PARAMS_MAX)
                 return mfl_fail(err, MFL_INVALID,
                         "%.200s: its list of layers needs %llu bytes; a job file may have %d", p->path,
                         (unsigned long long)m->text_bytes, MFL_JOB_TEXT_MAX);
@@ -417,13 +420,15 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
         model.no_proof[sizeof model.no_proof - 1] = '\0';
         model.proof = m->proof_bytes ? mfl_calloc(1, m->proof_bytes) : NULL;
         model.text = mfl_calloc(1, m->text_bytes + 1);
+        model.parts = mfl_calloc(1, m->parts_bytes + 1);
         model.params = mfl_alloc_aligned(MFL_MAX(m->n, (uint64_t)1) * sizeof(float));
         int r = 0;
-        if (!model.text || !model.params || (m->proof_bytes && !model.proof))
+        if (!model.text || !model.parts || !model.params || (m->proof_bytes && !model.proof))
                 r = mfl_fail_memory(err, m->n * sizeof(float), p->path);
         else if (read_all(p->socket, model.text, m->text_bytes) ||
                  read_all(p->socket, model.params, m->n * sizeof(float)) ||
-                 read_all(p->socket, model.proof, m->proof_bytes))
+                 read_all(p->socket, model.proof, m->proof_bytes) ||
+                 read_all(p->socket, model.parts, m->parts_bytes))
                 r = MFL_NOT_FOUND;
         else if (model.proof)
                 r = mfl_proof_check(model.proof, model.proof_bytes, model.n, err);

@@ -194,6 +194,41 @@ static int fill_params(struct onnx *o, const struct mfl_graph *graph, float *par
         return r;
 }
 
+/* Whether the tensor is neighbours in a larger one, from *ret_first on. */
+static bool is_part(const struct onnx *o, const struct onnx_tensor *t, int64_t *ret_first, int64_t *ret_whole)
+{
+        const struct onnx_value *whole = t && t->param && t->origin ? mfl_onnx_find(o, t->origin) : NULL;
+        if (!whole || !whole->tensor || whole->tensor->count <= t->count)
+                return false;
+        int64_t first = mfl_onnx_element(t, 0) - mfl_onnx_element(whole->tensor, 0);
+        for (int64_t i = 1; i < t->count; i++)
+                if (mfl_onnx_element(t, i) != mfl_onnx_element(t, 0) + i)
+                        return false;
+        *ret_first = first;
+        *ret_whole = whole->tensor->count;
+        return first >= 0 && first + t->count <= whole->tensor->count;
+}
+
+static int list_parts(struct onnx *o, const struct mfl_graph *graph, char **ret_parts)
+{
+        char *text = NULL;
+        int64_t first, whole;
+        for (int i = 0; i < o->n_layers && !o->tagging; i++) {
+                const struct mfl_layer *l = &graph->layers[i];
+                if (l->op != MFL_OP_WEIGHT || l->param_weight < 0 || l->shares ||
+                        !is_part(o, o->layers[i].tensors[0], &first, &whole))
+                        continue;
+                char *longer = mfl_asprintf("%s%s %lld %lld\n", text ? text : "",
+                        graph->params[l->param_weight].name, (long long)first, (long long)whole);
+                free(text);
+                if (!longer)
+                        return onnx_memory(o);
+                text = longer;
+        }
+        *ret_parts = text;
+        return 0;
+}
+
 static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
 {
         struct mfl_layer *layers = mfl_onnx_alloc(o, (size_t)o->n_layers, sizeof *layers);
@@ -235,6 +270,8 @@ static int build(struct onnx *o, int classes, struct mfl_onnx_model *model)
         if (!r && o->tagging)
                 r = mfl_described_locate(o->described, graph, model->params, o->err);
         if (!r)
+                r = list_parts(o, graph, &model->parts);
+        if (!r)
                 r = mfl_onnx_text(o, graph, &model->text);
         mfl_graph_free(graph);
         return r;
@@ -275,9 +312,14 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         else if (view->shape.rank == 4 && dim[0] == 1)
                 shape = (struct mfl_shape){3, {dim[1], dim[2], dim[3]}};
         else if (view->shape.rank > 3 || (view->shape.rank == 1))
-                return mfl_onnx_fail(o, "the output must be {batch, classes}, {batch, positions, classes} or "
-                                        "{batch, classes, height, "
-                                        "width}");
+                return mfl_onnx_fail(o,
+                        "the output must be {batch, classes}, {batch, positions, classes} or "
+                        "{batch, classes, height, "
+                        "width}%s",
+                        view->shape.rank == 5
+                                ? "; of volumes, return y.flatten(2, 3), an image of depth * height "
+                                  "rows, as the labels then are"
+                                : "");
         *ret_shape = shape;
         return mfl_onnx_layer_of(o, view, &shape, ret_layer);
 }
@@ -350,6 +392,17 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         return r ? r : finish(o, model);
 }
 
+/* Exporters write some modules in ways that mfl does not read, or compute what is trained. */
+static void add_remedy(const struct onnx *o, struct mfl_error *err)
+{
+        static const char remedy[] =
+                ". mfl_export.save(net, example, file) writes more modules in a way that mfl reads";
+        size_t n = strlen(err->text);
+        if (!o->own && !o->described && !strstr(err->text, "mfl_export") &&
+                !strstr(err->text, "batch of 1") && n + sizeof remedy <= sizeof err->text)
+                memcpy(err->text + n, remedy, sizeof remedy);
+}
+
 static int64_t opset_of(const Onnx__ModelProto *proto)
 {
         for (size_t i = 0; i < proto->n_opset_import; i++) {
@@ -394,8 +447,8 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
         else if (o.opset < 9 || o.opset > 25)
                 r = mfl_onnx_fail(&o, "has opset %lld; 9 to 25 are read (opset_version=17 is a good choice)",
                         (long long)o.opset);
-        else
-                r = convert(&o, &model);
+        else if ((r = convert(&o, &model)) == MFL_INVALID && o.node >= 0)
+                add_remedy(&o, err);
         model.own = o.own;
         model.log_softmax = o.log_softmax || (described && mfl_described_log_softmax(described));
         while (o.blocks) {
@@ -468,7 +521,8 @@ void mfl_onnx_model_deinit(struct mfl_onnx_model *model)
         free(model->text);
         free(model->params);
         free(model->proof);
-        model->text = NULL;
+        free(model->parts);
+        model->text = model->parts = NULL;
         model->proof = NULL;
         model->params = NULL;
 }

@@ -103,10 +103,36 @@ static int add_inputs(struct onnx *o, const Onnx__ValueInfoProto *const *infos, 
         return r;
 }
 
+/* In old files, and where the exporter was asked for it, initializers are inputs, too: all of them. One alone is a parameter that has
+ * the name of an argument of forward(). PyTorch's current exporter, which says what initializers are, writes such files. */
+static int check_names(struct onnx *o)
+{
+        const char *twin = NULL;
+        size_t n = 0, n_known = 0;
+        for (size_t i = 0; i < o->graph->n_input; i++) {
+                const char *name = o->graph->input[i]->name;
+                if (!name || !mfl_onnx_find(o, name))
+                        continue;
+                twin = name;
+                n++;
+        }
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name;
+                const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
+                n_known += v && v->tensor && v->tensor->known;
+        }
+        if (!twin || n >= n_known)
+                return 0;
+        return mfl_onnx_fail(o,
+                "an input and a parameter both have the name %.60s: give the argument of forward() another "
+                "name, and export again",
+                twin);
+}
+
 int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input)
 {
         const Onnx__ValueInfoProto *infos[ONNX_INPUTS_MAX];
-        int r = 0;
+        int r = check_names(o);
         for (size_t i = 0; !r && i < o->graph->n_input; i++) {
                 const Onnx__ValueInfoProto *info = o->graph->input[i];
                 if (!info->name || mfl_onnx_find(o, info->name))
@@ -115,8 +141,10 @@ int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input)
                         return mfl_onnx_fail(o, "has more than %d inputs, the limit", ONNX_INPUTS_MAX);
                 infos[o->n_inputs++] = info;
         }
-        if (!o->n_inputs)
-                return mfl_onnx_fail(o, "the graph has no input");
+        if (!r && !o->n_inputs)
+                r = mfl_onnx_fail(o, "the graph has no input");
+        if (r)
+                return r;
         r = add_inputs(o, infos, ret_input);
         uint32_t auxiliary = o->files ? o->files->auxiliary : 0;
         if (!r && auxiliary && o->graph->n_output != 1 + auxiliary)

@@ -19,6 +19,14 @@ static size_t line_start(const char *text, size_t n, uint32_t line)
         return at;
 }
 
+static uint32_t count_lines(const char *text, size_t n)
+{
+        uint32_t lines = 0;
+        for (size_t i = 0; i < n; i++)
+                lines += text[i] == '\n';
+        return lines;
+}
+
 static int check_keys(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *model, struct mfl_error *err)
 {
@@ -147,8 +155,13 @@ static int rewrite(const struct mfl_yaml_doc *doc, const char *text, size_t n, s
         if (r)
                 return mfl_fail(err, r, "%s", why.text);
         job->has_initial = initial;
+        if (!(job->path = mfl_strdup(onnx->text)))
+                return mfl_fail_memory(err, strlen(onnx->text), "a path");
         size_t from = line_start(text, n, first), to = line_start(text, n, next);
         r = compose(text, n, from, to, onnx->text, model, &job->model, &job->text, err);
+        job->model_line = first;
+        job->next_line = next;
+        job->n_inserted = r ? 0 : count_lines(job->text, strlen(job->text)) - count_lines(text, n);
         if (!r && strlen(job->text) > MFL_JOB_TEXT_MAX)
                 r = mfl_fail(err, MFL_INVALID,
                         "%s: the job file with its layers has %zu bytes; the limit is %d", onnx->text,
@@ -177,9 +190,26 @@ int mfl_onnx_job_read(
         return r;
 }
 
+void mfl_onnx_job_place(const struct mfl_onnx_job *job, const char *file, struct mfl_error *err)
+{
+        size_t n = strlen(file);
+        char rest[sizeof err->text];
+        const char *at = err->text + n + 1;
+        size_t digits = !strncmp(err->text, file, n) && err->text[n] == ':' ? strspn(at, "0123456789") : 0;
+        if (!digits || digits > 9 || at[digits] != ':')
+                return;
+        uint32_t line = (uint32_t)atoi(at);
+        if (line < job->next_line)
+                return;
+        line = line - job->next_line < job->n_inserted ? job->model_line : line - job->n_inserted;
+        mfl_strcpy(rest, sizeof rest, at + digits);
+        mfl_snprintf(err->text + n + 1, sizeof err->text - n - 1, "%u%s", line, rest);
+}
+
 void mfl_onnx_job_deinit(struct mfl_onnx_job *job)
 {
         free(job->text);
-        job->text = NULL;
+        free(job->path);
+        job->text = job->path = NULL;
         mfl_onnx_model_deinit(&job->model);
 }

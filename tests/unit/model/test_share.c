@@ -202,6 +202,29 @@ static void job_files_name_the_earlier_layer(void **state)
         assert_non_null(strstr(err.text, "shares: unknown key"));
 }
 
+/* Also of a second name that files have. */
+static void each_tensor_has_a_name_of_its_own(void **state)
+{
+        static const char *const jobs[][2] = {
+                {"    - dense: {name: n, units: 11}\n    - weight: {name: n.weight, shape: [11]}\n    - add: "
+                 "{inputs: [n, n.weight]}\n",
+                        "layers n (dense) and n.weight (weight) both have a tensor n.weight: give one of "
+                        "them another name"},
+                {"    - embedding: {name: e, features: 11, vocabulary: 11}\n    - weight: {name: a.weight, "
+                 "shape: [11, 11]}\n"
+                 "    - matmul: {inputs: [e, a.weight]}\n    - dense: {name: a, units: 11, bias: false, "
+                 "shares_weight: e}\n",
+                        "layers a.weight (weight) and a (dense) both have a tensor a.weight"},
+        };
+        struct mfl_graph *graph = NULL;
+        struct mfl_error err = {""};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(jobs); i++) {
+                int r = job_graph(jobs[i][0], "", &graph, &err);
+                if (r != MFL_INVALID || !strstr(err.text, jobs[i][1]))
+                        fail_msg("%zu: %d: %s", i, r, err.text);
+        }
+}
+
 /* Either name of a layer that stands in two places selects it. */
 static void patterns_select_both_uses(void **state)
 {
@@ -299,6 +322,7 @@ int main(void)
                 cmocka_unit_test(untied_layers_have_their_own_tensors),
                 cmocka_unit_test(bad_sharing_is_refused),
                 cmocka_unit_test(job_files_name_the_earlier_layer),
+                cmocka_unit_test(each_tensor_has_a_name_of_its_own),
                 cmocka_unit_test(patterns_select_both_uses),
                 cmocka_unit_test(files_have_both_names_of_tied_modules),
         };
