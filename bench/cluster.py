@@ -3,10 +3,14 @@
 """What a commit costs with three servers, beside one alone: the time from the order to write a checkpoint to its end, the same of the commit, and requests to etcd.
 
     cluster.py BUILD [--rounds 60] [--hidden 0 10000] [--delay 0 20]
+    cluster.py BUILD --kills 5 [--rounds 400]
 
 Three hosts: each has an mfl-server and a member of etcd. --delay: milliseconds that every byte from one host to another takes, one way, by delay lines
 between the programs (so a question and its answer take twice as much; no root, no namespaces, no tc). --hidden: units of the model's hidden layer; with 0
-it has 260 parameters. The digest of the last round must be the same in every row of a model. The servers' daemon is on the leader's host."""
+it has 260 parameters. The digest of the last round must be the same in every row of a model. The servers' daemon is on the leader's host.
+
+--kills: fail-over in place of all that. The same job is run once undisturbed and then so many times with kill -9 of its leader in the middle, each on new hosts with the
+default lease: seconds from the kill until the next leader has committed a round, and by how much longer the job takes. The digests must be the same."""
 import argparse
 import os
 import queue
@@ -180,14 +184,71 @@ def measure(options, hidden, delay):
             one.close()
 
 
+def run_killed(options, kills):
+    """(seconds from the kill to the next round, seconds of the job, its last digest)."""
+    import mfl_harness as h  # pylint: disable=import-outside-toplevel
+    import mfl_wire  # pylint: disable=import-outside-toplevel
+    with tempfile.TemporaryDirectory() as directory:
+        hosts = Hosts(directory, 0)
+        addresses = ['127.0.0.1:%d' % port for port in hosts.ports]
+        daemon = h.Process([h.program('mfl-client'), '--server', ','.join(addresses), '--name', 'd1', '--workers', '1', '--backend', 'reference', '--data',
+                            h.TINY, '--exit-with-stdin'], os.path.join(directory, 'd1.log'))
+
+        def state(job):
+            """(rounds, name of its state, digests) from whoever leads; None when nobody answers."""
+            for address in addresses:
+                try:
+                    with mfl_wire.Operator(address, 5) as o:
+                        info = o.info(job)
+                        done = h.STATES[info['state']] == 'done'
+                        return info['round'], done, o.rounds(job)[-1]['digest'].hex() if done else ''
+                except (OSError, mfl_wire.Closed, TimeoutError, AssertionError):
+                    continue
+            return None
+        try:
+            with mfl_wire.Operator(hosts.address, 60) as o:
+                began = time.monotonic()
+                job = o.submit(h.job_text(rounds=options.rounds, evaluation={'every': 0}, data={'clients': 4}))
+            took = 0
+            if kills:
+                h.wait_until(lambda: (lambda s: s and s[0] >= options.rounds // 4)(state(job)), 600, 'rounds')
+                leader = next(p for p in hosts.processes if p.log_path.endswith('/s0.log'))
+                killed = time.monotonic()
+                leader.kill()
+                at = h.wait_until(lambda: state(job), 120, 'the next leader')[0]
+                h.wait_until(lambda: (lambda s: s and s[0] > at)(state(job)), 120, 'a round of the next leader')
+                took = time.monotonic() - killed
+            end = h.wait_until(lambda: (lambda s: s and s[1] and s)(state(job)), 600, 'the job')
+            return took, time.monotonic() - began, end[2]
+        finally:
+            daemon.kill()
+            hosts.close()
+
+
+def fail_over(options):
+    print('%d rounds; load at the start %.1f' % (options.rounds, os.getloadavg()[0]))
+    _, alone, digest = run_killed(options, False)
+    print('undisturbed: %.2f s' % alone, flush=True)
+    for _ in range(options.kills):
+        took, seconds, found = run_killed(options, True)
+        print('leader killed: the next round after %.2f s; the job took %.2f s longer' % (took, seconds - alone), flush=True)
+        if found != digest:
+            return 'the digests differ'
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('build')
-    parser.add_argument('--rounds', type=int, default=60)
+    parser.add_argument('--rounds', type=int, default=None)
+    parser.add_argument('--kills', type=int, default=0)
     parser.add_argument('--hidden', type=int, nargs='+', default=[0, 10000])
     parser.add_argument('--delay', type=int, nargs='+', default=[0, 20])
     options = parser.parse_args()
     os.environ['MFL_BUILD'] = os.path.abspath(options.build)
+    options.rounds = options.rounds or (400 if options.kills else 60)
+    if options.kills:
+        return fail_over(options)
     print('%d rounds; load at the start %.1f' % (options.rounds, os.getloadavg()[0]))
     print('parameters  servers           checkpoint ms   commit ms   transactions of etcd per round   digest')
     for hidden in options.hidden:

@@ -13,7 +13,7 @@
  * evaluation with one sample a shard. With --moving the update is not zero but small, so every round has new
  * params, which all daemons download. A task's turnaround is the time from its start on the daemon (params
  * are there) until the server has answered its last update: delay, upload, adding. With --idle daemons offer
- * no data, so they only connect and stay.
+ * no data, so they only connect and stay. With several --server (relays), daemon i is the i-th one's, and so on in turns.
  *
  * Prints when all are connected; at the end (--seconds, SIGINT or SIGTERM) the counts and percentiles.
  */
@@ -26,15 +26,20 @@
 #include "client/link/link.h"
 #include "common/base/log.h"
 
+#define SERVERS_MAX 64u
+
 struct update {
         uint64_t bytes;
+        uint32_t clients; /* 0: a float update of one */
+        struct mfl_fixed fixed;
         void *data;
         struct update *next;
 };
 
 struct swarm {
         uv_loop_t loop;
-        const char *server, *prefix;
+        const char *servers[SERVERS_MAX], *prefix;
+        uint32_t n_servers;
         uint32_t n_daemons, delay_ms, seconds, features, classes, samples;
         bool idle, moving;
         struct mfl_worker hasher;
@@ -64,28 +69,40 @@ struct fake_result {
         bool train;
 };
 
-/* An update of n params by one client, or the sum of several clients' updates. */
-static void *update_of(struct swarm *swarm, uint64_t n, bool alone)
+/* Exact, so that the digest is the same for any number of relays and clients per daemon. */
+static int fill_update(const struct update *u, uint64_t n)
 {
-        uint64_t bytes = n * (alone ? sizeof(float) : sizeof(int64_t));
+        const struct mfl_fixed_parts none = {0};
+        for (uint64_t i = 0; i < n; i++) {
+                const float delta = (float)(1 + i % 251) * 0x1p-30f;
+                if (!u->clients)
+                        ((float *)u->data)[i] = delta;
+                for (uint32_t k = 0; k < u->clients; k++)
+                        if (mfl_fixed_parts_add_f32(
+                                    &u->fixed, &none, i, 1, &delta, 1, (int64_t *)u->data + i, NULL))
+                                return MFL_INVALID;
+        }
+        return 0;
+}
+
+/* An update of n params by one client, or the sum of several clients' updates. */
+static void *update_of(struct swarm *swarm, const struct mfl_task *task, uint64_t n, uint32_t clients)
+{
+        uint64_t bytes = n * (clients ? sizeof(int64_t) : sizeof(float));
         for (struct update *u = swarm->contents; u; u = u->next) {
-                if (u->bytes == bytes)
+                if (u->bytes == bytes && u->clients == clients &&
+                        u->fixed.scale_bits == task->fixed.scale_bits)
                         return u->data;
         }
         struct update *u = mfl_calloc(1, sizeof(*u));
         if (!u)
                 return NULL;
-        u->bytes = bytes;
+        *u = (struct update){.bytes = bytes, .clients = clients, .fixed = task->fixed};
         u->data = mfl_calloc(1, bytes);
-        if (!u->data) {
+        if (!u->data || (swarm->moving && fill_update(u, n))) {
+                free(u->data);
                 free(u);
                 return NULL;
-        }
-        for (uint64_t i = 0; i < n && swarm->moving; i++) {
-                if (alone)
-                        ((float *)u->data)[i] = (float)(1 + i % 251) * 0x1p-30f;
-                else
-                        ((int64_t *)u->data)[i] = (int64_t)(1 + i % 251);
         }
         u->next = swarm->contents;
         swarm->contents = u;
@@ -94,10 +111,10 @@ static void *update_of(struct swarm *swarm, uint64_t n, bool alone)
 
 static bool fill_train(struct swarm *swarm, const struct mfl_task *task, struct mfl_train_result *result)
 {
-        bool alone = task->single_updates || task->n_items == 1;
+        bool alone = !task->sum && (task->single_updates || task->n_items == 1);
         uint32_t n = alone ? task->n_items : 1;
         uint64_t bytes = (task->n_params - task->n_frozen) * (alone ? sizeof(float) : sizeof(int64_t));
-        void *data = update_of(swarm, task->n_params - task->n_frozen, alone);
+        void *data = update_of(swarm, task, task->n_params - task->n_frozen, alone ? 0 : task->n_items);
         result->updates = mfl_calloc(n, sizeof(*result->updates));
         result->data = mfl_calloc(n, sizeof(*result->data));
         if (!data || !result->updates || !result->data)
@@ -289,7 +306,7 @@ static int open_daemon(struct swarm *swarm, uint32_t i, struct mfl_error *err)
                 .train_samples = swarm->samples,
                 .test_samples = 1000,
                 .fingerprint = ((uint64_t)swarm->features << 32 | swarm->classes)};
-        struct mfl_link_options options = {.server = swarm->server,
+        struct mfl_link_options options = {.server = swarm->servers[i % swarm->n_servers],
                 .agent = {.results_max = 2, .seed = i},
                 .ops = &fake_ops,
                 .compute = swarm,
@@ -372,7 +389,7 @@ static int open_swarm(struct swarm *swarm, struct mfl_error *err)
 static int usage(void)
 {
         fprintf(stderr,
-                "usage: bench_swarm [--server HOST:PORT] [--daemons K] [--idle] [--moving] [--delay-ms N] "
+                "usage: bench_swarm [--server HOST:PORT]... [--daemons K] [--idle] [--moving] [--delay-ms N] "
                 "[--seconds N]\n"
                 "                   [--features F] [--classes C] [--samples N] [--prefix NAME]\n");
         return 2;
@@ -398,7 +415,9 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                 uint32_t n = optarg ? (uint32_t)strtoul(optarg, NULL, 10) : 0;
                 switch (id) {
                 case 's':
-                        swarm->server = optarg;
+                        if (swarm->n_servers == SERVERS_MAX)
+                                return false;
+                        swarm->servers[swarm->n_servers++] = optarg;
                         break;
                 case 'p':
                         swarm->prefix = optarg;
@@ -431,18 +450,16 @@ static bool parse(struct swarm *swarm, int argc, char **argv)
                         return false;
                 }
         }
+        if (!swarm->n_servers)
+                swarm->servers[swarm->n_servers++] = "127.0.0.1:7433";
         return optind == argc && swarm->n_daemons && swarm->features && swarm->features <= 65536 &&
                swarm->classes >= 2 && swarm->classes <= 65536;
 }
 
 int main(int argc, char **argv)
 {
-        static struct swarm swarm = {.server = "127.0.0.1:7433",
-                .prefix = "swarm",
-                .n_daemons = 10,
-                .features = 1,
-                .classes = 2,
-                .samples = 1000000};
+        static struct swarm swarm = {
+                .prefix = "swarm", .n_daemons = 10, .features = 1, .classes = 2, .samples = 1000000};
         struct mfl_error err = {{0}};
         if (!parse(&swarm, argc, argv))
                 return usage();

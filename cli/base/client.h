@@ -62,6 +62,16 @@ int mfl_client_jobs(struct mfl_client *client, bool without_archived, struct mfl
         struct mfl_error *err);
 void mfl_client_jobs_deinit(struct mfl_client_jobs *jobs); /* idempotent, also on a zeroed object */
 
+/* daemons.c. The same of daemons, by name. */
+struct mfl_client_daemons {
+        Mfl__DaemonList list; /* points into the pages */
+        Mfl__Envelope **page;
+        size_t n_pages;
+};
+int mfl_client_daemons(
+        struct mfl_client *client, struct mfl_client_daemons *ret_daemons, struct mfl_error *err);
+void mfl_client_daemons_deinit(struct mfl_client_daemons *daemons); /* idempotent, also on a zeroed object */
+
 /* resolve.c. Finds the id of the job that ref names: an id, the only job of that name, or "last". ret_job has
  * room for MFL_JOB_ID_BYTES. MFL_NOT_FOUND; MFL_CLI_CONFLICT if several jobs have the name. */
 int mfl_client_resolve(struct mfl_client *client, const char *ref, char *ret_job, struct mfl_error *err);
@@ -79,6 +89,7 @@ static inline void mfl_client_envelope_freep(Mfl__Envelope **envelope)
 }
 #define MFL_CLEANUP_ENVELOPE __attribute__((cleanup(mfl_client_envelope_freep)))
 #define MFL_CLEANUP_CLIENT_JOBS __attribute__((cleanup(mfl_client_jobs_deinit)))
+#define MFL_CLEANUP_CLIENT_DAEMONS __attribute__((cleanup(mfl_client_daemons_deinit)))
 #define MFL_CLEANUP_CLIENT __attribute__((cleanup(mfl_client_close)))
 
 #endif

@@ -33,26 +33,22 @@ static int print_json(const Mfl__DaemonList *list, struct mfl_error *err)
 int mfl_cmd_daemons(struct mfl_cli *cli)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_ENVELOPE Mfl__Envelope *answer = NULL;
+        MFL_CLEANUP_CLIENT_DAEMONS struct mfl_client_daemons daemons = {.list = MFL__DAEMON_LIST__INIT};
         struct mfl_error err;
-        Mfl__Envelope request = MFL__ENVELOPE__INIT;
-        Mfl__ListDaemons list = MFL__LIST_DAEMONS__INIT;
         if (cli->argument[0])
                 return mfl_cmd_access(cli);
         if (cli->options.reason || cli->options.period)
                 return mfl_cli_report_text(
                         cli, MFL_CLI_USAGE, "--reason and --for go with 'mfl daemons disable'");
-        request.body_case = MFL__ENVELOPE__BODY_LIST_DAEMONS;
-        request.list_daemons = &list;
         int r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r)
-                r = mfl_client_call(&client, &request, MFL__ENVELOPE__BODY_DAEMON_LIST, &answer, &err);
+                r = mfl_client_daemons(&client, &daemons, &err);
         if (!r)
-                mfl_view_sort_daemons(answer->daemon_list);
+                mfl_view_sort_daemons(&daemons.list);
         if (!r && cli->json)
-                r = print_json(answer->daemon_list, &err);
+                r = print_json(&daemons.list, &err);
         else if (!r)
-                r = print_daemons(cli, answer->daemon_list, &err);
+                r = print_daemons(cli, &daemons.list, &err);
         return mfl_cli_report(cli, r, &err);
 }
 

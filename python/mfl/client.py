@@ -30,6 +30,7 @@ _DENY, _ALLOW = 1, 2
 _REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
 _EVALUATE, _PREDICT, _JOB = 2, 3, 4
 _PAGE_JOBS = 1000
+_PAGE_DAEMONS = 1000
 _T = TypeVar("_T")
 
 
@@ -456,7 +457,13 @@ class Client:
 
     def daemons(self) -> List[Daemon]:
         """The daemons that are connected, or were refused lately, by name."""
-        daemons = [Daemon._from(d) for d in self._ask("list_daemons", {}, "daemon_list").daemons]
+        daemons: List[Daemon] = []
+        more = True
+        while more:
+            fields = {"after": daemons[-1].name if daemons else "", "count": _PAGE_DAEMONS}
+            page = self._ask("list_daemons", fields, "daemon_list")
+            daemons += [Daemon._from(d) for d in page.daemons]
+            more = page.more and bool(page.daemons)
         return sorted(daemons, key=lambda d: d.name)
 
     def drain(self, daemon: Optional[str] = None, *, all: bool = False, undo: bool = False, wait: bool = False) -> str:  # noqa: A002

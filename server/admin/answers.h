@@ -39,7 +39,7 @@ void mfl_operator_replay(struct mfl_session *session, uint64_t request, const Mf
 /* The params that were coming will not come. Fine without any. */
 void mfl_submission_free(struct mfl_session *session);
 /* daemons.c, drain.c */
-void mfl_operator_daemons(struct mfl_session *session, uint64_t request);
+void mfl_operator_daemons(struct mfl_session *session, uint64_t request, const Mfl__ListDaemons *ask);
 void mfl_operator_drain(struct mfl_session *session, uint64_t request, const Mfl__Drain *drain);
 /* Answers those whose daemon is idle by now. */
 void mfl_operator_check_drains(struct mfl_admin *admin);

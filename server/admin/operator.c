@@ -63,7 +63,7 @@ static bool daemon_request(struct mfl_session *session, const Mfl__Envelope *e)
 {
         switch (e->body_case) {
         case MFL__ENVELOPE__BODY_LIST_DAEMONS:
-                mfl_operator_daemons(session, e->request);
+                mfl_operator_daemons(session, e->request, e->list_daemons);
                 return true;
         case MFL__ENVELOPE__BODY_DRAIN:
                 mfl_operator_drain(session, e->request, e->drain);

@@ -109,14 +109,22 @@ static int sync_parent(const char *path, struct mfl_error *err)
         return mfl_fs_sync_dir(dir, err);
 }
 
+int mfl_blobs_check(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err)
+{
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd < 0)
+                return errno == ENOENT ? mfl_fail(err, MFL_NOT_FOUND, "there is no %s", path)
+                                       : mfl_fail_errno(err, "open %s", path);
+        int r = copy(blobs, fd, path, NULL, sha256, bytes, err);
+        close(fd);
+        return r;
+}
+
 bool mfl_blobs_is(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes)
 {
         struct mfl_error err;
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        int r = fd < 0 ? MFL_NOT_FOUND : copy(blobs, fd, path, NULL, sha256, bytes, &err);
-        if (fd >= 0)
-                close(fd);
-        return !r;
+        return !mfl_blobs_check(blobs, path, sha256, bytes, &err);
 }
 
 int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,

@@ -23,7 +23,10 @@ void mfl_blobs_path(
 /* Durable when this returns 0. A blob that is there is only marked as used. */
 int mfl_blobs_put(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
         struct mfl_error *err);
-/* Whether the file, anywhere, has that content. bytes 0: of any size. */
+/* 0: the file, anywhere, has that content; negative: it can't be read. bytes 0: of any size. */
+int mfl_blobs_check(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes,
+        struct mfl_error *err);
+/* Whether that is 0. */
 bool mfl_blobs_is(struct mfl_blobs *blobs, const char *path, const uint8_t sha256[32], uint64_t bytes);
 /* Copies it to the path: as mfl_fs_commit, and checked. bytes 0: of any size. */
 int mfl_blobs_get(struct mfl_blobs *blobs, const uint8_t sha256[32], uint64_t bytes, const char *path,

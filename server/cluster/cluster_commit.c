@@ -54,7 +54,7 @@ int mfl_cluster_blob(void *user, const char *path, const uint8_t sha256[32], uin
         struct mfl_error *err)
 {
         struct mfl_cluster *cluster = user;
-        const struct mfl_copies_wait wait = {waits ? PATIENCE_MS : PATIENCE_BRIEF_MS, leads, cluster};
+        const struct mfl_copies_wait wait = {waits ? PATIENCE_MS : PATIENCE_BRIEF_MS, !waits, leads, cluster};
         return put(&cluster->place, path, sha256, bytes, &wait, err);
 }
 
@@ -91,7 +91,7 @@ static struct mfl_commit_event do_blob(struct writing *w)
 {
         const struct mfl_store_change *change = w->entry->change;
         const uint64_t end_ms = mfl_now_ms() + (change->first ? WAIT_FOR_OTHERS_MS : 0);
-        const struct mfl_copies_wait wait = {.patience_ms = PATIENCE_BRIEF_MS};
+        const struct mfl_copies_wait wait = {.patience_ms = PATIENCE_BRIEF_MS, .ahead = true};
         int r;
         bool said = false;
         while ((r = put(w->entry->place, change->whole, change->whole_sha256, change->whole_bytes, &wait,

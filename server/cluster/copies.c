@@ -2,7 +2,8 @@
 /* Files on the disks of most servers. See copies.h.
  *   - each other server has a thread and a queue of files; a put waits until most servers have its file, or most can't get it, or until
  *     nobody takes anything any more; then the copies stay on their way, and the put that is repeated joins them;
- *   - a queue is short: a server that falls behind catches up by itself;
+ *   - a queue is short: a server that falls behind catches up by itself; files that the server itself waits for go ahead, between the pieces
+ *     of another one;
  *   - a server that sends a file which is not the one that was asked for is not asked again for a while, each time longer.
  * Fails when too few servers can be reached or write. */
 #include "server/cluster/copies.h"
@@ -26,6 +27,7 @@ struct file {
         struct mfl_copy_tally tally; /* by target */
         uint8_t sha256[32];
         uint64_t bytes;
+        bool ahead; /* of those that are not */
         char path[1400], why[400];
 };
 
@@ -108,7 +110,8 @@ static void release(struct mfl_copies *copies, struct file *file)
 
 static void on_piece(void *user)
 {
-        struct mfl_copies *copies = user;
+        struct target *t = user;
+        struct mfl_copies *copies = t->copies;
         pthread_mutex_lock(&copies->lock);
         copies->moved_ms = mfl_now_ms();
         pthread_mutex_unlock(&copies->lock);
@@ -127,29 +130,61 @@ static void report(struct target *t, const char *why)
                 mfl_log(MFL_LOG_INFO, "cluster: server %s takes files again", t->name);
 }
 
+/* Out of the queue: the first one that goes ahead, else the first one, unless `urgent`. NULL: none. */
+static struct file *take_next(struct target *t, bool urgent)
+{
+        uint32_t i = 0;
+        while (i < t->n_queue && !t->queue[i]->ahead)
+                i++;
+        if (i == t->n_queue && (urgent || !t->n_queue))
+                return NULL;
+        i = i < t->n_queue ? i : 0;
+        struct file *file = t->queue[i];
+        memmove(t->queue + i, t->queue + i + 1, (--t->n_queue - i) * sizeof(struct file *));
+        return file;
+}
+
+/* Under the lock, which it opens meanwhile. */
+static void send_file(struct target *t, struct file *file, void (*between)(void *user))
+{
+        struct mfl_copies *copies = t->copies;
+        struct mfl_error err;
+        pthread_mutex_unlock(&copies->lock);
+        int r = mfl_peer_put(t->peer, file->path, file->sha256, file->bytes, between, t, &err);
+        pthread_mutex_lock(&copies->lock);
+        report(t, r ? err.text : "");
+        mfl_copy_sent(&file->tally, (uint32_t)(t - copies->target), !r);
+        copies->moved_ms = mfl_now_ms();
+        if (r)
+                mfl_strcpy(file->why, sizeof file->why, err.text);
+        release(copies, file);
+        pthread_cond_broadcast(&copies->changed);
+}
+
+/* Between two pieces of a file that can wait. */
+static void send_urgent(void *user)
+{
+        struct target *t = user;
+        struct mfl_copies *copies = t->copies;
+        struct file *file;
+        pthread_mutex_lock(&copies->lock);
+        copies->moved_ms = mfl_now_ms();
+        while (!copies->stop && (file = take_next(t, true)))
+                send_file(t, file, on_piece);
+        pthread_mutex_unlock(&copies->lock);
+}
+
 static void *run(void *arg)
 {
         struct target *t = arg;
         struct mfl_copies *copies = t->copies;
-        struct mfl_error err;
+        struct file *file;
         pthread_mutex_lock(&copies->lock);
         while (!copies->stop) {
-                if (!t->n_queue) {
+                if (!(file = take_next(t, false)))
                         pthread_cond_wait(&copies->changed, &copies->lock);
-                        continue;
-                }
-                struct file *file = t->queue[0];
-                memmove(t->queue, t->queue + 1, --t->n_queue * sizeof(struct file *));
-                pthread_mutex_unlock(&copies->lock);
-                int r = mfl_peer_put(t->peer, file->path, file->sha256, file->bytes, on_piece, copies, &err);
-                pthread_mutex_lock(&copies->lock);
-                report(t, r ? err.text : "");
-                mfl_copy_sent(&file->tally, (uint32_t)(t - copies->target), !r);
-                copies->moved_ms = mfl_now_ms();
-                if (r)
-                        mfl_strcpy(file->why, sizeof file->why, err.text);
-                release(copies, file);
-                pthread_cond_broadcast(&copies->changed);
+                else
+                        send_file(t, file, file->ahead ? on_piece : send_urgent);
         }
         pthread_mutex_unlock(&copies->lock);
         return NULL;
@@ -232,6 +267,7 @@ int mfl_copies_put(struct mfl_copies *copies, const char *path, const uint8_t sh
                 pthread_mutex_unlock(&copies->lock);
                 return mfl_fail_memory(err, sizeof *file, "a file's copies");
         }
+        file->ahead = file->ahead || wait->ahead;
         for (uint32_t i = 0; i < copies->n; i++)
                 enqueue(&copies->target[i], file);
         pthread_cond_broadcast(&copies->changed);
@@ -266,7 +302,8 @@ int mfl_copies_get(struct mfl_copies *copies, const uint8_t sha256[32], uint64_t
                         return r;
                 r = mfl_peer_get(t->source, sha256, bytes, path, beat, user, &why);
                 if (r <= 0) {
-                        t->shun_ms = 0;
+                        if (!r)
+                                t->shun_ms = 0;
                         *err = why;
                         return r;
                 }

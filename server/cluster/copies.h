@@ -26,6 +26,7 @@ int mfl_copies_open(
 void mfl_copies_close(struct mfl_copies *copies); /* NULL is fine */
 struct mfl_copies_wait {
         uint64_t patience_ms; /* how long nobody may take a piece of any file */
+        bool ahead; /* others wait behind the caller: before the next piece of a file that is not ahead */
         bool (*goes_on)(
                 void *user); /* asked a few times per second; false ends the wait. NULL: always. Must not put */
         void *user;

@@ -2,6 +2,8 @@
 /* Copies of a file on the servers' disks. See copy_core.h. */
 #include "server/cluster/copy_core.h"
 
+#include "common/model/graph.h"
+
 /* ---- tally ---- */
 
 bool mfl_copy_wants(struct mfl_copy_tally *tally, uint32_t i)
@@ -114,16 +116,29 @@ enum mfl_copy_take_action mfl_copy_take_step(
 
 /* ---- fetch ---- */
 
+static enum mfl_copy_fetch_action on_piece(
+        struct mfl_copy_fetch *fetch, const struct mfl_copy_fetch_event *event)
+{
+        const bool known = fetch->bytes != 0;
+        if (!known && event->bytes > MFL_PARAMS_MAX * sizeof(float))
+                return MFL_COPY_FETCH_OTHER;
+        if (!known && event->bytes > event->room)
+                return MFL_COPY_FETCH_FULL;
+        if (!known)
+                fetch->bytes = event->bytes;
+        if (event->bytes != fetch->bytes || event->n > fetch->bytes - fetch->offset ||
+                (!event->n && fetch->offset < fetch->bytes))
+                return MFL_COPY_FETCH_OTHER;
+        fetch->n = event->n;
+        return MFL_COPY_FETCH_WRITE;
+}
+
 enum mfl_copy_fetch_action mfl_copy_fetch_step(
         struct mfl_copy_fetch *fetch, const struct mfl_copy_fetch_event *event)
 {
         switch (event->kind) {
         case MFL_COPY_FETCH_EV_PIECE:
-                if (event->bytes != fetch->bytes || event->n > fetch->bytes - fetch->offset ||
-                        (!event->n && fetch->offset < fetch->bytes))
-                        return MFL_COPY_FETCH_OTHER;
-                fetch->n = event->n;
-                return MFL_COPY_FETCH_WRITE;
+                return on_piece(fetch, event);
         case MFL_COPY_FETCH_EV_WRITTEN:
                 fetch->offset += fetch->n;
                 return fetch->offset < fetch->bytes ? MFL_COPY_FETCH_ASK : MFL_COPY_FETCH_CHECK;

@@ -93,13 +93,13 @@ enum mfl_copy_take_action mfl_copy_take_step(
 /* ---- fetch ---- */
 
 enum mfl_copy_fetch_event_kind {
-        MFL_COPY_FETCH_EV_PIECE, /* of ASK: n bytes of a file of `bytes` bytes */
+        MFL_COPY_FETCH_EV_PIECE, /* of ASK: n bytes of a file of `bytes` bytes; room: what this server's disk has, if the size was not known */
         MFL_COPY_FETCH_EV_WRITTEN,
         MFL_COPY_FETCH_EV_CHECKED, /* ok: all that came is that SHA-256 */
 };
 struct mfl_copy_fetch_event {
         enum mfl_copy_fetch_event_kind kind;
-        uint64_t bytes, n;
+        uint64_t bytes, n, room;
         bool ok;
 };
 enum mfl_copy_fetch_action {
@@ -107,10 +107,11 @@ enum mfl_copy_fetch_action {
         MFL_COPY_FETCH_WRITE, /* the piece, at the end */
         MFL_COPY_FETCH_CHECK,
         MFL_COPY_FETCH_KEEP,  /* the end: under its name, durably */
-        MFL_COPY_FETCH_OTHER, /* the end: the file has another size */
+        MFL_COPY_FETCH_OTHER, /* the end: the file has another size, or one that no file has */
+        MFL_COPY_FETCH_FULL, /* the end: this server's disk has no room for it, which is not the other one's fault */
         MFL_COPY_FETCH_WRONG, /* the end: the file has another content */
 };
-/* Begins as zeros with bytes, and with ASK. */
+/* Begins as zeros with bytes, and with ASK. bytes 0: no row says how many (initial params, in a row of an earlier release). */
 struct mfl_copy_fetch {
         uint64_t bytes, offset, n;
 };

@@ -69,6 +69,10 @@ static enum mfl_lead_action_kind next(struct mfl_lead *lead, uint64_t now_ms)
 
 static enum mfl_lead_action_kind on_read(struct mfl_lead *lead, const struct mfl_lead_event *event)
 {
+        if (event->ok)
+                lead->patient_ms = 0;
+        else if (!lead->patient_ms)
+                lead->patient_ms = event->now_ms + PATIENCE_LEASES * lead->options.lease_ms;
         if (lead->state == MFL_LEAD_CATCH_UP && !event->ok && event->now_ms >= lead->patient_ms) {
                 follow(lead, event->now_ms + lead->options.lease_ms);
                 return next(lead, event->now_ms);
@@ -106,7 +110,7 @@ static enum mfl_lead_action_kind on_campaign(struct mfl_lead *lead, const struct
         }
         lead->term = event->term;
         lead->state = MFL_LEAD_CATCH_UP;
-        lead->patient_ms = event->now_ms + PATIENCE_LEASES * lead->options.lease_ms;
+        lead->patient_ms = 0;
         lead->read_ms = event->now_ms;
         return MFL_LEAD_ACT_NONE;
 }

@@ -12,8 +12,8 @@
  * same time, and nothing but liveness depends on it: a leader that was stopped in the meantime is held off by the term in every
  * transaction (commit_core.h) and in every message.
  *
- * A server that has won, and can't bring what the log names (a file lies where it can't reach), gives up after a few leases, so that
- * another one may try.
+ * A server that has won, and can't bring what the log names (a file lies where it can't reach), gives up a few leases after the first
+ * failure in a row, so that another one may try.
  *
  * The term is the revision of etcd that created the leader's key, so a later leader's term is larger.
  *
@@ -74,9 +74,10 @@ struct mfl_lead {
         uint64_t until_ms;    /* the lease's end, by this server's clock */
         uint64_t keep_ms;     /* when to keep it next */
         uint64_t read_ms;     /* FOLLOW, CATCH_UP: when to read next */
-        uint64_t patient_ms;  /* CATCH_UP: until when it may fail to read */
-        uint64_t wake_ms;     /* result: the next TICK */
-        uint64_t old_lease;   /* to be revoked; valid with REVOKE */
+        uint64_t
+                patient_ms; /* CATCH_UP: until when it may go on failing to read; 0: the last read did not fail */
+        uint64_t wake_ms;   /* result: the next TICK */
+        uint64_t old_lease; /* to be revoked; valid with REVOKE */
         bool revokes;
 };
 

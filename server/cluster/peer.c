@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "common/base/budget.h"
 #include "common/base/digest.h"
 #include "common/base/fs.h"
 #include "proto/stream.h"
@@ -270,10 +271,10 @@ static int send_pieces(struct mfl_peer *peer, int fd, const char *path, Mfl__Put
                 put->offset = give.offset;
                 put->data = (ProtobufCBinaryData){.len = give.n, .data = piece};
                 r = put_piece(peer, put, err);
+                if (!r) /* before on_piece, which may send another file */
+                        action = mfl_copy_give_step(&give, peer->offset, peer->durable);
                 if (!r && !first)
                         on_piece(user);
-                if (!r)
-                        action = mfl_copy_give_step(&give, peer->offset, peer->durable);
         }
         if (!r && action == MFL_COPY_GIVE_STUCK)
                 r = mfl_fail(
@@ -295,24 +296,6 @@ int mfl_peer_put(struct mfl_peer *peer, const char *path, const uint8_t sha256[3
         return r;
 }
 
-/* What a file may take that no row knows the size of: one of initial params, in a row of an earlier release. */
-static int check_size(struct mfl_peer *peer, const char *path, uint64_t bytes, struct mfl_error *err)
-{
-        char dir[1024];
-        uint64_t room;
-        mfl_strcpy(dir, sizeof dir, path);
-        char *slash = strrchr(dir, '/');
-        if (slash)
-                *slash = 0;
-        int r = mfl_fs_room(slash ? dir : ".", &room, err);
-        if (r)
-                return r;
-        return bytes <= MFL_PARAMS_MAX * sizeof(float) && bytes < room
-                       ? 0
-                       : mfl_fail(err, MFL_INVALID, "%s: its file is said to have %llu bytes",
-                                 peer->options.name, (unsigned long long)bytes);
-}
-
 /* What one server has of it. */
 struct getting {
         struct mfl_copy_fetch core;
@@ -330,14 +313,32 @@ static int get_piece(struct mfl_peer *peer, struct getting *g, struct mfl_error 
         envelope.get_file = &g->get;
         g->get.offset = g->core.offset;
         int r = ask(peer, &envelope, err);
-        if (!r && !g->core.bytes && !(r = check_size(peer, g->to.tmp, peer->bytes, err)))
-                g->core.bytes = peer->bytes;
         /* Whoever sends a byte at a time would keep this server from asking another one. */
-        if (!r && peer->bytes == g->core.bytes && g->get.offset <= peer->bytes &&
+        if (!r && (!g->core.bytes || peer->bytes == g->core.bytes) && g->get.offset <= peer->bytes &&
                 peer->n < MFL_MIN(peer->bytes - g->get.offset, (uint64_t)MFL_MOVE_DATA_MAX))
                 r = mfl_fail(
                         err, MFL_INVALID, "%s: it sends pieces of %zu bytes", peer->options.name, peer->n);
         return r;
+}
+
+/* What the directory has room for. */
+static int find_room(const struct getting *g, uint64_t *ret_room, struct mfl_error *err)
+{
+        char dir[1500];
+        mfl_strcpy(dir, sizeof dir, g->to.tmp);
+        char *slash = strrchr(dir, '/');
+        if (slash)
+                *slash = 0;
+        return mfl_fs_room(slash ? dir : ".", ret_room, err);
+}
+
+static int fail_full(
+        const struct mfl_peer *peer, const struct mfl_copy_fetch_event *event, struct mfl_error *err)
+{
+        char wants[16], has[16];
+        return mfl_fail(err, MFL_BUSY, "%s: a file of %s, and %s are free here: No space left on device",
+                peer->options.name, mfl_format_bytes(event->bytes, wants),
+                mfl_format_bytes(event->room, has));
 }
 
 static int write_piece(struct mfl_peer *peer, struct getting *g, struct mfl_error *err)
@@ -366,8 +367,9 @@ static int get_step(struct mfl_peer *peer, struct getting *g, enum mfl_copy_fetc
         switch (action) {
         case MFL_COPY_FETCH_ASK:
                 r = get_piece(peer, g, err);
-                *event = (struct mfl_copy_fetch_event){MFL_COPY_FETCH_EV_PIECE, peer->bytes, peer->n, false};
-                return r;
+                *event = (struct mfl_copy_fetch_event){
+                        .kind = MFL_COPY_FETCH_EV_PIECE, .bytes = peer->bytes, .n = peer->n};
+                return r || g->core.bytes ? r : find_room(g, &event->room, err);
         case MFL_COPY_FETCH_WRITE:
                 event->kind = MFL_COPY_FETCH_EV_WRITTEN;
                 return write_piece(peer, g, err);
@@ -375,8 +377,12 @@ static int get_step(struct mfl_peer *peer, struct getting *g, enum mfl_copy_fetc
                 event->kind = MFL_COPY_FETCH_EV_CHECKED;
                 return check_all(g, &event->ok, err);
         case MFL_COPY_FETCH_OTHER:
-                return mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes", peer->options.name,
-                        (unsigned long long)g->core.bytes);
+                return g->core.bytes ? mfl_fail(err, MFL_INVALID, "%s: its file is not of %llu bytes",
+                                               peer->options.name, (unsigned long long)g->core.bytes)
+                                     : mfl_fail(err, MFL_INVALID, "%s: its file is said to have %llu bytes",
+                                               peer->options.name, (unsigned long long)peer->bytes);
+        case MFL_COPY_FETCH_FULL:
+                return fail_full(peer, event, err);
         case MFL_COPY_FETCH_WRONG:
                 return mfl_fail(err, MFL_INVALID, "%s: what it has is not that SHA-256", peer->options.name);
         case MFL_COPY_FETCH_KEEP:

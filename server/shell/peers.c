@@ -2,12 +2,14 @@
 /* Files for other servers of the cluster, and from them. See peers.h.
  *   - PutFile: how much is there; a piece at the end of it; the last one: checked, on the disk, and under its name;
  *   - GetFile: a piece of a file.
- * A file that does not fit is refused before its first byte; one that proves wrong goes, and its server is shunned for a while, each time longer.
- * Fails when the disk is full or broken: the asker is told, and the log says so once. Fault point: "before-peer-write". */
+ * A file that does not fit is refused before its first byte; one that proves wrong goes, and its server is shunned for a while, each time
+ * longer, until a file of it proves right.
+ * Fails when the disk is full or broken: the asker is told, and the log says so; it is not blamed. Fault points: "before-peer-write", "before-peer-check". */
 #include "server/shell/peers.h"
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -37,7 +39,8 @@ struct op {
         char from[64];
         uint8_t sha256[32];
         uint64_t bytes, offset; /* result, too */
-        bool durable, lied;
+        bool durable;
+        bool lied, proved; /* the file's content is not, is, what its SHA-256 says */
         size_t n;
         uint8_t *data;
         int status;
@@ -79,6 +82,21 @@ static int write_piece(const struct taking *t, struct mfl_error *err)
         return 0;
 }
 
+/* What can't be read again does not tell what came: it goes, and comes again to another place on the disk. */
+static int check(struct taking *t, bool *ret_same)
+{
+        struct op *op = t->op;
+        const int fault = mfl_fs_fault("before-peer-check", t->part);
+        errno = -fault;
+        int r = fault ? mfl_fail_errno(&op->err, "read %s", t->part)
+                      : mfl_blobs_check(&t->blobs, t->part, op->sha256, op->bytes, &op->err);
+        *ret_same = !r;
+        if (r >= 0)
+                return 0;
+        unlink(t->part);
+        return r;
+}
+
 static int drop(const struct taking *t)
 {
         unlink(t->part);
@@ -100,11 +118,12 @@ static int take_step(struct taking *t, enum mfl_copy_take_action action, struct 
                 return fsync(t->fd) ? mfl_fail_errno(err, "fsync %s", t->part) : 0;
         case MFL_COPY_TAKE_CHECK:
                 event->kind = MFL_COPY_TAKE_EV_CHECKED;
-                event->ok = mfl_blobs_is(&t->blobs, t->part, t->op->sha256, t->op->bytes);
-                return 0;
+                return check(t, &event->ok);
         case MFL_COPY_TAKE_NAME:
-                return rename(t->part, t->path) ? mfl_fail_errno(err, "rename %s to %s", t->part, t->path)
-                                                : 0;
+                if (rename(t->part, t->path))
+                        return mfl_fail_errno(err, "rename %s to %s", t->part, t->path);
+                t->op->proved = true;
+                return 0;
         case MFL_COPY_TAKE_SYNC_NAME:
                 return mfl_fs_sync_dir(t->blobs.dir, err);
         case MFL_COPY_TAKE_DROP:
@@ -115,18 +134,35 @@ static int take_step(struct taking *t, enum mfl_copy_take_action action, struct 
         return 0;
 }
 
-/* A server sends one file at a time: what is left of another one will not be finished. */
+static bool is_older(const struct stat *one, const struct stat *other)
+{
+        return one->st_mtim.tv_sec != other->st_mtim.tv_sec ? one->st_mtim.tv_sec < other->st_mtim.tv_sec
+                                                            : one->st_mtim.tv_nsec < other->st_mtim.tv_nsec;
+}
+
+/* A server sends one file at a time, which an urgent one may interrupt: of others, only the last one is left. What is left of more of them
+ * will not be finished. */
 static void drop_others(const struct op *op, const struct mfl_blobs *blobs, const char *part)
 {
-        char end[80];
+        char end[80], kept[NAME_MAX + 1] = "";
         const char *own = strrchr(part, '/') + 1;
         const size_t n = (size_t)snprintf(end, sizeof end, ".%s.part", op->from);
+        struct stat st, newest = {.st_size = 0};
         DIR *dir = opendir(blobs->dir);
         struct dirent *entry;
-        while (dir && (entry = readdir(dir)))
-                if (strlen(entry->d_name) == 64 + n && !strcmp(entry->d_name + 64, end) &&
-                        strcmp(entry->d_name, own) != 0)
-                        unlinkat(dirfd(dir), entry->d_name, 0);
+        while (dir && (entry = readdir(dir))) {
+                if (strlen(entry->d_name) != 64 + n || strcmp(entry->d_name + 64, end) != 0 ||
+                        !strcmp(entry->d_name, own) ||
+                        fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+                        continue;
+                const bool older = *kept && is_older(&st, &newest);
+                if (older || *kept)
+                        unlinkat(dirfd(dir), older ? entry->d_name : kept, 0);
+                if (older)
+                        continue;
+                mfl_strcpy(kept, sizeof kept, entry->d_name);
+                newest = st;
+        }
         if (dir)
                 closedir(dir);
 }
@@ -262,6 +298,14 @@ static struct mfl_server_shunned *find_shunned(struct mfl_server *server, const 
         return least;
 }
 
+/* A later lie is a first one again: what a disk or a line did is forgotten when it is mended. */
+static void forgive(struct op *op)
+{
+        struct mfl_server_shunned *one = find_shunned(op->server, op->from);
+        if (!strcmp(one->name, op->from))
+                *one = (struct mfl_server_shunned){.times = 0};
+}
+
 static void shun(struct op *op)
 {
         struct mfl_server_shunned *one = find_shunned(op->server, op->from);
@@ -294,6 +338,8 @@ static void done_op(struct mfl_work *work)
         struct op *op = MFL_CONTAINER_OF(work, struct op, work);
         if (op->lied && !work->cancelled)
                 shun(op);
+        if (op->proved)
+                forgive(op);
         struct mfl_session *session = mfl_session_find(&op->server->sessions, op->conn);
         mfl_session_worked(&op->server->sessions, op->conn);
         if (session && !work->cancelled)

@@ -58,6 +58,7 @@ struct core_daemon {
         uint32_t position; /* in core->daemons */
         uint32_t conn;     /* 0: lost */
         uint64_t heard_ms, sent_ms, lost_ms, connected_ms;
+        uint64_t came;        /* core->changes when its connection began */
         uint64_t upload_ms;   /* when bytes of an upload were last known to come */
         bool draining;        /* an operator wants that it gets no work */
         bool leaving;         /* this process said that it will end */

@@ -61,6 +61,7 @@ struct core_task *mfl_core_task_new(struct mfl_core *core, struct core_daemon *d
         task->owner_key = daemon->key;
         task->owner_instance = daemon->info.instance;
         task->sent_ms = core->now_ms;
+        task->sent_changes = core->changes;
         mfl_core_task_attach(task, daemon);
         return task;
 }

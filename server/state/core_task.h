@@ -36,7 +36,7 @@ struct core_task {
         uint64_t progress_ms; /* of its last Progress; 0: none came */
         uint64_t progress_samples;
         int64_t progress_loss;
-        uint64_t sent_ms;
+        uint64_t sent_ms, sent_changes; /* core->changes then */
         enum recall_state recall;
         uint64_t recall_ms;       /* ASKED: when */
         uint32_t recall_keep;     /* ASKED: the number of items that it was to keep */

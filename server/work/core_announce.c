@@ -252,7 +252,7 @@ static bool excuse(struct mfl_core *core, struct core_daemon *daemon, struct cor
 {
         struct core_job *job = task->job;
         struct core_relation *relation = job->cut ? mfl_core_relation(core, daemon, job) : NULL;
-        if (!relation || relation->unjudged || task->sent_ms > daemon->lost_ms ||
+        if (!relation || relation->unjudged || task->sent_changes >= daemon->came ||
                 mfl_core_cut_has_told(job, relation))
                 return false;
         relation->unjudged = true;

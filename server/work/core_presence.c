@@ -140,7 +140,7 @@ static int attach(struct mfl_core *core, struct core_daemon *daemon, uint32_t co
                 mfl_core_site_enter(core, daemon) || mfl_core_map_put(&core->by_conn, conn, daemon))
                 return -ENOMEM;
         mfl_core_refused_forget(core, info->name);
-        core->changes++;
+        daemon->came = ++core->changes;
         daemon->conn = conn;
         mfl_core_cuts_changed(core, daemon);
         daemon->draining |= drained; /* before the scheduler sees it */

@@ -436,6 +436,35 @@ def test_operator_by_hand(one):
             o.request('show_job', {'job': 'j-000000'})
 
 
+def test_more_daemons_than_a_page(cluster):
+    """1,100 daemons, one of which is lost and refused besides: mfl and Python have all of them, one page after the other; an older mfl has the first 1000."""
+    c = cluster(0, config={'heartbeat': '60s', 'dead_after': '10m'})
+    names = ['d%04d' % i for i in range(1100)]
+    daemons = []
+    for i, name in enumerate(names):
+        daemon = mfl_wire.Connection(c.address)
+        daemon.send('hello', mfl_wire.hello('ROLE_DAEMON', name=name, node='n', instance=i + 1, workers=1, backend='none'))
+        daemons.append(daemon)
+    for daemon in daemons:
+        daemon.expect('welcome')
+    c.mfl('daemons', 'disable', 'd0999')
+    again = mfl_wire.Connection(c.address)
+    again.send('hello', mfl_wire.hello('ROLE_DAEMON', name='d0999', node='n', instance=5000, workers=1, backend='none'))
+    h.wait_until(lambda: [d['state'] for d in c.mfl_json('daemons')['daemons'] if d['name'] == 'd0999'] == ['refused'], 20, 'its refusal')
+    assert sorted(d['name'] for d in c.mfl_json('daemons')['daemons']) == names
+    text = c.mfl('daemons').stdout
+    assert all(name in text for name in names)
+    with c.operator() as o:
+        assert [d['name'] for d in o.daemons()] == names[:1000]
+        page = o.request('list_daemons', {'after': 'd0990', 'count': 20})
+        assert [d['name'] for d in page['daemons']] == names[991:1011] and page['more']
+        page = o.request('list_daemons', {'after': 'd1079', 'count': 20})
+        assert [d['name'] for d in page['daemons']] == names[1080:] and not page['more']
+        assert not o.request('list_daemons', {'after': 'd2', 'count': 20})['daemons']
+    for daemon in [again, *daemons]:
+        daemon.sock.close()
+
+
 def test_list_longer_than_an_envelope(cluster):
     """More jobs than a frame may carry: mfl asks for a page after the other, the dashboard shows the newest, and an older mfl gets them."""
     c = cluster.empty({'http': '127.0.0.1:0'})

@@ -166,7 +166,7 @@ class Sender(mfl_wire.Connection):
 
 def test_files_of_a_liar(tmp_path):
     """One that can't fit is refused before its first byte, whatever its size is said to be; one that is not its SHA-256 goes, and nothing more is taken
-    for a while; of one that is not finished, one file is left at most."""
+    for a while, each time longer until a file proves right; of those that are not finished, one is left at most beside the one that comes."""
     with Servers(tmp_path, 2, daemon=False, shared=False, first=['eve=127.0.0.1:9']) as s:
         blobs = os.path.join(s.state_dir(0), 'blobs')
 
@@ -175,19 +175,62 @@ def test_files_of_a_liar(tmp_path):
         with Sender(s.addresses[0], 'eve') as eve:
             kind, answer = eve.put(b'a', size=1 << 49)
             assert kind == 'failure' and 'No space left on device' in answer['text'] and not parts(), answer
-            for k in range(3):  # begun, and never finished
+            names = [(bytes([k]) * 32).hex() + '.eve.part' for k in range(4)]
+            for k in range(4):  # begun, and never finished
                 kind, answer = eve.put(b'piece %d' % k, said=bytes([k]) * 32, size=1000)
                 assert kind == 'file_piece' and not answer['durable']
-                assert parts() == [(bytes([k]) * 32).hex() + '.eve.part']
+                assert set(parts()) == set(names[max(0, k - 1):k + 1])
             kind, answer = eve.put(b'a good one')
-            assert kind == 'file_piece' and answer['durable'] and not parts()
-            kind, answer = eve.put(b'a bad one', said=hashlib.sha256(b'another').digest())
-            assert kind == 'failure' and 'is not that SHA-256' in answer['text'] and not parts()
+            assert kind == 'file_piece' and answer['durable'] and parts() == names[3:]
+            kind, answer = eve.put(b'piece 3, and on', said=bytes([3]) * 32, size=1000, offset=7, data=b', and on')  # where it was interrupted
+            assert kind == 'file_piece' and answer['offset'] == 15 and parts() == names[3:]
+            lie = {'content': b'a bad one', 'said': hashlib.sha256(b'another').digest()}
+            kind, answer = eve.put(**lie)
+            assert kind == 'failure' and 'is not that SHA-256' in answer['text'] and parts() == names[3:]
             kind, answer = eve.put(b'a good one again')
-            assert kind == 'failure' and 'nothing is taken for another' in answer['text'] and not parts()
+            assert kind == 'failure' and 'nothing is taken for another' in answer['text'] and parts() == names[3:]
         with Sender(s.addresses[0], 'eve') as eve:  # a new connection is the same server
             assert eve.put(b'a good one again')[0] == 'failure'
-        assert 'no file of server eve is taken for 5 s' in s.log('s0')
+            h.wait_until(lambda: eve.put(**lie)[1].get('text', '').endswith('is not that SHA-256'), 20, 'the end of the 5 s')
+            h.wait_until(lambda: eve.put(b'a good one again')[0] == 'file_piece', 30, 'the end of the 10 s')
+            assert eve.put(b'a good one')[0] == 'file_piece'  # which is there
+            assert eve.put(**lie)[0] == 'failure'  # a first lie again
+        assert [line.rsplit(' for ', 1)[1].split(' s')[0] for line in s.log('s0').splitlines() if 'no file of server eve is taken' in line] == ['5', '10', '5']
+
+
+def test_a_disk_that_can_not_be_read_again(tmp_path):
+    """What has come can't be checked: the disk is to blame and not the one that sent it, which sends it again at once."""
+    with Servers(tmp_path, 2, daemon=False, shared=False, first=['eve=127.0.0.1:9'], env={1: {'MFL_FAULT': 'before-peer-check:1:eio'}}) as s:
+        h.wait_until(lambda: 'follows, at entry' in s.log('s1') or 'Input/output error' in s.log('s1'), 20, 's1')
+        with Sender(s.addresses[1], 'eve') as eve:
+            answers = [eve.put(os.urandom(100)) for _ in range(2)]
+        assert [kind for kind, _ in answers][1] == 'file_piece', answers
+        said = [line for line in s.log('s1').splitlines() if 'was not taken: ' in line]
+        assert len(said) == 1 and 'read ' in said[0] and 'Input/output error' in said[0], said
+        assert 'is taken for' not in s.log('s1') and 'SHA-256' not in said[0]
+
+
+def test_what_others_wait_for_goes_ahead(tmp_path):
+    """A checkpoint of 40 pieces is on its way to disks that take 3 s for each: the params of a job that is submitted meanwhile go between two of them."""
+    slow = {'MFL_FAULT': 'before-peer-write:1:slow'}
+    with Servers(tmp_path, 3, shared=False) as s:
+        trained = s.submit(**JOB)
+        s.digests(trained)
+        model, text = str(tmp_path / 'model.safetensors'), tmp_path / 'job.yaml'
+        subprocess.run([h.program('mfl'), 'pull', trained, '--output', model, '--server', s.addresses[0]], timeout=60, check=True)
+        for i in (1, 2):
+            s.servers[i].kill()
+            s.start(i, env=slow)
+        large = s.submit(**dict(JOB, rounds=1, model={'layers': [{'flatten': {}}, {'dense': {'units': 76000}}, {'relu': {}}, {'dense': {'units': 4}}]}))
+
+        def size(i):
+            folder = os.path.join(s.state_dir(i), 'blobs')
+            return max([os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith('.part')] or [0])
+        h.wait_until(lambda: all(size(i) > 1 << 20 for i in (1, 2)), 120, 'the first pieces of the checkpoint')
+        text.write_text(h.job_text(name='on', data={'name': 'elsewhere'}, model={'preset': 'logistic', 'initial': model, 'input': [1, 8, 8], 'classes': 4}))
+        h.wait_until(lambda: not subprocess.run([h.program('mfl'), 'submit', str(text), '--server', s.addresses[0]], capture_output=True,
+                                                timeout=110, check=False).returncode, 100, 'the job to be taken')
+        assert s.info(large)['round'] == 0 and all(1 << 20 < size(i) < 18 << 20 for i in (1, 2))  # which goes on where it was
 
 
 # ---- what it costs ----

@@ -599,6 +599,34 @@ static void the_majority_holds(void **state)
         end(&bed);
 }
 
+/* A daemon that was away for longer than the grace announces what it holds before it tells its cut again: nobody knows who lies. */
+static void who_comes_back_late_is_heard_first(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+        struct mfl_announce held = update_of(&bed, 2, 0);
+        const struct mfl_announce false_one = update_of(&bed, 2, 2);
+        assert_true(held.weight != false_one.weight);
+        tell(&bed, 1, 2); /* the liar */
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 2});
+        bed.now += 10001;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(mfl_core_daemon_count(bed.core), 1);
+        up(&bed, 2, 2);
+        announce(&bed, 2, held);
+        expect_accused(&bed, "", "");
+        assert_int_equal(mfl_core_daemon_count(bed.core), 2);
+        /* On the connection that it was sent on, it is told first. */
+        end(&bed);
+        start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+        held = update_of(&bed, 2, 0);
+        tell(&bed, 1, 2);
+        announce(&bed, 2, held);
+        assert_string_equal(bed.accused, "d2");
+        end(&bed);
+}
+
 static void counts_must_add_up(void **state)
 {
         (void)state;
@@ -679,6 +707,7 @@ int main(void)
                 cmocka_unit_test(a_lie_that_waits_is_found),
                 cmocka_unit_test(the_majority_holds),
                 cmocka_unit_test(a_tie_that_comes_again),
+                cmocka_unit_test(who_comes_back_late_is_heard_first),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
         };

@@ -285,6 +285,49 @@ static void who_cannot_catch_up_gives_up(void **state)
         assert_true(lead.read_ms > 1003 + 9000);
 }
 
+/* The few leases count from the first failure in a row: one that has caught up for long, and fails then, is not at their end. */
+static void patience_begins_with_the_failure(void **state)
+{
+        struct mfl_lead lead;
+        mfl_lead_init(&lead, &(struct mfl_lead_options){3000, 250});
+        lead.state = MFL_LEAD_CATCH_UP;
+        lead.lease = 7;
+        struct mfl_lead_event e = {.kind = MFL_LEAD_EV_CAMPAIGN, .now_ms = 1000, .ok = true, .term = 9};
+        lead.until_ms = lead.keep_ms = UINT64_MAX; /* its thread keeps the lease meanwhile */
+        assert_int_equal(mfl_lead_step(&lead, &e), MFL_LEAD_ACT_READ);
+        for (uint64_t now = 20000, from = 0; now < 60000; now += 500) {
+                const bool fails = now < 25000 || now >= 30000;
+                e = (struct mfl_lead_event){
+                        .kind = MFL_LEAD_EV_READ, .now_ms = now, .ok = !fails, .behind = !fails};
+                mfl_lead_step(&lead, &e);
+                from = now == 20000 || now == 30000 ? now : from;
+                assert_int_equal(
+                        lead.state, fails && now >= from + 9000 ? MFL_LEAD_FOLLOW : MFL_LEAD_CATCH_UP);
+                if (lead.state == MFL_LEAD_FOLLOW)
+                        return;
+        }
+        fail();
+}
+
+/* Of a file whose size no row says: a size that no file has is a lie, one that this disk has no room for is not. */
+static void a_full_disk_is_nobody_s_lie(void **state)
+{
+        struct mfl_copy_fetch fetch = {0}, known = {.bytes = 100};
+        struct mfl_copy_fetch_event e = {.kind = MFL_COPY_FETCH_EV_PIECE, .bytes = 100, .n = 10, .room = 99};
+        assert_int_equal(mfl_copy_fetch_step(&fetch, &e), MFL_COPY_FETCH_FULL);
+        e.bytes = (uint64_t)1 << 60;
+        assert_int_equal(mfl_copy_fetch_step(&fetch, &e), MFL_COPY_FETCH_OTHER);
+        assert_int_equal(mfl_copy_fetch_step(&known, &e), MFL_COPY_FETCH_OTHER);
+        e.bytes = e.room = 100;
+        assert_int_equal(mfl_copy_fetch_step(&fetch, &e), MFL_COPY_FETCH_WRITE);
+        assert_int_equal(fetch.bytes, 100);
+        e.room = 0; /* looked at once */
+        e.bytes = 101;
+        assert_int_equal(mfl_copy_fetch_step(&fetch, &e), MFL_COPY_FETCH_OTHER);
+        e.bytes = 100;
+        assert_int_equal(mfl_copy_fetch_step(&fetch, &e), MFL_COPY_FETCH_WRITE);
+}
+
 /* One that has all of a file, and never says that it is durable, is not asked for ever. */
 static void a_copy_that_never_counts_ends(void **state)
 {
@@ -467,6 +510,8 @@ int main(void)
                 cmocka_unit_test(log_goes_on_without_a_whole_database),
                 cmocka_unit_test(no_copy_of_states_outlives_its_job),
                 cmocka_unit_test(who_cannot_catch_up_gives_up),
+                cmocka_unit_test(patience_begins_with_the_failure),
+                cmocka_unit_test(a_full_disk_is_nobody_s_lie),
                 cmocka_unit_test(a_copy_that_never_counts_ends),
                 cmocka_unit_test(copies_say_who_lacks_a_file),
                 cmocka_unit_test(base64_is_exact),
