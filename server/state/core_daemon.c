@@ -119,11 +119,12 @@ static bool may_join(const struct core_daemon *daemon, const struct core_job *jo
                !(relation && relation->barred);
 }
 
-/* A site's own data only its daemons have. */
+/* It has the data set; a site's own data only the site's daemons have. */
 static bool may_help(
         const struct core_daemon *d, const struct core_daemon *daemon, const struct core_job *job)
 {
-        return may_join(d, job) && (!mfl_core_job_is_local(job) || d->client == daemon->client) &&
+        return may_join(d, job) && mfl_core_daemon_data(d, job) &&
+               (!mfl_core_job_is_local(job) || d->client == daemon->client) &&
                !strcmp(d->info.numerics, daemon->info.numerics);
 }
 

@@ -482,6 +482,21 @@ static void other_sites_do_not_help(void **state)
         mfl_core_free(bed.core);
 }
 
+/* A daemon of the node without the data set is no help, either. */
+static void daemons_without_the_data_do_not_help(void **state)
+{
+        struct bed bed;
+        setup(&bed, 2, 4);
+        bed.spec.selection.daemons_min = 1;
+        bed.info[2].n_data_sets = 0;
+        begin(&bed);
+        assert_true(bed.busy[1] && !bed.busy[2]);
+        refuse(&bed, 1);
+        tick(&bed);
+        assert_true(bed.released); /* the job has failed */
+        mfl_core_free(bed.core);
+}
+
 /* Whoever lacks memory in the largest team is out, and so are those who then find none. */
 static void teams_grow_until_they_fit(void **state)
 {
@@ -1030,6 +1045,7 @@ int main(void)
                 cmocka_unit_test(ends_are_counted_by_reason),
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
                 cmocka_unit_test(other_sites_do_not_help),
+                cmocka_unit_test(daemons_without_the_data_do_not_help),
                 cmocka_unit_test(teams_grow_until_they_fit),
                 cmocka_unit_test(who_needs_a_team_leaves_its_place),
                 cmocka_unit_test(a_team_is_not_taken_apart),
