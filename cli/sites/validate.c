@@ -145,13 +145,18 @@ int mfl_sites_print(const struct mfl_cli *cli, const struct mfl_sites_table *t, 
 
 /* ---- commands ---- */
 
-static uint32_t answered(const struct mfl_sites_table *t)
+/* The first model that no site has answered for; NULL: there is none. */
+static const char *unanswered(const struct mfl_sites_table *t)
 {
-        uint32_t n = 0;
-        for (uint32_t k = 0; k < t->n; k++)
-                for (size_t i = 0; i < t->reports[k]->n_sites; i++)
-                        n += t->reports[k]->sites[i]->status == MFL__INQUIRY_STATUS__INQUIRY_ANSWERED;
-        return n;
+        for (uint32_t k = 0; k < t->n; k++) {
+                size_t i = 0;
+                while (i < t->reports[k]->n_sites &&
+                        t->reports[k]->sites[i]->status != MFL__INQUIRY_STATUS__INQUIRY_ANSWERED)
+                        i++;
+                if (i == t->reports[k]->n_sites)
+                        return t->names[k];
+        }
+        return NULL;
 }
 
 int mfl_cmd_validate(struct mfl_cli *cli)
@@ -171,8 +176,9 @@ int mfl_cmd_validate(struct mfl_cli *cli)
         }
         if (!r)
                 r = mfl_sites_print(cli, &t, &err);
-        if (!r && !answered(&t))
-                r = mfl_fail(&err, MFL_CLI_FAILED, "no site has validated it");
+        const char *failed = r ? NULL : unanswered(&t);
+        if (failed)
+                r = mfl_fail(&err, MFL_CLI_FAILED, "no site has validated %.200s", failed);
         for (uint32_t k = 0; k < t.n; k++)
                 mfl_wire_free(answers[k]);
         return mfl_cli_report(cli, r, &err);
@@ -230,12 +236,13 @@ int mfl_cmd_predict_at(struct mfl_cli *cli)
                 r = mfl_client_open(&client, cli, cli->server, MFL_CLIENT_TIMEOUT_MS, &err);
         if (!r)
                 r = ask(&client, MFL__INQUIRY_KIND__INQUIRY_PREDICT, cli->argument[0], &answer, &err);
+        t.names[0] = cli->argument[0];
         t.n = !r;
         if (!r) {
                 t.reports[0] = answer->inquiry_report;
                 r = print_predicted(cli, t.reports[0], &err);
         }
-        if (!r && !answered(&t))
+        if (!r && unanswered(&t))
                 r = mfl_fail(&err, MFL_CLI_FAILED, "no site has predicted");
         return mfl_cli_report(cli, r, &err);
 }

@@ -326,6 +326,9 @@ def test_the_site_decides(sites, job):
     asked = c.mfl('validate', os.path.join(c.dir, 'brought.safetensors'), '--at', 'a-closed', status=1)
     assert 'policy.inquiries does not allow foreign' in asked.stderr
     assert sites.audit('a-closed')[-1]['decision'] == 'refuses' and 'a foreign model' in sites.audit('a-closed')[-1]['reason']
+    # Each model must have an answer.
+    table = c.mfl('validate', job, os.path.join(c.dir, 'brought.safetensors'), '--at', 'a-closed', status=1)
+    assert 'LOSS 2' in table.stdout and 'no site has validated %s' % os.path.join(c.dir, 'brought.safetensors') in table.stderr
 
 
 def test_below_a_relay(tmp_path):
