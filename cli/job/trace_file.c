@@ -47,6 +47,19 @@ static int find_lines(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         return 0;
 }
 
+/* Where the document ends: at its "...", or with the text. */
+static size_t find_end(const char *text, size_t at, size_t n)
+{
+        while (at < n) {
+                const char *end = memchr(text + at, '\n', n - at);
+                if (n - at >= 3 && !memcmp(text + at, "...", 3) &&
+                        (n - at == 3 || strchr(" \t\r\n", text[at + 3])))
+                        break;
+                at = end ? (size_t)(end - text) + 1 : n;
+        }
+        return at;
+}
+
 static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *path,
         const char *text, size_t n, char **ret_text, struct mfl_error *err)
 {
@@ -65,12 +78,15 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
                 return mfl_fail_memory(err, n + table_bytes, "a job file");
         fprintf(out, "%.*s", (int)from, text);
         put_lines(out, "# ", text + from, to - from);
-        fprintf(out, "%.*s%strace:\n", (int)(n - to), text + to, n > to && text[n - 1] != '\n' ? "\n" : "");
+        const size_t end = find_end(text, to, n);
+        fprintf(out, "%.*s%strace:\n", (int)(end - to), text + to,
+                end > to && text[end - 1] != '\n' ? "\n" : "");
         for (const struct mfl_yaml_node *k = trace->first; k; k = k->next)
                 if (strcmp(k->key, "file") && k->text)
                         fprintf(out, "  %s: %s\n", k->key, k->text);
         fputs("  csv: |2\n", out);
         put_lines(out, "    ", table, table_bytes);
+        fprintf(out, "%.*s", (int)(n - end), text + end);
         if (fclose(out)) {
                 free(whole);
                 return mfl_fail_memory(err, n + table_bytes, "a job file");

@@ -129,6 +129,14 @@ def test_a_bad_trace_is_refused_with_its_line(folder, change, why):
     assert 'none.csv' in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr
 
 
+def test_a_job_file_with_a_trace_may_mark_its_end(folder):
+    with open(folder + '/phones.csv', 'w', encoding='ascii') as f:
+        f.write(TRACE)
+    with open(folder + '/j.yaml', 'w', encoding='ascii') as f:
+        f.write('---\n%s...\n# the end\n' % h.yaml_of(trace_job()))
+    h.mfl('check', 'j.yaml', cwd=folder)
+
+
 # Of 40 clients with 10 samples each, in a model with a large spread.
 MANY = {'data': {'clients': 40}, 'time': 'virtual', 'trace': {'sigma': 1.2, 'mu': 0, 'speed': 100},
         'training': TRAINING, 'checkpoints': {'keep': 100}, 'seed': SEED, 'rounds': 12}
