@@ -144,7 +144,8 @@ void mfl_core_task_send(struct mfl_core *core, struct core_task *task)
 
 void mfl_core_task_send_again(struct mfl_core *core, struct core_task *task)
 {
-        task->params_from = 0;
+        /* One whose params others may read lays them, also if it has not got them yet. */
+        task->params_from = task->shares_params ? task->owner_instance : 0;
         send_task(core, task, false);
 }
 

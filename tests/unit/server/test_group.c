@@ -341,6 +341,23 @@ static void test_alone_shares_params(void **state)
         bed_end(&bed);
 }
 
+/* It may have gone before it got them, and is asked for them by others. */
+static void test_back_and_shares_params(void **state)
+{
+        (void)state;
+        struct bed bed;
+        bed_start(&bed, 2);
+        bed_run(&bed, 2);
+        assert_true(bed.n_tasks == 2 && bed_task(&bed, 0)->params_from == 1);
+        bed_down(&bed, 0);
+        bed_up(&bed, 0);
+        assert_non_null(strstr(bed.log, "d00: train 1 of 1 from 1\n"));
+        bed_down(&bed, 1);
+        bed_up(&bed, 1);
+        assert_non_null(strstr(bed.log, "d01: train 2 of 1 from 0\n"));
+        bed_end(&bed);
+}
+
 static void test_single_updates(void **state)
 {
         (void)state;
@@ -462,6 +479,7 @@ int main(void)
                 cmocka_unit_test(test_deadline),
                 cmocka_unit_test(test_local_job),
                 cmocka_unit_test(test_alone_shares_params),
+                cmocka_unit_test(test_back_and_shares_params),
                 cmocka_unit_test(test_single_updates),
                 cmocka_unit_test(test_same_instance),
                 cmocka_unit_test(test_many_members),
