@@ -206,6 +206,57 @@ const struct mfl_data_info *mfl_core_daemon_data(const struct core_daemon *daemo
         return data && mfl_core_fit_compare(data, job) == FIT ? data : NULL;
 }
 
+static bool may_join(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return daemon->info.protocol >= MFL_PROTOCOL_SHARDS && !daemon->info.alone && daemon->info.instance &&
+               !(relation && relation->barred);
+}
+
+/* It has the data set; a site's own data only the site's daemons have. */
+static bool may_help(
+        const struct core_daemon *d, const struct core_daemon *daemon, const struct core_job *job)
+{
+        return may_join(d, job) && mfl_core_daemon_data(d, job) &&
+               (!mfl_core_job_is_local(job) || d->client == daemon->client) &&
+               !strcmp(d->info.numerics, daemon->info.numerics);
+}
+
+/* The largest team in which all would do with its size. */
+static uint32_t largest_team(const struct core_daemon *daemon, const struct core_job *job)
+{
+        uint32_t least[MFL_GROUP_MAX + 1] = {0}, most = 0;
+        for (const struct core_daemon *d = daemon->node ? daemon->node->first : NULL; d; d = d->node_next)
+                if (may_help(d, daemon, job))
+                        least[MFL_MIN(mfl_core_daemon_team_least(d, job), MFL_GROUP_MAX)]++;
+        for (uint32_t size = 1, n = 0; size <= MFL_GROUP_MAX; size++) {
+                n += least[size];
+                most = n >= size ? size : most;
+        }
+        return most;
+}
+
+uint32_t mfl_core_daemon_team_most(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct mfl_job *spec = job->spec;
+        if (!spec->parallel.grain || spec->parallel.within == MFL_WITHIN_DAEMON || !spec->parallel.zero ||
+                spec->selection.assign == MFL_ASSIGN_MODULO || !may_join(daemon, job))
+                return 1;
+        uint32_t grains = mfl_job_grains(spec);
+        uint32_t most = spec->parallel.members ? spec->parallel.members : MFL_TEAM_RANKS_MAX;
+        if (spec->selection.daemons_max && !mfl_core_job_is_local(job))
+                most = MFL_MIN(most, spec->selection.daemons_max);
+        return MFL_MAX(1u, MFL_MIN(MFL_MIN(grains, most), largest_team(daemon, job)));
+}
+
+bool mfl_core_daemon_barred(const struct core_daemon *daemon, const struct core_job *job)
+{
+        const struct core_relation *relation = mfl_core_relation_find(daemon, job);
+        return relation &&
+               (relation->barred || (relation->team_least > 1 &&
+                                            relation->team_least > mfl_core_daemon_team_most(daemon, job)));
+}
+
 bool mfl_core_daemon_usable(const struct core_daemon *daemon, const struct core_job *job)
 {
         if (!daemon->conn || !mfl_core_daemon_takes_work(daemon) || !mfl_core_daemon_data(daemon, job))
