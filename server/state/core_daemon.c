@@ -3,7 +3,6 @@
 #include "server/state/state.h"
 
 #include "common/base/digest.h"
-#include "proto/version.h"
 
 uint64_t mfl_core_name_key(const char *name)
 {
