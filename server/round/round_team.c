@@ -292,25 +292,24 @@ void mfl_round_team_wait(struct mfl_core *core, struct core_job *job)
         }
 }
 
-/* Whoever waits for a larger team should know what is in its way. Once per job. */
+/* Whoever waits for a larger team should know what is in its way. Once per job. The daemons are sorted, so that those which
+ * differ in their numerics alone are neighbours. */
 static void tell_numerics(
         struct mfl_core *core, struct core_job *job, struct core_daemon *const *idle, uint32_t n)
 {
-        for (uint32_t i = 0; i < n && !job->numerics_part; i++)
-                for (uint32_t k = i + 1; k < n && !job->numerics_part; k++) {
-                        const struct core_daemon *a = idle[i], *b = idle[k];
-                        bool near = a->team_reach == REACHES_ANY || a->node == b->node;
-                        if (a->team_reach == REACHES_NOBODY || a->team_reach != b->team_reach || !near ||
-                                !strcmp(a->info.numerics, b->info.numerics))
-                                continue;
-                        job->numerics_part = true;
-                        mfl_core_trace(core, job,
-                                "daemons %s and %s join no team together, since their last bits differ: %s "
-                                "and %s",
-                                a->info.name, b->info.name,
-                                *a->info.numerics ? a->info.numerics : "unknown arithmetic",
-                                *b->info.numerics ? b->info.numerics : "unknown arithmetic");
-                }
+        for (uint32_t i = 1; i < n && !job->numerics_part; i++) {
+                const struct core_daemon *a = idle[i - 1], *b = idle[i];
+                bool near = a->team_reach == REACHES_ANY || a->node == b->node;
+                if (a->team_reach == REACHES_NOBODY || a->team_reach != b->team_reach || !near ||
+                        !strcmp(a->info.numerics, b->info.numerics))
+                        continue;
+                job->numerics_part = true;
+                mfl_core_trace(core, job,
+                        "daemons %s and %s join no team together, since their last bits differ: %s and %s",
+                        a->info.name, b->info.name,
+                        *a->info.numerics ? a->info.numerics : "unknown arithmetic",
+                        *b->info.numerics ? b->info.numerics : "unknown arithmetic");
+        }
 }
 
 bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct core_daemon *const *v,
@@ -333,8 +332,10 @@ bool mfl_round_team_deal(struct mfl_core *core, struct core_job *job, struct cor
                 if (is_idle(v[i]))
                         idle[n_idle++] = v[i];
         }
-        if (n_idle > wanted_teams(job, idle, n_idle, ranks, n_open)) /* before classes leave daemons out */
+        if (n_idle > wanted_teams(job, idle, n_idle, ranks, n_open)) { /* before classes leave daemons out */
+                qsort(idle, n_idle, sizeof(struct core_daemon *), compare);
                 tell_numerics(core, job, idle, n_idle);
+        }
         uint32_t n_classes = classify(job, idle, &n_idle, classes);
         n_open = wanted_teams(job, idle, n_idle, ranks, n_open);
         if (n_idle <= n_open || n_classes == n_idle) /* nobody can join anybody */
