@@ -206,6 +206,7 @@ def run_killed(options, kills):
                     continue
             return None
         try:
+            h.wait_until(lambda: 'connected to' in open(os.path.join(directory, 'd1.log'), encoding='utf-8').read(), 60, 'the daemon')
             with mfl_wire.Operator(hosts.address, 60) as o:
                 began = time.monotonic()
                 job = o.submit(h.job_text(rounds=options.rounds, evaluation={'every': 0}, data={'clients': 4}))
