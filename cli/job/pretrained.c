@@ -484,27 +484,51 @@ static int check_shape(const struct pretrained *p, const struct mfl_param *param
                 s->name, is, wants, transposed ? ", transposed" : "");
 }
 
-static bool find_part(const struct pretrained *p, const char *name, uint64_t *ret_first, uint64_t *ret_whole)
+/* What a line of the parts says behind the name: the child that reads ONNX files has written it, so it is checked. */
+static bool read_part(const char *text, uint64_t *ret_first, struct mfl_shape *ret_whole)
 {
-        size_t n = strlen(name);
-        for (const char *at = p->parts; at && *at; at = strchr(at, '\n') + 1)
+        struct mfl_shape whole = {.rank = 0};
+        int used;
+        if (sscanf(text, " %" SCNu64 "%n", ret_first, &used) != 1)
+                return false;
+        for (text += used; *text == ' '; text += used) {
+                if (whole.rank == MFL_SHAPE_RANK_MAX ||
+                        sscanf(text, " %" SCNd64 "%n", &whole.dim[whole.rank], &used) != 1)
+                        return false;
+                whole.rank++;
+        }
+        *ret_whole = whole;
+        return whole.rank > 0;
+}
+
+static bool find_part(
+        const struct pretrained *p, const char *name, uint64_t *ret_first, struct mfl_shape *ret_whole)
+{
+        const size_t n = strlen(name);
+        for (const char *at = p->parts; at && *at; at += *at == '\n') {
                 if (!strncmp(at, name, n) && at[n] == ' ')
-                        return sscanf(at + n, " %" SCNu64 " %" SCNu64, ret_first, ret_whole) == 2;
+                        return read_part(at + n, ret_first, ret_whole);
+                at += strcspn(at, "\n");
+        }
         return false;
 }
 
-/* The file has all positions of a table, of which the model has some. *ret_taken: so it is. */
+/* The file has all positions of a table, of which the model has some. *ret_taken: so it is. A tensor of another shape, or one that
+ * is said to be stored transposed, is not that table, though it may have as many elements. */
 static int take_part(struct pretrained *p, const struct mfl_param *param, const struct source *s,
-        float *params, bool *ret_taken, struct mfl_error *err)
+        bool transposed, float *params, bool *ret_taken, struct mfl_error *err)
 {
-        uint64_t first, whole;
-        *ret_taken = find_part(p, param->name, &first, &whole) &&
-                     (uint64_t)mfl_shape_count(&s->tensor->shape) == whole && first + param->count <= whole;
+        uint64_t first;
+        struct mfl_shape whole;
+        const uint64_t n = (uint64_t)mfl_shape_count(&s->tensor->shape);
+        *ret_taken = !transposed && find_part(p, param->name, &first, &whole) &&
+                     has_ones_more(&p->graph->layers[param->layer], &s->tensor->shape, &whole) &&
+                     param->count <= n && first <= n - param->count;
         if (!*ret_taken)
                 return 0;
-        MFL_CLEANUP_FREE float *stored = mfl_malloc(whole * sizeof *stored + 1);
+        MFL_CLEANUP_FREE float *stored = mfl_malloc(n * sizeof *stored + 1);
         if (!stored)
-                return mfl_fail_memory(err, whole * sizeof *stored, "a tensor");
+                return mfl_fail_memory(err, n * sizeof *stored, "a tensor");
         if (!mfl_st_floats(s->file, s->i, stored))
                 return mfl_fail(err, MFL_INVALID,
                         "%.100s: tensor %.64s is %s; F32, F16 and BF16 are supported", p->path, s->name,
@@ -516,12 +540,11 @@ static int take_part(struct pretrained *p, const struct mfl_param *param, const 
 static int convert(struct pretrained *p, const struct mfl_param *param, const struct source *s, float *params,
         struct mfl_error *err)
 {
-        bool taken;
-        int c = take_part(p, param, s, params, &taken, err);
-        if (c || taken)
-                return c;
-        bool said, transposed = is_transposed(p, param->name, &said);
-        int r = check_shape(p, param, s, transposed, said, err);
+        bool taken, said, transposed = is_transposed(p, param->name, &said);
+        int r = take_part(p, param, s, transposed, params, &taken, err);
+        if (r || taken)
+                return r;
+        r = check_shape(p, param, s, transposed, said, err);
         if (r)
                 return r;
         float *to = params + param->offset;

@@ -27,8 +27,8 @@ struct mfl_onnx_model {
         uint64_t proof_bytes;
         char no_proof[256]; /* why a described model has no proof */
         bool log_softmax;   /* it ends in log_softmax, which is left out */
-        /* Params that are a part of a tensor of the module, such as the first positions of a table, one per line: "NAME FIRST WHOLE",
-         * the first element's number and the number of all. NULL: none. */
+        /* Params that are a part of a tensor of the module, such as the first positions of a table, one per line: "NAME FIRST DIM ...",
+         * the first element's number and the shape of the whole tensor. NULL: none. */
         char *parts;
 };
 void mfl_onnx_model_deinit(struct mfl_onnx_model *model);

@@ -417,7 +417,15 @@ def test_a_model_that_reads_a_part_of_a_table(one, tmp_path, first):
     _, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
     assert got['at.weight'].tobytes() == state['at.weight'][first:first + 8].tobytes()
     assert all(a.tobytes() in {t.tobytes() for t in got.values()} for n, a in state.items() if n != 'at.weight')
-    state['at.weight'] = state['at.weight'][:11]
+    whole = state['at.weight']
+    state['at.weight'] = whole.T.copy()  # as many numbers, of another table
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    assert 'at.weight is 8x12; the model expects 8x8' in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+    state['at.weight'] = whole
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    said = refusal(one, tmp_path, {'onnx': onnx, 'initial': {'file': path, 'transposed': ['at.weight']}})
+    assert 'at.weight is 12x8; the model expects 8x8, transposed' in said
+    state['at.weight'] = whole[:11]
     path = write_safetensors(tmp_path / 'start.safetensors', state)
     assert 'at.weight is 11x8; the model expects 8x8' in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
 

@@ -195,7 +195,8 @@ static int fill_params(struct onnx *o, const struct mfl_graph *graph, float *par
 }
 
 /* Whether the tensor is neighbours in a larger one, from *ret_first on. */
-static bool is_part(const struct onnx *o, const struct onnx_tensor *t, int64_t *ret_first, int64_t *ret_whole)
+static bool is_part(const struct onnx *o, const struct onnx_tensor *t, int64_t *ret_first,
+        const struct onnx_shape **ret_whole)
 {
         const struct onnx_value *whole = t && t->param && t->origin ? mfl_onnx_find(o, t->origin) : NULL;
         if (!whole || !whole->tensor || whole->tensor->count <= t->count)
@@ -205,21 +206,26 @@ static bool is_part(const struct onnx *o, const struct onnx_tensor *t, int64_t *
                 if (mfl_onnx_element(t, i) != mfl_onnx_element(t, 0) + i)
                         return false;
         *ret_first = first;
-        *ret_whole = whole->tensor->count;
+        *ret_whole = &whole->shape;
         return first >= 0 && first + t->count <= whole->tensor->count;
 }
 
 static int list_parts(struct onnx *o, const struct mfl_graph *graph, char **ret_parts)
 {
         char *text = NULL;
-        int64_t first, whole;
+        int64_t first;
+        const struct onnx_shape *whole;
         for (int i = 0; i < o->n_layers && !o->tagging; i++) {
                 const struct mfl_layer *l = &graph->layers[i];
                 if (l->op != MFL_OP_WEIGHT || l->param_weight < 0 || l->shares ||
                         !is_part(o, o->layers[i].tensors[0], &first, &whole))
                         continue;
-                char *longer = mfl_asprintf("%s%s %lld %lld\n", text ? text : "",
-                        graph->params[l->param_weight].name, (long long)first, (long long)whole);
+                char dims[ONNX_RANK_MAX * 22] = "";
+                for (int d = 0; d < whole->rank; d++)
+                        mfl_snprintf(dims + strlen(dims), sizeof dims - strlen(dims), " %lld",
+                                (long long)whole->dim[d]);
+                char *longer = mfl_asprintf("%s%s %lld%s\n", text ? text : "",
+                        graph->params[l->param_weight].name, (long long)first, dims);
                 free(text);
                 if (!longer)
                         return onnx_memory(o);
