@@ -846,9 +846,6 @@ class Directions(nn.Module):
         return torch.atan2(self.a(x), self.b(x)) * weights
 
 
-IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
-
-# mfl computes what PyTorch computes.
 class Codes(nn.Module):
     """Columns of codes with embeddings of their own, which have different numbers of rows, beside numbers."""
 
@@ -860,6 +857,9 @@ class Codes(nn.Module):
         return self.fc(torch.tanh(torch.cat([self.a(codes[:, 0]), self.b(codes[:, 1]), x], 1)))
 
 
+IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
+
+# mfl computes what PyTorch computes.
 PROVED = {
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
