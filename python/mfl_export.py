@@ -1223,7 +1223,7 @@ def _tensors(out):
 def _runs_of_tokens(net, examples, inputs, rows, seed, names, in_double):
     """Where a column's offset is added to its tokens, numbers up to the embedding's size are too many: the example shows how many
     there are. Columns with embeddings of their own have the numbers that the smallest one's example shows."""
-    tokens = [(kind, e.flatten(1)) for e, kind in zip(examples, inputs) if kind["kind"] == "tokens"]
+    tokens = [(kind, e.reshape(len(e), -1)) for e, kind in zip(examples, inputs) if kind["kind"] == "tokens"]
     for below in (None, lambda e: int(e.max()) + 1, lambda e: int(e.amax(0).min()) + 1):
         before = [kind["below"] for kind, _ in tokens]
         for kind, e in tokens if below else ():

@@ -47,6 +47,23 @@ def test_proof(tmp_path, name):
         assert f"proof: outputs and {n} gradients agree with PyTorch" in check(tmp_path, 0, "--backend", backend)
 
 
+class Code(nn.Module):
+    """One code per sample, whose input has no dimension but the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Embedding(5, 3), nn.Linear(3, 3)
+
+    def forward(self, code):
+        return self.fc(torch.tanh(self.a(code)))
+
+
+def test_codes_without_a_dimension(tmp_path):
+    """The file is written, and mfl says what it lacks."""
+    export(tmp_path, Code, torch.tensor([4]))
+    assert "has 1 dimensions; expected the batch and 1 to 4 dimensions of a sample" in check(tmp_path, 5)
+
+
 @pytest.mark.parametrize("name", modules.REFUSED)
 def test_refused(tmp_path, name):
     made, example, text = modules.REFUSED[name]
