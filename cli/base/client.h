@@ -52,21 +52,24 @@ int mfl_client_call(struct mfl_client *client, Mfl__Envelope *request, Mfl__Enve
 int mfl_client_send_payload(struct mfl_client *client, Mfl__Envelope *envelope, const void *payload,
         size_t payload_bytes, struct mfl_error *err);
 
-/* jobs.c. All jobs in the order in which they were submitted, on as many requests as they need. On failure ret_jobs is untouched. */
+/* pages.c. All jobs in the order in which they were submitted, on as many requests as they need. MFL_CLI_LOST, too, if the
+ * server's pages do not advance. On failure ret_jobs is untouched. */
+struct mfl_client_pages {
+        Mfl__Envelope **page;
+        size_t n;
+};
 struct mfl_client_jobs {
         Mfl__JobList list; /* points into the pages */
-        Mfl__Envelope **page;
-        size_t n_pages;
+        struct mfl_client_pages pages;
 };
 int mfl_client_jobs(struct mfl_client *client, bool without_archived, struct mfl_client_jobs *ret_jobs,
         struct mfl_error *err);
 void mfl_client_jobs_deinit(struct mfl_client_jobs *jobs); /* idempotent, also on a zeroed object */
 
-/* daemons.c. The same of daemons, by name. */
+/* The same of daemons, by name. */
 struct mfl_client_daemons {
         Mfl__DaemonList list; /* points into the pages */
-        Mfl__Envelope **page;
-        size_t n_pages;
+        struct mfl_client_pages pages;
 };
 int mfl_client_daemons(
         struct mfl_client *client, struct mfl_client_daemons *ret_daemons, struct mfl_error *err);

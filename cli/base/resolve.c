@@ -39,7 +39,7 @@ static int pick_job(const Mfl__JobList *list, const char *ref, char *ret_job, st
 
 int mfl_client_resolve(struct mfl_client *c, const char *ref, char *ret_job, struct mfl_error *err)
 {
-        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.pages = {NULL, 0}};
         if (is_job_id(ref)) {
                 mfl_strcpy(ret_job, MFL_JOB_ID_BYTES, ref);
                 return 0;

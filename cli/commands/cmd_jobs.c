@@ -84,7 +84,7 @@ static int print_list(
 int mfl_cmd_list(struct mfl_cli *cli)
 {
         MFL_CLEANUP_CLIENT struct mfl_client client = {.cli = cli};
-        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.pages = {NULL, 0}};
         struct mfl_select select;
         struct mfl_error err;
         int r = mfl_select_read(cli, &select, &err); /* before the server is asked */

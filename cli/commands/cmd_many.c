@@ -59,7 +59,7 @@ static bool goes_on(int r)
 
 static int ask_all(struct many *m, const struct mfl_select *select, struct mfl_error *err)
 {
-        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.pages = {NULL, 0}};
         Mfl__JobList list = MFL__JOB_LIST__INIT;
         int r = list_jobs(m, select, &jobs, &list, err);
         for (size_t i = 0; !r && i < list.n_jobs; i++) {

@@ -22,7 +22,7 @@ static int add_id(struct mfl_job_ids *ids, const char *id, struct mfl_error *err
 static int add_matching(
         struct mfl_job_ids *ids, struct mfl_client *client, const char *pattern, struct mfl_error *err)
 {
-        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.page = NULL};
+        MFL_CLEANUP_CLIENT_JOBS struct mfl_client_jobs jobs = {.pages = {NULL, 0}};
         size_t before = ids->n;
         int r = mfl_client_jobs(client, false, &jobs, err);
         for (size_t i = 0; !r && i < jobs.list.n_jobs; i++)

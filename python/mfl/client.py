@@ -29,8 +29,7 @@ _PAUSE_FIRST, _PAUSE_MAX = 0.1, 2.0
 _DENY, _ALLOW = 1, 2
 _REGISTER, _ALIAS, _PROMOTE, _ROLLBACK, _REMOVE = 1, 2, 3, 4, 5
 _EVALUATE, _PREDICT, _JOB = 2, 3, 4
-_PAGE_JOBS = 1000
-_PAGE_DAEMONS = 1000
+_PAGE_ROWS = 1000
 _T = TypeVar("_T")
 
 
@@ -120,6 +119,20 @@ class Client:
             return connection.call(kind, fields, expected)
         return self._safely(work)
 
+    def _pages(self, kind: str, fields: Dict[str, Any], expected: str, keys: Callable[[Any], List[str]],
+               order: Callable[[str], Any]) -> Iterator[Any]:
+        """All pages of a list, each after the last key of the one before. keys: those of a page; order: what they are sorted by."""
+        after = ""
+        while True:
+            page = self._ask(kind, {**fields, "after": after, "count": _PAGE_ROWS}, expected)
+            yield page
+            if not page.more:
+                return
+            last = (keys(page) or [""])[-1]
+            if order(last) <= order(after):
+                raise ProtocolError("the server says that its list goes on, but sends nothing after '%s' (%s)" % (after, expected))
+            after = last
+
     def _change(self, kind: str, fields: Dict[str, Any]) -> str:
         """Once: if the connection breaks, nobody knows whether it was done."""
         with self._open() as connection:
@@ -202,13 +215,9 @@ class Client:
     def list(self, *, state: Optional[str] = None, name: Optional[str] = None, archived: Optional[bool] = False) -> List[Job]:
         """The jobs, in the order in which they were submitted. state: only those in that state; name: only those of that name. archived:
         True: only those that are archived, instead of the others; None: both."""
-        jobs: List[Job] = []
-        more = True
-        while more:
-            fields = {"without_archived": archived is False, "after": jobs[-1].job if jobs else "", "count": _PAGE_JOBS}
-            page = self._ask("list_jobs", fields, "job_list")
-            jobs += [Job._from(j) for j in page.jobs]
-            more = page.more and bool(page.jobs)
+        pages = self._pages("list_jobs", {"without_archived": archived is False}, "job_list", lambda page: [j.job for j in page.jobs],
+                            lambda key: (len(key), key))
+        jobs = [Job._from(j) for page in pages for j in page.jobs]
         jobs = [j for j in jobs if archived is None or archived == (j.archived_unix_ms is not None)]
         kept = [j for j in jobs if (state is None or j.state == state) and (name is None or j.name == name)]
         return sorted(kept, key=lambda j: (len(j.job), j.job))
@@ -457,13 +466,8 @@ class Client:
 
     def daemons(self) -> List[Daemon]:
         """The daemons that are connected, or were refused lately, by name."""
-        daemons: List[Daemon] = []
-        more = True
-        while more:
-            fields = {"after": daemons[-1].name if daemons else "", "count": _PAGE_DAEMONS}
-            page = self._ask("list_daemons", fields, "daemon_list")
-            daemons += [Daemon._from(d) for d in page.daemons]
-            more = page.more and bool(page.daemons)
+        pages = self._pages("list_daemons", {}, "daemon_list", lambda page: [d.name for d in page.daemons], str.encode)
+        daemons = [Daemon._from(d) for page in pages for d in page.daemons]
         return sorted(daemons, key=lambda d: d.name)
 
     def drain(self, daemon: Optional[str] = None, *, all: bool = False, undo: bool = False, wait: bool = False) -> str:  # noqa: A002

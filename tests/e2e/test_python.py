@@ -505,22 +505,27 @@ def test_sites_say_whether_they_take_a_job(tmp_path):
 # ---- servers that lie ----
 
 class Liar(threading.Thread):
-    """Greets, and answers one request with frames of the test's making."""
+    """Greets, and answers one request on each connection with frames of the test's making: the first with answers[0], and so on."""
 
-    def __init__(self, frames):
+    def __init__(self, *answers):
         super().__init__(daemon=True)
-        self.frames, self.listener = frames, socket.create_server(('127.0.0.1', 0))
+        self.answers, self.listener = answers, socket.create_server(('127.0.0.1', 0))
         self.address = '127.0.0.1:%d' % self.listener.getsockname()[1]
         self.start()
 
     def run(self):
+        with self.listener:
+            for frames in self.answers:
+                self._answer(frames)
+
+    def _answer(self, frames):
         s, _ = self.listener.accept()
-        with s, self.listener:
+        with s:
             s.recv(1 << 16)
             s.sendall(w.frame('welcome', {'protocol': 8, 'software': 'liar', 'heartbeat_ms': 500, 'dead_ms': 1000}))
             s.recv(1 << 16)
             try:
-                for frame in self.frames:
+                for frame in frames:
                     s.sendall(frame)
                 while s.recv(1 << 16):
                     pass
@@ -555,6 +560,30 @@ def test_a_server_that_lies(frames, said):
     client = mfl.Client(Liar(frames).address, plain=True, patience=0)
     with pytest.raises(mfl.MflError, match=said):
         client.pull('j-000001')
+
+
+def page(kind, rows, key, names, more=True):
+    return [w.frame(kind, {rows: [{key: name} for name in names], 'more': more}, 1)]
+
+
+@pytest.mark.parametrize('second', [['b2'], ['a1', 'b1'], []])
+def test_a_list_that_never_ends(second):
+    """The same page again, one that goes back, and an empty one, from a server that always has more."""
+    client = mfl.Client(Liar(page('daemon_list', 'daemons', 'name', ['b1', 'b2']), page('daemon_list', 'daemons', 'name', second)).address,
+                        plain=True, patience=0)
+    with pytest.raises(mfl.ProtocolError, match="goes on, but sends nothing after 'b2'"):
+        client.daemons()
+    jobs = {'a1': 'j-000001', 'b1': 'j-999999', 'b2': 'j-1000000'}
+    client = mfl.Client(Liar(page('job_list', 'jobs', 'job', [jobs['b1'], jobs['b2']]),
+                             page('job_list', 'jobs', 'job', [jobs[name] for name in second])).address, plain=True, patience=0)
+    with pytest.raises(mfl.ProtocolError, match="goes on, but sends nothing after 'j-1000000'"):
+        client.list()
+
+
+def test_lists_of_several_pages():
+    client = mfl.Client(Liar(page('daemon_list', 'daemons', 'name', ['b1', 'b2']), page('daemon_list', 'daemons', 'name', ['c', 'd'], False)).address,
+                        plain=True, patience=0)
+    assert [d.name for d in client.daemons()] == ['b1', 'b2', 'c', 'd']
 
 
 def test_the_truth_and_silence():

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Commands of one request and one answer: what is asked, the shape of the JSON, and the exit codes. */
+#include "cli/base/cli.h"
 #include "tests/unit/cli/fake.h"
 
 #define MEASURES                                                                                             \
@@ -102,6 +103,47 @@ static void test_list_in_pages(void **state)
         assert_null(strstr(r->out, "j-000001"));
         assert_non_null(strstr(r->out, "j-000003"));
         fake_close(&f);
+}
+
+/* A server whose pages lead nowhere: one that sends the same page again, one that goes back, one that sends an empty page. */
+static void answer_same_page(struct fake *f, struct fake_conn *c, const Mfl__Envelope *e)
+{
+        const int *n = f->arg;
+        Mfl__JobInfo job = fake_job("j-000002", "two", MFL__JOB_STATE__JOB_DONE), *jobs[] = {&job};
+        Mfl__DaemonInfo daemon = MFL__DAEMON_INFO__INIT, *daemons[] = {&daemon};
+        Mfl__JobList jl = MFL__JOB_LIST__INIT;
+        Mfl__DaemonList dl = MFL__DAEMON_LIST__INIT;
+        const bool again = f->requests > 1;
+        assert_true(f->requests < 5);
+        job.job = again && *n < 0 ? "j-000001" : "j-000002";
+        daemon.name = again && *n < 0 ? "d1" : "d2";
+        jl.n_jobs = dl.n_daemons = again ? (size_t)(*n != 0) : 1;
+        jl.jobs = jobs;
+        dl.daemons = daemons;
+        jl.more = dl.more = true;
+        if (e->body_case == MFL__ENVELOPE__BODY_LIST_JOBS)
+                fake_send(c, e, MFL__ENVELOPE__BODY_JOB_LIST, &jl);
+        else
+                fake_send(c, e, MFL__ENVELOPE__BODY_DAEMON_LIST, &dl);
+}
+
+static void test_pages_lead_on(void **state)
+{
+        static int each[] = {1, -1, 0};
+        for (size_t i = 0; i < 6; i++) {
+                struct fake f;
+                fake_open(&f);
+                f.on_request = answer_same_page;
+                f.arg = &each[i / 2];
+                const struct fake_result *r = fake_run(&f, "%s", i % 2 ? "daemons" : "list");
+                assert_int_equal(r->status, MFL_EXIT_UNREACHABLE);
+                assert_int_equal(f.requests, 2);
+                assert_non_null(strstr(
+                        r->err, i % 2 ? "says that it has more daemons, but sends none after 'd2'"
+                                      : "says that it has more jobs, but sends none after 'j-000002'"));
+                assert_string_equal(r->out, "");
+                fake_close(&f);
+        }
 }
 
 static void send_list(struct fake_conn *c, const Mfl__Envelope *request)
@@ -507,6 +549,7 @@ int main(void)
                 cmocka_unit_test(test_json),
                 cmocka_unit_test(test_list),
                 cmocka_unit_test(test_list_in_pages),
+                cmocka_unit_test(test_pages_lead_on),
                 cmocka_unit_test(test_gpus),
                 cmocka_unit_test(test_people),
                 cmocka_unit_test(test_references),
