@@ -298,11 +298,12 @@ static struct mfl_server_shunned *find_shunned(struct mfl_server *server, const 
         return least;
 }
 
-/* A later lie is a first one again: what a disk or a line did is forgotten when it is mended. */
+/* A later lie is a first one again: what a disk or a line did is forgotten when it is mended. Not while it is shunned: then the file was
+ * begun before the lie was found, and says nothing about what comes after it. */
 static void forgive(struct op *op)
 {
         struct mfl_server_shunned *one = find_shunned(op->server, op->from);
-        if (!strcmp(one->name, op->from))
+        if (!strcmp(one->name, op->from) && mfl_now_ms() >= one->until_ms)
                 *one = (struct mfl_server_shunned){.times = 0};
 }
 

@@ -154,14 +154,20 @@ class Sender(mfl_wire.Connection):
         self.expect('welcome')
         self.n = 0
 
-    def put(self, content, said=None, size=None, offset=0, data=None):
+    def begin(self, content, said=None, size=None, offset=0, data=None):
         self.n += 1
         self.send('put_file', {'sha256': said or hashlib.sha256(content).digest(), 'bytes': size or len(content), 'offset': offset,
                                'data': content if data is None else data}, self.n)
+
+    def answer(self):
         while True:
             kind, answer, request, _ = self.recv()
             if request == self.n:
                 return kind, answer
+
+    def put(self, content, **more):
+        self.begin(content, **more)
+        return self.answer()
 
 
 def test_files_of_a_liar(tmp_path):
@@ -196,6 +202,24 @@ def test_files_of_a_liar(tmp_path):
             assert eve.put(b'a good one')[0] == 'file_piece'  # which is there
             assert eve.put(**lie)[0] == 'failure'  # a first lie again
         assert [line.rsplit(' for ', 1)[1].split(' s')[0] for line in s.log('s0').splitlines() if 'no file of server eve is taken' in line] == ['5', '10', '5']
+
+
+def test_a_good_file_beside_a_lie(tmp_path):
+    """A good file that was on its way when the lie was found is taken, and ends nothing: the rest is refused as long as without it."""
+    slow = {'MFL_FAULT': 'before-peer-write:1:slow'}
+    with Servers(tmp_path, 2, daemon=False, shared=False, first=['eve=127.0.0.1:9'], env={0: slow}) as s:
+        with Sender(s.addresses[0], 'eve') as first, Sender(s.addresses[0], 'eve') as second:
+            first.begin(b'a bad one', said=hashlib.sha256(b'another').digest())  # 3 s
+            second.begin(b'a good one')
+            kind, answer = first.answer()
+            assert kind == 'failure' and 'is not that SHA-256' in answer['text']
+            lied = time.monotonic()
+            kind, answer = second.answer()
+            assert kind == 'file_piece' and answer['durable']
+            first.begin(b'another good one')
+            kind, answer = first.answer()
+            over = time.monotonic() - lied > 4  # of the 5 s: this machine is slow, and the end was the right one
+            assert over or kind == 'failure' and 'nothing is taken for another' in answer['text']
 
 
 def test_a_disk_that_can_not_be_read_again(tmp_path):

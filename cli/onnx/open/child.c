@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "cli/onnx/onnx.h"
+#include "cli/onnx/open/child.h"
 #include "cli/onnx/open/sandbox.h"
 #include "cli/proof/proof.h"
 #include "common/job/job.h"
@@ -39,30 +40,9 @@
 #define MEMORY_FACTOR 12
 #define WAIT_SECONDS 300
 #define FILES_BYTES_MAX ((uint64_t)MFL_ONNX_FILES_GIB_MAX << 30)
-#define FD_SOCKET 3
-#define FD_FILE 4
-
-enum { SAY_FILE = 1, SAY_DONE, SAY_FAILED };
 
 /* The parent's answer to SAY_FILE, in one byte; GIVEN comes with the file. */
 enum { GIVEN = 1, NOT_THERE, OUTSIDE, A_LINK, NOT_PLAIN, TOO_LARGE };
-
-/* Both ends run this program. */
-struct message {
-        uint32_t kind;
-        int32_t code, classes;
-        struct mfl_shape input;
-        uint64_t text_bytes, n, proof_bytes, parts_bytes; /* proof_bytes, parts_bytes 0: none */
-        uint32_t own, described, log_softmax;
-        char no_proof[256];
-        char text[1024]; /* SAY_FILE: a name; SAY_FAILED: the error; SAY_DONE: notes */
-};
-
-/* What the parent says first. */
-struct opening {
-        char name[512]; /* of the file, for messages */
-        uint32_t auxiliary, inference;
-};
 
 static int send_all(int fd, const void *data, size_t n)
 {
@@ -161,7 +141,7 @@ static int ask_file(
         void *user, const char *name, const uint8_t **ret_bytes, size_t *ret_n, struct mfl_error *err)
 {
         struct child *c = user;
-        struct message m = {.kind = SAY_FILE};
+        struct mfl_onnx_message m = {.kind = MFL_ONNX_SAY_FILE};
         char given = 0;
         int fd;
         for (int i = 0; i < c->n_files; i++) {
@@ -209,7 +189,7 @@ static int give_up_rights(struct mfl_error *err)
 
 static int answer(int socket, int r, const struct mfl_onnx_model *model, const struct mfl_error *err)
 {
-        struct message m = {.kind = r ? SAY_FAILED : SAY_DONE, .code = r};
+        struct mfl_onnx_message m = {.kind = r ? MFL_ONNX_SAY_FAILED : MFL_ONNX_SAY_DONE, .code = r};
         mfl_strcpy(m.text, sizeof m.text, r ? err->text : model->notes);
         if (r)
                 return send_all(socket, &m, sizeof m);
@@ -242,14 +222,14 @@ int mfl_onnx_child(int socket)
         const uint8_t *bytes = NULL;
         size_t n = 0;
         c.socket = socket;
-        struct opening opening;
+        struct mfl_onnx_opening opening;
         /* When the parent sends the file's name (for messages), it has set the limits. */
         if (read_all(socket, &opening, sizeof opening))
                 return 1;
         opening.name[sizeof opening.name - 1] = '\0';
         files.auxiliary = opening.auxiliary;
         files.inference = opening.inference;
-        int r = map_fd(FD_FILE, opening.name, &bytes, &n, &err);
+        int r = map_fd(MFL_ONNX_FD_FILE, opening.name, &bytes, &n, &err);
         if (!r)
                 r = give_up_rights(&err);
         if (!r)
@@ -286,7 +266,7 @@ static int start(struct parent *p, int file, struct mfl_error *err)
                 int s = fcntl(pair[1], F_DUPFD, 10), f = fcntl(file, F_DUPFD, 10);
                 char *const arguments[] = {(char[]){"mfl"}, (char[]){MFL_ONNX_CHILD}, NULL};
                 char *const environment[] = {NULL};
-                if (s >= 0 && f >= 0 && dup2(s, FD_SOCKET) >= 0 && dup2(f, FD_FILE) >= 0)
+                if (s >= 0 && f >= 0 && dup2(s, MFL_ONNX_FD_SOCKET) >= 0 && dup2(f, MFL_ONNX_FD_FILE) >= 0)
                         execve("/proc/self/exe", arguments, environment);
                 _exit(127);
         }
@@ -397,7 +377,27 @@ static int give_file(struct parent *p, const char *name, struct mfl_error *err)
         return r;
 }
 
-static int take(const struct parent *p, const struct message *m, struct mfl_onnx_model *ret_model,
+static int check_sizes(const char *path, const struct mfl_onnx_message *m, struct mfl_error *err)
+{
+        if (m->text_bytes > MFL_JOB_TEXT_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: its list of layers needs %llu bytes; a job file may have %d", path,
+                        (unsigned long long)m->text_bytes, MFL_JOB_TEXT_MAX);
+        if (m->parts_bytes > MFL_JOB_TEXT_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: the list of its parameters that are a part of a tensor needs %llu bytes; "
+                        "the limit is %d",
+                        path, (unsigned long long)m->parts_bytes, MFL_JOB_TEXT_MAX);
+        if (m->n > MFL_PARAMS_MAX)
+                return mfl_fail(err, MFL_INVALID, "%.200s: it has %llu params; the limit is %llu", path,
+                        (unsigned long long)m->n, (unsigned long long)MFL_PARAMS_MAX);
+        if (m->proof_bytes > MFL_PROOF_BYTES_MAX)
+                return mfl_fail(err, MFL_INVALID, "%.200s: its proof is larger than %llu MiB", path,
+                        (unsigned long long)(MFL_PROOF_BYTES_MAX >> 20));
+        return 0;
+}
+
+static int take(const struct parent *p, const struct mfl_onnx_message *m, struct mfl_onnx_model *ret_model,
         struct mfl_error *err)
 {
         struct mfl_onnx_model model = {.input = m->input,
@@ -407,13 +407,9 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
                 .log_softmax = m->log_softmax,
                 .proof_bytes = m->proof_bytes,
                 .own = m->own};
-        if (m->text_bytes > MFL_JOB_TEXT_MAX || m->parts_bytes > MFL_JOB_TEXT_MAX || m->n > MFL_PARAMS_MAX)
-                return mfl_fail(err, MFL_INVALID,
-                        "%.200s: its list of layers needs %llu bytes; a job file may have %d", p->path,
-                        (unsigned long long)m->text_bytes, MFL_JOB_TEXT_MAX);
-        if (m->proof_bytes > MFL_PROOF_BYTES_MAX)
-                return mfl_fail(err, MFL_INVALID, "%.200s: its proof is larger than %llu MiB", p->path,
-                        (unsigned long long)(MFL_PROOF_BYTES_MAX >> 20));
+        int r = check_sizes(p->path, m, err);
+        if (r)
+                return r;
         memcpy(model.notes, m->text, sizeof model.notes);
         model.notes[sizeof model.notes - 1] = '\0';
         memcpy(model.no_proof, m->no_proof, sizeof model.no_proof);
@@ -422,7 +418,6 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
         model.text = mfl_calloc(1, m->text_bytes + 1);
         model.parts = mfl_calloc(1, m->parts_bytes + 1);
         model.params = mfl_alloc_aligned(MFL_MAX(m->n, (uint64_t)1) * sizeof(float));
-        int r = 0;
         if (!model.text || !model.parts || !model.params || (m->proof_bytes && !model.proof))
                 r = mfl_fail_memory(err, m->n * sizeof(float), p->path);
         else if (read_all(p->socket, model.text, m->text_bytes) ||
@@ -442,22 +437,22 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
 /* MFL_NOT_FOUND: the child ended without an answer. */
 static int listen_to(struct parent *p, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
-        struct message m;
+        struct mfl_onnx_message m;
         int r;
         while (!read_all(p->socket, &m, sizeof m)) {
                 m.text[sizeof m.text - 1] = '\0';
-                if (m.kind == SAY_FILE && (r = give_file(p, m.text, err)))
+                if (m.kind == MFL_ONNX_SAY_FILE && (r = give_file(p, m.text, err)))
                         return r;
-                if (m.kind == SAY_FILE)
+                if (m.kind == MFL_ONNX_SAY_FILE)
                         continue;
-                if (m.kind == SAY_FAILED && m.code == -ENOMEM)
+                if (m.kind == MFL_ONNX_SAY_FAILED && m.code == -ENOMEM)
                         return mfl_fail(err, MFL_INVALID,
                                 "%.200s: not read: it needs more memory than this machine has, or more than "
                                 "the limit of %llu MiB for files of this size",
                                 p->path, (unsigned long long)(memory_for(p->bytes) >> 20));
-                if (m.kind == SAY_FAILED)
+                if (m.kind == MFL_ONNX_SAY_FAILED)
                         return mfl_fail(err, MFL_INVALID, "%.500s", m.text);
-                return m.kind == SAY_DONE ? take(p, &m, ret_model, err) : MFL_NOT_FOUND;
+                return m.kind == MFL_ONNX_SAY_DONE ? take(p, &m, ret_model, err) : MFL_NOT_FOUND;
         }
         return MFL_NOT_FOUND;
 }
@@ -477,7 +472,7 @@ static int why_gone(const struct parent *p, int status, struct mfl_error *err)
 static int converse(struct parent *p, int file, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
         struct stat st;
-        struct opening opening = {.auxiliary = p->auxiliary, .inference = p->inference};
+        struct mfl_onnx_opening opening = {.auxiliary = p->auxiliary, .inference = p->inference};
         int status = 0, r;
         if (fstat(file, &st) || !S_ISREG(st.st_mode))
                 return mfl_fail(err, MFL_INVALID, "%.300s: is not a file", p->path);

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include "cli/onnx/onnx.h"
+#include "cli/onnx/open/child.h"
+#include "cli/proof/proof.h"
 #include "common/base/fs.h"
+#include "common/job/job.h"
 #include "onnx.pb-c.h"
 #include "tests/lib/test.h"
 
@@ -209,21 +212,72 @@ static int make_folder(void **state)
 static int remove_folder(void **state)
 {
         static const char *const names[] = {
-                "deep.onnx", "m.onnx", "m.data", "link.data", "out", "pipe.data", "empty.data"};
+                "deep.onnx", "m.onnx", "m.data", "link.data", "out", "pipe.data", "empty.data", "lie.onnx"};
         for (size_t i = 0; i < MFL_ARRAY_SIZE(names); i++)
                 unlink(in_folder(names[i]));
         rmdir(in_folder("weights"));
         return rmdir(folder);
 }
 
+/* ---- a child that lies ---- */
+
+/* In place of a file: the answer of the child that reads it. */
+struct lie {
+        char magic[8];
+        struct mfl_onnx_message message;
+};
+static const char lies[8] = "lies";
+
+/* 0: it was no lie. The parent's opening is not read: it is small. */
+static int tell_lie(void)
+{
+        struct lie lie;
+        if (pread(MFL_ONNX_FD_FILE, &lie, sizeof lie, 0) != sizeof lie ||
+                memcmp(lie.magic, lies, sizeof lies) != 0)
+                return 0;
+        return write(MFL_ONNX_FD_SOCKET, &lie.message, sizeof lie.message) == sizeof lie.message ? 1 : 2;
+}
+
+static void check_lie(const struct mfl_onnx_message *message, const char *says)
+{
+        struct mfl_onnx_model model;
+        struct mfl_error err;
+        struct lie lie = {.message = *message};
+        memcpy(lie.magic, lies, sizeof lies);
+        lie.message.kind = MFL_ONNX_SAY_DONE;
+        FILE *f = fopen(in_folder("lie.onnx"), "wb");
+        assert_true(f && fwrite(&lie, sizeof lie, 1, f) == 1 && !fclose(f));
+        assert_int_equal(mfl_onnx_open(in_folder("lie.onnx"), 0, false, &model, &err), MFL_INVALID);
+        if (!strstr(err.text, says))
+                fail_msg("%s: expected: %s", err.text, says);
+}
+
+/* Each size has its limit and its message; what was announced and does not come is an error. */
+static void test_a_child_that_lies(void **state)
+{
+        const struct mfl_onnx_message text = {.text_bytes = MFL_JOB_TEXT_MAX + 1},
+                                      parts = {.parts_bytes = MFL_JOB_TEXT_MAX + 2},
+                                      n = {.n = MFL_PARAMS_MAX + 1},
+                                      proof = {.proof_bytes = MFL_PROOF_BYTES_MAX + 1},
+                                      nothing = {.text_bytes = 10};
+        check_lie(&text, "its list of layers needs 262145 bytes; a job file may have 262144");
+        check_lie(&parts, "a part of a tensor needs 262146 bytes; the limit is 262144");
+        check_lie(&n, "it has 17179869185 params; the limit is 17179869184");
+        check_lie(&proof, "its proof is larger than ");
+        check_lie(&nothing, "ended without an answer");
+}
+
 int main(int argc, char **argv)
 {
-        if (argc == 2 && !strcmp(argv[1], MFL_ONNX_CHILD))
-                return mfl_onnx_child(3);
+        if (argc == 2 && !strcmp(argv[1], MFL_ONNX_CHILD)) {
+                const int lied = tell_lie();
+                return lied ? lied - 1 : mfl_onnx_child(MFL_ONNX_FD_SOCKET);
+        }
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(test_a_deep_model),
                 cmocka_unit_test(test_external_data),
                 cmocka_unit_test(test_external_data_refused),
+                cmocka_unit_test(test_a_child_that_lies),
         };
         return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
