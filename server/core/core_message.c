@@ -82,7 +82,7 @@ static void on_progress(struct mfl_core *core, struct core_daemon *daemon, const
                 }
                 struct core_task *dropped = mfl_core_map_get(&core->tasks, msg->progress.task);
                 if (dropped && mfl_core_task_is_of(dropped, daemon)) /* its Announce may have crossed this */
-                        dropped->cancelled = true;
+                        dropped->cancelled = daemon->conn;
                 struct mfl_msg *cancel = mfl_core_send(core, daemon, MFL_MSG_CANCEL);
                 cancel->cancel.task = msg->progress.task;
                 mfl_strcpy(

@@ -99,7 +99,7 @@ void mfl_core_task_cancel(struct mfl_core *core, struct core_task *task, const c
 {
         if (!mfl_core_task_live(task) || !task->daemon->conn)
                 return;
-        task->cancelled = true;
+        task->cancelled = task->daemon->conn;
         struct mfl_msg *msg = mfl_core_send(core, task->daemon, MFL_MSG_CANCEL);
         msg->cancel.task = task->number;
         mfl_strcpy(msg->cancel.reason, sizeof msg->cancel.reason, reason);

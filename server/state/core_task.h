@@ -44,7 +44,8 @@ struct core_task {
         bool unmeasured;          /* its time says nothing about the daemon's speed, or was counted already */
         struct core_group *group; /* NULL: it adds alone */
         bool was_grouped;
-        bool cancelled;         /* its daemon was told to drop it, and so has nothing of it to upload */
+        uint32_t
+                cancelled; /* the connection on which its daemon was told to drop it: nothing of it is there; 0: none */
         uint64_t params_from;   /* as in Task; 0 once it is alone */
         bool shares_params;     /* it was told to lay the params where others of its node read them */
         struct core_team *team; /* NULL: its daemon trains alone */

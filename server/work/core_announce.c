@@ -205,7 +205,8 @@ static bool admit(struct mfl_core *core, struct core_daemon *daemon, struct core
                 mfl_core_daemon_close(core, daemon, true, "it announced two updates for one client");
                 return false;
         }
-        if (task->cancelled) { /* it was on its way: a grant would find nothing there */
+        /* It was on its way: a grant would find nothing there. On a later connection, the Cancel was lost with the one before. */
+        if (task->cancelled == daemon->conn) {
                 mfl_core_send_refused(
                         core, daemon, a->task, a->update, MFL_REFUSED_UNKNOWN, "its task was taken back");
                 return false;

@@ -126,6 +126,7 @@ struct bed {
         uint32_t n[DAEMONS];        /* clients dealt in the round at hand */
         uint64_t has[DAEMONS][256]; /* which */
         uint32_t n_accepted, n_refused, n_cancelled;
+        uint32_t first_conn; /* later connections have other numbers */
 };
 
 static void feed(struct bed *bed, struct mfl_core_event event);
@@ -231,6 +232,11 @@ static void start(struct bed *bed, uint32_t clients)
         bed->spec.selection.daemons_min = 1;
 }
 
+static uint32_t conn_of(const struct bed *bed, uint32_t daemon)
+{
+        return daemon + 1 + DAEMONS * bed->boot + bed->first_conn;
+}
+
 static void up_as(struct bed *bed, uint32_t i, uint32_t workers, const char *backend, double ms, bool leaving)
 {
         struct mfl_data_info data = {.name = "d", .classes = 10, .train_samples = 1000, .test_samples = 100};
@@ -242,8 +248,8 @@ static void up_as(struct bed *bed, uint32_t i, uint32_t workers, const char *bac
         snprintf(info.name, sizeof info.name, "d%u", i);
         mfl_strcpy(info.backend, sizeof info.backend, backend);
         bed->ms[i] = ms;
-        feed(bed, (struct mfl_core_event){
-                          .kind = MFL_EV_DAEMON_UP, .conn = i + 1 + DAEMONS * bed->boot, .daemon = &info});
+        feed(bed,
+                (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = conn_of(bed, i), .daemon = &info});
 }
 
 static void up(struct bed *bed, uint32_t i, uint32_t workers, const char *backend, double ms)
@@ -253,7 +259,7 @@ static void up(struct bed *bed, uint32_t i, uint32_t workers, const char *backen
 
 static void down(struct bed *bed, uint32_t i)
 {
-        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = i + 1 + DAEMONS * bed->boot});
+        feed(bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = conn_of(bed, i)});
 }
 
 static void wait_ms(struct bed *bed, uint64_t ms)
@@ -277,7 +283,7 @@ static void announce(struct bed *bed, const struct work *w, uint32_t first, uint
                 .encoding = w->single ? MFL_ENCODING_F32 : MFL_ENCODING_I64,
                 .job = "j"};
         feed(bed, (struct mfl_core_event){
-                          .kind = MFL_EV_MESSAGE, .conn = w->daemon + 1 + DAEMONS * bed->boot, .msg = &msg});
+                          .kind = MFL_EV_MESSAGE, .conn = conn_of(bed, w->daemon), .msg = &msg});
 }
 
 static void evaluated(struct bed *bed, const struct work *w)
@@ -290,7 +296,7 @@ static void evaluated(struct bed *bed, const struct work *w)
         msg.eval.items = items;
         msg.eval.n_items = w->n;
         feed(bed, (struct mfl_core_event){
-                          .kind = MFL_EV_MESSAGE, .conn = w->daemon + 1 + DAEMONS * bed->boot, .msg = &msg});
+                          .kind = MFL_EV_MESSAGE, .conn = conn_of(bed, w->daemon), .msg = &msg});
 }
 
 /* The daemon that ends first. */
@@ -669,6 +675,31 @@ static void test_result_of_a_forgotten_daemon_counts(void **state)
         end(&bed);
 }
 
+/* The connection broke before the Cancel arrived, so the process finished its work. What it announces on the next one is there. */
+static void test_result_counts_after_a_lost_cancel(void **state)
+{
+        (void)state;
+        struct bed bed;
+        struct mfl_msg progress = {.kind = MFL_MSG_PROGRESS};
+        start(&bed, 3);
+        boot(&bed);
+        up(&bed, 0, 1, "cpu", 10);
+        wait_ms(&bed, 2000);
+        struct work w = next_work(&bed);
+        down(&bed, 0);
+        wait_ms(&bed, 20000);
+        up_as(&bed, 0, 1, "cpu", 10, true);
+        progress.progress.task = w.task;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1 + DAEMONS, .msg = &progress});
+        assert_int_equal(bed.n_cancelled, 1);
+        down(&bed, 0);
+        bed.first_conn = 4 * DAEMONS;
+        up_as(&bed, 0, 1, "cpu", 10, true);
+        announce(&bed, &w, 0, w.n);
+        assert_true(bed.n_accepted == 1 && bed.n_refused == 0);
+        end(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -688,6 +719,7 @@ int main(void)
                 cmocka_unit_test(test_leaving_daemon_gets_nothing_new),
                 cmocka_unit_test(test_leaving_daemon_comes_back_forgotten),
                 cmocka_unit_test(test_result_of_a_forgotten_daemon_counts),
+                cmocka_unit_test(test_result_counts_after_a_lost_cancel),
         };
         return cmocka_run_group_tests_name("assign", tests, NULL, NULL);
 }
