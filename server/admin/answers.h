@@ -17,6 +17,8 @@ void mfl_operator_pull(struct mfl_session *session, uint64_t request, const Mfl_
 void mfl_operator_stop(struct mfl_session *session, uint64_t request, const char *id, bool after_round);
 void mfl_operator_archive(struct mfl_session *session, uint64_t request, const Mfl__ArchiveJob *ask);
 void mfl_operator_delete(struct mfl_session *session, uint64_t request, const char *id);
+/* Nothing of the job runs any more, or the asker is told that something does. */
+bool mfl_operator_at_rest(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job);
 /* submit.c: a job, and the initial params that may follow it. */
 void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit);
 int mfl_operator_initial_begin(struct mfl_session *session, const Mfl__Initial *initial, size_t payload_bytes,

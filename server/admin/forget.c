@@ -172,11 +172,7 @@ static bool may_begin(struct mfl_session *session, uint64_t request, const Mfl__
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
         if (!job || !mfl_operator_may_touch(session, request, job, "forget a client of"))
                 return false;
-        if (mfl_server_job_has_ended(job) && !mfl_server_job_in_core(job) && !job->operations)
-                return true;
-        mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
-                "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
-        return false;
+        return mfl_operator_at_rest(session, request, job);
 }
 
 void mfl_operator_forget(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)

@@ -55,6 +55,21 @@ void mfl_operator_stop(struct mfl_session *session, uint64_t request, const char
         mfl_request_start(op, session);
 }
 
+bool mfl_operator_at_rest(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job)
+{
+        const bool ended = mfl_server_job_has_ended(job);
+        if (ended && !mfl_server_job_in_core(job) && !job->operations)
+                return true;
+        if (ended)
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "%s has ended, but a read or write of it is not finished yet; try again in a moment",
+                        job->id);
+        else
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
+        return false;
+}
+
 static void run_delete(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
@@ -79,11 +94,8 @@ void mfl_operator_delete(struct mfl_session *session, uint64_t request, const ch
                 return;
         if (!mfl_operator_may_touch(session, request, job, "delete"))
                 return;
-        if (!mfl_server_job_has_ended(job) || mfl_server_job_in_core(job) || job->operations) {
-                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
-                        "%s is still running; stop it first (mfl stop %s)", job->id, job->id);
+        if (!mfl_operator_at_rest(session, request, job))
                 return;
-        }
         struct mfl_request *op = mfl_request_new(session, request, job->id, run_delete, answer_delete);
         if (!op)
                 return;

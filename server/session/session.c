@@ -269,7 +269,8 @@ static int on_frame(struct mfl_stream *stream, const Mfl__Envelope *envelope, vo
         if (mfl_loop_is_stopping(session->all->loop))
                 return 0;
         if (envelope->body_case == MFL__ENVELOPE__BODY_BYE && envelope->via == stream->via) {
-                mfl_log(MFL_LOG_INFO, "%s: bye: %s", session->address, envelope->bye->reason);
+                mfl_log(session->role == MFL__ROLE__ROLE_OPERATOR ? MFL_LOG_DEBUG : MFL_LOG_INFO,
+                        "%s: bye: %s", session->address, envelope->bye->reason); /* each command ends so */
                 /* The core closes a daemon's connection: whether it waits for the daemon depends on this. */
                 if (!mfl_session_is_daemon(session)) {
                         mfl_stream_close(stream, NULL, false);
