@@ -77,6 +77,9 @@ int mfl_data_find(const struct mfl_dataset_config *config, const char *suffix, c
         char **ret_test, struct mfl_error *err)
 {
         char *train, *test = NULL;
+        if (access(config->dir, F_OK))
+                return mfl_fail(
+                        err, MFL_INVALID, "data set %s: %s: %s", config->name, config->dir, strerror(errno));
         if (!mfl_data_is_folder(config->dir)) {
                 train = mfl_strdup(config->dir);
         } else {

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "common/base/budget.h"
 #include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/signals.h"
@@ -139,6 +140,7 @@ static int look_after_state(const struct mfl_server_config *config)
         struct mfl_store_summary summary = {0};
         struct mfl_error err = {{0}};
         const bool saves = *config->backup;
+        char size[16];
         int r = saves ? mfl_store_backup(config->state_dir, config->backup, on_finding, NULL, &summary, &err)
                       : mfl_store_check(config->state_dir, on_finding, NULL, &summary, &err);
         if (r)
@@ -146,12 +148,13 @@ static int look_after_state(const struct mfl_server_config *config)
         if (summary.orphans)
                 printf("%s/orphans holds %u folder%s of checkpoints that the database does not know\n",
                         config->state_dir, summary.orphans, summary.orphans == 1 ? "" : "s");
-        printf("%s: schema %u by %s; %llu jobs, %llu of them unfinished; %llu rounds; %llu files of %.1f "
-               "MB%s%s\n",
+        printf("%s: schema %u by %s; %llu job%s, %llu of them unfinished; %llu round%s; %llu file%s of "
+               "%s%s%s\n",
                 config->state_dir, summary.schema, summary.software, (unsigned long long)summary.jobs,
-                (unsigned long long)summary.jobs_unfinished, (unsigned long long)summary.rounds,
-                (unsigned long long)summary.files, (double)summary.bytes / 1e6, saves ? ", saved to " : "",
-                config->backup);
+                summary.jobs == 1 ? "" : "s", (unsigned long long)summary.jobs_unfinished,
+                (unsigned long long)summary.rounds, summary.rounds == 1 ? "" : "s",
+                (unsigned long long)summary.files, summary.files == 1 ? "" : "s",
+                mfl_format_bytes(summary.bytes, size), saves ? ", saved to " : "", config->backup);
         if (summary.findings)
                 printf("%u finding%s\n", summary.findings, summary.findings == 1 ? "" : "s");
         else

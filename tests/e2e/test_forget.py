@@ -153,3 +153,11 @@ def test_a_running_job_is_stopped_first(cluster):
     assert 'there is no client 7' in h.mfl('forget', job, '7', server=c.address, status=None).stderr
     assert "'x' is not a client's number" in h.mfl('forget', job, 'x', server=c.address, status=2).stderr
     assert c.info(job)['state'] == 'stopped'
+
+
+def test_sites_are_not_numbered(cluster):
+    c = cluster(1)
+    c.wait_daemons(1)
+    job, _ = c.run_job(model='logistic', data={'partition': 'local', 'clients': None})
+    assert 'its clients are sites (partition local)' in h.mfl('forget', job, '0', server=c.address, status=5).stderr
+    assert c.info(job)['state'] == 'done'

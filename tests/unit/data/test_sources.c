@@ -300,6 +300,7 @@ static void csv_mistakes_name_the_line(void **state)
         refuse("csv", "%s/bad.csv,lable=a", "--data:1: lable: unknown key; did you mean 'label'?");
         refuse("csv", "%s/bad.csv,length=3", "--data:1: length: is only used with text");
         refuse("csv", "%s/nothing.csv,test_fraction=0.5", "nothing.csv: No such file or directory");
+        refuse("csv", "%s/nowhere", "nowhere: No such file or directory");
 }
 
 static void a_test_fraction_depends_on_the_seed_alone(void **state)
