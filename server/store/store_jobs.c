@@ -373,6 +373,8 @@ static int clone_job(struct mfl_store *store, const struct clone *clone, const c
                 r = digest_request(&q, err);
         if (!r)
                 r = check_token(store, &q, ret_id, err);
+        if (!r && clone->without) /* the old job goes next: what it can't do must leave no new one */
+                r = mfl_store_check_removable(store, from, err);
         if (!r)
                 r = insert_job(store, &q, id, err);
         if (!r && job.has_initial)
@@ -506,36 +508,6 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         return mfl_store_end(store, r, err);
 }
 
-static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
-{
-        return mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%lld: remove that version first",
-                (const char *)user, mfl_db_text(row, 0), (long long)mfl_db_int(row, 1));
-}
-
-/* MFL_BUSY if a version of a model is a round of the job (server/models/models.h). */
-static int check_unregistered(struct mfl_store *store, const char *id, struct mfl_error *err)
-{
-        return mfl_db_query(store->db, on_version, (void *)(uintptr_t)id, err,
-                "SELECT name, version FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t",
-                id);
-}
-
-static int on_moving(struct mfl_db_row *row, void *user, struct mfl_error *err)
-{
-        const char *id = user, *to = mfl_db_text(row, 0);
-        return mfl_fail(err, MFL_BUSY,
-                "job %s is on its way to %s: finish that first (mfl move %s --to %s, or the same with "
-                "--back)",
-                id, to, id, to);
-}
-
-/* MFL_BUSY while the job moves to another server (server/move/move.h). */
-static int check_stays(struct mfl_store *store, const char *id, struct mfl_error *err)
-{
-        return mfl_db_query(store->db, on_moving, (void *)(uintptr_t)id, err,
-                "SELECT peer FROM moves WHERE job = ?1 AND outward = 1 AND there = ''", "t", id);
-}
-
 static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
 {
         struct mfl_store_job job;
@@ -546,9 +518,7 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
         mfl_store_job_deinit(&job);
         if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
-        r = check_unregistered(store, id, err);
-        if (!r)
-                r = check_stays(store, id, err);
+        r = mfl_store_check_removable(store, id, err);
         if (!r)
                 r = mfl_db_run(store->db, err, "DELETE FROM round_nodes WHERE job = ?1", "t", id);
         if (!r)

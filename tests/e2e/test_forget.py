@@ -155,6 +155,23 @@ def test_a_running_job_is_stopped_first(cluster):
     assert c.info(job)['state'] == 'stopped'
 
 
+def test_a_registered_model_keeps_its_job(cluster):
+    """What is refused leaves nothing: neither a job that begins at the server's next start, nor a folder."""
+    c = cluster(1)
+    c.wait_daemons(1)
+    job, _ = c.run_job(model='logistic', data={'clients': 3})
+    c.mfl('model', 'register', job, '--as', 'kept')
+    assert 'has the registered model kept@1' in h.mfl('forget', job, '1', '--token', 'f', server=c.address, status=6).stderr
+    assert os.listdir(os.path.join(c.state_dir, 'jobs')) == [job]
+    c.server.kill()
+    c.start_server()
+    assert [j['job'] for j in c.mfl_json('list')['jobs']] == [job]
+    c.mfl('model', 'remove', 'kept@1')
+    new = c.mfl_json('forget', job, '1', '--token', 'f')['job']
+    c.wait_job(new, 60)
+    assert [j['job'] for j in c.mfl_json('list')['jobs']] == [new]
+
+
 def test_sites_are_not_numbered(cluster):
     c = cluster(1)
     c.wait_daemons(1)
