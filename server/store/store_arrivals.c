@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a job takes over from another one: rounds with a checkpoint, or the record of arrivals; and that record.
+/* What a job takes over from another one: rounds with a checkpoint, or the record of arrivals; that record; and what keeps the other one: a
+ * version of a model that is one of its rounds (server/models/models.h), or a move to another server (server/move/move.h).
  *
  * An asynchronous job in real time has a row for each version: which updates made it, in the order in which they came. Numbers are
  * little-endian: 8 bytes of the client, 4 of the version that it started from. */
@@ -146,4 +147,40 @@ int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,
         if (!r)
                 r = link_file(store, from, to, &at->frozen, err);
         return r ? r : mfl_store_code(mfl_fs_sync_dir(mfl_store_path(store, to, "", folder), err));
+}
+
+/* ---- what keeps a job that has ended ---- */
+
+static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        return mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%lld: remove that version first",
+                (const char *)user, mfl_db_text(row, 0), (long long)mfl_db_int(row, 1));
+}
+
+static int check_unregistered(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_version, (void *)(uintptr_t)id, err,
+                "SELECT name, version FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t",
+                id);
+}
+
+static int on_moving(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        const char *id = user, *to = mfl_db_text(row, 0);
+        return mfl_fail(err, MFL_BUSY,
+                "job %s is on its way to %s: finish that first (mfl move %s --to %s, or the same with "
+                "--back)",
+                id, to, id, to);
+}
+
+static int check_stays(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return mfl_db_query(store->db, on_moving, (void *)(uintptr_t)id, err,
+                "SELECT peer FROM moves WHERE job = ?1 AND outward = 1 AND there = ''", "t", id);
+}
+
+int mfl_store_check_removable(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        int r = check_unregistered(store, id, err);
+        return r ? r : check_stays(store, id, err);
 }

@@ -136,7 +136,7 @@ int mfl_store_check_job(struct mfl_store *store, const char *id, struct mfl_erro
         "frozen_file, frozen_sha256, frozen_bytes, mean_iou, virtual_start_us, virtual_end_us, clamped, "    \
         "states_lost, choice, measures, metric_names, metrics"
 
-/* store_removable.c, in a transaction: MFL_BUSY if something needs the job. */
+/* store_arrivals.c, in a transaction: MFL_BUSY if something needs the job. */
 int mfl_store_check_removable(struct mfl_store *store, const char *id, struct mfl_error *err);
 
 /* store_arrivals.c, in a transaction: the new job has the rounds of the old one up to that one, and its checkpoint. */
