@@ -151,7 +151,7 @@ int mfl_store_rewind(struct mfl_store *store, const char *from, const char *to,
 
 /* ---- what keeps a job that has ended ---- */
 
-static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
+static int on_registered(struct mfl_db_row *row, void *user, struct mfl_error *err)
 {
         return mfl_fail(err, MFL_BUSY, "job %s has the registered model %s@%lld: remove that version first",
                 (const char *)user, mfl_db_text(row, 0), (long long)mfl_db_int(row, 1));
@@ -159,7 +159,7 @@ static int on_version(struct mfl_db_row *row, void *user, struct mfl_error *err)
 
 static int check_unregistered(struct mfl_store *store, const char *id, struct mfl_error *err)
 {
-        return mfl_db_query(store->db, on_version, (void *)(uintptr_t)id, err,
+        return mfl_db_query(store->db, on_registered, (void *)(uintptr_t)id, err,
                 "SELECT name, version FROM model_versions WHERE job = ?1 ORDER BY name, version LIMIT 1", "t",
                 id);
 }
