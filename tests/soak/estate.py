@@ -64,6 +64,8 @@ class Estate(Tree):
         self.serve = None
 
     def fault(self, text):
+        if text in self.faults:
+            return  # it is still so
         print('FAULT %6.1f %s' % (time.monotonic() - self.begin, text), flush=True)
         self.faults.append(text)
 
@@ -205,8 +207,8 @@ class Estate(Tree):
 
     def look(self, cycle):
         folders, listed = set(os.listdir(os.path.join(self.state_dir, 'jobs'))), set(self.listed())
-        if folders != listed:
-            self.fault('the state directory has %s, the server lists %s' % (sorted(folders - listed), sorted(listed - folders)))
+        for job in sorted(folders ^ listed):
+            self.fault('%s %s' % (job, 'is in the state directory, and the server does not list it' if job in folders else 'has no folder'))
         left = os.listdir(os.path.join(self.state_dir, 'uploads'))
         if left:
             self.fault('left in uploads: %s' % left)
