@@ -37,6 +37,7 @@ PLACES = {'keep': '', 'home': '', 'near': 'a', 'far': 'a'}
 JOBS_KEPT, VERSIONS_KEPT = 8, 3
 HANG_SECONDS = 60  # times h.PATIENCE
 QUIET_SECONDS = 2
+MEMORY_SAMPLES = 40  # with fewer, the filling of caches and of SQLite's pages is all that is seen: cycles are shorter than those of soak.py
 # Whether the model is the same whoever is there.
 KINDS = {
     'plain': (True, {'rounds': 4, 'debug': {'deltas': '64MiB'}}),
@@ -272,7 +273,7 @@ def main():
             if time.monotonic() >= end:
                 break
         estate.finish()
-        faults = estate.faults + [text for life in estate.lives.values() for text in life.faults()]
+        faults = estate.faults + [text for life in estate.lives.values() for text in life.faults(len(life.samples) >= MEMORY_SAMPLES)]
         print(measure.table(measure.HEAD, [life.row() for life in estate.lives.values()]))
         estate.lines()
         print('%d cycles, %d jobs; %s' % (cycle, estate.n, ', '.join('%s %d' % one for one in sorted(estate.counts.items()))))
