@@ -275,7 +275,7 @@ def test_events_logs_and_limits(plain):
 
 def test_the_archive(plain, monkeypatch):
     client = plain.client
-    monkeypatch.setattr(mfl.client, '_PAGE_JOBS', 1)  # a list comes in pages
+    monkeypatch.setattr(mfl.client, '_PAGE_ROWS', 1)  # a list comes in pages
     job = client.submit(h.job_doc(name='old', rounds=1))
     with pytest.raises(mfl.Conflict, match='has not ended'):
         client.archive(client.submit(h.job_doc(name='archive-waits', data={'name': 'elsewhere'})))
