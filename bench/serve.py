@@ -12,7 +12,7 @@ the cache. --committed: from a round's commit until a request is answered by it.
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
-    [--swaps] [--committed] [--hostile] [--one-core] [--instances N]
+    [--swaps] [--committed] [--hostile] [--one-core] [--instances N] [--precision bf16]
 """
 import argparse
 import http.client
@@ -218,6 +218,10 @@ def onnxruntime_seconds(path, shape, seconds):
 
 # ---- open loop ----
 
+# An arrival waits for a free connection, so fewer would cap what a server can have under way: 64 and 6.4 ms are 10,000 a second.
+OPEN_CONNECTIONS = 256
+
+
 def arrivals(address, path, body, rate, seconds, json_bytes=0, connections=64):
     """What the generator says of one run."""
     command = [b.program("bench/mfl-bench-arrivals"), address, path, "--rate", str(rate), "--seconds", str(seconds), "--connections", str(connections)]
@@ -225,12 +229,17 @@ def arrivals(address, path, body, rate, seconds, json_bytes=0, connections=64):
         command += ["--body", str(body)]
     if json_bytes:
         command += ["--json-bytes", str(json_bytes)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    return json.loads(run.stdout) if run.stdout else {"p99_ms": float("inf"), "failed": 1, "lost": 0, "answered": 0, "planned": 1, "why": run.stderr}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seen = json.loads(run.stdout) if run.stdout else None
+    if seen:
+        seen["cpu_us"] = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e6 / max(seen["answered"], 1)
+    return seen or {"p99_ms": float("inf"), "failed": 1, "lost": 0, "answered": 0, "planned": 1, "why": run.stderr}
 
 
 def highest_rate(ask, p99_ms, first):
-    """(rate, what was measured there): doubled while it holds, then halved eight times between; each rate that fails is tried twice."""
+    """(rate, what was measured there): doubled while it holds, then halved six times between; each rate that fails is tried twice."""
     def holds(rate):
         for _ in range(2):
             seen = ask(rate)
@@ -244,7 +253,7 @@ def highest_rate(ask, p99_ms, first):
         if not seen:
             break
         low, best, high = high, seen, high * 2
-    for _ in range(5):
+    for _ in range(6):
         middle = (low + high) / 2
         seen = holds(middle)
         if seen:
@@ -269,12 +278,13 @@ def open_loop(folder, model, arguments):
     tensor.write_bytes(head + floats.read_bytes())
 
     def measure(name, address, path, body, json_bytes):
-        rate, seen = highest_rate(lambda r: arrivals(address, path, body, r, arguments.seconds, json_bytes), arguments.p99, 50)
+        rate, seen = highest_rate(lambda r: arrivals(address, path, body, r, arguments.seconds, json_bytes, OPEN_CONNECTIONS), arguments.p99, 50)
         rate_of[name] = rate
-        rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")),
+        rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")), f"{seen['cpu_us']:.0f}" if seen else "",
                      f"{rate_of['mfl-serve'] / rate:.2f}" if rate else ""])
 
-    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances)) as serve:
+    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances),
+               *(["--precision", arguments.precision] if arguments.precision else [])) as serve:
         body = folder / "ours"
         data = bytes(i % 256 for i in range(elements)) if serve.bytes == 1 else floats.read_bytes()
         body.write_bytes(serve.binary.encode() + data)
@@ -477,6 +487,7 @@ def main():
     parser.add_argument("--committed", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--instances", type=int, default=1, help="of --open: networks of mfl-serve, each on a thread of its own")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], help="of --open: mfl-serve's")
     parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
     by_wrk = arguments.check or not (arguments.open or arguments.swaps or arguments.committed or arguments.hostile)
@@ -489,7 +500,7 @@ def main():
             check(folder, arguments.seconds)
         if arguments.open:
             rows = [row for model in arguments.models for row in open_loop(folder, model, arguments)]
-            b.table(["", f"highest rate, p99 <= {arguments.p99:g} ms", "p50 ms", "p99 ms", "p99.9 ms", "mfl-serve's / its"], rows)
+            b.table(["", f"highest rate, p99 <= {arguments.p99:g} ms", "p50 ms", "p99 ms", "p99.9 ms", "generator us", "mfl-serve's / its"], rows)
         if arguments.swaps or arguments.hostile:
             rows = [row for model in arguments.models if arguments.swaps for row in swaps(folder, model, arguments)]
             rows += hostile(folder, arguments) if arguments.hostile else []
