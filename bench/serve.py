@@ -12,7 +12,7 @@ the cache. --committed: from a round's commit until a request is answered by it.
 loop of its own without a server, one thread, in the same run (TORCH_PYTHON: a Python with onnxruntime).
 
 serve.py [--seconds 5] [--connections 1 16 64] [--models lenet5 fedavg-cnn] [--open [--p99 20]] [--check]
-    [--swaps] [--committed] [--hostile] [--one-core] [--instances N]
+    [--swaps] [--committed] [--hostile] [--one-core] [--instances N] [--precision bf16]
 """
 import argparse
 import http.client
@@ -24,6 +24,7 @@ import resource
 import shutil
 import signal
 import socket
+import statistics
 import struct
 import subprocess
 import sys
@@ -218,6 +219,10 @@ def onnxruntime_seconds(path, shape, seconds):
 
 # ---- open loop ----
 
+# An arrival waits for a free connection, so fewer would cap what a server can have under way: 64 and 6.4 ms are 10,000 a second.
+OPEN_CONNECTIONS = 256
+
+
 def arrivals(address, path, body, rate, seconds, json_bytes=0, connections=64):
     """What the generator says of one run."""
     command = [b.program("bench/mfl-bench-arrivals"), address, path, "--rate", str(rate), "--seconds", str(seconds), "--connections", str(connections)]
@@ -225,12 +230,17 @@ def arrivals(address, path, body, rate, seconds, json_bytes=0, connections=64):
         command += ["--body", str(body)]
     if json_bytes:
         command += ["--json-bytes", str(json_bytes)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    return json.loads(run.stdout) if run.stdout else {"p99_ms": float("inf"), "failed": 1, "lost": 0, "answered": 0, "planned": 1, "why": run.stderr}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seen = json.loads(run.stdout) if run.stdout else None
+    if seen:
+        seen["cpu_us"] = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1e6 / max(seen["answered"], 1)
+    return seen or {"p99_ms": float("inf"), "failed": 1, "lost": 0, "answered": 0, "planned": 1, "why": run.stderr}
 
 
 def highest_rate(ask, p99_ms, first):
-    """(rate, what was measured there): doubled while it holds, then halved eight times between; each rate that fails is tried twice."""
+    """(rate, what was measured there): doubled while it holds, then halved six times between; each rate that fails is tried twice."""
     def holds(rate):
         for _ in range(2):
             seen = ask(rate)
@@ -244,7 +254,7 @@ def highest_rate(ask, p99_ms, first):
         if not seen:
             break
         low, best, high = high, seen, high * 2
-    for _ in range(5):
+    for _ in range(6):
         middle = (low + high) / 2
         seen = holds(middle)
         if seen:
@@ -269,12 +279,13 @@ def open_loop(folder, model, arguments):
     tensor.write_bytes(head + floats.read_bytes())
 
     def measure(name, address, path, body, json_bytes):
-        rate, seen = highest_rate(lambda r: arrivals(address, path, body, r, arguments.seconds, json_bytes), arguments.p99, 50)
+        rate, seen = highest_rate(lambda r: arrivals(address, path, body, r, arguments.seconds, json_bytes, OPEN_CONNECTIONS), arguments.p99, 50)
         rate_of[name] = rate
-        rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")),
+        rows.append([f"{model}, {name}", f"{rate:,.0f}", *(f"{seen[k]:.2f}" if seen else "" for k in ("p50_ms", "p99_ms", "p999_ms")), f"{seen['cpu_us']:.0f}" if seen else "",
                      f"{rate_of['mfl-serve'] / rate:.2f}" if rate else ""])
 
-    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances)) as serve:
+    with Serve(folder, safetensors, shape, "--threads", str(arguments.instances), "--instances", str(arguments.instances),
+               *(["--precision", arguments.precision] if arguments.precision else [])) as serve:
         body = folder / "ours"
         data = bytes(i % 256 for i in range(elements)) if serve.bytes == 1 else floats.read_bytes()
         body.write_bytes(serve.binary.encode() + data)
@@ -439,8 +450,12 @@ class Guests:
                 sock.sendall(os.urandom(500))
 
 
+HOSTILE_TURNS = 9
+
+
 def hostile(folder, arguments):
-    """The load of others alone, while guests bother another server on this machine, which costs processor time, too, and while they bother this one."""
+    """The load of others alone, while guests bother another server on this machine, which costs processor time, too, and while they bother this one; in turn, as
+    a p99 of seconds differs from the next by more than what they do."""
     rows, seen = [], {}
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     (folder / "other").mkdir()
@@ -450,18 +465,24 @@ def hostile(folder, arguments):
 
         def measure(name):
             before = b.processor_seconds(serve.process.pid)
-            seen[name] = one = arrivals(serve.address, "/v2/models/m/infer", body, rate, arguments.seconds, json_bytes)
-            us = 1e6 * (b.processor_seconds(serve.process.pid) - before) / max(1, one["answered"])
-            rows.append([f"{name}, {us:.1f} us of CPU time per request", f"{rate:,.0f}", f"{one['p50_ms']:.2f}", f"{one['p99_ms']:.2f}", one["failed"] + one["lost"],
-                         f"{b.memory(serve.process.pid)[0] / 1e6:.0f}"])
+            one = arrivals(serve.address, "/v2/models/m/infer", body, rate, arguments.seconds, json_bytes)
+            one["us"] = 1e6 * (b.processor_seconds(serve.process.pid) - before) / max(1, one["answered"])
+            one["memory"] = b.memory(serve.process.pid)[0] / 1e6
+            seen.setdefault(name, []).append(one)
 
-        measure("alone")
-        with Guests(other.address):
-            measure("guests at another server")
-        with Guests(serve.address) as guests:
-            measure(f"beside {guests.n_idle} idle, 1,000 slow and 100 garbled connections per second")
-        p99 = [one["p99_ms"] for one in seen.values()]
-        rows.append([f"p99 beside them / alone {p99[2] / p99[0]:.2f}, / with guests at another server {p99[2] / p99[1]:.2f}", *[""] * 5])
+        for _ in range(HOSTILE_TURNS):
+            measure("alone")
+            with Guests(other.address):
+                measure("guests at another server")
+            with Guests(serve.address) as guests:
+                measure(f"beside {guests.n_idle} idle, 1,000 slow and 100 garbled connections per second")
+        for name, turns in seen.items():
+            middle = {key: statistics.median(one[key] for one in turns) for key in ("us", "p50_ms", "p99_ms")}
+            rows.append([f"{name}, {middle['us']:.1f} us of CPU time per request", f"{rate:,.0f}", f"{middle['p50_ms']:.2f}", f"{middle['p99_ms']:.2f}",
+                         sum(one["failed"] + one["lost"] for one in turns), f"{max(one['memory'] for one in turns):.0f}"])
+        alone, elsewhere, beside = ([one["p99_ms"] for one in turns] for turns in seen.values())
+        rows.append([f"p99 beside them / alone {statistics.median(y / x for x, y in zip(alone, beside)):.2f}, / with guests at another server "
+                     f"{statistics.median(y / x for x, y in zip(elsewhere, beside)):.2f} (medians of {HOSTILE_TURNS} turns)", *[""] * 5])
     return rows
 
 
@@ -477,6 +498,7 @@ def main():
     parser.add_argument("--committed", action="store_true")
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--instances", type=int, default=1, help="of --open: networks of mfl-serve, each on a thread of its own")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], help="of --open: mfl-serve's")
     parser.add_argument("--one-core", action="store_true", help="the server on core 0, wrk on core 1")
     arguments = parser.parse_args()
     by_wrk = arguments.check or not (arguments.open or arguments.swaps or arguments.committed or arguments.hostile)
@@ -489,7 +511,7 @@ def main():
             check(folder, arguments.seconds)
         if arguments.open:
             rows = [row for model in arguments.models for row in open_loop(folder, model, arguments)]
-            b.table(["", f"highest rate, p99 <= {arguments.p99:g} ms", "p50 ms", "p99 ms", "p99.9 ms", "mfl-serve's / its"], rows)
+            b.table(["", f"highest rate, p99 <= {arguments.p99:g} ms", "p50 ms", "p99 ms", "p99.9 ms", "generator us", "mfl-serve's / its"], rows)
         if arguments.swaps or arguments.hostile:
             rows = [row for model in arguments.models if arguments.swaps for row in swaps(folder, model, arguments)]
             rows += hostile(folder, arguments) if arguments.hostile else []

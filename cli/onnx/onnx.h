@@ -30,6 +30,7 @@ struct mfl_onnx_model {
         /* Params that are a part of a tensor of the module, such as the first positions of a table, one per line: "NAME FIRST DIM ...",
          * the first element's number and the shape of the whole tensor. NULL: none. */
         char *parts;
+        char *contract; /* of a file that mfl wrote: its input contract (common/contract), unparsed. NULL: none */
 };
 void mfl_onnx_model_deinit(struct mfl_onnx_model *model);
 

@@ -12,16 +12,24 @@
 #include "cli/predict/answers.h"
 #include "cli/predict/predict.h"
 #include "common/base/digest.h"
+#include "common/contract/contract.h"
 #include "proto/pull/pulled.h"
 
-/* The job file of a model that no job has trained. */
+/* The job file of a model whose own is not known. Its loss says what the outputs are. */
 static int make_text(const struct mfl_cli *cli, const char *path, const struct mfl_onnx_model *onnx,
         char **ret_text, struct mfl_error *err)
 {
         const struct mfl_sets sets = {cli->options.set, cli->options.n_set};
-        MFL_CLEANUP_FREE char *text = mfl_asprintf("name: imported\nrounds: 1\nmodel:\n  layers:\n%sdata: "
-                                                   "{name: imported}\ntraining: {lr: 0.1, batch: 32}\n",
-                onnx->text);
+        struct mfl_contract *contract = NULL;
+        int r = onnx->contract ? mfl_contract_parse(onnx->contract, path, &contract, err) : 0;
+        if (r)
+                return r;
+        const bool loss = contract && contract->has_loss;
+        MFL_CLEANUP_FREE char *text =
+                mfl_asprintf("name: imported\nrounds: 1\nmodel:\n  layers:\n%sdata: {name: imported}\n"
+                             "training: {lr: 0.1, batch: 32%s%s}\n",
+                        onnx->text, loss ? ", loss: " : "", loss ? mfl_loss_name(contract->loss) : "");
+        mfl_contract_free(contract);
         return text ? mfl_sets_apply(&sets, path, text, ret_text, err)
                     : mfl_fail_memory(err, strlen(onnx->text), "a job file");
 }
@@ -44,6 +52,7 @@ static int write_model(const char *path, const struct mfl_onnx_model *onnx, char
         begin.input = input;
         begin.classes = (uint32_t)onnx->classes;
         begin.n_params = onnx->n;
+        begin.contract = onnx->contract ? onnx->contract : begin.contract;
         if (!onnx->params)
                 return mfl_fail(err, MFL_INVALID, "%.200s: the file has no values for its parameters", path);
         int r = mfl_pulled_graph(&begin, &job, &graph, err);

@@ -51,6 +51,19 @@ void mfl_npz_close(struct mfl_npz *npz)
         free(npz);
 }
 
+const char *mfl_npz_comment(struct mfl_npz *npz, size_t *ret_n)
+{
+        int n = 0;
+        const char *text = zip_get_archive_comment(npz->zip, &n, ZIP_FL_ENC_RAW);
+        *ret_n = text && n > 0 ? (size_t)n : 0;
+        return text ? text : "";
+}
+
+size_t mfl_npz_count(struct mfl_npz *npz)
+{
+        return (size_t)zip_get_num_entries(npz->zip, 0);
+}
+
 static zip_int64_t locate(struct mfl_npz *npz, const char *name)
 {
         char file[256];

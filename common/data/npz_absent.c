@@ -13,6 +13,17 @@ void mfl_npz_close(struct mfl_npz *npz)
 {
 }
 
+const char *mfl_npz_comment(struct mfl_npz *npz, size_t *ret_n)
+{
+        *ret_n = 0;
+        return "";
+}
+
+size_t mfl_npz_count(struct mfl_npz *npz)
+{
+        return 0;
+}
+
 int mfl_npz_read(
         struct mfl_npz *npz, const char *name, struct mfl_data_bytes *ret_bytes, struct mfl_error *err)
 {

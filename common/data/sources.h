@@ -122,6 +122,9 @@ struct mfl_npz;
 int mfl_npz_open(const uint8_t *bytes, size_t n_bytes, const char *path, struct mfl_npz **ret_npz,
         struct mfl_error *err);
 void mfl_npz_close(struct mfl_npz *npz);
+/* The archive's comment, not terminated, of *ret_n bytes; and how many files it has. */
+const char *mfl_npz_comment(struct mfl_npz *npz, size_t *ret_n);
+size_t mfl_npz_count(struct mfl_npz *npz);
 /* The npy file of that name. The caller frees. */
 int mfl_npz_read(
         struct mfl_npz *npz, const char *name, struct mfl_data_bytes *ret_bytes, struct mfl_error *err);

@@ -33,6 +33,15 @@ static inline enum mfl_loss_answers mfl_loss_answers(enum mfl_loss_kind kind)
         return answers[kind];
 }
 
+/* As in job files. */
+static inline const char *mfl_loss_name(enum mfl_loss_kind kind)
+{
+#define MFL_LOSS_NAME(symbol, name, answers, decides) name,
+        static const char *const names[] = {MFL_LOSSES(MFL_LOSS_NAME)};
+#undef MFL_LOSS_NAME
+        return names[kind];
+}
+
 /* Whether its predictions are right or wrong, so that they have an accuracy; the others measure a distance. */
 static inline bool mfl_loss_decides(enum mfl_loss_kind kind)
 {

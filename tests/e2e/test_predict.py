@@ -160,6 +160,15 @@ def test_npz_comment(images):
         pytest.skip('built without npz')
     with zipfile.ZipFile(os.path.join(c.dir, 'm.npz')) as z:
         assert dict(json.loads(z.comment), **{'from': 'i1'}) == c.mfl_json('show', job)['contract']
+        arrays = len(z.namelist())
+    shown = c.mfl_json('model', 'show', 'm.npz')
+    assert shown['arrays'] == arrays and shown['contract'] == c.mfl_json('model', 'show', 'images.safetensors')['contract']
+    assert 'input      ' in c.mfl('model', 'show', 'm.npz').stdout
+    np.savez(os.path.join(c.dir, 'other.npz'), a=np.zeros(3))
+    assert "says nothing of a model's input" in c.mfl('model', 'show', 'other.npz', status=5).stderr
+    assert 'no-model.npz' in c.mfl('model', 'show', 'no-model.npz', status=4).stderr
+    c.write('broken.npz', b'PK no archive')
+    assert 'broken.npz: not an npz file' in c.mfl('model', 'show', 'broken.npz', status=5).stderr
 
 
 def test_onnxruntime(images):
@@ -258,7 +267,8 @@ def test_sites_that_differ(table):
 
 
 def test_an_onnx_file_is_a_model(images):
-    """The network of a pulled ONNX file, as a model file and directly: logits near those of the original, whose input is scaled."""
+    """A pulled ONNX file, as a model file and directly: the bits of the original's logits, as it carries the same contract. Without the contract
+    the input must be scaled before, and logits are near those."""
     c, job, arrays = images
     c.mfl('pull', job, '--format', 'onnx', '-o', 'net.onnx')
     told = c.mfl_json('model', 'import', 'net.onnx', '--set', 'data.name=pix')
@@ -270,10 +280,19 @@ def test_an_onnx_file_is_a_model(images):
     np.save(os.path.join(c.dir, 'raw.npy'), arrays['x_test'][:20])
     c.mfl('predict', 'images.safetensors', '--data', 'raw.npy', '--logits', '-o', 'expected.npy')
     for name in ('net.onnx', 'net.safetensors'):
-        c.mfl('predict', name, '--data', 'scaled.npy', '--logits', '-o', 'got.npy')
+        c.mfl('predict', name, '--data', 'raw.npy', '--logits', '-o', 'got.npy')
         got, expected = (np.load(os.path.join(c.dir, n)) for n in ('got.npy', 'expected.npy'))
-        assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()  # scaled in another order
-    shown = c.mfl('model', 'show', 'net.safetensors').stdout
+        assert got.tobytes() == expected.tobytes()
+        assert c.mfl_json('model', 'show', name)['contract'] == contract
+    with open(os.path.join(c.dir, 'net.onnx'), 'rb') as f:
+        plain = f.read()
+    c.write('damaged.onnx', plain.replace(b'"shape"', b'"shapf"'))
+    assert "damaged.onnx: contract: shape: expected" in c.mfl('model', 'show', 'damaged.onnx', status=5).stderr
+    c.write('plain.onnx', plain.replace(b'contract', b'anything'))
+    c.mfl('predict', 'plain.onnx', '--data', 'scaled.npy', '--logits', '-o', 'got.npy')
+    got = np.load(os.path.join(c.dir, 'got.npy'))
+    assert np.abs(got - expected).max() <= 1e-4 * np.abs(expected).max()  # scaled in another order
+    shown = c.mfl('model', 'show', 'plain.onnx').stdout
     assert 'the input must be scaled before it is given: as the program does that it comes from' in shown
     # A job starts from it, with its layers: as from the model itself.
     digests = []

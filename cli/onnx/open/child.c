@@ -30,6 +30,7 @@
 #include "cli/onnx/open/child.h"
 #include "cli/onnx/open/sandbox.h"
 #include "cli/proof/proof.h"
+#include "common/contract/contract.h"
 #include "common/job/job.h"
 
 /* Limits for reading: a fixed part, and a part per byte of all files together. Weights are mapped, copied
@@ -199,6 +200,7 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
         m.n = model->n;
         m.proof_bytes = model->proof_bytes;
         m.parts_bytes = model->parts ? strlen(model->parts) : 0;
+        m.contract_bytes = model->contract ? strlen(model->contract) : 0;
         m.own = model->own;
         m.described = model->described;
         m.log_softmax = model->log_softmax;
@@ -210,7 +212,9 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
                 r = send_all(socket, model->params, m.n * sizeof *model->params);
         if (!r)
                 r = send_all(socket, model->proof, m.proof_bytes);
-        return r ? r : send_all(socket, model->parts, m.parts_bytes);
+        if (!r)
+                r = send_all(socket, model->parts, m.parts_bytes);
+        return r ? r : send_all(socket, model->contract, m.contract_bytes);
 }
 
 int mfl_onnx_child(int socket)
@@ -388,6 +392,10 @@ static int check_sizes(const char *path, const struct mfl_onnx_message *m, struc
                         "%.200s: the list of its parameters that are a part of a tensor needs %llu bytes; "
                         "the limit is %d",
                         path, (unsigned long long)m->parts_bytes, MFL_JOB_TEXT_MAX);
+        if (m->contract_bytes > MFL_CONTRACT_TEXT_MAX)
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: its input contract needs %llu bytes; the limit is %u", path,
+                        (unsigned long long)m->contract_bytes, MFL_CONTRACT_TEXT_MAX);
         if (m->n > MFL_PARAMS_MAX)
                 return mfl_fail(err, MFL_INVALID, "%.200s: it has %llu params; the limit is %llu", path,
                         (unsigned long long)m->n, (unsigned long long)MFL_PARAMS_MAX);
@@ -417,13 +425,16 @@ static int take(const struct parent *p, const struct mfl_onnx_message *m, struct
         model.proof = m->proof_bytes ? mfl_calloc(1, m->proof_bytes) : NULL;
         model.text = mfl_calloc(1, m->text_bytes + 1);
         model.parts = mfl_calloc(1, m->parts_bytes + 1);
+        model.contract = m->contract_bytes ? mfl_calloc(1, m->contract_bytes + 1) : NULL;
         model.params = mfl_alloc_aligned(MFL_MAX(m->n, (uint64_t)1) * sizeof(float));
-        if (!model.text || !model.parts || !model.params || (m->proof_bytes && !model.proof))
+        if (!model.text || !model.parts || !model.params || (m->proof_bytes && !model.proof) ||
+                (m->contract_bytes && !model.contract))
                 r = mfl_fail_memory(err, m->n * sizeof(float), p->path);
         else if (read_all(p->socket, model.text, m->text_bytes) ||
                  read_all(p->socket, model.params, m->n * sizeof(float)) ||
                  read_all(p->socket, model.proof, m->proof_bytes) ||
-                 read_all(p->socket, model.parts, m->parts_bytes))
+                 read_all(p->socket, model.parts, m->parts_bytes) ||
+                 read_all(p->socket, model.contract, m->contract_bytes))
                 r = MFL_NOT_FOUND;
         else if (model.proof)
                 r = mfl_proof_check(model.proof, model.proof_bytes, model.n, err);

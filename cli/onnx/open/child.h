@@ -8,12 +8,12 @@
 
 enum { MFL_ONNX_SAY_FILE = 1, MFL_ONNX_SAY_DONE, MFL_ONNX_SAY_FAILED };
 
-/* The child's. After SAY_DONE come the text, the params, the proof and the parts. */
+/* The child's. After SAY_DONE come the text, the params, the proof, the parts and the contract. */
 struct mfl_onnx_message {
         uint32_t kind;
         int32_t code, classes;
         struct mfl_shape input;
-        uint64_t text_bytes, n, proof_bytes, parts_bytes; /* proof_bytes, parts_bytes 0: none */
+        uint64_t text_bytes, n, proof_bytes, parts_bytes, contract_bytes; /* of the last three 0: none */
         uint32_t own, described, log_softmax;
         char no_proof[256];
         char text[1024]; /* SAY_FILE: a name; SAY_FAILED: the error; SAY_DONE: notes */

@@ -496,6 +496,14 @@ static int take_proof(
         return 0;
 }
 
+static int take_contract(
+        const Onnx__ModelProto *proto, const char *path, struct mfl_onnx_model *model, struct mfl_error *err)
+{
+        const char *text = metadata(proto, "contract");
+        model->contract = text ? mfl_strdup(text) : NULL;
+        return text && !model->contract ? mfl_fail_memory(err, strlen(text), path) : 0;
+}
+
 int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
         const struct mfl_onnx_files *files, struct mfl_onnx_model *ret_model, struct mfl_error *err)
 {
@@ -512,6 +520,8 @@ int mfl_onnx_convert(const uint8_t *bytes, size_t n_bytes, const char *path,
                 r = convert_model(proto, n_bytes, path, files, described, false, &model, err);
                 if (!r && described)
                         r = take_proof(described, &model, err);
+                if (!r && model.own)
+                        r = take_contract(proto, path, &model, err);
                 mfl_described_free(described);
         }
         onnx__model_proto__free_unpacked(proto, &allocator);
@@ -528,7 +538,8 @@ void mfl_onnx_model_deinit(struct mfl_onnx_model *model)
         free(model->params);
         free(model->proof);
         free(model->parts);
-        model->text = model->parts = NULL;
+        free(model->contract);
+        model->text = model->parts = model->contract = NULL;
         model->proof = NULL;
         model->params = NULL;
 }
