@@ -58,7 +58,11 @@ void mfl_operator_stop(struct mfl_session *session, uint64_t request, const char
 static void run_delete(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
-        op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
+        if (op->which) /* of an unread job the database still has the state of the release that can read it */
+                op->status = mfl_store_job_set_state(
+                        op->admin->store, op->job, MFL_JOB_FAILED, "deleted unread", &op->err);
+        if (!op->status)
+                op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
 }
 
 static void answer_delete(struct mfl_request *op, struct mfl_session *session)
@@ -87,6 +91,7 @@ void mfl_operator_delete(struct mfl_session *session, uint64_t request, const ch
         struct mfl_request *op = mfl_request_new(session, request, job->id, run_delete, answer_delete);
         if (!op)
                 return;
+        op->which = job->unread;
         mfl_request_audit(op, "delete", id);
         mfl_request_start(op, session);
 }

@@ -290,6 +290,45 @@ def test_a_job_keeps_the_arithmetic_that_it_began_with(tmp_path):
         c.run_job(**job)
 
 
+def test_a_job_that_this_release_refuses_is_shown_failed(tmp_path):
+    """Its file has another release's rules. The database keeps it, so that the release that took it goes on with it."""
+    with h.Cluster(tmp_path) as c:
+        c.start_server()
+        c.start_daemon()
+        keys, names, done = c.submit(rounds=1000000), c.submit(rounds=1000000), c.run_job(rounds=2)[0]
+        for job in (keys, names):
+            c.wait_info(job, lambda i: i['round'] >= 2, 20, 'two rounds')
+        c.server.stop()
+        twins = "model:\n  layers:\n  - dense: {name: n, units: 4}\n  - dense: {name: m, units: 4}\n"
+        with mfl_state.changed(c.state_dir) as db:
+            text, = db.execute('SELECT text FROM jobs WHERE id = ?', (keys,)).fetchone()
+            for job in (keys, done):
+                db.execute('UPDATE jobs SET text = ? WHERE id = ?', ('no_such_key: 1\n' + text, job))
+            db.execute('UPDATE jobs SET text = ? WHERE id = ?', (text.replace('model: "mlp"\n', twins), names))
+        c.start_server()
+        info = c.info(keys)
+        assert info['state'] == 'failed' and 'this release can\'t read its job file' in info['reason'] and 'no_such_key' in info['reason']
+        assert c.info(done)['state'] == 'done'
+        assert 'no_such_key' in c.mfl('show', keys).stdout and keys in c.mfl('list').stdout
+        c.wait_job(names, state='failed')
+        assert c.info(names)['reason']
+        assert 'no_such_key' in c.mfl('pull', keys, status=5).stderr
+        c.mfl('stop', keys, status=None)
+        c.run_job(rounds=2)  # others are trained as ever
+        c.server.stop()
+        with mfl_state.changed(c.state_dir) as db:
+            db.execute('UPDATE jobs SET text = ? WHERE id = ?', (text, keys))
+        c.start_server()
+        at = c.info(keys)['round']
+        c.wait_info(keys, lambda i: i['round'] > at, 20, 'a round')
+        c.server.stop()
+        with mfl_state.changed(c.state_dir) as db:
+            db.execute('UPDATE jobs SET text = ? WHERE id = ?', ('no_such_key: 1\n' + text, keys))
+        c.start_server()
+        c.mfl('delete', keys)
+        assert keys not in c.mfl('list').stdout
+
+
 @pytest.mark.parametrize('schema', sorted(SCHEMAS))
 def test_state_of_an_earlier_release(tmp_path, past, schema):
     with h.Cluster(tmp_path) as c:
