@@ -43,7 +43,13 @@ static int text_of(const char *id, const char *text, uint32_t client, char **ret
         int r = mfl_job_parse(text, strlen(text), id, &spec, err);
         if (r)
                 return r;
-        if (mfl_job_is_without(spec, client))
+        if (spec->data.partition == MFL_PARTITION_LOCAL)
+                r = mfl_fail(err, MFL_INVALID,
+                        "%s has partition local: its clients are sites, which have no numbers to forget them "
+                        "by; "
+                        "submit the job again without the site's daemons",
+                        id);
+        else if (mfl_job_is_without(spec, client))
                 r = mfl_fail(err, MFL_INVALID, "%s is without client %" PRIu32 " already", id, client);
         if (!r)
                 r = list_of(spec, client, &list, err);
