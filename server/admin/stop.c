@@ -119,7 +119,8 @@ void mfl_operator_archive(struct mfl_session *session, uint64_t request, const M
         struct mfl_server_job *job = mfl_operator_job(session, request, ask->job);
         if (!job || !mfl_operator_may_touch(session, request, job, verb))
                 return;
-        if (!mfl_server_job_has_ended(job) || job->state_unwritten) {
+        bool goes_on = job->unread && !job->finished_unix_ms; /* under a release that can read it */
+        if (!mfl_server_job_has_ended(job) || job->state_unwritten || goes_on) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
                         "%s has not ended: only jobs that have ended are archived", job->id);
                 return;

@@ -314,11 +314,17 @@ def test_a_job_that_this_release_refuses_is_shown_failed(tmp_path):
         assert c.info(names)['reason']
         assert 'no_such_key' in c.mfl('pull', keys, status=5).stderr
         c.mfl('stop', keys, status=None)
+        for verb in ('clone', 'replay'):
+            for job in (keys, done):
+                assert "can't read the job file of " + job in c.mfl(verb, job, status=None).stderr
+        assert 'has not ended' in c.mfl('archive', keys, status=None).stderr
+        n = len(c.mfl_json('list')['jobs'])
         c.run_job(rounds=2)  # others are trained as ever
         c.server.stop()
         with mfl_state.changed(c.state_dir) as db:
             db.execute('UPDATE jobs SET text = ? WHERE id = ?', (text, keys))
         c.start_server()
+        assert len(c.mfl_json('list')['jobs']) == n + 1
         at = c.info(keys)['round']
         c.wait_info(keys, lambda i: i['round'] > at, 20, 'a round')
         c.server.stop()
