@@ -21,7 +21,7 @@ JOBS = {
     'fedper': {'personal': {'layers': ['fc3']}},
     'fedrep': {'personal': {'layers': ['fc3'], 'epochs': 1}},
     'ditto': {'aggregation': {'strategy': 'ditto', 'lambda': 0.1}},
-    'pfedme': {'aggregation': {'strategy': 'pfedme', 'lambda': 15, 'eta': 0.01, 'inner_steps': 5}, 'training': {'lr': 0.02, 'momentum': 0}},
+    'pfedme': {'aggregation': {'strategy': 'pfedme', 'lambda': 15, 'eta': 0.06, 'inner_steps': 5}, 'training': {'lr': 0.03, 'momentum': 0}},
     'apfl': {'aggregation': {'strategy': 'apfl', 'alpha': 0.5}, 'training': {'lr': 0.05, 'momentum': 0}},
 }
 PUBLISHED = {'fedavg': 80.41, 'fedper': 99.47, 'fedrep': 99.56, 'ditto': 99.44, 'pfedme': 99.35, 'apfl': None}

@@ -60,17 +60,46 @@ static size_t find_end(const char *text, size_t at, size_t n)
         return at;
 }
 
-static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *path,
-        const char *text, size_t n, char **ret_text, struct mfl_error *err)
+static uint32_t count_lines(const char *text, size_t n)
+{
+        uint32_t lines = 0;
+        for (size_t i = 0; i < n; i++)
+                lines += text[i] == '\n';
+        return lines;
+}
+
+/* A table has no more settings than `day`. */
+static int find_day(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace,
+        const struct mfl_yaml_node **ret_day, struct mfl_error *err)
+{
+        *ret_day = NULL;
+        for (const struct mfl_yaml_node *k = trace->first; k; k = k->next) {
+                if (!strcmp(k->key, "file"))
+                        continue;
+                if (strcmp(k->key, "day"))
+                        return mfl_yaml_fail(
+                                doc, k, err, "a table of a file has no setting but day; remove it, or file");
+                if (k->type != MFL_YAML_SCALAR)
+                        return mfl_yaml_fail(doc, k, err, "must be a single value");
+                *ret_day = k;
+        }
+        return 0;
+}
+
+static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *text,
+        size_t n, struct mfl_trace_file *ret_trace, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE char *table = NULL;
         size_t table_bytes, from = 0, to = 0, bytes;
         struct mfl_error why;
         char *whole = NULL;
+        const struct mfl_yaml_node *day;
         int r = find_lines(doc, trace, text, n, &from, &to, err);
+        if (!r)
+                r = find_day(doc, trace, &day, err);
         if (r)
                 return r;
-        r = mfl_fs_read(path, MFL_JOB_TEXT_MAX, &table, &table_bytes, &why);
+        r = mfl_fs_read(ret_trace->path, MFL_JOB_TEXT_MAX, &table, &table_bytes, &why);
         if (r)
                 return mfl_yaml_fail(doc, trace, err, "%s", why.text);
         FILE *out = open_memstream(&whole, &bytes);
@@ -81,9 +110,12 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
         const size_t end = find_end(text, to, n);
         fprintf(out, "%.*s%strace:\n", (int)(end - to), text + to,
                 end > to && text[end - 1] != '\n' ? "\n" : "");
-        for (const struct mfl_yaml_node *k = trace->first; k; k = k->next)
-                if (strcmp(k->key, "file") && k->text)
-                        fprintf(out, "  %s: %s\n", k->key, k->text);
+        if (day) {
+                if (!fflush(out))
+                        ret_trace->day_at = count_lines(whole, bytes) + 1;
+                ret_trace->day_line = day->key_line;
+                fprintf(out, "  day: %s\n", day->text ? day->text : "");
+        }
         fputs("  csv: |2\n", out);
         put_lines(out, "    ", table, table_bytes);
         fprintf(out, "%.*s", (int)(n - end), text + end);
@@ -99,7 +131,7 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
                         "online)",
                         bytes, MFL_JOB_TEXT_MAX);
         }
-        *ret_text = whole;
+        ret_trace->text = whole;
         return 0;
 }
 
@@ -116,7 +148,7 @@ int mfl_trace_file_read(
         if (path && path->type == MFL_YAML_SCALAR && path->text && *path->text) {
                 ret_trace->line = path->key_line;
                 ret_trace->path = mfl_asprintf("%s", path->text);
-                r = ret_trace->path ? compose(doc, trace, path->text, text, n, &ret_trace->text, err)
+                r = ret_trace->path ? compose(doc, trace, text, n, ret_trace, err)
                                     : mfl_fail_memory(err, strlen(path->text), "a file's name");
         }
         mfl_yaml_free(doc);
@@ -126,10 +158,16 @@ int mfl_trace_file_read(
 void mfl_trace_file_name(const struct mfl_trace_file *trace, const char *file, struct mfl_error *err)
 {
         static const char key[] = ": trace.csv: ";
-        const char *at = trace->path ? strstr(err->text, key) : NULL;
+        char what[sizeof err->text], day[sizeof err->text];
+        int lead = mfl_snprintf(day, sizeof day, "%s:%u:", file, trace->day_at);
+        if (trace->day_at && !strncmp(err->text, day, (size_t)lead)) {
+                mfl_strcpy(what, sizeof what, err->text + lead);
+                mfl_fail(err, MFL_INVALID, "%s:%u:%s", file, trace->day_line, what);
+                return;
+        }
+        const char *at = trace->text ? strstr(err->text, key) : NULL; /* of the table, not beside it */
         if (!at)
                 return;
-        char what[sizeof err->text];
         mfl_strcpy(what, sizeof what, at + strlen(key));
         mfl_fail(err, MFL_INVALID, "%s:%u: trace: %.200s: %s", file, trace->line, trace->path, what);
 }

@@ -18,21 +18,31 @@ void mfl_quantile_begin(struct mfl_quantile *q, double share, uint64_t n, double
         q->done = !n || !(high > low);
 }
 
-void mfl_quantile_step(struct mfl_quantile *q, const uint64_t *bins, uint32_t n_bins)
+/* The part that the rank lies in wherever the hidden values are; 0: there is none. */
+static uint32_t find_part(const struct mfl_quantile *q, const uint64_t *bins, uint32_t n_parts)
 {
         uint64_t sum = 0, below = bins[0];
-        uint32_t parts = n_bins - 2, b = 1;
+        uint32_t b = 1;
+        for (uint32_t i = 0; i < n_parts + 2; i++)
+                sum += bins[i];
+        if (sum > q->n || q->rank <= below)
+                return 0;
+        while (b <= n_parts && q->rank > below + bins[b])
+                below += bins[b++];
+        return b <= n_parts && below + (q->n - sum) < q->rank ? b : 0;
+}
+
+void mfl_quantile_step(struct mfl_quantile *q, const uint64_t *bins, uint32_t n_bins)
+{
+        uint32_t parts = n_bins - 2;
         if (q->done)
                 return;
-        for (uint32_t i = 0; i < n_bins; i++)
-                sum += bins[i];
-        q->done = sum != q->n || q->rank <= below || q->rank > sum - bins[n_bins - 1];
-        /* A first range that missed it, or that has hidden counts, says nothing. */
+        uint32_t b = find_part(q, bins, parts);
+        q->done = !b;
+        /* A first range that missed it, or that hides where it is, says nothing. */
         q->known &= !q->done || q->steps > 0;
         if (q->done)
                 return;
-        while (q->rank > below + bins[b])
-                below += bins[b++];
         double width = (q->high - q->low) / parts, low = q->low + width * (b - 1),
                high = b == parts ? q->high : low + width;
         q->done = ++q->steps >= STEPS_MAX || high - low <= NARROW * q->width ||

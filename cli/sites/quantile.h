@@ -20,8 +20,8 @@ struct mfl_quantile {
 };
 
 void mfl_quantile_begin(struct mfl_quantile *q, double share, uint64_t n, double low, double high);
-/* bins: n_bins counts over [low, high], with what is below it first and above it last. Counts that sites keep to themselves are missing: then
- * the range stays as it is, and the quantile is done. */
+/* bins: n_bins counts over [low, high], with what is below it first and above it last. Counts that sites keep to themselves are missing: where
+ * they leave it open which part it is, the range stays as it is, and the quantile is done. */
 void mfl_quantile_step(struct mfl_quantile *q, const uint64_t *bins, uint32_t n_bins);
 
 #endif

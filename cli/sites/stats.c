@@ -187,6 +187,19 @@ static void print_cell(bool known, double value)
                 printf(" %12s", "-");
 }
 
+/* A search that small counts have stopped tells a part of the range, not a value. */
+static void print_quantile(const struct mfl_quantile *q)
+{
+        double middle = (q->low + q->high) / 2, within = (q->high - q->low) / 2;
+        char text[32];
+        if (!q->known || within <= 1e-5 * q->width) {
+                print_cell(q->known, middle);
+                return;
+        }
+        snprintf(text, sizeof text, "%.5g+-%.2g", middle, within);
+        printf(" %12s", text);
+}
+
 static void print_feature(const struct asking *a, uint32_t f)
 {
         const struct mfl_stats_feature *feature = &a->sums.features[f];
@@ -199,10 +212,8 @@ static void print_feature(const struct asking *a, uint32_t f)
         print_cell(feature->count > 0, mean);
         print_cell(feature->count > 0, std);
         print_cell(feature->has_range, (double)feature->least * unit);
-        for (uint32_t k = 0; k < MFL_QUANTILES; k++) {
-                const struct mfl_quantile *q = &a->quantiles[f * MFL_QUANTILES + k];
-                print_cell(q->known, (q->low + q->high) / 2);
-        }
+        for (uint32_t k = 0; k < MFL_QUANTILES; k++)
+                print_quantile(&a->quantiles[f * MFL_QUANTILES + k]);
         print_cell(feature->has_range, (double)feature->most * unit);
         putchar('\n');
 }

@@ -159,9 +159,19 @@ bool mfl_operator_may_touch(
         return false;
 }
 
+bool mfl_operator_may_copy(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job)
+{
+        if (job->unread)
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
+                        "this release can't read the job file of %s", job->id);
+        return !job->unread;
+}
+
 bool mfl_operator_may_carry(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job)
 {
         char text[300];
+        if (!mfl_operator_may_copy(session, request, job)) /* nobody knows whether it keeps states */
+                return false;
         if (session->roles & MFL_TLS_ROLE_ADMIN || !mfl_job_keeps_state(job->spec) ||
                 job->spec->client_state != MFL_CLIENT_STATE_SERVER)
                 return true;

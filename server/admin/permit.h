@@ -12,6 +12,8 @@ bool mfl_operator_may_change(struct mfl_session *session, const Mfl__Envelope *e
 /* Whether the asker owns the job or is an admin. False: as above. */
 bool mfl_operator_may_touch(
         struct mfl_session *session, uint64_t request, const struct mfl_server_job *job, const char *action);
+/* Whether the job's file can be read, so that there may be another job of it. False: the session was told that it can't. */
+bool mfl_operator_may_copy(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job);
 /* Whether the asker may have all files of the job. Its owner has no states of single clients (docs/jobs.md, Personal layers). False: as
  * above. */
 bool mfl_operator_may_carry(struct mfl_session *session, uint64_t request, const struct mfl_server_job *job);

@@ -18,7 +18,8 @@ static void run_replay(struct mfl_work *work)
 void mfl_operator_replay(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
-        if (!job || !mfl_operator_may_touch(session, request, job, "replay"))
+        if (!job || !mfl_operator_may_touch(session, request, job, "replay") ||
+                !mfl_operator_may_copy(session, request, job))
                 return;
         if (!job->committed || job->spec->privacy.kind) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,

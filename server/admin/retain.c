@@ -84,7 +84,7 @@ void mfl_admin_retain(struct mfl_admin *admin)
         if (admin->retaining || (!admin->retention.keep_ms && !admin->retention.keep_max))
                 return;
         for (const struct mfl_server_job *job = admin->jobs->first; job; job = job->next) {
-                if (!mfl_server_job_has_ended(job) || job->registered)
+                if (!mfl_server_job_has_ended(job) || job->registered || job->unread)
                         continue;
                 n++;
                 if (!first || job->finished_unix_ms < first->finished_unix_ms)

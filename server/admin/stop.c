@@ -73,7 +73,11 @@ bool mfl_operator_at_rest(struct mfl_session *session, uint64_t request, const s
 static void run_delete(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
-        op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
+        if (op->which) /* of an unread job the database still has the state of the release that can read it */
+                op->status = mfl_store_job_set_state(
+                        op->admin->store, op->job, MFL_JOB_FAILED, "deleted unread", &op->err);
+        if (!op->status)
+                op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
 }
 
 static void answer_delete(struct mfl_request *op, struct mfl_session *session)
@@ -99,6 +103,7 @@ void mfl_operator_delete(struct mfl_session *session, uint64_t request, const ch
         struct mfl_request *op = mfl_request_new(session, request, job->id, run_delete, answer_delete);
         if (!op)
                 return;
+        op->which = job->unread;
         mfl_request_audit(op, "delete", id);
         mfl_request_start(op, session);
 }
@@ -126,7 +131,8 @@ void mfl_operator_archive(struct mfl_session *session, uint64_t request, const M
         struct mfl_server_job *job = mfl_operator_job(session, request, ask->job);
         if (!job || !mfl_operator_may_touch(session, request, job, verb))
                 return;
-        if (!mfl_server_job_has_ended(job) || job->state_unwritten) {
+        bool goes_on = job->unread && !job->finished_unix_ms; /* under a release that can read it */
+        if (!mfl_server_job_has_ended(job) || job->state_unwritten || goes_on) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_CONFLICT,
                         "%s has not ended: only jobs that have ended are archived", job->id);
                 return;

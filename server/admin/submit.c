@@ -275,7 +275,8 @@ int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes,
 void mfl_operator_clone(struct mfl_session *session, uint64_t request, const Mfl__CloneJob *clone)
 {
         struct mfl_server_job *job = mfl_operator_job(session, request, clone->job);
-        if (!job || !mfl_operator_may_touch(session, request, job, "clone"))
+        if (!job || !mfl_operator_may_touch(session, request, job, "clone") ||
+                !mfl_operator_may_copy(session, request, job))
                 return;
         struct mfl_request *op = mfl_request_new(session, request, clone->job, run_submit, mfl_submit_answer);
         if (!op)

@@ -13,7 +13,8 @@ struct mfl_server_job *mfl_server_job_find(const struct mfl_jobs *jobs, const ch
 
 /* ---- loading ---- */
 
-static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row, struct mfl_error *err)
+/* What does not depend on what the job's file says. */
+static int take_columns(struct mfl_server_job *job, const struct mfl_store_job *row, struct mfl_error *err)
 {
         mfl_strcpy(job->id, sizeof job->id, row->id);
         mfl_strcpy(job->reason, sizeof job->reason, row->reason);
@@ -29,9 +30,15 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
         job->stop_after = row->stop_after;
         mfl_strcpy(job->data_from, sizeof job->data_from, row->data_from);
         job->text = mfl_strdup(row->text ? row->text : "");
-        if (!job->text)
-                return mfl_fail_memory(err, strlen(row->text), "a job's text");
-        int r = mfl_job_parse(job->text, strlen(job->text), row->id, &job->spec, err);
+        return job->text ? 0 : mfl_fail_memory(err, strlen(row->text), "a job's text");
+}
+
+static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row, struct mfl_error *err)
+{
+        int r = take_columns(job, row, err);
+        if (r)
+                return r;
+        r = mfl_job_parse(job->text, strlen(job->text), row->id, &job->spec, err);
         struct mfl_graph *graph;
         if (!r) /* it keeps the arithmetic that it began with, perhaps in an earlier release */
                 job->spec->arithmetic = row->arithmetic;
@@ -44,6 +51,28 @@ static int take_row(struct mfl_server_job *job, const struct mfl_store_job *row,
                 return r < 0 ? r : 0; /* what no longer fits is reported when the job is prepared */
         job->per_token = job_is_per_token(graph);
         mfl_graph_free(graph);
+        return 0;
+}
+
+/* A job like any, so that nobody else has to know that there may be none. */
+static int take_unread(
+        struct mfl_server_job *job, const struct mfl_store_job *row, const char *why, struct mfl_error *err)
+{
+        static const char stand_in[] = "name: unread\nmodel: logistic\ndata: {name: unread}\n"
+                                       "rounds: 1\ntraining: {lr: 0.1, batch: 1}\n";
+        int r = take_columns(job, row, err);
+        if (!r)
+                r = mfl_job_parse(stand_in, strlen(stand_in), row->id, &job->spec, err);
+        if (r)
+                return r;
+        mfl_strcpy(job->spec->name, sizeof job->spec->name, row->name);
+        mfl_strcpy(job->spec->data.name, sizeof job->spec->data.name, row->data.name);
+        job->spec->rounds = MFL_MAX(1u, row->committed);
+        job->unread = true;
+        if (mfl_server_job_has_ended(job))
+                return 0;
+        job->state = MFL_JOB_FAILED;
+        mfl_snprintf(job->reason, sizeof job->reason, "this release can't read its job file: %s", why);
         return 0;
 }
 
@@ -69,7 +98,8 @@ static int take_rounds(struct mfl_server_job *job, struct mfl_error *err)
         return r == MFL_NOT_FOUND ? 0 : r;
 }
 
-int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
+/* why: NULL: its file can be read. */
+static int new_job(struct mfl_jobs *jobs, const struct mfl_store_job *row, const char *why,
         struct mfl_server_job **ret_job, struct mfl_error *err)
 {
         struct mfl_server_job *job = mfl_calloc(1, sizeof *job), **at = &jobs->first;
@@ -77,7 +107,7 @@ int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
         if (!job)
                 return mfl_fail_memory(err, sizeof *job, "a job");
         job->jobs = jobs;
-        int r = take_row(job, row, err);
+        int r = why ? take_unread(job, row, why, err) : take_row(job, row, err);
         if (!r)
                 r = take_rounds(job, err);
         if (r) {
@@ -92,6 +122,18 @@ int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
         job->version = 1;
         *ret_job = job;
         return 0;
+}
+
+int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
+        struct mfl_server_job **ret_job, struct mfl_error *err)
+{
+        return new_job(jobs, row, NULL, ret_job, err);
+}
+
+int mfl_server_job_new_unread(struct mfl_jobs *jobs, const struct mfl_store_job *row, const char *why,
+        struct mfl_server_job **ret_job, struct mfl_error *err)
+{
+        return new_job(jobs, row, why, ret_job, err);
 }
 
 int mfl_server_job_start(struct mfl_server_job *job, struct mfl_error *err)

@@ -147,10 +147,10 @@ uint32_t mfl_round_team_width(const struct core_daemon *daemon, const struct cor
         return MFL_MAX(1u, daemon->info.workers / MFL_MAX(1u, job->spec->training.threads));
 }
 
-/* The first daemons that have `ranks` together. A confused daemon may claim another's instance, by which members tell
- * each other apart. Returns how many members there are. */
+/* The first daemons that have `ranks` together, of which a wide one leaves some to others, so that there are at least `least`. A confused
+ * daemon may claim another's instance, by which members tell each other apart. Returns how many members there are. */
 static uint32_t choose(const struct core_job *job, struct core_daemon *const *v, uint32_t n, uint32_t ranks,
-        struct core_team_member *member)
+        uint32_t least, struct core_team_member *member)
 {
         uint32_t n_members = 0;
         for (uint32_t i = 0; i < n && ranks && n_members < MFL_GROUP_MAX; i++) {
@@ -159,7 +159,8 @@ static uint32_t choose(const struct core_job *job, struct core_daemon *const *v,
                         again |= member[k].daemon->info.instance == v[i]->info.instance;
                 if (again)
                         continue;
-                uint32_t width = MFL_MIN(mfl_round_team_width(v[i], job), ranks);
+                uint32_t others = least > n_members + 1 ? MFL_MIN(least - n_members - 1, ranks - 1) : 0;
+                uint32_t width = MFL_MIN(mfl_round_team_width(v[i], job), ranks - others);
                 member[n_members++] = (struct core_team_member){v[i], width};
                 ranks -= width;
         }
@@ -170,7 +171,14 @@ static uint32_t choose(const struct core_job *job, struct core_daemon *const *v,
 static uint32_t form(const struct core_job *job, struct core_daemon *const *v, uint32_t n, uint32_t ranks,
         struct core_team_member *member)
 {
-        uint32_t n_members = choose(job, v, n, ranks, member), n_ranks = 0;
+        uint32_t n_members, n_ranks = 0;
+        for (uint32_t least = 1, before = 0;
+                least != before;) { /* it grows at each turn, up to MFL_GROUP_MAX */
+                before = least;
+                n_members = choose(job, v, n, ranks, least, member);
+                for (uint32_t i = 0; i < n_members; i++)
+                        least = MFL_MAX(least, mfl_core_daemon_team_least(member[i].daemon, job));
+        }
         for (uint32_t i = 0; i < n_members; i++) {
                 n_ranks += member[i].width;
                 if (mfl_core_daemon_team_least(member[i].daemon, job) > n_members)

@@ -150,7 +150,9 @@ static void count_all(
                 const struct core_daemon *daemon = core->daemons[i];
                 usable += mfl_core_daemon_usable(daemon, job) &&
                           !(mfl_core_job_is_local(job) && mfl_core_site_counted(core, job, daemon));
-                known += mfl_core_daemon_data(daemon, job) != NULL;
+                if (!mfl_core_daemon_data(daemon, job))
+                        continue; /* it may have reported that before it came back without the data set */
+                known++;
                 barred += mfl_core_daemon_barred(daemon, job);
         }
         *ret_usable = usable;

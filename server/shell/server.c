@@ -250,13 +250,13 @@ static int open_job(struct mfl_server *server, const char *id, struct mfl_error 
         if (r)
                 return r;
         r = mfl_server_job_new(&server->jobs, &row, &job, err);
-        mfl_store_job_deinit(&row);
         if (r == MFL_INVALID) { /* of a release whose job files had other rules: no reason not to start */
-                mfl_log(MFL_LOG_ERROR,
-                        "%s is left out, and kept as it is: this release can't read its job file: %s", id,
-                        err->text);
-                return 0;
+                struct mfl_error why = *err;
+                mfl_log(MFL_LOG_ERROR, "%s is kept as it is: this release can't read its job file: %s", id,
+                        why.text);
+                r = mfl_server_job_new_unread(&server->jobs, &row, why.text, &job, err);
         }
+        mfl_store_job_deinit(&row);
         if (r || mfl_server_job_has_ended(job))
                 return r;
         r = mfl_server_job_start(job, err);

@@ -17,6 +17,7 @@ struct core_cut {
         uint32_t samples_min, samples_max;
         uint32_t n_known, *count;    /* counts of the first n_known clients; NULL: none was told */
         uint32_t n_tellers, n_votes; /* all daemons that tell it; those that are connected and told all */
+        uint32_t n_held;             /* the latter, and those that are lost but may come back to their work */
 };
 
 void mfl_core_cuts_free(struct core_job *job);

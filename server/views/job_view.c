@@ -91,9 +91,11 @@ void mfl_view_job(
         out.rounds = job->spec->rounds;
         out.n_params = job->n_params;
         out.n_frozen = job->n_frozen;
-        out.model = (char *)(uintptr_t)mfl_job_model_name(job->spec);
-        out.data = job->spec->data.name;
-        out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);
+        if (!job->unread) {
+                out.model = (char *)(uintptr_t)mfl_job_model_name(job->spec);
+                out.data = job->spec->data.name;
+                out.strategy = (char *)mfl_strategy_name(job->spec->aggregation.strategy);
+        }
         out.owner = (char *)job->owner;
         out.per_token = job->per_token;
         out.created_ms = job->created_unix_ms;

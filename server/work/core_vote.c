@@ -235,15 +235,19 @@ void mfl_core_vote_told(struct mfl_core *core, struct core_daemon *daemon, struc
 static void count_votes(struct mfl_core *core, struct core_job *job)
 {
         for (struct core_cut *cut = job->cuts; cut; cut = cut->next)
-                cut->n_votes = cut->n_tellers = cut->n_known = 0;
+                cut->n_votes = cut->n_held = cut->n_tellers = cut->n_known = 0;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
-                const struct core_relation *relation = mfl_core_relation_find(core->daemons[i], job);
+                const struct core_daemon *daemon = core->daemons[i];
+                const struct core_relation *relation = mfl_core_relation_find(daemon, job);
                 struct core_cut *cut = relation ? relation->cut : NULL;
                 if (!cut)
                         continue;
                 cut->n_tellers++;
                 cut->n_known = MFL_MAX(cut->n_known, relation->n_told);
-                cut->n_votes += core->daemons[i]->conn && mfl_core_cut_has_told(job, relation);
+                if (!mfl_core_cut_has_told(job, relation))
+                        continue;
+                cut->n_votes += daemon->conn != 0;
+                cut->n_held += daemon->conn || mfl_core_daemon_takes_work(daemon);
         }
         for (struct core_cut **at = &job->cuts; *at;) {
                 struct core_cut *cut = *at;
@@ -315,18 +319,24 @@ static void judge(struct mfl_core *core, struct core_job *job)
         job->cuts_dirty = false;
 }
 
+/* The cut that holds gives way to a majority alone: in a tie, work would go to and fro with each connection that breaks. */
+static struct core_cut *elect(const struct core_job *job)
+{
+        struct core_cut *best = NULL;
+        for (struct core_cut *cut = job->cuts; cut; cut = cut->next)
+                if (cut->n_votes && (!best || cut->n_votes > best->n_votes))
+                        best = cut;
+        bool stays = job->cut && (!best || job->cut->n_held >= best->n_votes); /* its daemons may come back */
+        return stays ? job->cut : best;
+}
+
 void mfl_core_votes_settle(struct mfl_core *core, struct core_job *job)
 {
         while (job->cuts_dirty && !core->error) {
                 const struct core_cut *before = job->cut;
                 bool was_exact = job->cut_exact;
                 count_votes(core, job);
-                struct core_cut *best = NULL;
-                for (struct core_cut *cut = job->cuts; cut; cut = cut->next)
-                        if (cut->n_votes && (!best || cut->n_votes > best->n_votes))
-                                best = cut;
-                if (!best && job->cut) /* the daemons that told it may come back */
-                        best = job->cut;
+                struct core_cut *best = elect(job);
                 job->cut = best;
                 job->cut_exact = mfl_core_cut_is_exact(job);
                 if (best)

@@ -129,6 +129,23 @@ def test_a_bad_trace_is_refused_with_its_line(folder, change, why):
     assert 'none.csv' in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr
 
 
+@pytest.mark.parametrize('beside, why', [
+    ('sigma: 1', 'trace.sigma: a table of a file has no setting but day'),
+    ('online: {a: 1}', 'trace.online: a table of a file has no setting but day'),
+    ('csv: client', 'trace.csv: a table of a file has no setting but day'),
+    ('day: {a: 1}', 'trace.day: must be a single value'),
+    ('day: soon', 'trace.day: expected a duration'),
+])
+def test_what_is_wrong_beside_a_file_has_the_users_line(folder, beside, why):
+    with open(folder + '/phones.csv', 'w', encoding='ascii') as f:
+        f.write(TRACE)
+    job = trace_job()
+    job.pop('trace')
+    with open(folder + '/j.yaml', 'w', encoding='ascii') as f:
+        f.write('trace:\n  file: phones.csv\n  %s\n' % beside + h.yaml_of(job))
+    assert 'j.yaml:3: ' + why in h.mfl('check', 'j.yaml', cwd=folder, status=5).stderr
+
+
 def test_a_job_file_with_a_trace_may_mark_its_end(folder):
     with open(folder + '/phones.csv', 'w', encoding='ascii') as f:
         f.write(TRACE)

@@ -3,6 +3,7 @@
 counts that stay, predictions that stay, versions that retention never drops."""
 import functools
 import json
+import math
 import os
 import pathlib
 import stat
@@ -84,6 +85,13 @@ def test_stats_beside_numpy(sites):
         assert feature['count'] == len(v) and feature['least'] == v.min() and feature['most'] == v.max()
         assert feature['mean'] == pytest.approx(v.mean(), rel=1e-14) and feature['sum'] == pytest.approx(v.sum(), rel=1e-13)
         assert feature['squares'] == pytest.approx((v ** 2).sum(), rel=1e-13) and feature['std'] == pytest.approx(v.std(), rel=1e-13)
+        for share, q in feature['quantiles'].items():  # a part of the range, where sites keep small counts
+            exact = np.sort(v)[math.ceil(float(share) * len(v)) - 1]
+            assert q['value'] is None or abs(q['value'] - exact) <= q['within'] * (1 + 1e-9), (f, share)
+    assert any(f['quantiles']['0.5']['value'] is not None for f in got['features'])
+    rough = sites.c.mfl_json('data', 'stats', 'ward', '--bins', '4')['features']
+    assert any(q['value'] is not None and q['within'] > 1e-3 for f in rough for q in f['quantiles'].values())
+    assert '+-' in sites.c.mfl('data', 'stats', 'ward', '--bins', '4').stdout
     # Counts of fewer than 10 samples of a site stay there.
     assert got['hidden'] > 0
     for c, n in enumerate(got['labels']):

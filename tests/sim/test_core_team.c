@@ -467,6 +467,23 @@ static void who_cannot_do_it_alone_gets_a_team(void **state)
         mfl_core_free(bed.core);
 }
 
+/* Two that have as many workers as a step has grains, but not the memory: the first one does not stand for a whole team. */
+static void the_wide_leave_room_for_others(void **state)
+{
+        struct bed bed;
+        setup(&bed, 3, 6);
+        for (uint32_t i = 1; i <= 3; i++)
+                bed.info[i].workers = 4;
+        begin(&bed);
+        for (uint32_t i = 1; i <= 3; i++)
+                refuse(&bed, i);
+        ASSERT_LEADS(&bed, 1, "d1:3+d2:1");
+        refuse(&bed, 2); /* who needs a team of three gets one, and not by number of ranks */
+        tick(&bed);
+        ASSERT_LEADS(&bed, 1, "d1:2+d2:1+d3:1");
+        mfl_core_free(bed.core);
+}
+
 /* A site's client has no help from other sites' daemons, also if they are on one node: it is missing, and does not wait for them. Here
  * no client is left. */
 static void other_sites_do_not_help(void **state)
@@ -1044,6 +1061,7 @@ int main(void)
                 cmocka_unit_test(teams_shrink_to_the_least),
                 cmocka_unit_test(ends_are_counted_by_reason),
                 cmocka_unit_test(who_cannot_do_it_alone_gets_a_team),
+                cmocka_unit_test(the_wide_leave_room_for_others),
                 cmocka_unit_test(other_sites_do_not_help),
                 cmocka_unit_test(daemons_without_the_data_do_not_help),
                 cmocka_unit_test(teams_grow_until_they_fit),

@@ -583,6 +583,40 @@ static void a_waiting_job_says_why(void **state)
         end(&bed);
 }
 
+/* A daemon that can't do the job comes back without its data set: it no longer counts among those that have it. */
+static void who_lacks_the_data_decides_nothing(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed);
+        add_job(&bed, 0, "d", 4);
+        up(&bed, 0, 50);
+        up(&bed, 1, 50);
+        run_until_committed(&bed, 0, 1);
+        struct work *w = bed.work;
+        while (!w->used || w->daemon)
+                w++;
+        assert_int_equal(w->kind, MFL_TASK_TRAIN);
+        w->used = false;
+        message(&bed, 1,
+                (struct mfl_msg){.kind = MFL_MSG_TASK_FAILED,
+                        .failed = {.task = w->task, .permanent = true, .reason = "no bf16 here"}});
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        struct mfl_data_info other = {.name = "other", .classes = 10, .train_samples = 1000};
+        struct mfl_daemon_info info = {.name = "d0",
+                .instance = 1,
+                .workers = 1,
+                .protocol = bed.protocol,
+                .n_data_sets = 1,
+                .data_sets = &other,
+                .backend = "cpu",
+                .node = "n1"};
+        bed.conn[0] = 11;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_UP, .conn = 11, .daemon = &info});
+        run_until_committed(&bed, 0, 4);
+        end(&bed);
+}
+
 /* ---- two processes under one name ---- */
 
 static const struct mfl_core_daemon_view *view_of(const struct bed *bed, const char *name)
@@ -695,6 +729,7 @@ int main(void)
                 cmocka_unit_test(a_wrong_estimate_costs_one_phase),
                 cmocka_unit_test(who_has_done_its_part_works_for_others),
                 cmocka_unit_test(a_waiting_job_says_why),
+                cmocka_unit_test(who_lacks_the_data_decides_nothing),
                 cmocka_unit_test(the_first_one_answers_and_stays),
                 cmocka_unit_test(a_silent_one_is_given_up_soon),
                 cmocka_unit_test(a_killed_one_is_back_at_once),
