@@ -162,6 +162,8 @@ struct onnx {
         size_t n_table;
         const Onnx__ValueInfoProto **infos; /* those with metadata, by name, open addressing */
         size_t n_infos;
+        struct onnx_said *said; /* signature.c, by name, open addressing; NULL: nothing */
+        size_t n_said;
         struct onnx_layer *layers;
         int n_layers;
         int node;    /* the current node */
@@ -170,7 +172,8 @@ struct onnx {
         bool exact;  /* resolve.c: steps have the bits of PyTorch's, or are those of a file of mfl's */
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
-        bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
+        bool current; /* PyTorch's first exporter, whose nodes are "/module/Operator", did not write the file */
+        bool own;     /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
         struct onnx_input inputs[ONNX_INPUTS_MAX];
         int n_inputs;
         int64_t batch; /* the fixed batch of the first input, which its shapes contain; 0: none */
@@ -231,6 +234,13 @@ int mfl_onnx_broadcast(
         struct onnx *o, const struct onnx_shape *a, const struct onnx_shape *b, struct onnx_shape *ret);
 int64_t mfl_onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in);
 
+/* signature.c: what PyTorch's current exporter says of the module's tensors, whether the file has them or not. */
+enum onnx_role { ONNX_NOT_SAID, ONNX_PARAMETER, ONNX_BUFFER };
+int mfl_onnx_read_signature(struct onnx *o);
+enum onnx_role mfl_onnx_role(const struct onnx *o, const char *name);
+/* The name in place i of the n_said places; NULL: none. */
+const char *mfl_onnx_said_name(const struct onnx *o, size_t i);
+
 /* layers.c */
 int mfl_onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
 int mfl_onnx_add_layer(struct onnx *o, const struct mfl_layer *layer,
@@ -252,7 +262,10 @@ int mfl_onnx_flat_shape(struct onnx *o, const struct onnx_value *v, struct mfl_s
 int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape);
 void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
 bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name); /* by a layer */
-bool mfl_onnx_is_generated(const char *name); /* the exporter made the name, no module has it */
+/* Whether the exporter made the name, and no module has it. */
+bool mfl_onnx_is_generated(const struct onnx *o, const char *name);
+/* Whether a name of n characters is one of these, with or without a number behind it: "select_1". The list ends with NULL. */
+bool mfl_onnx_has_stem(const char *name, size_t n, const char *const *stems);
 void mfl_onnx_name(
         struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);
 /* Where the layer of a tensor of params stands: at the first node that takes it. */
@@ -282,6 +295,16 @@ int mfl_onnx_check_export(struct onnx *o);
 
 /* known.c: what the file says of its initializers. Before they are read: */
 int mfl_onnx_read_infos(struct onnx *o);
+/* What the file has beside the value of this name; NULL: nothing. */
+const char *mfl_onnx_said_of(const struct onnx *o, const char *name, const char *key);
+/* The list of what the exporter computed an initializer from. */
+#define ONNX_FOLDED "pkg.onnxscript.optimizer.folded_from"
+/* Whether an argument in a note, of n characters, is the value: "p_fc_weight" and "b_fc_weight" are "fc.weight", others have the
+ * value's name. */
+bool mfl_onnx_is_noted(const char *arg, size_t n, const char *value);
+/* Whether the node's note names the value as a parameter of the module; the first node of which this holds, -1: none. */
+bool mfl_onnx_is_noted_at(const struct onnx *o, int node, const char *name);
+int mfl_onnx_noted_at(const struct onnx *o, const char *name);
 /* Sets what t, an initializer, was in the module. */
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 

@@ -430,6 +430,13 @@ static void end_list(struct names *names)
                 mfl_snprintf(names->text + n, sizeof names->text - n, " and %d more", names->n - 3);
 }
 
+/* A name that PyTorch's modules give to their parameters. */
+static bool is_of_torch(const char *origin)
+{
+        const char *dot = strrchr(origin, '.'), *name = dot ? dot + 1 : origin;
+        return strstr(name, "weight") || strstr(name, "bias");
+}
+
 static void note_unsure(struct onnx *o)
 {
         struct names params = {.n = 0}, constants = {.n = 0};
@@ -437,7 +444,9 @@ static void note_unsure(struct onnx *o)
                 const struct onnx_layer *l = &o->layers[i];
                 const struct onnx_tensor *t = l->tensors[0];
                 if (!t || !t->origin || !(t->param || t->generated) || t->known ||
-                        (l->layer.op != MFL_OP_WEIGHT && t->param))
+                        (l->layer.op != MFL_OP_WEIGHT && t->param &&
+                                (l->layer.shares || mfl_onnx_is_generated(o, t->origin) ||
+                                        is_of_torch(t->origin))))
                         continue;
                 list(l->layer.frozen ? &constants : &params, t->origin);
         }
@@ -464,12 +473,12 @@ static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_t
                 int64_t id = mfl_onnx_element(t, i);
                 if (id < 0 || !test_and_set(o, id))
                         continue;
+                o->node = l->node;
                 return mfl_onnx_fail(o,
                         "the parameter %.60s is used in two places, one of them %.40s (%s), and in another "
                         "order or "
                         "part there (as w and w.t(), or slices that overlap); mfl would train two tensors. "
-                        "Give each "
-                        "place its own parameter",
+                        "Give each place its own parameter",
                         t->origin ? t->origin : "?", l->layer.name[0] ? l->layer.name : "a layer",
                         mfl_op_name(l->layer.op));
         }

@@ -109,9 +109,9 @@ static int try_reshape(const struct move *m, const int64_t *dims, int n, bool al
 static int fail_batch(struct onnx *o, const struct move *m)
 {
         return mfl_onnx_fail(o,
-                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1 or "
+                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1, "
                 "with "
-                "dynamic_axes",
+                "dynamic_axes, or by mfl_export.save(net, example, file)",
                 (long long)mfl_onnx_count(&m->in->shape));
 }
 

@@ -53,7 +53,7 @@ struct message {
         int32_t code, classes;
         struct mfl_shape input;
         uint64_t text_bytes, n, proof_bytes, parts_bytes; /* proof_bytes, parts_bytes 0: none */
-        uint32_t own, described, log_softmax;
+        uint32_t own, described, said, log_softmax;
         char no_proof[256];
         char text[1024]; /* SAY_FILE: a name; SAY_FAILED: the error; SAY_DONE: notes */
 };
@@ -221,6 +221,7 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
         m.parts_bytes = model->parts ? strlen(model->parts) : 0;
         m.own = model->own;
         m.described = model->described;
+        m.said = model->said;
         m.log_softmax = model->log_softmax;
         mfl_strcpy(m.no_proof, sizeof m.no_proof, model->no_proof);
         r = send_all(socket, &m, sizeof m);
@@ -404,6 +405,7 @@ static int take(const struct parent *p, const struct message *m, struct mfl_onnx
                 .classes = m->classes,
                 .n = m->n,
                 .described = m->described,
+                .said = m->said,
                 .log_softmax = m->log_softmax,
                 .proof_bytes = m->proof_bytes,
                 .own = m->own};
