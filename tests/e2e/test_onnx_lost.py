@@ -77,9 +77,12 @@ LOST = {
     "operator's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.mean.exp()), mean=random(6)), r"the exporter computed exp from \['mean'\]"),
     "exporter's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.val_0.exp()), val_0=random(6)), r"the exporter computed exp from \['val_0'\]"),
     "part": (lambda: Net(lambda m, x: m.b(m.a(x) + m.p[:6]), p=random(9)), "the exporter took a part of the parameter p"),
-    "equal": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=random(6), q=random(6)), "the parameters [pq] and [pq] have the same numbers, and PyTorch's optimiser made one of both"),
-    "ones": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=torch.ones(6), q=torch.ones(6)), "the parameters [pq] and [pq] have the same numbers"),
-    "equal-layers": (lambda: copies(nn.Linear(6, 6)), "have the same numbers"),
+    "equal": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=random(6), q=random(6)), "reads the parameter [pq] in place of another tensor or number with the same value: PyTorch's optimiser made one of both"),
+    "ones": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=torch.ones(6), q=torch.ones(6)), "reads the parameter [pq] in place of another"),
+    "buffer": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), buffers="q", p=random(6), q=random(6)), "reads the parameter p in place of another"),
+    "constant": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x)) * m.p * 0.5), p=torch.tensor(0.5)), "reads the parameter p in place of another"),
+    "exponent": (lambda: Net(lambda m, x: m.b(torch.sigmoid(m.a(x)) ** 3.0 * m.p), p=torch.tensor(3.0)), "reads the parameter p in place of another"),
+    "equal-layers": (lambda: copies(nn.Linear(6, 6)), r"reads the parameter \w.weight in place of another"),
 }
 
 

@@ -225,56 +225,67 @@ static void list(char *names, size_t room, const char *name, int n)
                 mfl_snprintf(names + used, room - used, " and others");
 }
 
-/* The parameter that the node reads in place of another one, which its note tells: the exporter makes one of tensors that are equal. */
-static const struct onnx_tensor *merged_at(const struct onnx *o, int node)
-{
-        const Onnx__NodeProto *at = o->graph->node[node];
-        for (size_t k = 0; k < at->n_input; k++) {
-                const struct onnx_value *v = *at->input[k] ? mfl_onnx_find(o, at->input[k]) : NULL;
-                if (v && v->tensor && v->tensor->f && v->tensor->param &&
-                        !mfl_onnx_is_noted_at(o, node, at->input[k]))
-                        return v->tensor;
-        }
-        return NULL;
-}
-
-/* Those of ones and of zeros are told apart by their modules (share.c), unless a node computes with them. */
-static int fail_lost(struct onnx *o, const char *name)
+/* The parameter that the node reads and its note does not tell: the exporter makes one of tensors and numbers that are equal.
+ * Norms and layers whose ones or zeros were joined are told apart by their modules (share.c); *ret_apart says so. */
+static const char *merged_at(const struct onnx *o, int node, bool *ret_apart)
 {
         static const char *const layers =
                 " LayerNormalization BatchNormalization GroupNormalization InstanceNormalization "
                 "RMSNormalization Gemm Conv ConvTranspose ";
-        const struct onnx_tensor *other = merged_at(o, o->node);
+        const Onnx__NodeProto *at = o->graph->node[node];
         char op[80];
-        mfl_snprintf(op, sizeof op, " %.70s ", mfl_onnx_node(o)->op_type);
-        if (!other)
-                return mfl_onnx_fail(o,
-                        "has lost the parameter %.60s to an export for inference, which "
-                        "`mfl model import` takes. Export for training: " EXPORT_CALL,
-                        name);
-        if (mfl_onnx_is_uniform(other) && strstr(layers, op) &&
-                !mfl_onnx_is_of_module(o, o->node, other->origin))
-                return 0;
-        return mfl_onnx_fail(o,
-                "the parameters %.60s and %.60s have the same numbers, and PyTorch's optimiser made one of "
-                "both. Export with "
-                "mfl_export.save(net, example, file), or with optimize=False",
-                name, other->origin);
+        mfl_snprintf(op, sizeof op, " %.70s ", at->op_type);
+        *ret_apart = false;
+        for (size_t k = 0; mfl_onnx_note_of(at) && k < at->n_input; k++) {
+                const struct onnx_value *v = *at->input[k] ? mfl_onnx_find(o, at->input[k]) : NULL;
+                const struct onnx_tensor *t = v ? v->tensor : NULL;
+                if (!t || !t->f || !t->param ||
+                        !mfl_onnx_said_of(o, at->input[k], "pkg.torch.onnx.original_node_name") ||
+                        mfl_onnx_is_noted_at(o, node, at->input[k]))
+                        continue;
+                *ret_apart = mfl_onnx_is_uniform(t) && strstr(layers, op) &&
+                             !mfl_onnx_is_of_module(o, node, t->origin);
+                return at->input[k];
+        }
+        return NULL;
+}
+
+static int check_merged(struct onnx *o)
+{
+        bool apart;
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const char *name = merged_at(o, (int)i, &apart);
+                o->node = (int)i;
+                if (name && !apart)
+                        return mfl_onnx_fail(o,
+                                "reads the parameter %.60s in place of another tensor or number with the "
+                                "same value: PyTorch's optimiser "
+                                "made one of both. Export with mfl_export.save(net, example, file), or with "
+                                "optimize=False",
+                                name);
+        }
+        return 0;
 }
 
 /* Tied parameters have several names in the list and one in the file; those that the module does not use are only in the list. */
 static int check_lost(struct onnx *o)
 {
         char names[240] = "", gone[MFL_NAME_BYTES];
-        int n = 0, r;
+        bool apart;
+        int n = 0, r = check_merged(o);
+        if (r)
+                return r;
         for (size_t i = 0; i < o->n_said; i++) {
                 const char *name = mfl_onnx_said_name(o, i);
                 if (!name || mfl_onnx_role(o, name) != ONNX_PARAMETER || has_param(o, name))
                         continue;
                 if ((o->node = mfl_onnx_noted_at(o, name)) < 0)
                         list(names, sizeof names, name, n++);
-                else if ((r = fail_lost(o, name)))
-                        return r;
+                else if (!merged_at(o, o->node, &apart))
+                        return mfl_onnx_fail(o,
+                                "has lost the parameter %.60s to an export for inference, which "
+                                "`mfl model import` takes. Export for training: " EXPORT_CALL,
+                                name);
         }
         o->node = -1;
         const char *sum = missing_sum(o, gone), *number = number_of(o);
