@@ -305,6 +305,12 @@ bool mfl_onnx_is_noted(const char *arg, size_t n, const char *value);
 /* Whether the node's note names the value as a parameter of the module; the first node of which this holds, -1: none. */
 bool mfl_onnx_is_noted_at(const struct onnx *o, int node, const char *name);
 int mfl_onnx_noted_at(const struct onnx *o, const char *name);
+/* After the initializers: those that the file has as an Identity of another one; and whether the node is such an Identity. */
+int mfl_onnx_read_copies(struct onnx *o);
+bool mfl_onnx_is_copy(const struct onnx *o, const Onnx__NodeProto *node);
+/* The parameter that the node reads in place of another tensor or number; NULL: none. */
+const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart);
+int mfl_onnx_fail_merged(struct onnx *o, const char *name);
 /* Sets what t, an initializer, was in the module. */
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 

@@ -250,6 +250,41 @@ int mfl_onnx_noted_at(const struct onnx *o, const char *source)
         return -1;
 }
 
+/* The parameter that the node reads and its note does not tell: the exporter makes one of tensors and numbers that are equal.
+ * *ret_apart: those of ones and of zeros that belong to layers are told apart by their modules (share.c); where a node computes with
+ * one, mfl_onnx_lift refuses it. */
+const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart)
+{
+        static const char *const layers =
+                " LayerNormalization BatchNormalization GroupNormalization InstanceNormalization "
+                "RMSNormalization Gemm Conv ConvTranspose Mul Add ";
+        const Onnx__NodeProto *at = o->graph->node[node];
+        char op[80];
+        mfl_snprintf(op, sizeof op, " %.70s ", at->op_type);
+        *ret_apart = false;
+        for (size_t k = 0; mfl_onnx_note_of(at) && k < at->n_input; k++) {
+                const struct onnx_value *v = *at->input[k] ? mfl_onnx_find(o, at->input[k]) : NULL;
+                const struct onnx_tensor *t = v ? v->tensor : NULL;
+                if (!t || !t->f || !t->param ||
+                        !mfl_onnx_said_of(o, at->input[k], "pkg.torch.onnx.original_node_name") ||
+                        mfl_onnx_is_noted_at(o, node, at->input[k]))
+                        continue;
+                *ret_apart = mfl_onnx_is_uniform(t) && strstr(layers, op) &&
+                             !mfl_onnx_is_of_module(o, node, t->origin);
+                return at->input[k];
+        }
+        return NULL;
+}
+
+int mfl_onnx_fail_merged(struct onnx *o, const char *name)
+{
+        return mfl_onnx_fail(o,
+                "reads the parameter %.60s in place of another tensor or number with the same value: "
+                "PyTorch's optimiser made one of "
+                "both. Export with mfl_export.save(net, example, file), or with optimize=False",
+                name);
+}
+
 static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded)
 {
         const char *source;
@@ -272,6 +307,41 @@ static int mark_folded(struct onnx *o, struct onnx_tensor *t, const char *folded
                 t->folded = folded;
         }
         return 0;
+}
+
+/* Exports for inference make one of initializers that are equal, and PyTorch's first exporter writes "b.weight = Identity(a.weight)" for the
+ * others. Tied ones have one name, and no such node. */
+bool mfl_onnx_is_copy(const struct onnx *o, const Onnx__NodeProto *node)
+{
+        const struct onnx_value *v =
+                node->n_input == 1 && *node->input[0] ? mfl_onnx_find(o, node->input[0]) : NULL;
+        return !o->own && !o->current && !strcmp(node->op_type, "Identity") && node->n_output == 1 &&
+               node->name && node->name[0] != '/' && v && v->tensor && v->tensor->f && v->tensor->origin &&
+               v->node < 0 && !mfl_onnx_is_generated(o, v->tensor->origin) &&
+               !mfl_onnx_is_generated(o, node->output[0]);
+}
+
+int mfl_onnx_read_copies(struct onnx *o)
+{
+        int r = 0;
+        for (size_t i = 0; !r && i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                struct onnx_value *v;
+                if (!node->op_type || !mfl_onnx_is_copy(o, node))
+                        continue;
+                const struct onnx_tensor *of = mfl_onnx_find(o, node->input[0])->tensor;
+                struct onnx_tensor *t = mfl_onnx_alloc(o, 1, sizeof *t);
+                if (!t || (r = mfl_onnx_new_value(o, &of->shape, &v)))
+                        return t ? r : onnx_memory(o);
+                *t = (struct onnx_tensor){
+                        .shape = of->shape, .count = of->count, .f = of->f, .origin = node->output[0]};
+                v->tensor = t;
+                v->node = -1;
+                r = mfl_onnx_set(o, t->origin, v);
+                if (!r)
+                        r = mfl_onnx_mark_param(o, t);
+        }
+        return r;
 }
 
 /* PyTorch's current exporter says what an initializer was, and what it computed it from. */

@@ -138,6 +138,25 @@ def test_ones_of_several_layers_are_several(tmp_path, layer):
         assert "mfl_export.save(net, example, file)" in err or "mfl_export.save(model, x, file)" in err, err
 
 
+class Scale(nn.Module):
+    """The parameters of a layer that computes with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.h = nn.Parameter(torch.ones(6)), nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        return x * self.g + self.h
+
+
+@pytest.mark.parametrize("name", ["equal", "ones", "layers", "scales"])
+def test_equal_tensors_of_an_export_for_inference_are_several(tmp_path, name):
+    """PyTorch's first exporter writes "q = Identity(p)"."""
+    net = LOST[name][0]() if name in LOST else copies(nn.Linear(6, 6) if name == "layers" else Scale())
+    export(net.eval(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    trains(tmp_path, tmp_path / "m.onnx", net)
+
+
 @pytest.mark.parametrize("optimize", [True, False])
 def test_unused_and_tied_parameters_are_told(tmp_path, optimize):
     net = Net(lambda m, x: m.b(torch.tanh(m.a(torch.tanh(m.c(x))))), p=random(3))

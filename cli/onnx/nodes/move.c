@@ -215,6 +215,7 @@ static int move_transpose(struct onnx *o, struct move *m)
         m->out.rank = in->rank;
         for (int d = 0; d < in->rank; d++) {
                 int64_t from = a ? a->ints[d] : in->rank - 1 - d;
+                from += from < 0 ? in->rank : 0; /* PyTorch's first exporter writes -1 for movedim(-1, ...) */
                 if (from < 0 || from >= in->rank || seen >> from & 1)
                         return mfl_onnx_fail(o, "perm must name each dimension once");
                 seen |= 1u << from;

@@ -391,6 +391,8 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = read_initializers(o);
         if (!r)
+                r = mfl_onnx_read_copies(o);
+        if (!r)
                 r = mfl_onnx_read_inputs(o, &model->input);
         if (!r)
                 r = prepare_uses(o);

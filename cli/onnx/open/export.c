@@ -225,44 +225,14 @@ static void list(char *names, size_t room, const char *name, int n)
                 mfl_snprintf(names + used, room - used, " and others");
 }
 
-/* The parameter that the node reads and its note does not tell: the exporter makes one of tensors and numbers that are equal.
- * Norms and layers whose ones or zeros were joined are told apart by their modules (share.c); *ret_apart says so. */
-static const char *merged_at(const struct onnx *o, int node, bool *ret_apart)
-{
-        static const char *const layers =
-                " LayerNormalization BatchNormalization GroupNormalization InstanceNormalization "
-                "RMSNormalization Gemm Conv ConvTranspose ";
-        const Onnx__NodeProto *at = o->graph->node[node];
-        char op[80];
-        mfl_snprintf(op, sizeof op, " %.70s ", at->op_type);
-        *ret_apart = false;
-        for (size_t k = 0; mfl_onnx_note_of(at) && k < at->n_input; k++) {
-                const struct onnx_value *v = *at->input[k] ? mfl_onnx_find(o, at->input[k]) : NULL;
-                const struct onnx_tensor *t = v ? v->tensor : NULL;
-                if (!t || !t->f || !t->param ||
-                        !mfl_onnx_said_of(o, at->input[k], "pkg.torch.onnx.original_node_name") ||
-                        mfl_onnx_is_noted_at(o, node, at->input[k]))
-                        continue;
-                *ret_apart = mfl_onnx_is_uniform(t) && strstr(layers, op) &&
-                             !mfl_onnx_is_of_module(o, node, t->origin);
-                return at->input[k];
-        }
-        return NULL;
-}
-
 static int check_merged(struct onnx *o)
 {
         bool apart;
         for (size_t i = 0; i < o->graph->n_node; i++) {
-                const char *name = merged_at(o, (int)i, &apart);
+                const char *name = mfl_onnx_merged_at(o, (int)i, &apart);
                 o->node = (int)i;
                 if (name && !apart)
-                        return mfl_onnx_fail(o,
-                                "reads the parameter %.60s in place of another tensor or number with the "
-                                "same value: PyTorch's optimiser "
-                                "made one of both. Export with mfl_export.save(net, example, file), or with "
-                                "optimize=False",
-                                name);
+                        return mfl_onnx_fail_merged(o, name);
         }
         return 0;
 }
@@ -281,7 +251,7 @@ static int check_lost(struct onnx *o)
                         continue;
                 if ((o->node = mfl_onnx_noted_at(o, name)) < 0)
                         list(names, sizeof names, name, n++);
-                else if (!merged_at(o, o->node, &apart))
+                else if (!mfl_onnx_merged_at(o, o->node, &apart))
                         return mfl_onnx_fail(o,
                                 "has lost the parameter %.60s to an export for inference, which "
                                 "`mfl model import` takes. Export for training: " EXPORT_CALL,
