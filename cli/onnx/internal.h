@@ -226,6 +226,8 @@ enum onnx_kind { ONNX_KIND_FLOAT, ONNX_KIND_WHOLE, ONNX_KIND_BOOL, ONNX_KIND_OTH
 enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v);
 int mfl_onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind);
 
+#include "cli/onnx/known.h"
+
 /* ---- Each file below uses only those above it. ---- */
 
 /* shape.c */
@@ -233,13 +235,6 @@ int64_t mfl_onnx_count(const struct onnx_shape *shape);
 int mfl_onnx_broadcast(
         struct onnx *o, const struct onnx_shape *a, const struct onnx_shape *b, struct onnx_shape *ret);
 int64_t mfl_onnx_broadcast_at(const struct onnx_shape *out, int64_t i, const struct onnx_shape *in);
-
-/* signature.c: what PyTorch's current exporter says of the module's tensors, whether the file has them or not. */
-enum onnx_role { ONNX_NOT_SAID, ONNX_PARAMETER, ONNX_BUFFER };
-int mfl_onnx_read_signature(struct onnx *o);
-enum onnx_role mfl_onnx_role(const struct onnx *o, const char *name);
-/* The name in place i of the n_said places; NULL: none. */
-const char *mfl_onnx_said_name(const struct onnx *o, size_t i);
 
 /* layers.c */
 int mfl_onnx_new_value(struct onnx *o, const struct onnx_shape *shape, struct onnx_value **ret_value);
@@ -292,27 +287,6 @@ int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
-
-/* known.c: what the file says of its initializers. Before they are read: */
-int mfl_onnx_read_infos(struct onnx *o);
-/* What the file has beside the value of this name; NULL: nothing. */
-const char *mfl_onnx_said_of(const struct onnx *o, const char *name, const char *key);
-/* The list of what the exporter computed an initializer from. */
-#define ONNX_FOLDED "pkg.onnxscript.optimizer.folded_from"
-/* Whether an argument in a note, of n characters, is the value: "p_fc_weight" and "b_fc_weight" are "fc.weight", others have the
- * value's name. */
-bool mfl_onnx_is_noted(const char *arg, size_t n, const char *value);
-/* Whether the node's note names the value as a parameter of the module; the first node of which this holds, -1: none. */
-bool mfl_onnx_is_noted_at(const struct onnx *o, int node, const char *name);
-int mfl_onnx_noted_at(const struct onnx *o, const char *name);
-/* After the initializers: those that the file has as an Identity of another one; and whether the node is such an Identity. */
-int mfl_onnx_read_copies(struct onnx *o);
-bool mfl_onnx_is_copy(const struct onnx *o, const Onnx__NodeProto *node);
-/* The parameter that the node reads in place of another tensor or number; NULL: none. */
-const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart);
-int mfl_onnx_fail_merged(struct onnx *o, const char *name);
-/* Sets what t, an initializer, was in the module. */
-int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 
 /* origin.c: which numbers are trained. */
 /* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */
