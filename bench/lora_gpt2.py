@@ -134,6 +134,8 @@ def main():
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.width % 12:
+        parser.error('--width: expected a multiple of 12, the number of heads')
     if options.child:
         torch_child(options)
         return

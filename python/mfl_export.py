@@ -681,7 +681,7 @@ def _plain_functions():
         patches.append(unittest.mock.patch.object(torch.Tensor, name, property(lambda x: x.transpose(-2, -1))))
     patches.append(unittest.mock.patch.object(torch, "einsum", _einsum_of_letters(torch.einsum)))
     for name, written in WRITTEN.items():
-        for owner in (torch, torch.Tensor):
+        for owner in (torch, torch.Tensor) + ((functional,) if name == "pairwise_distance" else ()):
             if hasattr(owner, name):
                 patches.append(unittest.mock.patch.object(owner, name, written(getattr(owner, name))))
     with contextlib.ExitStack() as stack:
@@ -938,6 +938,11 @@ def _product_with_log(plain):
     return xlogy
 
 
+def _distance(a, b, p=2.0, eps=1e-6, keepdim=False):
+    """PyTorch's first exporter forgets the absolute values, which matter where p is odd."""
+    return torch.linalg.vector_norm(a - b + eps, p, -1, keepdim)
+
+
 # Functions that no exporter writes, or none in a way that mfl reads, by others.
 WRITTEN = {
     **{name: lambda plain, name=name: lambda x: _ByName.apply(x, name) for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
@@ -953,6 +958,7 @@ WRITTEN = {
     "kthvalue": lambda plain: lambda x, k, dim=-1, keepdim=False: Ordered(_kth(torch.sort(x, dim)[0], k - 1, dim, keepdim), None),
     "quantile": _quantile_by_sort,
     "lerp": lambda plain: lambda x, end, weight: x + (end - x) * weight,
+    "pairwise_distance": lambda plain: _distance,
     "copysign": lambda plain: lambda x, y: x.abs() * torch.where(y < 0, -1.0, 1.0) if isinstance(y, torch.Tensor) else plain(x, y),
     "diff": _differences,
     "repeat_interleave": _repeat_by_expand,

@@ -29,11 +29,18 @@ static void note_unproved(struct mfl_submission *s, const struct mfl_onnx_model 
                 mfl_snprintf(s->notes + used, sizeof s->notes - used,
                         "the ONNX file has no proof that mfl computes what PyTorch does: %s\n",
                         model->no_proof);
+        else if (model->said)
+                mfl_snprintf(s->notes + used, sizeof s->notes - used,
+                        "the ONNX file has no proof that mfl computes what PyTorch does, and it does not say "
+                        "which "
+                        "parameters are frozen (all are trained), what is detached, or what the export "
+                        "merged; " HOW "\n");
         else if (!model->described)
                 mfl_snprintf(s->notes + used, sizeof s->notes - used,
                         "the ONNX file has no proof that mfl computes what PyTorch does, and it does not say "
                         "which "
-                        "weights are tied or frozen, which are buffers, or what the export merged or "
+                        "weights are tied or frozen, which are buffers, or what is detached, or what the "
+                        "export merged or "
                         "dropped; " HOW "\n");
         else
                 mfl_snprintf(s->notes + used, sizeof s->notes - used,

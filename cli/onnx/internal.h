@@ -162,6 +162,8 @@ struct onnx {
         size_t n_table;
         const Onnx__ValueInfoProto **infos; /* those with metadata, by name, open addressing */
         size_t n_infos;
+        struct onnx_said *said; /* signature.c, by name, open addressing; NULL: nothing */
+        size_t n_said;
         struct onnx_layer *layers;
         int n_layers;
         int node;    /* the current node */
@@ -170,7 +172,8 @@ struct onnx {
         bool exact;  /* resolve.c: steps have the bits of PyTorch's, or are those of a file of mfl's */
         struct onnx_tie *ties;
         bool knows_ties; /* equal tensors under two names are two: the file lists those that are one */
-        bool own;        /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
+        bool current; /* PyTorch's first exporter, whose nodes are "/module/Operator", did not write the file */
+        bool own;     /* mfl wrote the file: nodes are "/LAYER" and "/LAYER/what" */
         struct onnx_input inputs[ONNX_INPUTS_MAX];
         int n_inputs;
         int64_t batch; /* the fixed batch of the first input, which its shapes contain; 0: none */
@@ -223,6 +226,8 @@ enum onnx_kind { ONNX_KIND_FLOAT, ONNX_KIND_WHOLE, ONNX_KIND_BOOL, ONNX_KIND_OTH
 enum onnx_kind onnx_kind_of(const struct onnx *o, const struct onnx_value *v);
 int mfl_onnx_cast_kind(struct onnx *o, enum onnx_kind *ret_kind);
 
+#include "cli/onnx/known.h"
+
 /* ---- Each file below uses only those above it. ---- */
 
 /* shape.c */
@@ -252,7 +257,10 @@ int mfl_onnx_flat_shape(struct onnx *o, const struct onnx_value *v, struct mfl_s
 int mfl_onnx_image(struct onnx *o, struct onnx_value *x, int *ret_layer, struct mfl_shape *ret_shape);
 void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape);
 bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name); /* by a layer */
-bool mfl_onnx_is_generated(const char *name); /* the exporter made the name, no module has it */
+/* Whether the exporter made the name, and no module has it. */
+bool mfl_onnx_is_generated(const struct onnx *o, const char *name);
+/* Whether a name of n characters is one of these, with or without a number behind it: "select_1". The list ends with NULL. */
+bool mfl_onnx_has_stem(const char *name, size_t n, const char *const *stems);
 void mfl_onnx_name(
         struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);
 /* Where the layer of a tensor of params stands: at the first node that takes it. */
@@ -279,11 +287,6 @@ int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
-
-/* known.c: what the file says of its initializers. Before they are read: */
-int mfl_onnx_read_infos(struct onnx *o);
-/* Sets what t, an initializer, was in the module. */
-int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 
 /* origin.c: which numbers are trained. */
 /* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */

@@ -28,22 +28,33 @@ bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name)
         return !strcmp(name, "input");
 }
 
-/* Exporters number values that have no name. */
-bool mfl_onnx_is_generated(const char *name)
+bool mfl_onnx_has_stem(const char *name, size_t n, const char *const *stems)
 {
-        static const char *const stems[] = {"onnx::", "val_", "_val_", "/", "scalar", "lifted_tensor",
-                "c_lifted_tensor", "_tensor_constant", NULL};
+        while (n && name[n - 1] >= '0' && name[n - 1] <= '9')
+                n--;
+        n -= n && name[n - 1] == '_';
         for (int i = 0; stems[i]; i++)
-                if (!strncmp(name, stems[i], strlen(stems[i])))
+                if (strlen(stems[i]) == n && !memcmp(stems[i], name, n))
                         return true;
-        return name[strspn(name, "0123456789")] == '\0'; /* "1.weight" comes from a Sequential */
+        return false;
+}
+
+/* Exporters number values that have no name. What the current one makes, a module may have, too: "scalar", "val_1". */
+bool mfl_onnx_is_generated(const struct onnx *o, const char *name)
+{
+        static const char *const stems[] = {"val", "_val", "scalar", "scalar_tensor", "scalar_tensor_default",
+                "lifted_tensor", "c_lifted_tensor", "_tensor_constant", NULL};
+        if (!strncmp(name, "onnx::", 6) || name[0] == '/' ||
+                !name[strspn(name, "0123456789")]) /* "1.weight" comes from a Sequential */
+                return true;
+        return o->current && !mfl_onnx_role(o, name) && mfl_onnx_has_stem(name, strlen(name), stems);
 }
 
 void mfl_onnx_name(
         struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix)
 {
         char name[MFL_NAME_BYTES];
-        if (layer->name[0] || !tensor || !tensor->origin || mfl_onnx_is_generated(tensor->origin))
+        if (layer->name[0] || !tensor || !tensor->origin || mfl_onnx_is_generated(o, tensor->origin))
                 return;
         size_t n = strlen(tensor->origin), cut = strlen(suffix);
         if (cut && (n <= cut + 1 || strcmp(tensor->origin + n - cut, suffix)))
@@ -109,6 +120,21 @@ static bool owns_weights(enum mfl_op op)
                op == MFL_OP_EMBEDDING || mfl_op_is_recurrent(op);
 }
 
+static int fail_moved(struct onnx *o, const struct onnx_tensor *t)
+{
+        if (mfl_onnx_role(o, t->origin) == ONNX_PARAMETER)
+                return mfl_onnx_fail(o,
+                        "the exporter took a part of the parameter %.60s, or moved its elements, and the "
+                        "file does not "
+                        "have it as it was. Export with mfl_export.save(net, example, file)",
+                        t->origin);
+        return mfl_onnx_fail(o,
+                "the exporter moved elements of %.60s, and the file does not say whether that is a "
+                "parameter, which is "
+                "trained, or a buffer. Export with mfl_export.save(net, example, file)",
+                t->origin);
+}
+
 /* A layer is trained or frozen as a whole: frozen if all its tensors are constants. */
 static int set_frozen(struct onnx *o, struct onnx_layer *l)
 {
@@ -122,12 +148,7 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
                                 "Export with mfl_export.save(net, example, file)",
                                 l->tensors[k]->origin ? l->tensors[k]->origin : "?", l->tensors[k]->folded);
                 if (l->tensors[k]->unsure && l->layer.op == MFL_OP_WEIGHT && trains_later)
-                        return mfl_onnx_fail(o,
-                                "the exporter moved elements of %.60s, and the file does not say whether "
-                                "that is a "
-                                "parameter, which is trained, or a buffer. Export with mfl_export.save(net, "
-                                "example, file)",
-                                l->tensors[k]->origin);
+                        return fail_moved(o, l->tensors[k]);
                 bool trains = l->tensors[k]->param || (l->tensors[k]->generated && owns_weights(l->layer.op));
                 if (!trains && trains_later && l->tensors[k]->generated && l->tensors[k]->count > 1 &&
                         !strncmp(l->tensors[k]->origin, "onnx::", 6))

@@ -21,8 +21,9 @@ struct mfl_onnx_model {
         uint64_t n;
         char notes[1024]; /* notes for the user, one per line; empty: none */
         /* From python/mfl_export.py; the params' places in the proof are those of `params`. */
-        bool own;                /* mfl wrote the file: its layers are the model */
-        bool described;          /* it says which tensors are parameters, and which are trained */
+        bool own;       /* mfl wrote the file: its layers are the model */
+        bool described; /* it says which tensors are parameters, and which are trained */
+        bool said;      /* not described, but it says which tensors are parameters and which are buffers */
         struct mfl_proof *proof; /* NULL: none */
         uint64_t proof_bytes;
         char no_proof[256]; /* why a described model has no proof */

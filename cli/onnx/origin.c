@@ -162,13 +162,25 @@ static int find_view(struct onnx *o, const struct onnx_tensor *t, const struct o
         return 0;
 }
 
+/* Ones or zeros that PyTorch's optimiser joined with those of another module. */
+static int check_merged(struct onnx *o, const struct onnx_tensor *t)
+{
+        bool apart;
+        const char *name = o->said && t->param && o->node >= 0 && !(o->files && o->files->inference)
+                                   ? mfl_onnx_merged_at(o, o->node, &apart)
+                                   : NULL;
+        return name && t->origin && !strcmp(name, t->origin) ? mfl_onnx_fail_merged(o, name) : 0;
+}
+
 static int view_of(struct onnx *o, const struct onnx_value *constant, const struct mfl_shape *shape,
         struct onnx_value **ret_view)
 {
         const struct onnx_tensor *t = constant->tensor;
         const struct onnx_value *whole = whole_of(o, t);
         struct onnx_value *view = NULL;
-        int layer, r = find_view(o, t, &constant->shape, &view);
+        int layer, r = check_merged(o, t);
+        if (!r)
+                r = find_view(o, t, &constant->shape, &view);
         if (!r && !view && whole) {
                 struct mfl_shape all;
                 native_shape(&whole->shape, &all);
@@ -180,6 +192,27 @@ static int view_of(struct onnx *o, const struct onnx_value *constant, const stru
         if (!r)
                 *ret_view = view;
         return r;
+}
+
+#define COMPUTES " Mul Sub Div Pow Sqrt Exp Log Abs Neg Tanh Sigmoid Softmax ReduceSum ReduceMean ReduceL2 "
+
+/* One of these operators, between blanks, reads w, and another node does, too. */
+static bool is_read_by(const struct onnx *o, const struct onnx_value *w, const char *computes)
+{
+        char op[40];
+        for (size_t i = 0; w && w->uses > 1 && i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                mfl_snprintf(op, sizeof op, " %.30s ", node->op_type);
+                for (size_t k = 0; strstr(computes, op) && k < node->n_input; k++)
+                        if (mfl_onnx_find(o, node->input[k]) == w)
+                                return true;
+        }
+        return false;
+}
+
+bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w)
+{
+        return is_read_by(o, w, " Add" COMPUTES);
 }
 
 /* Exporters for inference merge tensors of ones and of zeros: of such a one, the uses by other modules are of their own. */
@@ -202,6 +235,7 @@ bool mfl_onnx_bias_is_apart(
         if (!bias->param || !weight->param || !bias->origin || !weight->origin)
                 return false;
         return (uses_of(o, weight) > 0 && uses_of(o, bias) > uses_of(o, weight)) ||
+               is_read_by(o, mfl_onnx_find(o, bias->origin), COMPUTES) ||
                (o->described && !mfl_described_alike(o->described, bias->origin, weight->origin));
 }
 
@@ -228,8 +262,8 @@ int mfl_onnx_weight_layer(
 int mfl_onnx_lift(struct onnx *o, struct onnx_value *constant, struct onnx_value **ret_view)
 {
         struct mfl_shape shape;
-        int r = 0;
-        if (!constant->lifted) {
+        int r = constant->tensor ? check_merged(o, constant->tensor) : 0;
+        if (!r && !constant->lifted) {
                 if (!constant->tensor->f)
                         return mfl_onnx_fail(o, "needs floats, but gets constant whole numbers");
                 native_shape(&constant->shape, &shape);
@@ -318,21 +352,6 @@ static void find_mask(struct onnx *o)
                 return;
         mfl_onnx_is_buffer(o, mask);
         mask->param = false;
-}
-
-bool mfl_onnx_is_computed_with(const struct onnx *o, const struct onnx_value *w)
-{
-        static const char *const computes = " Mul Add Sub Div Pow Sqrt Exp Log Abs Neg Tanh Sigmoid Softmax "
-                                            "ReduceSum ReduceMean ReduceL2 ";
-        char op[40];
-        for (size_t i = 0; w && w->uses > 1 && i < o->graph->n_node; i++) {
-                const Onnx__NodeProto *node = o->graph->node[i];
-                mfl_snprintf(op, sizeof op, " %.30s ", node->op_type);
-                for (size_t k = 0; strstr(computes, op) && k < node->n_input; k++)
-                        if (mfl_onnx_find(o, node->input[k]) == w)
-                                return true;
-        }
-        return false;
 }
 
 /* Of a node without a gradient: whether its result changes while the parameter is trained by other nodes. Sign and Round show
@@ -430,6 +449,13 @@ static void end_list(struct names *names)
                 mfl_snprintf(names->text + n, sizeof names->text - n, " and %d more", names->n - 3);
 }
 
+/* A name that PyTorch's modules give to their parameters. */
+static bool is_of_torch(const char *origin)
+{
+        const char *dot = strrchr(origin, '.'), *name = dot ? dot + 1 : origin;
+        return dot && (strstr(name, "weight") || strstr(name, "bias"));
+}
+
 static void note_unsure(struct onnx *o)
 {
         struct names params = {.n = 0}, constants = {.n = 0};
@@ -437,7 +463,9 @@ static void note_unsure(struct onnx *o)
                 const struct onnx_layer *l = &o->layers[i];
                 const struct onnx_tensor *t = l->tensors[0];
                 if (!t || !t->origin || !(t->param || t->generated) || t->known ||
-                        (l->layer.op != MFL_OP_WEIGHT && t->param))
+                        (l->layer.op != MFL_OP_WEIGHT && t->param &&
+                                (l->layer.shares || mfl_onnx_is_generated(o, t->origin) ||
+                                        is_of_torch(t->origin))))
                         continue;
                 list(l->layer.frozen ? &constants : &params, t->origin);
         }
@@ -464,12 +492,12 @@ static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_t
                 int64_t id = mfl_onnx_element(t, i);
                 if (id < 0 || !test_and_set(o, id))
                         continue;
+                o->node = l->node;
                 return mfl_onnx_fail(o,
                         "the parameter %.60s is used in two places, one of them %.40s (%s), and in another "
                         "order or "
                         "part there (as w and w.t(), or slices that overlap); mfl would train two tensors. "
-                        "Give each "
-                        "place its own parameter",
+                        "Give each place its own parameter",
                         t->origin ? t->origin : "?", l->layer.name[0] ? l->layer.name : "a layer",
                         mfl_op_name(l->layer.op));
         }
@@ -485,10 +513,11 @@ static bool is_shared(const struct mfl_layer *l, int k)
 int mfl_onnx_check_params(struct onnx *o)
 {
         int r = need_bits(o);
-        for (int i = 0; !r && i < o->n_layers; i++) {
+        const bool joins = o->current && !o->described && !o->own; /* the exporter joins ones and zeros */
+        for (int i = 0; !r && i < o->n_layers && !(o->files && o->files->inference); i++) {
                 const struct onnx_layer *l = &o->layers[i];
                 for (int k = 0; !r && !l->layer.frozen && k < ONNX_TENSORS_PER_LAYER && l->tensors[k]; k++)
-                        if (!is_shared(&l->layer, k) && !mfl_onnx_is_uniform(l->tensors[k]) &&
+                        if (!is_shared(&l->layer, k) && !(joins && mfl_onnx_is_uniform(l->tensors[k])) &&
                                 !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
                                 r = claim(o, l, l->tensors[k]);
         }

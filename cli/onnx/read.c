@@ -31,18 +31,23 @@ const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o)
         return o->graph->node[o->node];
 }
 
+static const char *metadata_of(const Onnx__NodeProto *node, const char *key)
+{
+        for (size_t k = 0; k < node->n_metadata_props; k++)
+                if (node->metadata_props[k]->key && !strcmp(node->metadata_props[k]->key, key))
+                        return node->metadata_props[k]->value;
+        return NULL;
+}
+
 /* The module's name: "encoder.layers.0" of the node "/encoder/layers.0/MatMul", where the child of a Sequential repeats
  * its parent's name ("/layers/layers.0/Relu"), or of what current exporters write beside the node, a list of the nested
  * modules that ends with the node's own name. */
 static void module_of(const Onnx__NodeProto *node, char *name, size_t room)
 {
-        const char *scopes = NULL, *from = node->name ? node->name : "", *end = strrchr(from, '/');
+        const char *scopes = metadata_of(node, "pkg.torch.onnx.name_scopes");
+        const char *from = node->name ? node->name : "", *end = strrchr(from, '/');
         size_t n = 0;
         name[0] = '\0';
-        for (size_t k = 0; k < node->n_metadata_props; k++)
-                if (node->metadata_props[k]->key &&
-                        !strcmp(node->metadata_props[k]->key, "pkg.torch.onnx.name_scopes"))
-                        scopes = node->metadata_props[k]->value;
         if (scopes && (end = strrchr(scopes, ',')) && end > scopes + 1) {
                 for (from = --end; from > scopes && from[-1] != '\'';)
                         from--;
@@ -65,9 +70,27 @@ static void module_of(const Onnx__NodeProto *node, char *name, size_t room)
                 *p = *p == '/' ? '.' : *p;
 }
 
+/* "the model's own forward(), net.py line 12", from the last of the lines that current exporters write beside the node:
+ * "File "/home/a/net.py", line 12, in forward". */
+static void own_forward(const Onnx__NodeProto *node, char *text, size_t room)
+{
+        const char *trace = metadata_of(node, "pkg.torch.onnx.stack_trace"), *last = NULL;
+        for (const char *at = trace; at && (at = strstr(at, "File \"")); at++)
+                last = at + 6;
+        const char *end = last ? strchr(last, '"') : NULL, *file = end,
+                   *line = end ? strstr(end, ", line ") : NULL;
+        while (file && file > last && file[-1] != '/')
+                file--;
+        mfl_snprintf(text, room, "the model's own forward()");
+        size_t n = strlen(text), digits = line ? strspn(line + 7, "0123456789") : 0;
+        if (digits && digits < 9)
+                mfl_snprintf(text + n, room - n, ", %.*s line %.*s", (int)MFL_MIN(end - file, (ptrdiff_t)60),
+                        file, (int)digits, line + 7);
+}
+
 int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
 {
-        char text[400], module[80];
+        char text[400], module[80], own[120] = "";
         va_list ap;
         va_start(ap, fmt);
         mfl_vsnprintf(text, sizeof text, fmt, ap);
@@ -79,11 +102,11 @@ int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
                            : node->n_output && *node->output[0] ? node->output[0]
                                                                 : "?";
         module_of(node, module, sizeof module);
-        const char *where = *module                     ? "module "
-                            : name[0] == '/' && !o->own ? "the model's own forward()"
-                                                        : "";
-        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%snode %.80s (%.30s): %s", o->path, where, module,
-                *where ? ": " : "", name, node->op_type ? node->op_type : "?", text);
+        if (!*module && !o->own && (name[0] == '/' || metadata_of(node, "pkg.torch.onnx.name_scopes")))
+                own_forward(node, own, sizeof own);
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%s%snode %.80s (%.30s): %s", o->path,
+                *module ? "module " : "", module, own, *module || *own ? ": " : "", name,
+                node->op_type ? node->op_type : "?", text);
 }
 
 void mfl_onnx_note(struct onnx *o, const char *fmt, ...)
@@ -190,11 +213,7 @@ int mfl_onnx_ints(struct onnx *o, const char *attribute, size_t input, const int
 
 const char *mfl_onnx_note_of(const Onnx__NodeProto *node)
 {
-        static const char key[] = "pkg.torch.onnx.fx_node";
-        for (size_t k = 0; k < node->n_metadata_props; k++)
-                if (node->metadata_props[k]->key && !strcmp(node->metadata_props[k]->key, key))
-                        return node->metadata_props[k]->value;
-        return NULL;
+        return metadata_of(node, "pkg.torch.onnx.fx_node");
 }
 
 bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v)

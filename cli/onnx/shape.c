@@ -20,8 +20,8 @@ int mfl_onnx_broadcast(
                 int64_t x = da < 0 ? 1 : a->dim[da], y = db < 0 ? 1 : b->dim[db];
                 if (x != y && x != 1 && y != 1)
                         return mfl_onnx_fail(o,
-                                "dimensions %lld and %lld don't match; export the model with a batch of 1 or "
-                                "with dynamic_axes",
+                                "dimensions %lld and %lld don't match; export the model with a batch of 1, "
+                                "with dynamic_axes, or by mfl_export.save(net, example, file)",
                                 (long long)x, (long long)y);
                 s.dim[d] = x == 1 ? y : x;
                 if ((n *= s.dim[d]) > ONNX_ELEMENTS_MAX)

@@ -166,7 +166,7 @@ static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, cons
         const struct onnx_tensor *t)
 {
         char scope[MFL_NAME_BYTES], before[MFL_NAME_BYTES];
-        if (o->knows_ties || !mfl_onnx_is_uniform(t) || mfl_onnx_is_generated(t->origin) ||
+        if (o->knows_ties || !mfl_onnx_is_uniform(t) || mfl_onnx_is_generated(o, t->origin) ||
                 !module_of(o, layer->node, scope) || mfl_onnx_is_of_module(o, layer->node, t->origin))
                 return false;
         return !module_of(o, earlier->node, before) || !strcmp(scope, before) ||
@@ -218,7 +218,7 @@ static bool is_computed_copy(
         const struct onnx *o, const struct onnx_tensor *t, const struct onnx_tensor *earlier)
 {
         if (o->knows_ties || !t->origin || !earlier || !earlier->origin || t->count != earlier->count ||
-                !mfl_onnx_is_generated(t->origin) || mfl_onnx_is_generated(earlier->origin) ||
+                !mfl_onnx_is_generated(o, t->origin) || mfl_onnx_is_generated(o, earlier->origin) ||
                 mfl_onnx_is_uniform(t))
                 return false;
         return !memcmp(t->f, earlier->f, (size_t)t->count * sizeof *t->f) || is_turned(t, earlier);

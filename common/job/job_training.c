@@ -11,6 +11,17 @@ static const char *const optimizer_names[] = {"sgd", "adam", "adamw", "adagrad",
 #define LOSS_NAME(symbol, name, answers, decides) name,
 static const char *const loss_names[] = {MFL_LOSSES(LOSS_NAME) NULL};
 
+/* What people know from elsewhere. */
+static const char *const other_losses[] = {"ctc",
+        "is not supported, since a sample would have as many labels as its text: label each position "
+        "(`cross-entropy`, with "
+        "ignore_index where there is none), or let a training program compute it (`training: {program: "
+        "...}`, docs/programs.md)",
+        "nll", "write 'cross-entropy': it contains the log_softmax, so the model's outputs are logits", "mse",
+        "write 'squared'", "bce",
+        "write 'binary': it contains the sigmoid, so the model's outputs are logits", "mae", "write 'l1'",
+        NULL};
+
 static const char *const schedule_names[] = {"constant", "step", "linear", "cosine", NULL};
 static const char *const unit_names[] = {"round", "step", NULL};
 
@@ -147,7 +158,7 @@ const struct mfl_yaml_field mfl_job_training_fields[] = {{.key = "program", AT(S
         {.key = "weight_decay", AT(F32, weight_decay), .min = 0, .max = 1000},
         {.key = "clip_norm", AT(F32, clip_norm), .min = 0, .max = 1e6, .min_open = true},
         {.key = "schedule", .kind = MFL_YAML_FIELDS, .fields = mfl_job_schedule_fields},
-        {.key = "loss", AT(ENUM, loss), .names = loss_names},
+        {.key = "loss", AT(ENUM, loss), .names = loss_names, .instead = other_losses},
         {.key = "label_smoothing", AT(F32, label_smoothing), .min = 0, .max = 1, .max_open = true},
         {.key = "class_weights", CALL_AT(class_weights, read_class_weights)},
         {.key = "pos_weight", CALL_AT(class_weights, read_pos_weight)},

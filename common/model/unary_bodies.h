@@ -7,12 +7,17 @@
  *   UNARY_C(number)   a constant of the type
  *   UNARY_EXP, _EXPM1, _LOG, _LOG1P_OF_EXP, _TANH, _ERF, _ABS, _SQRT, _POW, _SIN, _COS, _ATAN, _FMOD, _FLOOR, _RINT
  *                     its functions; LOG1P_OF_EXP(x) = log(1 + exp(x)) for x <= 0
+ *   UNARY_EXP_WHOLE   exp of any number, also beyond 88; if it is not UNARY_EXP
  *   UNARY_GATE(v, x)  v / (1 + exp(-x)); v is evaluated once
  *
  * f(x) gives y. f_grad(v, dy) gives dx; v is what the function's entry says that its derivative reads. What no
  * derivative defines is as in PyTorch. No guard: kernels/bodies.h (float, by the C library), the loops of the CPU
  * backend (float, by polynomials that become vectors) and unary.c (double) each include it.
  */
+
+#ifndef UNARY_EXP_WHOLE
+#define UNARY_EXP_WHOLE UNARY_EXP
+#endif
 
 UNARY_BODY UNARY_REAL UNARY_NAME(relu)(UNARY_REAL x)
 {
@@ -149,7 +154,7 @@ UNARY_BODY UNARY_REAL UNARY_NAME(softplus_grad)(UNARY_REAL x, UNARY_REAL dy)
 
 UNARY_BODY UNARY_REAL UNARY_NAME(exp)(UNARY_REAL x)
 {
-        return UNARY_EXP(x);
+        return UNARY_EXP_WHOLE(x);
 }
 
 UNARY_BODY UNARY_REAL UNARY_NAME(exp_grad)(UNARY_REAL y, UNARY_REAL dy)
@@ -565,6 +570,7 @@ UNARY_BODY UNARY_REAL UNARY_NAME(divide_grad)(UNARY_REAL y, UNARY_REAL dy, UNARY
 #undef UNARY_NAME
 #undef UNARY_C
 #undef UNARY_EXP
+#undef UNARY_EXP_WHOLE
 #undef UNARY_EXPM1
 #undef UNARY_LOG
 #undef UNARY_LOG1P_OF_EXP

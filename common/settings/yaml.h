@@ -108,8 +108,10 @@ struct mfl_yaml_field {
         /* Limits of numbers, durations (ms) and sizes (bytes). Both 0: the limits of the type. INFINITY as max and
          * -INFINITY as min are no limit. Exact for integers up to 2^53. */
         double min, max;
-        bool min_open, max_open;             /* the limit itself is outside */
-        const char *const *names;            /* ENUM: ends with NULL */
+        bool min_open, max_open;  /* the limit itself is outside */
+        const char *const *names; /* ENUM: ends with NULL */
+        const char *const
+                *instead; /* ENUM: values that others have, each with what to write instead; ends with NULL */
         const struct mfl_yaml_field *fields; /* FIELDS */
         int (*read)(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value,
                 struct mfl_error *err); /* CALL */

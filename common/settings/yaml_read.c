@@ -307,6 +307,9 @@ static int fail_value(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node
         if (!*node->text && !node->quoted)
                 return mfl_yaml_fail(doc, node, err, "expected %s, got nothing", want);
         const char *near = f->kind == MFL_YAML_ENUM ? mfl_yaml_nearest(node->text, f->names) : NULL;
+        for (int i = 0; f->instead && f->instead[i]; i += 2)
+                if (!strcasecmp(node->text, f->instead[i]))
+                        return mfl_yaml_fail(doc, node, err, "'%.64s': %s", node->text, f->instead[i + 1]);
         return mfl_yaml_fail(doc, node, err, "expected %s, got %s'%.64s'%s%s%s", want,
                 node->quoted && f->kind != MFL_YAML_ENUM && f->kind != MFL_YAML_STRING ? "the text " : "",
                 node->text, near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");

@@ -205,6 +205,10 @@ const struct conf_case mfl_conf_more_cases[] = {
                         {.op = MFL_OP_MAP, .map = {.kind = MFL_MAP_CUMSUM, .axes = 1}}, EMBED(9, 6),
                         JOIN(MFL_OP_ADD, 1, 5)},
                 .batch = 3},
+        {"gate by padding", SIZE(8),
+                {EMBED(4, 6), {.op = MFL_OP_PADDING_MASK, .input = IN, .padding_idx = 1}, OP(MFL_OP_EXP),
+                        RESHAPE(SIZE2(8, 1)), JOIN(MFL_OP_GATE, 1, 4)},
+                .batch = 3},
         {"embedding mean dense", SIZE(9), {EMBED(20, 8), {.op = MFL_OP_MEAN, .axis = 0}, DENSE(5)}},
         /* Layers of sequences. */
         {"dense of sequences", SEQUENCE(7, 19), {DENSE(11)}},

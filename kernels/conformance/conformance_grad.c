@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference's gradients against central differences: for the samples, and for each tensor of params
- * alone.
+/* The reference's gradients against central differences, in double and in float: for the samples, and for each tensor of params
+ * alone. The table's operators all have a case, or the run fails.
  *
  * For a direction v of -1s and 1s over a tensor, e(h) = (f(p + h v) - f(p - h v) - slope along it) / 2h,
  * where f is sum y dy, summed in double. For smooth f, e is the third derivative's h^2 and higher orders; (4
  * e(h / 2) - e(h)) / 3 leaves only h^4 (Richardson 1911).
  *
- * Where a kink (ReLU, max, a step) lies behind parameters, no points keep away from it. There the reference is computed in double
- * (kernels/double.h) with an h so small that a kink lies between two points by a rare accident only, which the cases' seeds avoid.
+ * Where a kink (ReLU, max, a step) lies behind parameters, no points keep away from it. So that is computed only in double
+ * (kernels/double.h), with an h so small that a kink lies between two points by a rare accident only, which the cases' seeds avoid.
  */
 #include <float.h>
 #include <math.h>
@@ -249,21 +249,45 @@ static bool is_smooth(const struct conf_case *kase, bool *ret_tested)
         return !kinks;
 }
 
+/* Every operator of the table stands in a case: of those that are compared with the reference, and of those whose gradients are. */
+static void test_table(void)
+{
+        bool compared[MFL_OP_COUNT_] = {false}, differences[MFL_OP_COUNT_] = {[MFL_OP_DETACH] = true};
+        const struct conf_case *kase;
+        bool tested;
+        for (int i = 0; (kase = mfl_conf_case_at(i)); i++) {
+                is_smooth(kase, &tested);
+                for (int j = 0; j < CONF_LAYERS_MAX; j++) {
+                        compared[kase->layers[j].op] = true;
+                        differences[kase->layers[j].op] |= tested && !kase->ties;
+                }
+        }
+        for (int op = MFL_OP_INPUT + 1; op < MFL_OP_COUNT_; op++)
+                if (mfl_conf_begin("table: %s", mfl_op_name((enum mfl_op)op)))
+                        mfl_conf_report(compared[op] && differences[op], "table: %s has a case%s",
+                                mfl_op_name((enum mfl_op)op), compared[op] ? " of gradients" : "");
+}
+
 void mfl_conf_test_gradients(const char *filter)
 {
         struct conf_backend b = mfl_conf_reference(),
                             in_double = {.ops = &mfl_backend_double, .label = "double"};
         const struct conf_case *kase;
         struct mfl_error err;
+        if (!*filter)
+                test_table();
         mfl_conf_must(in_double.ops->device_open(&in_double.device, &err), &err);
         for (int i = 0; (kase = mfl_conf_case_at(i)); i++) {
                 bool tested, smooth = is_smooth(kase, &tested);
                 struct mfl_graph *graph = mfl_conf_graph_new(kase);
                 bool params = graph->n_params > 0;
                 mfl_graph_free(graph);
-                if (strstr(kase->name, filter) && !kase->ties && tested &&
-                        mfl_conf_begin("gradients of %s", kase->name))
-                        test_gradient(smooth || !params ? &b : &in_double, kase);
+                if (!strstr(kase->name, filter) || kase->ties || !tested)
+                        continue;
+                if (mfl_conf_begin("gradients of %s in double", kase->name))
+                        test_gradient(&in_double, kase);
+                if ((smooth || !params) && mfl_conf_begin("gradients of %s", kase->name))
+                        test_gradient(&b, kase);
         }
         in_double.ops->device_close(in_double.device);
         b.ops->device_close(b.device);

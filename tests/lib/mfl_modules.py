@@ -859,8 +859,37 @@ class Codes(nn.Module):
 
 IMAGE, VECTOR = torch.zeros(1, 3, 10, 10), torch.zeros(2, 8)
 
+
+class Odd(nn.Module):
+    """Distances of an odd power, a dimension moved from the end, and a bias that the model computes with, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.b, self.p = nn.Parameter(torch.randn(6, 6) * 0.3), nn.Parameter(torch.zeros(6)), nn.Parameter(torch.randn(3, 6))
+        self.fc = nn.Linear(9, 4)
+
+    def forward(self, x):
+        for k in range(3):
+            x = torch.tanh(F.linear(x, self.w if k % 2 else self.w.t(), self.b * (k + 1)))
+        near = F.pairwise_distance(x[:, None], self.p, 3.0)
+        return self.fc(torch.cat([near, x.unflatten(-1, (2, 3)).movedim(-1, -2).flatten(1).softmax(-1)], 1))
+
+
+class Masked(nn.Module):
+    """Embeddings of padding, which a learned position made no zeros, left out of a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.at, self.fc = nn.Embedding(9, 6, padding_idx=0), nn.Parameter(torch.randn(5, 6)), nn.Linear(6, 4)
+
+    def forward(self, x):
+        seen = x.eq(0)
+        return self.fc((self.e(x) + self.at).masked_fill(seen[..., None], 0).sum(1) / (~seen).sum(1, keepdim=True).clamp(min=1))
+
+
 # mfl computes what PyTorch computes.
 PROVED = {
+    "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (Masked, torch.tensor([[3, 0, 8, 1, 0]])),
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),

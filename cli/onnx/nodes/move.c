@@ -109,9 +109,9 @@ static int try_reshape(const struct move *m, const int64_t *dims, int n, bool al
 static int fail_batch(struct onnx *o, const struct move *m)
 {
         return mfl_onnx_fail(o,
-                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1 or "
+                "the %lld numbers of one sample don't fit the shape; export the model with a batch of 1, "
                 "with "
-                "dynamic_axes",
+                "dynamic_axes, or by mfl_export.save(net, example, file)",
                 (long long)mfl_onnx_count(&m->in->shape));
 }
 
@@ -215,6 +215,7 @@ static int move_transpose(struct onnx *o, struct move *m)
         m->out.rank = in->rank;
         for (int d = 0; d < in->rank; d++) {
                 int64_t from = a ? a->ints[d] : in->rank - 1 - d;
+                from += from < 0 ? in->rank : 0; /* PyTorch's first exporter writes -1 for movedim(-1, ...) */
                 if (from < 0 || from >= in->rank || seen >> from & 1)
                         return mfl_onnx_fail(o, "perm must name each dimension once");
                 seen |= 1u << from;

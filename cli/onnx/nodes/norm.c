@@ -99,10 +99,11 @@ static int reduce_step(struct onnx *o, struct onnx_value *x, bool *ret_taken)
 }
 
 /* Whether a norm's tensor can keep its name: mfl's are called weight and bias. A scale of another name stays a layer of its own. */
-static bool keeps_name(const struct onnx_tensor *t, const char *name)
+static bool keeps_name(const struct onnx *o, const struct onnx_tensor *t, const char *name)
 {
         const char *origin = t->origin, *dot = origin ? strrchr(origin, '.') : NULL;
-        return !origin || !t->param || mfl_onnx_is_generated(origin) || !strcmp(dot ? dot + 1 : origin, name);
+        return !origin || !t->param || mfl_onnx_is_generated(o, origin) ||
+               !strcmp(dot ? dot + 1 : origin, name);
 }
 
 static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *b, bool *ret_taken)
@@ -153,7 +154,7 @@ static int binary_step(struct onnx *o, struct onnx_value *a, struct onnx_value *
         int64_t width = x->shape.rank ? x->shape.dim[x->shape.rank - 1] : 0;
         bool vector = constant->tensor && constant->tensor->f && constant->tensor->count == width &&
                       constant->shape.rank && constant->shape.dim[constant->shape.rank - 1] == width &&
-                      constant->shape.rank <= x->shape.rank && keeps_name(constant->tensor, "weight");
+                      constant->shape.rank <= x->shape.rank && keeps_name(o, constant->tensor, "weight");
         if (!strcmp(op, "Mul") && x->pending == ONNX_NORMED && vector) {
                 struct onnx_value *v;
                 int r = pend(o, ONNX_SCALED_NORM, x->base, &x->shape, &v);
@@ -173,7 +174,7 @@ static int add_step(struct onnx *o, struct onnx_value *a, struct onnx_value *b, 
         struct onnx_value *norm = a->tensor ? b : a, *constant = a->tensor ? a : b, *v;
         if (norm->tensor || !constant->tensor || norm->pending != ONNX_SCALED_NORM || norm->uses != 1 ||
                 !norm->centered || constant->tensor->count != norm->weight->count || !constant->tensor->f ||
-                !keeps_name(constant->tensor, "bias"))
+                !keeps_name(o, constant->tensor, "bias"))
                 return 0;
         *ret_taken = true;
         int r = mfl_onnx_make_scaled_norm(o, norm, constant->tensor, &v);

@@ -473,8 +473,8 @@ static int convert_concat(struct onnx *o)
                         "d).transpose(1, 2)");
         if (axis < 0 || axis >= shape.rank || (batch == shape.rank && (!of_params || shape.rank > 4)))
                 return mfl_onnx_fail(o,
-                        "is not supported along this axis; export the model with a batch of 1 or "
-                        "with dynamic_axes");
+                        "is not supported along this axis; export the model with a batch of 1, with "
+                        "dynamic_axes, or by mfl_export.save(net, example, file)");
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *x = mfl_onnx_input(o, i);
                 int from;

@@ -203,6 +203,7 @@ static int answer(int socket, int r, const struct mfl_onnx_model *model, const s
         m.contract_bytes = model->contract ? strlen(model->contract) : 0;
         m.own = model->own;
         m.described = model->described;
+        m.said = model->said;
         m.log_softmax = model->log_softmax;
         mfl_strcpy(m.no_proof, sizeof m.no_proof, model->no_proof);
         r = send_all(socket, &m, sizeof m);
@@ -412,6 +413,7 @@ static int take(const struct parent *p, const struct mfl_onnx_message *m, struct
                 .classes = m->classes,
                 .n = m->n,
                 .described = m->described,
+                .said = m->said,
                 .log_softmax = m->log_softmax,
                 .proof_bytes = m->proof_bytes,
                 .own = m->own};

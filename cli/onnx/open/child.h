@@ -14,7 +14,7 @@ struct mfl_onnx_message {
         int32_t code, classes;
         struct mfl_shape input;
         uint64_t text_bytes, n, proof_bytes, parts_bytes, contract_bytes; /* of the last three 0: none */
-        uint32_t own, described, log_softmax;
+        uint32_t own, described, said, log_softmax;
         char no_proof[256];
         char text[1024]; /* SAY_FILE: a name; SAY_FAILED: the error; SAY_DONE: notes */
 };

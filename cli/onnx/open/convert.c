@@ -307,7 +307,8 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         if (!fits_declared(o, o->graph->output[i], &v->shape))
                 return mfl_onnx_fail(o,
                         "the output %.60s has another shape for one sample than for the %lld of the file; "
-                        "export the model with a batch of 1 or with dynamic_axes",
+                        "export the model with a batch of 1, with dynamic_axes, or by mfl_export.save(net, "
+                        "example, file)",
                         name, (long long)o->batch);
         if ((r = mfl_onnx_resolve(o, v, &view)))
                 return r;
@@ -386,7 +387,11 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = mfl_onnx_read_infos(o);
         if (!r)
+                r = mfl_onnx_read_signature(o);
+        if (!r)
                 r = read_initializers(o);
+        if (!r)
+                r = mfl_onnx_read_copies(o);
         if (!r)
                 r = mfl_onnx_read_inputs(o, &model->input);
         if (!r)
@@ -405,7 +410,7 @@ static void add_remedy(const struct onnx *o, struct mfl_error *err)
                 ". mfl_export.save(net, example, file) writes more modules in a way that mfl reads";
         size_t n = strlen(err->text);
         if (!o->own && !o->described && !strstr(err->text, "mfl_export") &&
-                !strstr(err->text, "batch of 1") && n + sizeof remedy <= sizeof err->text)
+                n + sizeof remedy <= sizeof err->text)
                 memcpy(err->text + n, remedy, sizeof remedy);
 }
 
@@ -456,6 +461,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
         else if ((r = convert(&o, &model)) == MFL_INVALID && o.node >= 0)
                 add_remedy(&o, err);
         model.own = o.own;
+        model.said = o.said && !described;
         model.log_softmax = o.log_softmax || (described && mfl_described_log_softmax(described));
         while (o.blocks) {
                 struct onnx_block *next = o.blocks->next;

@@ -143,6 +143,144 @@ static int check_node(struct onnx *o, size_t i)
         return 0;
 }
 
+/* ---- parameters that the file does not have ---- */
+
+/* Whether the file has the parameter under some name, or a tensor that was computed from it. */
+static bool has_param(const struct onnx *o, const char *name)
+{
+        char quoted[MFL_NAME_BYTES * 4];
+        const struct onnx_value *v = mfl_onnx_find(o, name);
+        if (v && v->tensor)
+                return true;
+        mfl_snprintf(quoted, sizeof quoted, "'%.240s'", name);
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *other = o->graph->initializer[i]->name;
+                const char *from = other ? mfl_onnx_said_of(o, other, ONNX_FOLDED) : NULL;
+                const char *was =
+                        other ? mfl_onnx_said_of(o, other, "pkg.torch.onnx.original_node_name") : NULL;
+                if ((from && strstr(from, quoted)) || (was && mfl_onnx_is_noted(was, strlen(was), name)))
+                        return true;
+        }
+        return false;
+}
+
+/* Sums and products, which PyTorch's optimiser leaves out if one side is the number 0 or 1. */
+static bool is_sum(const char *name)
+{
+        static const char *const stems[] = {"add", "sub", "rsub", "mul", "div", "true_divide", NULL};
+        return mfl_onnx_has_stem(name, strlen(name), stems);
+}
+
+/* A sum or a product that some node reads by its note, and that no node makes any more; NULL: there is none. */
+static const char *missing_sum(const struct onnx *o, char name[MFL_NAME_BYTES])
+{
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const char *note = mfl_onnx_note_of(o->graph->node[i]);
+                for (const char *at = note ? strstr(note, "(args = ") : NULL; at && (at = strchr(at, '%'));) {
+                        size_t n = strcspn(++at, ",)]}: ");
+                        mfl_snprintf(
+                                name, MFL_NAME_BYTES, "%.*s", (int)MFL_MIN(n, (size_t)MFL_NAME_BYTES), at);
+                        if (is_sum(name) && !mfl_onnx_find(o, name))
+                                return name;
+                }
+        }
+        return NULL;
+}
+
+/* The same of a sum or a product that is an output: another node makes the value of that name. */
+static const char *missing_output(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *node = o->graph->node[i];
+                const char *note = mfl_onnx_note_of(node);
+                for (size_t k = 0; note && *note == '%' && k < node->n_output; k++) {
+                        const char *name = node->output[k];
+                        if (is_sum(name) && (strcspn(note + 1, " ") != strlen(name) ||
+                                                    strncmp(note + 1, name, strlen(name)) != 0))
+                                return name;
+                }
+        }
+        return NULL;
+}
+
+/* A parameter that is the number 0 or 1: some of its uses may have been left out. */
+static const char *number_of(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name;
+                const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
+                const struct onnx_tensor *t = v ? v->tensor : NULL;
+                if (t && t->param && t->f && t->count == 1 && (t->f[0] == 0 || t->f[0] == 1))
+                        return name;
+        }
+        return NULL;
+}
+
+static void list(char *names, size_t room, const char *name, int n)
+{
+        size_t used = strlen(names);
+        if (n < 4)
+                mfl_snprintf(names + used, room - used, "%s%.40s", n ? ", " : "", name);
+        else if (n == 4)
+                mfl_snprintf(names + used, room - used, " and others");
+}
+
+static int check_merged(struct onnx *o)
+{
+        bool apart;
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const char *name = mfl_onnx_merged_at(o, (int)i, &apart);
+                o->node = (int)i;
+                if (name && !apart)
+                        return mfl_onnx_fail_merged(o, name);
+        }
+        return 0;
+}
+
+/* Tied parameters have several names in the list and one in the file; those that the module does not use are only in the list. */
+static int check_lost(struct onnx *o)
+{
+        char names[240] = "", gone[MFL_NAME_BYTES];
+        bool apart;
+        int n = 0, r = check_merged(o);
+        if (r)
+                return r;
+        for (size_t i = 0; i < o->n_said; i++) {
+                const char *name = mfl_onnx_said_name(o, i);
+                if (!name || mfl_onnx_role(o, name) != ONNX_PARAMETER || has_param(o, name))
+                        continue;
+                if ((o->node = mfl_onnx_noted_at(o, name)) < 0)
+                        list(names, sizeof names, name, n++);
+                else if (!mfl_onnx_merged_at(o, o->node, &apart))
+                        return mfl_onnx_fail(o,
+                                "has lost the parameter %.60s to an export for inference, which "
+                                "`mfl model import` takes. Export for training: " EXPORT_CALL,
+                                name);
+        }
+        o->node = -1;
+        const char *sum = missing_sum(o, gone), *number = number_of(o);
+        sum = sum ? sum : missing_output(o);
+        if (n && sum)
+                return mfl_onnx_fail(o,
+                        "the file lacks the module's parameters %s, and the operation %.40s: PyTorch's "
+                        "optimiser left it out, "
+                        "since one side is 0 or 1. Export with mfl_export.save(net, example, file), or with "
+                        "optimize=False",
+                        names, sum);
+        if (sum && number)
+                return mfl_onnx_fail(o,
+                        "PyTorch's optimiser left out the operation %.40s, one side of which is 0 or 1, as "
+                        "the parameter %.60s is. "
+                        "Export with mfl_export.save(net, example, file), or with optimize=False",
+                        sum, number);
+        if (n)
+                mfl_onnx_note(o,
+                        "the file lacks the module's parameters %s: they are tied to others, or the module "
+                        "does not use them",
+                        names);
+        return 0;
+}
+
 int mfl_onnx_check_export(struct onnx *o)
 {
         if (o->files && o->files->inference)
@@ -156,10 +294,10 @@ int mfl_onnx_check_export(struct onnx *o)
                 if (r)
                         return r;
         }
-        if (has_conv && !has_norm)
+        if (has_conv && !has_norm && !o->described && !o->said)
                 mfl_onnx_note(o,
                         "the graph has convolutions and no norm; if the model has batch norm, the export "
                         "lost it: use " EXPORT_CALL);
         o->node = -1;
-        return 0;
+        return o->described ? 0 : check_lost(o);
 }

@@ -103,17 +103,31 @@ static int add_inputs(struct onnx *o, const Onnx__ValueInfoProto *const *infos, 
         return r;
 }
 
-/* In old files, and where the exporter was asked for it, initializers are inputs, too: all of them. One alone is a parameter that has
- * the name of an argument of forward(). PyTorch's current exporter, which says what initializers are, writes such files. */
+/* Whether PyTorch's current exporter says that it is an argument of forward(). */
+static bool is_argument(const Onnx__ValueInfoProto *info)
+{
+        for (size_t k = 0; k < info->n_metadata_props; k++) {
+                const Onnx__StringStringEntryProto *entry = info->metadata_props[k];
+                if (entry->key && entry->value &&
+                        !strcmp(entry->key, "pkg.torch.export.graph_signature.InputSpec.kind"))
+                        return !strcmp(entry->value, "USER_INPUT");
+        }
+        return false;
+}
+
+/* In old files, and where the exporter was asked for it, initializers are inputs, too: all of them. One that is an argument of
+ * forward(), or one alone, is a parameter with the argument's name. PyTorch's current exporter, which says what initializers are,
+ * writes such files. */
 static int check_names(struct onnx *o)
 {
-        const char *twin = NULL;
+        const char *twin = NULL, *argument = NULL;
         size_t n = 0, n_known = 0;
         for (size_t i = 0; i < o->graph->n_input; i++) {
                 const char *name = o->graph->input[i]->name;
                 if (!name || !mfl_onnx_find(o, name))
                         continue;
                 twin = name;
+                argument = is_argument(o->graph->input[i]) ? name : argument;
                 n++;
         }
         for (size_t i = 0; i < o->graph->n_initializer; i++) {
@@ -121,12 +135,12 @@ static int check_names(struct onnx *o)
                 const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
                 n_known += v && v->tensor && v->tensor->known;
         }
-        if (!twin || n >= n_known)
+        if (!argument && (!twin || n >= n_known))
                 return 0;
         return mfl_onnx_fail(o,
                 "an input and a parameter both have the name %.60s: give the argument of forward() another "
                 "name, and export again",
-                twin);
+                argument ? argument : twin);
 }
 
 int mfl_onnx_read_inputs(struct onnx *o, struct mfl_shape *ret_input)

@@ -120,6 +120,8 @@ static int fail_known(struct onnx *o)
 int mfl_onnx_convert_node(struct onnx *o)
 {
         bool taken = false, lifted = false;
+        if (mfl_onnx_is_copy(o, mfl_onnx_node(o)))
+                return 0;
         int r = check_node(o);
         if (r || (r = mfl_onnx_zeros_step(o, &taken)) || taken)
                 return r;

@@ -31,6 +31,13 @@ INLINE float exp_poly(float x)
         return (e + 1.0f) * scale;
 }
 
+/* The operator exp: beyond float's smallest and largest numbers it is 0 and infinity, as a layer may compare with. */
+INLINE float exp_whole(float x)
+{
+        float part = x < -87.0f || x > 88.0f ? 0.5f : 1.0f, e = exp_poly(x * part);
+        return part == 1.0f ? e : e * e;
+}
+
 /* Of a softmax: exactly 0 where a mask hid the number (MFL_MASKED), instead of the smallest that exp_poly gives, which
  * products would carry on as denormals. */
 INLINE float exp_unmasked(float x)
@@ -146,6 +153,7 @@ INLINE float log1p_of_exp(float x)
 #define UNARY_NAME(body) body##_at
 #define UNARY_C(number) number##f
 #define UNARY_EXP exp_poly
+#define UNARY_EXP_WHOLE exp_whole
 #define UNARY_EXPM1 expm1_poly
 #define UNARY_LOG1P_OF_EXP log1p_of_exp
 #define UNARY_TANH tanh_poly

@@ -176,6 +176,13 @@ static void impossible_values_are_refused(void **state)
                 "j.yaml:5: training.optimizer: expected one of 'sgd', 'adam', 'adamw', 'adagrad', got "
                 "'adamx'; "
                 "did you mean 'adam'?");
+        assert_refused(NULL, "{lr: 1, loss: MSE}", "j.yaml:5: training.loss: 'MSE': write 'squared'");
+        assert_refused(NULL, "{lr: 1, loss: ctc}",
+                "j.yaml:5: training.loss: 'ctc': is not supported, since a sample would have as many labels "
+                "as "
+                "its text: label each position (`cross-entropy`, with ignore_index where there is none), or "
+                "let "
+                "a training program compute it (`training: {program: ...}`, docs/programs.md)");
         assert_refused(NULL, "{lr: 1}\naggregation: {strategy: fedfoo}",
                 "j.yaml:6: aggregation.strategy: expected one of 'fedavg', 'fedavgm', 'fedadagrad', "
                 "'fedadam', 'fedyogi', 'fedprox', 'median', 'fednova', 'qfedavg', 'scaffold', 'feddyn', "

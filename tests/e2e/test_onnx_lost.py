@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What PyTorch's current exporter says of a module's tensors beside the graph: which are parameters, which are buffers, and which of
+them its optimiser left out.
+
+Skipped where there is no current PyTorch.
+"""
+import copy
+import re
+
+import numpy as np
+import pytest
+
+import mfl_needs
+
+torch = mfl_needs.module("torch")
+from torch import nn
+from torch.nn import functional as F
+
+from test_onnx import BATCH, NEW, STEPS, TOLERANCE, batches, export, run, train
+
+pytestmark = pytest.mark.skipif(not NEW, reason="the other exporter needs a current PyTorch")
+
+
+class Net(nn.Module):
+    """A module of the parameters and buffers p, q, ..., with two dense layers; forward is a function of it and x."""
+    tokens = 0
+
+    def __init__(self, forward, shape=(6,), buffers=(), **tensors):
+        super().__init__()
+        self.run, self.shape = forward, shape
+        self.a, self.b = nn.Linear(6, 6), nn.Linear(6, 4)
+        for name, value in tensors.items():
+            if name in buffers:
+                self.register_buffer(name, value.clone())
+            else:
+                setattr(self, name, nn.Parameter(value.clone()))
+
+    def forward(self, x):
+        return self.run(self, x)
+
+
+def random(*shape, seed=1):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def current(tmp_path, net, *inputs, optimize=True):
+    path = tmp_path / "m.onnx"
+    torch.onnx.export(net, inputs or (torch.zeros(1, *net.shape),), str(path), dynamo=True, external_data=False, optimize=optimize)
+    return path
+
+
+def trains(tmp_path, path, net):
+    x, y = batches(net)
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, out, err = run(path, tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, 0.05, tmp_path, "reference", "outputs")
+    assert code == 0, err
+    want, got = train(net, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
+    return out
+
+
+def copies(layer):
+    """As nn.TransformerEncoder copies its layers."""
+    net = Net(lambda m, x: m.b(torch.tanh(m.d(torch.tanh(m.c(m.a(x)))))))
+    net.c, net.d = layer, copy.deepcopy(layer)
+    return net
+
+
+ONE, ZERO = torch.tensor(1.0), torch.tensor(0.0)
+# What the optimiser loses, and what is said of it.
+LOST = {
+    "numbers": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x)) * m.p + m.q), p=ONE, q=ZERO), "the file lacks the module's parameters [pq], [pq], and the operation "),
+    "at-the-end": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x))) * m.p, p=ONE), "the file lacks the module's parameters p, and the operation mul"),
+    "divisor": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x))) / m.p, p=ONE), "the file lacks the module's parameters p, and the operation div"),
+    "one-use-of-two": (lambda: Net(lambda m, x: m.b(m.a(torch.sigmoid(x)) * m.p + torch.sigmoid(x) ** m.p), p=ONE), "left out the operation mul, one side of which is 0 or 1, as the parameter p is"),
+    "operator's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.mean.exp()), mean=random(6)), r"the exporter computed exp from \['mean'\]"),
+    "exporter's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.val_0.exp()), val_0=random(6)), r"the exporter computed exp from \['val_0'\]"),
+    "part": (lambda: Net(lambda m, x: m.b(m.a(x) + m.p[:6]), p=random(9)), "the exporter took a part of the parameter p"),
+    "equal": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=random(6), q=random(6)), "reads the parameter [pq] in place of another tensor or number with the same value: PyTorch's optimiser made one of both"),
+    "ones": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=torch.ones(6), q=torch.ones(6)), "reads the parameter [pq] in place of another"),
+    "buffer": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), buffers="q", p=random(6), q=random(6)), "reads the parameter p in place of another"),
+    "constant": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x)) * m.p * 0.5), p=torch.tensor(0.5)), "reads the parameter p in place of another"),
+    "exponent": (lambda: Net(lambda m, x: m.b(torch.sigmoid(m.a(x)) ** 3.0 * m.p), p=torch.tensor(3.0)), "reads the parameter p in place of another"),
+    "equal-layers": (lambda: copies(nn.Linear(6, 6)), r"reads the parameter \w.weight in place of another"),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_parameter_that_the_optimiser_lost_is_refused(tmp_path, name):
+    net = LOST[name][0]()
+    code, _, err = run(current(tmp_path, net))
+    assert code == 1 and re.search(LOST[name][1], err) and "mfl_export.save(net, example, file)" in err, err
+    trains(tmp_path, current(tmp_path, net, optimize=False), net)
+
+
+BUFFERS = {
+    "matrix": lambda: Net(lambda m, x: m.b(torch.tanh(x @ m.p)), buffers="p", p=random(6, 6)),
+    "scale": lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x)) * m.p.exp()), buffers="p", p=random(6)),
+    "part": lambda: Net(lambda m, x: F.linear(m.a(x) + m.p[:6], m.q[1:6]) + m.b(x)[:, :1], buffers="pq", p=random(9), q=random(8, 6)),
+    "kernel": lambda: Net(lambda m, x: m.b(torch.tanh(F.conv2d(x, m.p, groups=2)).amax(3).flatten(1)), (2, 5, 5), "p", p=random(2, 1, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("name", BUFFERS)
+def test_buffers_stay(tmp_path, name, optimize):
+    net = BUFFERS[name]()
+    trains(tmp_path, current(tmp_path, net, optimize=optimize), net)
+
+
+@pytest.mark.parametrize("name", ["matrix", "scale", "kernel"])
+def test_the_first_exporter_does_not_say_so_and_the_tensor_is_named(tmp_path, name):
+    net = BUFFERS[name]()
+    export(net, torch.zeros(1, *net.shape), tmp_path / "m.onnx", 17, False)
+    code, out, err = run(tmp_path / "m.onnx")
+    assert code == 0 and "does not say which tensors are parameters; taken for parameters: p; mfl_export.save writes it" in out, out + err
+
+
+def test_names_of_a_module_that_an_exporter_could_make(tmp_path):
+    """"scalar" and "val_0" are parameters where PyTorch's first exporter wrote the file."""
+    net = Net(lambda m, x: m.b(m.a(x) * m.val_0.exp() + m.scalar), val_0=random(6), scalar=random(6))
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    trains(tmp_path, tmp_path / "m.onnx", net)
+    assert re.search("taken for parameters: (scalar, val_0|val_0, scalar);", run(tmp_path / "m.onnx")[1])
+
+
+@pytest.mark.parametrize("layer", [lambda: nn.LayerNorm(6), lambda: nn.GroupNorm(2, 6)])
+def test_ones_of_several_layers_are_several(tmp_path, layer):
+    """The optimiser makes one tensor of them, and mfl several."""
+    net = copies(layer())
+    trains(tmp_path, current(tmp_path, net, optimize=False), net)
+    path = current(tmp_path, net)
+    code, out, err = run(path)
+    if code == 0:
+        trains(tmp_path, path, net)
+    else:
+        assert "mfl_export.save(net, example, file)" in err or "mfl_export.save(model, x, file)" in err, err
+
+
+class Scale(nn.Module):
+    """The parameters of a layer that computes with them."""
+
+    def __init__(self):
+        super().__init__()
+        self.g, self.h = nn.Parameter(torch.ones(6)), nn.Parameter(torch.zeros(6))
+
+    def forward(self, x):
+        return x * self.g + self.h
+
+
+@pytest.mark.parametrize("name", ["equal", "ones", "layers", "scales"])
+def test_equal_tensors_of_an_export_for_inference_are_several(tmp_path, name):
+    """PyTorch's first exporter writes "q = Identity(p)"."""
+    net = LOST[name][0]() if name in LOST else copies(nn.Linear(6, 6) if name == "layers" else Scale())
+    export(net.eval(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    trains(tmp_path, tmp_path / "m.onnx", net)
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+def test_unused_and_tied_parameters_are_told(tmp_path, optimize):
+    net = Net(lambda m, x: m.b(torch.tanh(m.a(torch.tanh(m.c(x))))), p=random(3))
+    net.c = nn.Linear(6, 6)
+    net.c.weight = net.a.weight
+    path = current(tmp_path, net, optimize=optimize)
+    out = run(path)[1]
+    trains(tmp_path, path, net)
+    assert re.search("the file lacks the module's parameters (p, [ac].weight|[ac].weight, p): they are tied to others, or the module does not use them", out), out
+
+
+def test_the_list_as_earlier_versions_wrote_it(tmp_path):
+    """As Python prints it."""
+    onnx = mfl_needs.module("onnx")
+    for net, says in ((LOST["at-the-end"][0](), LOST["at-the-end"][1]), (BUFFERS["part"](), None)):
+        path = current(tmp_path, net)
+        model = onnx.load(str(path))
+        entry = next(p for p in model.graph.metadata_props if p.key.endswith("graph_signature"))
+        specs = re.findall(r"(\w+): (PARAMETER|BUFFER) target='([^']*)'", entry.value)
+        assert len(specs) > 4
+        entry.value = "ExportGraphSignature(input_specs=[" + ", ".join(
+            f"InputSpec(kind=<InputKind.{kind}: 2>, arg=TensorArgument(name='{arg}'), target='{target}', persistent=None)" for arg, kind, target in specs) + (
+            ", InputSpec(kind=<InputKind.USER_INPUT: 1>, arg=TensorArgument(name='x'), target=None, persistent=None)], output_specs=["
+            "OutputSpec(kind=<OutputKind.BUFFER_MUTATION: 3>, arg=TensorArgument(name='add'), target='lost')])")
+        onnx.save(model, str(path))
+        code, _, err = run(path)
+        assert (code == 1 and re.search(says, err)) if says else code == 0, err
+        if not says:
+            trains(tmp_path, path, net)
+
+
+class Twins(nn.Module):
+    """Parameters with the names of arguments."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.names = names
+        for k, name in enumerate(names):
+            setattr(self, name, nn.Parameter(random(6, seed=k)))
+
+
+class One(Twins):
+    def forward(self, x, b):
+        return torch.tanh(x * self.b) + b
+
+
+class Both(Twins):
+    def forward(self, b, c):
+        return torch.tanh(b * self.c) + c * self.b
+
+
+class Only(Twins):
+    def forward(self, b):
+        return torch.tanh(b * self.b) + b
+
+
+@pytest.mark.parametrize("optimize", [True, False])
+@pytest.mark.parametrize("kind,names,n", [(One, "b", 2), (Both, "bc", 2), (Only, "b", 1)])
+def test_parameters_with_the_names_of_arguments(tmp_path, kind, names, n, optimize):
+    """Without its optimiser, the exporter writes one value for both; a file of which all parameters have such names looked like an old one."""
+    path = current(tmp_path, kind(*names), *[torch.zeros(1, 6)] * n, optimize=optimize)
+    code, out, err = run(path)
+    if optimize:
+        assert code == 0 and ("row of 12 numbers" in out or n == 1), out + err
+    else:
+        assert code == 1 and re.search("an input and a parameter both have the name [bc]: give the argument of forward", err), err
+
+
+def test_initializers_that_are_inputs_too(tmp_path):
+    """As the exporter writes them on request."""
+    net = Net(lambda m, x: m.b(torch.tanh(m.a(x)) * m.p), p=random(6))
+    torch.onnx.export(net, (torch.zeros(1, 6),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False, keep_initializers_as_inputs=True)
+    trains(tmp_path, tmp_path / "m.onnx", net)
+
+
+def test_refusals_name_the_line_of_forward(tmp_path):
+    net = Net(lambda m, x: m.b(torch.linalg.det(m.a(x).view(-1, 2, 3) @ m.a(x).view(-1, 3, 2))[:, None] * x))
+    code, _, err = run(current(tmp_path, net))
+    assert code == 1 and re.search(r": the model's own forward\(\), test_onnx_lost.py line \d+: node \w+ \(Det\): ", err), err
+
+
+@pytest.mark.parametrize("layer", [nn.RNN, nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("optimize", [True, False])
+def test_recurrent_layers_that_are_refused_have_a_remedy(tmp_path, layer, optimize):
+    """With a fixed batch, of two layers; nn.RNN, which the exporter writes position by position, in any batch."""
+    class Rows(nn.Module):
+        shape, tokens = (7, 4), 0
+
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.fc = layer(4, 5, 2, bidirectional=layer is not nn.RNN), nn.Linear(10 if layer is not nn.RNN else 5, 4)
+
+        def forward(self, x):
+            return self.fc(self.rnn(x.transpose(0, 1))[0].mean(0))
+    for rows in ((1, 3) if layer is nn.RNN else (3,)):
+        net = Rows()
+        path = current(tmp_path, net, torch.zeros(rows, 7, 4), optimize=optimize)
+        code, _, err = run(path)
+        if code == 0 and layer is not nn.RNN:  # the optimiser took out what depends on the batch
+            trains(tmp_path, path, net)
+            continue
+        assert code == 1 and "module rnn: " in err and "mfl_export.save(net, example, file)" in err, err
