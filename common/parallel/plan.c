@@ -89,6 +89,13 @@ static uint64_t traffic_bytes(
         return *ret_sums + (zero == 1 || zero == 2 ? others * sizeof(float) : 0);
 }
 
+/* That have data: sums, turn by turn from stage 2 on, and params. */
+static double operations(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero)
+{
+        uint32_t turns = zero < 2 ? 1 : grains_each(f->shape.grains, members);
+        return 2.0 + (double)f->n_buckets * (turns + (zero == 1 || zero == 2));
+}
+
 static double step_seconds(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t traffic, uint64_t sums)
 {
@@ -100,12 +107,12 @@ static double step_seconds(
         double grain = f->beside_s > 0 ? f->beside_s : f->grain_s, compute = each * grain;
         double apply = (f->apply_beside_s > 0 ? f->apply_beside_s : f->apply_s) / (zero ? members : 1);
         double spare = f->cores ? MFL_MIN(1.0, MFL_MAX((double)f->cores / members - 1, 0)) : 1;
-        double operations = 2.0 + f->n_buckets * ((zero < 2 ? 1 : each) + (zero == 1 || zero == 2));
+        double n = operations(f, members, zero), sync = f->sync_s[zero] * n / operations(f, 2, zero);
         double behind = f->overlap ? spare * MFL_MIN((double)sums / f->bytes_per_s,
                                                      BACKWARD * grain * (zero < 2 ? 1 : each))
                                    : 0;
-        double rest = apply + (double)traffic / f->bytes_per_s - behind + operations * f->wait_s;
-        return compute + MFL_MAX(rest + f->sync_s[zero], 0);
+        double rest = apply + (double)traffic / f->bytes_per_s - behind + n * f->wait_s;
+        return compute + MFL_MAX(rest + sync, 0);
 }
 
 void mfl_parallel_estimate(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero,

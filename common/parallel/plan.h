@@ -56,8 +56,9 @@ struct mfl_parallel_facts {
         double apply_beside_s; /* the same, while another member takes another part; 0: as alone */
         double bytes_per_s;    /* that a member takes from others */
         double wait_s;         /* of an operation without data */
-        /* What a step takes in each stage besides all of that, with two members or more: they come to operations at different
-         * times, and what sleeps meanwhile has to wake. Below 0: it takes less. */
+        /* What a step of two members takes in each stage besides all of that: they come to operations at different times, and what sleeps
+         * meanwhile has to wake. Below 0: it takes less. With more members it is shared out among the operations of a step, of which a member
+         * with fewer grains has fewer; how much later the last of many comes than the last of two nobody has measured. */
         double sync_s[MFL_PARALLEL_STAGES];
         uint32_t n_buckets;
 };

@@ -186,6 +186,25 @@ bool mfl_mesh_any_order(enum mfl_mesh_type type, enum mfl_mesh_reduction reducti
         return reduction == MFL_MESH_MAX || type == MFL_MESH_I64 || type == MFL_MESH_U8;
 }
 
+/* Whether a rank that has failed, or has found its devices' mesh broken, says so at the other mesh. */
+static bool is_told(const struct mfl_mesh *mesh, const struct mfl_mesh_op *op, char reason[128])
+{
+        const struct mfl_mesh_op question = {
+                .kind = MFL_MESH_BARRIER, .step = op->step, .sequence = MFL_MESH_SEQUENCE_LOST};
+        struct mfl_mesh *beside = mesh->beside;
+        struct mfl_error err;
+        bool begun = false;
+        if (!beside || !beside->ops->look)
+                return false;
+        if (beside->ops->look(beside, &question, &begun, &err))
+                mfl_strcpy(reason, 128, err.text);
+        else if (begun)
+                mfl_strcpy(reason, 128, "another rank has found it broken");
+        else
+                return false;
+        return true;
+}
+
 int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t deadline_ms,
         const atomic_bool *cancel, struct mfl_error *err)
 {
@@ -206,7 +225,7 @@ int mfl_mesh_run(struct mfl_mesh *mesh, const struct mfl_mesh_op *op, uint32_t d
                                 deadline_ms, op->step, op->sequence);
                         mesh->late = true;
                         mesh->loss = MFL_MESH_LATE;
-                } else
+                } else if (!is_told(mesh, op, reason))
                         continue;
                 mesh->ops->abort(mesh, reason);
         }

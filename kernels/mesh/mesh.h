@@ -26,6 +26,8 @@ enum {
 };
 
 #define MFL_MESH_RANKS_MAX 64u
+#define MFL_MESH_SEQUENCE_LOST                                                                               \
+        UINT32_MAX /* of the barrier at which ranks whose mesh between devices broke find who is lost */
 
 enum mfl_mesh_kind {
         MFL_MESH_BARRIER,
@@ -91,15 +93,23 @@ struct mfl_mesh_ops {
         /* Breaks the mesh for all ranks that can be reached, with a reason. */
         void (*abort)(struct mfl_mesh *mesh, const char *reason);
         void (*close)(struct mfl_mesh *mesh); /* aborts what still runs */
+        /* While the rank has nothing under way: MFL_MESH_BROKEN if another rank has broken the mesh, or is gone. *ret_begun: another rank
+         * has begun that collective, which would be the next one. NULL: the mesh can't say ("tcp", "nccl"). */
+        int (*look)(
+                struct mfl_mesh *mesh, const struct mfl_mesh_op *op, bool *ret_begun, struct mfl_error *err);
 };
 
 struct mfl_mesh {
         const struct mfl_mesh_ops *ops;
         uint32_t rank, n_ranks;
-        uint64_t team;           /* a number that no other team of the ranks' processes has */
-        uint32_t epoch;          /* of the team: grows when members are lost or come */
-        bool late;               /* it is aborted because others did not come in time */
-        bool unreached;          /* of a mesh between devices: it broke by itself, with all its ranks there */
+        uint64_t team;  /* a number that no other team of the ranks' processes has */
+        uint32_t epoch; /* of the team: grows when members are lost or come */
+        bool late;      /* it is aborted because others did not come in time */
+        bool unreached; /* of a mesh between devices: it broke by itself, with all its ranks there */
+        struct mfl_mesh *
+                beside; /* of a mesh between devices: the ranks' other one, over which they hear what devices don't tell; idle while
+                                    this one runs. NULL: none */
+        uint32_t lag_ms;         /* so long after it has broken `progress` may take to return */
         uint32_t accused;        /* after MFL_MESH_BROKEN: 1 + the rank that is lost; 0: not known */
         enum mfl_mesh_loss loss; /* of the accused */
         /* For figures: what went from this rank to others, what it took from them, and the time in mfl_mesh_run. */

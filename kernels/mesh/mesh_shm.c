@@ -504,10 +504,37 @@ static void shm_close(struct mfl_mesh *base)
         mfl_mesh_shm_free(mesh);
 }
 
+/* A round that this rank has not joined keeps its slot. */
+static int shm_look(
+        struct mfl_mesh *base, const struct mfl_mesh_op *op, bool *ret_begun, struct mfl_error *err)
+{
+        struct mfl_mesh_shm *mesh = of(base);
+        uint64_t round = mesh->next_round;
+        mfl_assert(!mesh->running);
+        for (uint32_t r = 0; r < base->n_ranks; r++) {
+                const struct mfl_mesh_segment *theirs = mesh->peer[r].segment;
+                const struct mfl_mesh_stamp *stamp = &theirs->stamp[round % MFL_MESH_SHM_SLOTS];
+                bool left = atomic_load(&theirs->left);
+                char reason[64];
+                if (r == base->rank)
+                        continue;
+                if (atomic_load_explicit(&theirs->published, memory_order_acquire) > round)
+                        *ret_begun =
+                                *ret_begun || (stamp->kind == (uint32_t)op->kind && stamp->step == op->step &&
+                                                      stamp->sequence == op->sequence);
+                if ((!left && !mfl_mesh_shm_is_dead(mesh, r)) || mfl_mesh_shm_is_broken(mesh, NULL))
+                        continue;
+                snprintf(reason, sizeof(reason), "rank %u has %s", r, left ? "left" : "died");
+                mfl_mesh_shm_break(mesh, r + 1, reason);
+        }
+        return mfl_mesh_shm_is_broken(mesh, err);
+}
+
 const struct mfl_mesh_ops mfl_mesh_shm_ops = {
         .name = "shm",
         .start = shm_start,
         .progress = shm_progress,
         .abort = shm_abort,
         .close = shm_close,
+        .look = shm_look,
 };

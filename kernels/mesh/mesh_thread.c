@@ -367,6 +367,22 @@ static void thread_abort(struct mfl_mesh *base, const char *reason)
         break_hub(MFL_CONTAINER_OF(base, struct thread_mesh, base)->hub, reason);
 }
 
+/* Who has begun it waits for this rank, so that its place stays as it is. */
+static int thread_look(
+        struct mfl_mesh *base, const struct mfl_mesh_op *op, bool *ret_begun, struct mfl_error *err)
+{
+        struct thread_mesh *mesh = MFL_CONTAINER_OF(base, struct thread_mesh, base);
+        int r = is_broken(mesh->hub, err);
+        for (uint32_t rank = 0; !r && rank < mesh->hub->n; rank++) {
+                const struct place *place = &mesh->hub->collective[rank];
+                if (atomic_load_explicit(&place->posted, memory_order_acquire) > mesh->count)
+                        *ret_begun =
+                                *ret_begun || (place->op.kind == op->kind && place->op.step == op->step &&
+                                                      place->op.sequence == op->sequence);
+        }
+        return r;
+}
+
 static void hub_free(struct hub *hub)
 {
         pthread_cond_destroy(&hub->turned);
@@ -395,6 +411,7 @@ static const struct mfl_mesh_ops thread_ops = {
         .progress = thread_progress,
         .abort = thread_abort,
         .close = thread_close,
+        .look = thread_look,
 };
 
 static int hub_new(uint32_t n, struct hub **ret_hub, struct mfl_error *err)

@@ -5,8 +5,7 @@
 #include "kernels/check.h"
 #include "kernels/team/team_internal.h"
 
-#define SEQUENCE_LOST UINT32_MAX /* of a step's barrier that asks who is lost */
-#define LOST_MS 2000u
+#define LOST_MS 2000u /* from when the slowest mesh between devices has told its rank */
 #define TURN_NS ((uint64_t)20000000)
 
 /* One call of mfl_team_step. */
@@ -65,17 +64,22 @@ const struct mfl_team_times *mfl_team_times(const struct mfl_team *team)
         return &team->times;
 }
 
-/* A barrier that blames nobody for being late: who has not come may still wait for the devices. */
-static int find_gone(struct call *call, const struct mfl_mesh_op *op, struct mfl_error *err)
+/* A barrier that blames nobody for being late: who has not come may still wait for the devices. *ret_alone: nobody is gone, nobody has
+ * failed, and not all came. */
+static int find_gone(struct call *call, const struct mfl_mesh_op *op, uint32_t patience_ms, bool *ret_alone,
+        struct mfl_error *err)
 {
         struct mfl_mesh *mesh = call->team->mesh;
-        uint64_t end_ns = mfl_now_ns() + LOST_MS * (uint64_t)1000000;
+        uint64_t end_ns = mfl_now_ns() + patience_ms * (uint64_t)1000000;
         int rc = mesh->ops->start(mesh, op, err);
         if (rc)
                 return rc;
         while ((rc = mesh->ops->progress(mesh, TURN_NS, err)) == MFL_MESH_PENDING)
-                if (is_cancelled(call) || mfl_now_ns() > end_ns)
+                if (is_cancelled(call) || mfl_now_ns() > end_ns) {
+                        *ret_alone = true;
                         mesh->ops->abort(mesh, call->err->text);
+                }
+        *ret_alone = *ret_alone && rc && !mesh->accused;
         return rc;
 }
 
@@ -85,12 +89,13 @@ static int find_lost(struct call *call)
 {
         struct mfl_mesh *mesh = call->team->mesh, *bulk = call->team->bulk;
         const struct mfl_mesh_op op = {
-                .kind = MFL_MESH_BARRIER, .step = call->step, .sequence = SEQUENCE_LOST};
+                .kind = MFL_MESH_BARRIER, .step = call->step, .sequence = MFL_MESH_SEQUENCE_LOST};
+        uint32_t patience_ms = LOST_MS + bulk->lag_ms;
+        bool alone = false;
         struct mfl_error other;
-        int rc = bulk->late ? mfl_mesh_run(mesh, &op, LOST_MS, call->cancel, &other)
-                            : find_gone(call, &op, &other);
-        bulk->unreached =
-                (!rc || (rc == MFL_MESH_BROKEN && !mesh->accused && !bulk->late)) && !is_cancelled(call);
+        int rc = bulk->late ? mfl_mesh_run(mesh, &op, patience_ms, call->cancel, &other)
+                            : find_gone(call, &op, patience_ms, &alone, &other);
+        bulk->unreached = (!rc || alone) && !is_cancelled(call);
         return rc ? mfl_fail(call->err, rc, "%s", other.text) : MFL_MESH_BROKEN;
 }
 
@@ -176,6 +181,8 @@ static int end_traffic(struct call *call, int rc)
         struct mfl_team *team = call->team;
         struct mfl_error other;
         uint64_t start_ns = mfl_now_ns(), busy = 0;
+        if (rc && team->bulk != team->mesh) /* before devices end what they do, which takes its time */
+                team->mesh->ops->abort(team->mesh, call->err->text);
         int code = mfl_team_traffic_wait(team->traffic, rc ? "a rank has failed" : NULL, &busy, &other);
         uint64_t waited = mfl_now_ns() - start_ns, inside = busy > waited ? busy - waited : 0;
         bool behind = team->behind;

@@ -174,6 +174,8 @@ int mfl_team_new(const struct mfl_backend_ops *ops, struct mfl_net *net, const s
                 .behind = options->overlap && mesh->n_ranks > 1 && !options->resident,
                 .options = *options,
                 .loss = *loss};
+        if (options->bulk)
+                options->bulk->beside = mesh;
         team->ops->layout(net, &team->layout);
         mfl_assert(!(team->layout.scaled && options->floats));
         team->n_grains = mfl_team_grains(options, options->step_rows);

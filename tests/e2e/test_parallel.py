@@ -54,6 +54,23 @@ def test_batch_norm(cluster):
     assert found[0] == found[1]
 
 
+def test_batch_norm_sees_grains_as_batches(cluster):
+    """As a job whose batches are the grains: with sums of floats, which that has, the losses are its own in every bit. Exact sums differ in the
+    last bits of gradients, which a network with many norms makes larger in each step."""
+    c = cluster(1, backend='cpu')
+    norms = [{'conv2d': {'filters': 8, 'kernel': 3, 'padding': 1}}, 'batchnorm', 'relu',
+             {'conv2d': {'filters': 8, 'kernel': 3, 'padding': 1, 'stride': 2}}, 'batchnorm', 'relu', 'flatten', {'dense': {'units': 4}}]
+    job = {'rounds': 20, 'data': {'partition': 'iid', 'clients': 1}, 'selection': {'clients': 1}, 'model': {'layers': norms}}
+    step = {'lr': 0.01, 'epochs': None, 'steps': 1}
+    plain = c.run_job(60, **job, training={'batch': 4, 'accumulate': 4, **step})[0]
+    losses = [r['train_loss'] for r in c.rounds(plain)]
+    for exact in (False, True):
+        team = c.run_job(60, **job, training={'batch': 16, **step}, parallel={'grain': 4, 'exact': exact})[0]
+        found = [r['train_loss'] for r in c.rounds(team)]
+        assert found == (pytest.approx(losses, rel=1e-5) if exact else losses)
+    assert losses[-1] < 0.9 * losses[0]
+
+
 def test_a_killed_daemon_costs_no_bit(cluster):
     c = cluster(1, workers=3)
     job = c.begin(**JOB)

@@ -125,6 +125,18 @@ def test_daemons_of_one_host_share_a_certificate(cluster, name):
         c.expect('welcome')
 
 
+def test_a_daemon_of_a_wrong_site_reads_why(cluster):
+    """As its administrator sees it: the certificate's site and what to write; with the right one it is in."""
+    bad = cluster.start_daemon('north1', more=['--site', 'south'])
+    h.wait_until(lambda: 'O=north' in bad.log() and "'south'" in bad.log(), 20, 'the refusal')
+    assert not any(d['name'] == 'north1' for d in cluster.mfl_json('daemons')['daemons'])
+    bad.kill()
+    cluster.start_daemon('north1', more=['--site', 'north'])
+    cluster.wait_daemons(3)
+    cluster.daemons.pop('north1').kill()
+    cluster.wait_daemons(2)
+
+
 def test_the_certificate_names_the_site(cluster):
     """A certificate of a site also lets the daemon be a site by itself."""
     for site in ('north', ''):

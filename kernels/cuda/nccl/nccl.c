@@ -114,6 +114,11 @@ bool mfl_cuda_nccl_forget(const struct mfl_sum *sum)
 
 /* ---- giving up ---- */
 
+uint32_t mfl_nccl_lag_ms(void)
+{
+        return 2 * abort_ms();
+}
+
 /* What an aborted kernel leaves in the streams ends soon. */
 static bool drain(const struct mfl_comm *comm)
 {

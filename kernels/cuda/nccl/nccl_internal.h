@@ -73,6 +73,7 @@ int mfl_nccl_enroll(
         struct mfl_comm *comm, void *memory, uint64_t bytes, struct patience *p, struct mfl_error *err);
 /* Leaves no kernel and no thread behind, or marks the communicator as stuck. */
 void mfl_nccl_give_up(struct mfl_comm *comm);
+uint32_t mfl_nccl_lag_ms(void); /* so long that may take */
 
 /* ---- nccl_mesh.c ---- */
 

@@ -194,7 +194,8 @@ int mfl_cuda_nccl_mesh(struct mfl_device *device, const uint8_t id[MFL_COMM_ID_B
         if (!mesh)
                 return mfl_fail_memory(err, sizeof *mesh, "a mesh of devices");
         mfl_assert(n_ranks <= MFL_MESH_RANKS_MAX);
-        mesh->base = (struct mfl_mesh){.ops = &nccl_mesh_ops, .rank = rank, .n_ranks = n_ranks};
+        mesh->base = (struct mfl_mesh){
+                .ops = &nccl_mesh_ops, .rank = rank, .n_ranks = n_ranks, .lag_ms = mfl_nccl_lag_ms()};
         pthread_mutex_init(&mesh->lock, NULL);
         int rc = mfl_nccl_open(device, id, rank, n_ranks, &patience, &mesh->comm, err);
         if (rc) {

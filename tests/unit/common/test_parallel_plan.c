@@ -161,6 +161,24 @@ static void overlap_hides_traffic(void **state)
         assert_float_equal(plain.seconds, 6, 0.01);
 }
 
+/* Members with fewer grains wait for each other at fewer operations; where each sends once, there are as many. */
+static void waiting_follows_the_operations(void **state)
+{
+        struct mfl_parallel_facts facts = adamw(8);
+        facts.grain_s = 1;
+        facts.bytes_per_s = 1e30;
+        facts.n_buckets = 4;
+        for (uint32_t zero = 1; zero < 4; zero++) {
+                struct mfl_parallel_plan two, four;
+                facts.sync_s[zero] = 1;
+                mfl_parallel_estimate(&facts, 2, zero, &two);
+                mfl_parallel_estimate(&facts, 4, zero, &four);
+                assert_float_equal(two.seconds, 4 + 1, 1e-6);
+                double share = zero == 1 ? 1 : zero == 2 ? 14.0 / 22 : 10.0 / 18;
+                assert_float_equal(four.seconds, 2 + share, 1e-6);
+        }
+}
+
 /* Of a step of eight grains by four ranks. */
 static void assert_pays(
         uint64_t compute, uint64_t exchange, uint64_t apply, bool whole, uint32_t most, uint32_t ranks)
@@ -197,6 +215,7 @@ int main(void)
                 cmocka_unit_test(memory_decides_without_times),
                 cmocka_unit_test(what_gains_nothing_stays_on_one_worker),
                 cmocka_unit_test(overlap_hides_traffic),
+                cmocka_unit_test(waiting_follows_the_operations),
                 cmocka_unit_test(a_width_follows_from_times),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -436,6 +436,98 @@ static void lateness_and_cancelling_end_the_wait(void **state)
         }
 }
 
+/* A rank waits at a mesh that tells nothing, as devices' does; what happens at the other one ends that. */
+struct deaf {
+        struct mfl_mesh *bulk[2], *host[2];
+        struct mfl_error err;
+        int code;
+};
+
+static struct mfl_mesh_op question(uint32_t step)
+{
+        return (struct mfl_mesh_op){
+                .kind = MFL_MESH_BARRIER, .step = step, .sequence = MFL_MESH_SEQUENCE_LOST};
+}
+
+static void *wait_deaf(void *arg)
+{
+        struct deaf *deaf = arg;
+        const struct mfl_mesh_op op = {.kind = MFL_MESH_BARRIER, .step = 3};
+        deaf->code = mfl_mesh_run(deaf->bulk[0], &op, LATE_MS, NULL, &deaf->err);
+        return NULL;
+}
+
+enum event { FAILS, ASKS, LEAVES, EVENTS_ };
+
+static void happen(struct deaf *deaf, enum event event)
+{
+        const struct mfl_mesh_op op = question(3);
+        switch (event) {
+        case FAILS:
+                deaf->host[1]->ops->abort(deaf->host[1], "it has no memory");
+                break;
+        case ASKS:
+                assert_int_equal(deaf->host[1]->ops->start(deaf->host[1], &op, NULL), 0);
+                assert_int_equal(deaf->host[1]->ops->progress(deaf->host[1], 1, NULL), MFL_MESH_PENDING);
+                break;
+        default:
+                mfl_mesh_close(deaf->host[1]);
+                deaf->host[1] = NULL;
+        }
+}
+
+static void who_waits_for_devices_hears_the_others(void **state)
+{
+        static const char *const words[] = {
+                "it has no memory", "another rank has found it broken", "rank 1 has left"};
+        for (int event = 0; event < EVENTS_; event++) {
+                struct deaf deaf = {0};
+                pthread_t thread;
+                open_meshes(2, deaf.bulk);
+                open_meshes(2, deaf.host);
+                deaf.bulk[0]->beside = deaf.host[0];
+                assert_int_equal(pthread_create(&thread, NULL, wait_deaf, &deaf), 0);
+                happen(&deaf, (enum event)event);
+                pthread_join(thread, NULL);
+                assert_int_equal(deaf.code, MFL_MESH_BROKEN);
+                if (!strstr(deaf.err.text, words[event]))
+                        fail_msg("%s", deaf.err.text);
+                assert_false(deaf.bulk[0]->late);
+                for (int r = 0; r < 2; r++) {
+                        mfl_mesh_close(deaf.bulk[r]);
+                        mfl_mesh_close(deaf.host[r]);
+                }
+        }
+}
+
+/* An operation that others have begun is not the question who is lost: they have only come first. */
+static void who_is_first_is_not_heard(void **state)
+{
+        const struct mfl_mesh_op op = {.kind = MFL_MESH_BARRIER, .step = 3, .sequence = 7};
+        const struct mfl_mesh_op other = question(3), another = question(4);
+        struct mfl_mesh *mesh[2];
+        open_meshes(2, mesh);
+        for (int turn = 0; turn < 6; turn++) { /* more than a ring has slots */
+                bool begun = false;
+                assert_int_equal(mesh[0]->ops->look(mesh[0], &op, &begun, NULL), 0);
+                assert_false(begun);
+                assert_int_equal(mesh[1]->ops->start(mesh[1], &op, NULL), 0);
+                assert_int_equal(mesh[1]->ops->progress(mesh[1], 1, NULL), MFL_MESH_PENDING);
+                assert_int_equal(mesh[0]->ops->look(mesh[0], &other, &begun, NULL), 0);
+                assert_int_equal(mesh[0]->ops->look(mesh[0], &another, &begun, NULL), 0);
+                assert_false(begun);
+                assert_int_equal(mesh[0]->ops->look(mesh[0], &op, &begun, NULL), 0);
+                assert_true(begun);
+                assert_int_equal(mesh[0]->ops->start(mesh[0], &op, NULL), 0);
+                for (int left = 3, r = 0; left; r = !r)
+                        if ((left & 1 << r) &&
+                                mesh[r]->ops->progress(mesh[r], 1000, NULL) != MFL_MESH_PENDING)
+                                left &= ~(1 << r);
+        }
+        for (int r = 0; r < 2; r++)
+                mfl_mesh_close(mesh[r]);
+}
+
 static void slices_are_whole_units(void **state)
 {
         for (uint64_t n = 0; n < 200; n += 7)
@@ -488,6 +580,10 @@ int main(void)
                 OVER_ALL(ranks_that_disagree_break_the_mesh),
                 OVER_ALL(who_leaves_breaks_the_mesh),
                 OVER_ALL(lateness_and_cancelling_end_the_wait),
+                OVER("threads", who_waits_for_devices_hears_the_others, use_threads),
+                OVER("shm", who_waits_for_devices_hears_the_others, use_shm),
+                OVER("threads", who_is_first_is_not_heard, use_threads),
+                OVER("shm", who_is_first_is_not_heard, use_shm),
                 cmocka_unit_test(slices_are_whole_units),
                 cmocka_unit_test(scales_keep_precision_and_never_overflow),
         };
