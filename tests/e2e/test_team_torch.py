@@ -49,12 +49,29 @@ def ddp(rank, folder):
             print(total.item() / 2, flush=True)
 
 
-def losses_of_ddp(folder):
+def try_ddp(folder):
+    """None: its processes did not end, or failed."""
+    (folder / 'store').unlink(missing_ok=True)
     ranks = [subprocess.Popen([sys.executable, __file__, str(r), str(folder)], stdout=subprocess.PIPE, text=True,
                               env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path), GLOO_SOCKET_IFNAME='lo')) for r in range(2)]
-    out = [p.communicate(timeout=200)[0] for p in ranks]
-    assert not any(p.returncode for p in ranks)
-    return [float(word) for word in out[0].split()]
+    try:
+        out = [p.communicate(timeout=90)[0] for p in ranks]
+    except subprocess.TimeoutExpired:
+        out = None
+    finally:
+        for p in ranks:
+            p.kill()
+            p.wait()
+    return None if out is None or any(p.returncode for p in ranks) else [float(word) for word in out[0].split()]
+
+
+def losses_of_ddp(folder):
+    """gloo now and then does not connect its processes on a machine with much to do."""
+    found = None
+    for _ in range(3):
+        found = found or try_ddp(folder)
+    assert found
+    return found
 
 
 def losses_of_mfl(folder, name, daemons, **more):
@@ -87,7 +104,10 @@ def test_losses_beside_ddp(tmp_path):
     plain = losses_of_mfl(tmp_path, 'plain', 1)
     assert team[-1] < team[0] - 0.02  # it learns
     assert largest_difference(team, plain) < 1e-5
-    assert largest_difference(team, losses_of_ddp(tmp_path)) < 1e-4
+    other = losses_of_ddp(tmp_path)
+    assert largest_difference(team, other) < 1e-4
+    # 20 small steps move the loss by a hundredth of itself: beside that it must be little, too.
+    assert max(abs(a - b) for a, b in zip(team, other)) < 0.01 * (team[0] - team[-1])
 
 
 if __name__ == '__main__':
