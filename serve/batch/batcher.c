@@ -105,9 +105,24 @@ struct mfl_batch_item *mfl_batcher_expire(struct mfl_batcher *b, uint64_t now_us
         return now_us < b->deadline_min_us ? NULL : take_out(b, false, now_us);
 }
 
-struct mfl_batch_item *mfl_batcher_clear(struct mfl_batcher *b)
+struct mfl_batch_item *mfl_batcher_clear(struct mfl_batcher *b, struct mfl_batch_item **ret_begun)
 {
-        return take_out(b, true, 0);
+        struct mfl_batch_item *begun = b->first && b->first->taken ? b->first : NULL;
+        *ret_begun = NULL;
+        if (begun) {
+                b->first = begun->next;
+                b->n_items--;
+                b->n_rows -= begun->rows - begun->taken;
+                begun->rows = begun->taken;
+        }
+        struct mfl_batch_item *out = take_out(b, true, 0);
+        if (begun && begun->done < begun->taken) {
+                *ret_begun = begun;
+        } else if (begun) {
+                begun->next = out;
+                out = begun;
+        }
+        return out;
 }
 
 bool mfl_batcher_done(const struct mfl_batch_piece *piece)

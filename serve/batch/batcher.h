@@ -58,7 +58,8 @@ struct mfl_batch_item *mfl_batcher_expire(struct mfl_batcher *batcher, uint64_t 
 bool mfl_batcher_done(const struct mfl_batch_piece *piece);
 /* A batch of so many rows took so long. */
 void mfl_batcher_note(struct mfl_batcher *batcher, uint32_t rows, uint64_t us);
-/* Empties the queue: all requests of which nothing has been taken, as a list; one that has begun stays. */
-struct mfl_batch_item *mfl_batcher_clear(struct mfl_batcher *batcher);
+/* Empties the queue: all requests that no network computes, as a list. One that has begun loses the rows that were not taken; where pieces of it are still
+ * computed it is *ret_begun, otherwise NULL, and ends with the last of them (mfl_batcher_done). */
+struct mfl_batch_item *mfl_batcher_clear(struct mfl_batcher *batcher, struct mfl_batch_item **ret_begun);
 
 #endif

@@ -227,7 +227,10 @@ uint64_t mfl_lane_drain_us(const struct mfl_lane *lane)
 
 void mfl_lane_clear(struct mfl_lane *lane)
 {
-        for (struct mfl_batch_item *item = mfl_batcher_clear(&lane->batcher), *next; item; item = next) {
+        struct mfl_batch_item *begun, *item = mfl_batcher_clear(&lane->batcher, &begun);
+        if (begun)
+                MFL_CONTAINER_OF(begun, struct mfl_query, item)->failed = true;
+        for (struct mfl_batch_item *next; item; item = next) {
                 next = item->next;
                 end_query(MFL_CONTAINER_OF(item, struct mfl_query, item), MFL_QUERY_FAILED);
         }

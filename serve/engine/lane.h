@@ -75,7 +75,7 @@ int mfl_lane_offer(struct mfl_lane *lane, struct mfl_query *query, uint64_t now_
 int mfl_lane_pump(struct mfl_lane *lane, uint64_t now_us, struct mfl_error *err) MFL_MUST_CHECK;
 /* How long the rows that wait will take. */
 uint64_t mfl_lane_drain_us(const struct mfl_lane *lane);
-/* Ends what waits as failed. */
+/* Ends what waits as failed; a request of which a part is computed ends so with that part. */
 void mfl_lane_clear(struct mfl_lane *lane);
 /* When the next pump is worth it; UINT64_MAX: after an offer or the end of a batch. */
 uint64_t mfl_lane_due_us(const struct mfl_lane *lane);

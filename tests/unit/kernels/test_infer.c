@@ -41,9 +41,9 @@ static struct mfl_graph *graph_of(const char *text)
         return graph;
 }
 
-static void write_file(const char *contract, bool complete)
+static void write_job(const char *text, const char *contract, bool complete)
 {
-        struct mfl_graph *graph = graph_of(job_text);
+        struct mfl_graph *graph = graph_of(text);
         float *params = calloc(graph->n, sizeof *params);
         struct mfl_st_tensor tensors[8];
         struct mfl_model_meta meta;
@@ -51,12 +51,17 @@ static void write_file(const char *contract, bool complete)
         int fd = open(path, O_WRONLY | O_TRUNC);
         mfl_graph_init_params(graph, 5, params);
         mfl_st_from_params(graph, params, tensors);
-        mfl_model_meta(&meta, job_text, false, &input, 4, contract);
+        mfl_model_meta(&meta, text, false, &input, 4, contract);
         assert_int_equal(
                 mfl_st_write(fd, path, tensors, graph->n_params, meta.v, complete ? meta.n : 0, &err), 0);
         close(fd);
         free(params);
         mfl_graph_free(graph);
+}
+
+static void write_file(const char *contract, bool complete)
+{
+        write_job(job_text, contract, complete);
 }
 
 static struct mfl_infer *open_model(const char *backend)
@@ -111,6 +116,36 @@ static void raw_and_scaled(void **state)
 }
 
 /* Columns are scaled as the reader of tables does it. */
+/* Widths that fill no vector, no panel and no tile; one to four rows take other loops than more. */
+static void dense_rows_alone_and_among_others(void **state)
+{
+        enum { N = 40, CLASSES = 4 };
+        static const char text[] =
+                "name: t\nrounds: 1\nmodel: {layers: [flatten, {dense: {units: 37}}, relu, {dense: {units: "
+                "70}}, "
+                "relu, {dense: {units: 131}}, relu, {dense: {units: 4}}]}\n"
+                "data: {name: d, partition: local}\ntraining: {lr: 0.1, epochs: 1, batch: 4}\n";
+        const struct mfl_infer_options options = {.backend = "cpu", .batch_max = N};
+        struct mfl_infer *infer;
+        struct mfl_error err;
+        static float x[N * COUNT], alone[N * CLASSES], y[N * CLASSES];
+        for (int i = 0; i < N * COUNT; i++)
+                x[i] = sinf((float)i);
+        write_job(text, "{\"shape\":[2,5,5],\"type\":\"f32\",\"unit\":\"number\",\"classes\":4}", true);
+        if (mfl_infer_open(path, &options, &infer, &err))
+                fail_msg("%s", err.text);
+        for (int i = 0; i < N; i++)
+                assert_int_equal(mfl_infer_run(infer, 1, x + (ptrdiff_t)i * COUNT,
+                                         alone + (ptrdiff_t)i * CLASSES, &err),
+                        0);
+        assert_true(alone[0] != 0 && alone[0] != alone[CLASSES]);
+        for (uint32_t n = 2; n <= N; n++) {
+                assert_int_equal(mfl_infer_run(infer, n, x, y, &err), 0);
+                assert_memory_equal(y, alone, n * CLASSES * sizeof *y);
+        }
+        mfl_infer_free(infer);
+}
+
 static void columns(void **state)
 {
         static const char contract[] =
@@ -183,7 +218,8 @@ static void without_contract(void **state)
 
 int main(void)
 {
-        const struct CMUnitTest tests[] = {cmocka_unit_test(raw_and_scaled), cmocka_unit_test(columns),
+        const struct CMUnitTest tests[] = {cmocka_unit_test(raw_and_scaled),
+                cmocka_unit_test(dense_rows_alone_and_among_others), cmocka_unit_test(columns),
                 cmocka_unit_test(no_models), cmocka_unit_test(precisions),
                 cmocka_unit_test(without_contract)};
         return cmocka_run_group_tests_name("infer", tests, make_path, remove_path);

@@ -111,6 +111,7 @@ static void the_queue_is_bounded(void **state)
 static void late_requests_are_taken_out(void **state)
 {
         struct bed bed;
+        struct mfl_batch_item *begun;
         set_up(&bed, 1000000, 100);
         assert_int_equal(offer(&bed, 0, 1, 5000), 0);
         assert_int_equal(offer(&bed, 1, 1, 3000), 0);
@@ -125,11 +126,37 @@ static void late_requests_are_taken_out(void **state)
         assert_ptr_equal(out, &bed.item[0]);
         assert_int_equal(bed.b.n_rows, 1);
         assert_int_equal(mfl_batcher_due_us(&bed.b), 1001000);
-        out = mfl_batcher_clear(&bed.b);
+        out = mfl_batcher_clear(&bed.b, &begun);
         assert_ptr_equal(out, &bed.item[2]);
         assert_int_equal(mfl_batcher_due_us(&bed.b), UINT64_MAX);
         assert_int_equal(offer(&bed, 3, 1, 0), 0); /* the queue is as new */
-        assert_ptr_equal(mfl_batcher_clear(&bed.b), &bed.item[3]);
+        assert_ptr_equal(mfl_batcher_clear(&bed.b, &begun), &bed.item[3]);
+}
+
+static void clearing_ends_one_that_has_begun(void **state)
+{
+        struct bed bed;
+        struct mfl_batch_item *begun;
+        set_up(&bed, 0, 100);
+        assert_int_equal(offer(&bed, 0, 20, 0), 0);
+        assert_int_equal(offer(&bed, 1, 3, 0), 0);
+        take(&bed, "0:0+8"); /* computed */
+        struct mfl_batch_item *out = mfl_batcher_clear(&bed.b, &begun);
+        assert_null(begun);
+        assert_ptr_equal(out, &bed.item[0]);
+        assert_ptr_equal(out->next, &bed.item[1]);
+        assert_int_equal(bed.b.n_rows, 0);
+        assert_int_equal(bed.b.n_items, 0);
+        assert_int_equal(offer(&bed, 2, 20, 0), 0);
+        assert_int_equal(mfl_batcher_take(&bed.b, bed.now, bed.piece), 1);
+        struct mfl_batch_piece other[ROWS_MAX]; /* of another network */
+        assert_int_equal(mfl_batcher_take(&bed.b, bed.now, other), 1);
+        assert_null(mfl_batcher_clear(&bed.b, &begun));
+        assert_ptr_equal(begun, &bed.item[2]);
+        assert_int_equal(bed.b.n_rows, 0);
+        assert_false(mfl_batcher_done(other));
+        assert_true(mfl_batcher_done(bed.piece));
+        assert_int_equal(mfl_batcher_take(&bed.b, bed.now, bed.piece), 0);
 }
 
 static void one_that_has_begun_is_finished(void **state)
@@ -195,6 +222,7 @@ int main(void)
                 cmocka_unit_test(a_request_of_many_rows_is_divided),
                 cmocka_unit_test(the_queue_is_bounded),
                 cmocka_unit_test(late_requests_are_taken_out),
+                cmocka_unit_test(clearing_ends_one_that_has_begun),
                 cmocka_unit_test(one_that_has_begun_is_finished),
                 cmocka_unit_test(nothing_is_lost),
         };
