@@ -315,9 +315,10 @@ def test_a_half_frozen_batch_norm_comes_home(one, tmp_path):
     assert missing.missing_keys in ([], ['norm.num_batches_tracked'])
     assert sorted(missing.unexpected_keys) == ['norm.statistics.bias', 'norm.statistics.weight']
     one.mfl('pull', job, '--format', 'onnx', '-o', str(tmp_path / 'end.onnx'))
-    x = torch.rand(20, 1, 8, 8)
-    np.save(tmp_path / 'x.npy', x.numpy())
-    for model in (onnx, str(tmp_path / 'end.onnx')):
+    raw = torch.randint(0, 256, (20, 1, 8, 8), dtype=torch.uint8)
+    x = raw / 255
+    for model, samples in ((onnx, x), (str(tmp_path / 'end.onnx'), raw)):  # which scales them, as the data set says
+        np.save(tmp_path / 'x.npy', samples.numpy())
         one.mfl('predict', model, '--data', str(tmp_path / 'x.npy'), '--logits', '-o', str(tmp_path / 'y.npy'))
         same = np.abs(np.load(tmp_path / 'y.npy') - net.eval()(x).detach().numpy()).max() < 1e-4
         assert same == (model != onnx)
