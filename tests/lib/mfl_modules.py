@@ -872,7 +872,7 @@ class Odd(nn.Module):
         for k in range(3):
             x = torch.tanh(F.linear(x, self.w if k % 2 else self.w.t(), self.b * (k + 1)))
         near = F.pairwise_distance(x[:, None], self.p, 3.0)
-        return self.fc(torch.cat([near, x.unflatten(-1, (2, 3)).movedim(-1, -2).flatten(1).softmax(-1)], 1))
+        return self.fc(torch.cat([near, x.reshape(-1, 2, 3).movedim(-1, -2).flatten(1).softmax(-1)], 1))
 
 
 class Masked(nn.Module):
