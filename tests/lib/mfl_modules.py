@@ -875,7 +875,7 @@ class Odd(nn.Module):
         return self.fc(torch.cat([near, x.reshape(-1, 2, 3).movedim(-1, -2).flatten(1).softmax(-1)], 1))
 
 
-class Masked(nn.Module):
+class MaskedPadding(nn.Module):
     """Embeddings of padding, which a learned position made no zeros, left out of a sum."""
 
     def __init__(self):
@@ -889,7 +889,7 @@ class Masked(nn.Module):
 
 # mfl computes what PyTorch computes.
 PROVED = {
-    "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (Masked, torch.tensor([[3, 0, 8, 1, 0]])),
+    "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
     "vectors": (vectors, VECTOR), "backbone": (Backbone, VECTOR), "buffers": (Buffered, VECTOR),
