@@ -259,7 +259,7 @@ void mfl_onnx_rows_shape(const struct onnx_value *v, struct mfl_shape *ret_shape
 bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name); /* by a layer */
 /* Whether the exporter made the name, and no module has it. */
 bool mfl_onnx_is_generated(const struct onnx *o, const char *name);
-/* Whether a name of n characters is one of these, with or without a number behind it: "select_1". The list ends with NULL. */
+/* Whether a name of n characters is one of these, with or without numbers behind it: "select_1", "val_1_1". The list ends with NULL. */
 bool mfl_onnx_has_stem(const char *name, size_t n, const char *const *stems);
 void mfl_onnx_name(
         struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix);

@@ -30,12 +30,15 @@ bool mfl_onnx_name_is_taken(const struct onnx *o, const char *name)
 
 bool mfl_onnx_has_stem(const char *name, size_t n, const char *const *stems)
 {
-        while (n && name[n - 1] >= '0' && name[n - 1] <= '9')
-                n--;
-        n -= n && name[n - 1] == '_';
-        for (int i = 0; stems[i]; i++)
-                if (strlen(stems[i]) == n && !memcmp(stems[i], name, n))
-                        return true;
+        for (size_t digits = 1; digits;) { /* "val_1_1" is a second "val_1" */
+                for (digits = 0; digits < n && name[n - digits - 1] >= '0' && name[n - digits - 1] <= '9';)
+                        digits++;
+                n -= digits;
+                n -= digits && n && name[n - 1] == '_';
+                for (int i = 0; stems[i]; i++)
+                        if (strlen(stems[i]) == n && !memcmp(stems[i], name, n))
+                                return true;
+        }
         return false;
 }
 

@@ -188,6 +188,22 @@ def test_the_list_as_earlier_versions_wrote_it(tmp_path):
             trains(tmp_path, path, net)
 
 
+def test_names_that_the_exporter_numbered_twice(tmp_path):
+    """A second "val_1" is "val_1_1", and a constant like the first."""
+    onnx = mfl_needs.module("onnx")
+    net = Net(lambda m, x: m.b(torch.tanh(m.a(x)) * torch.arange(6.0) + torch.tensor([1.0, 2, 3, 4, 5, 7])))
+    path = current(tmp_path, net)
+    model = onnx.load(str(path))
+    names = {t.name: f"val_{k}_1" for k, t in enumerate(model.graph.initializer) if "." not in t.name}
+    assert len(names) == 2
+    for t in model.graph.initializer:
+        t.name = names.get(t.name, t.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    onnx.save(model, str(path))
+    trains(tmp_path, path, net)
+
+
 class Twins(nn.Module):
     """Parameters with the names of arguments."""
 
