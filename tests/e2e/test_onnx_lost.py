@@ -74,6 +74,7 @@ LOST = {
     "at-the-end": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x))) * m.p, p=ONE), "the file lacks the module's parameters p, and the operation mul"),
     "divisor": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x))) / m.p, p=ONE), "the file lacks the module's parameters p, and the operation div"),
     "one-use-of-two": (lambda: Net(lambda m, x: m.b(m.a(torch.sigmoid(x)) * m.p + torch.sigmoid(x) ** m.p), p=ONE), "left out the operation mul, one side of which is 0 or 1, as the parameter p is"),
+    "part-of-an-operation": (lambda: Net(lambda m, x: m.b(torch.addcmul(m.a(x), x, m.p) * torch.sigmoid(x) ** m.p), p=ONE), "has lost the parameter p, which is 0 or 1"),
     "operator's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.mean.exp()), mean=random(6)), r"the exporter computed exp from \['mean'\]"),
     "exporter's-name": (lambda: Net(lambda m, x: m.b(m.a(x) * m.val_0.exp()), val_0=random(6)), r"the exporter computed exp from \['val_0'\]"),
     "part": (lambda: Net(lambda m, x: m.b(m.a(x) + m.p[:6]), p=random(9)), "the exporter took a part of the parameter p"),

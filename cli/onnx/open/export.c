@@ -203,17 +203,58 @@ static const char *missing_output(const struct onnx *o)
         return NULL;
 }
 
-/* A parameter that is the number 0 or 1: some of its uses may have been left out. */
+/* Whether the i-th initializer is a parameter that is the number 0 or 1: some of its uses may have been left out. */
+static bool is_number(const struct onnx *o, size_t i)
+{
+        const char *name = o->graph->initializer[i]->name;
+        const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
+        const struct onnx_tensor *t = v ? v->tensor : NULL;
+        return t && t->param && t->f && t->count == 1 && (t->f[0] == 0 || t->f[0] == 1);
+}
+
 static const char *number_of(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_initializer; i++)
+                if (is_number(o, i))
+                        return o->graph->initializer[i]->name;
+        return NULL;
+}
+
+/* Whether a node of the same operation of PyTorch's as this one reads the parameter, or what was computed from it. */
+static bool is_read_near(const struct onnx *o, int node, const char *name)
+{
+        const char *note = mfl_onnx_note_of(o->graph->node[node]);
+        char quoted[MFL_NAME_BYTES * 4];
+        mfl_snprintf(quoted, sizeof quoted, "'%.240s'", name);
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                const Onnx__NodeProto *other = o->graph->node[i];
+                const char *its = mfl_onnx_note_of(other);
+                for (size_t k = 0; its && !strcmp(its, note) && k < other->n_input; k++) {
+                        const char *from = mfl_onnx_said_of(o, other->input[k], ONNX_FOLDED);
+                        if (!strcmp(other->input[k], name) || (from && strstr(from, quoted)))
+                                return true;
+                }
+        }
+        return false;
+}
+
+/* An operation of several nodes, as addcmul, of which the optimiser left out the one that reads a parameter that is 0 or 1. */
+static int check_numbers(struct onnx *o)
 {
         for (size_t i = 0; i < o->graph->n_initializer; i++) {
                 const char *name = o->graph->initializer[i]->name;
-                const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
-                const struct onnx_tensor *t = v ? v->tensor : NULL;
-                if (t && t->param && t->f && t->count == 1 && (t->f[0] == 0 || t->f[0] == 1))
-                        return name;
+                for (size_t k = 0; is_number(o, i) && k < o->graph->n_node; k++) {
+                        if (!mfl_onnx_is_noted_at(o, (int)k, name) || is_read_near(o, (int)k, name))
+                                continue;
+                        o->node = (int)k;
+                        return mfl_onnx_fail(o,
+                                "has lost the parameter %.60s, which is 0 or 1: PyTorch's optimiser left it "
+                                "out. Export with "
+                                "mfl_export.save(net, example, file), or with optimize=False",
+                                name);
+                }
         }
-        return NULL;
+        return 0;
 }
 
 static void list(char *names, size_t room, const char *name, int n)
@@ -243,6 +284,8 @@ static int check_lost(struct onnx *o)
         char names[240] = "", gone[MFL_NAME_BYTES];
         bool apart;
         int n = 0, r = check_merged(o);
+        if (!r && o->said)
+                r = check_numbers(o);
         if (r)
                 return r;
         for (size_t i = 0; i < o->n_said; i++) {
