@@ -73,11 +73,9 @@ bool mfl_operator_at_rest(struct mfl_session *session, uint64_t request, const s
 static void run_delete(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
-        if (op->which) /* of an unread job the database still has the state of the release that can read it */
-                op->status = mfl_store_job_set_state(
-                        op->admin->store, op->job, MFL_JOB_FAILED, "deleted unread", &op->err);
-        if (!op->status)
-                op->status = mfl_store_job_delete(op->admin->store, op->job, &op->err);
+        struct mfl_store *store = op->admin->store;
+        op->status = op->which ? mfl_store_job_delete_unread(store, op->job, &op->err)
+                               : mfl_store_job_delete(store, op->job, &op->err);
 }
 
 static void answer_delete(struct mfl_request *op, struct mfl_session *session)

@@ -153,8 +153,10 @@ int mfl_store_job_set_text(struct mfl_store *store, const char *id, const char *
 int mfl_store_job_archive(
         struct mfl_store *store, const char *id, uint64_t archived_ms, struct mfl_error *err);
 int mfl_store_job_stop_after(struct mfl_store *store, const char *id, uint32_t round, struct mfl_error *err);
-/* Deletes rows and files. MFL_BUSY unless the job is DONE, FAILED or STOPPED. */
+/* Deletes rows and files. MFL_BUSY unless the job is DONE, FAILED or STOPPED, and while something needs it: then it stays as it was. */
 int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err);
+/* In whatever state: that of the release that can read the job, which does not run. */
+int mfl_store_job_delete_unread(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* MFL_INVALID: initial.f32 differs from what was submitted. */
 int mfl_store_initial_check(struct mfl_store *store, const char *id, struct mfl_error *err);
 /* With its text. MFL_NOT_FOUND; MFL_STORE_DAMAGED: the job's row is damaged. */

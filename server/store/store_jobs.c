@@ -508,7 +508,7 @@ int mfl_store_job_prepared(struct mfl_store *store, const char *id, const struct
         return mfl_store_end(store, r, err);
 }
 
-static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error *err)
+static int delete_rows(struct mfl_store *store, const char *id, bool unfinished, struct mfl_error *err)
 {
         struct mfl_store_job job;
         int r = get_job(store, id, &job, err);
@@ -516,7 +516,7 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
                 return r;
         enum mfl_job_state state = job.state;
         mfl_store_job_deinit(&job);
-        if (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING)
+        if (!unfinished && (state == MFL_JOB_WAITING || state == MFL_JOB_RUNNING))
                 return mfl_fail(err, MFL_BUSY, "job %s is not finished: stop it first", id);
         r = mfl_store_check_removable(store, id, err);
         if (!r)
@@ -534,7 +534,7 @@ static int delete_rows(struct mfl_store *store, const char *id, struct mfl_error
                  : mfl_db_run(store->db, err, "INSERT OR REPLACE INTO deleted (job) VALUES (?1)", "t", id);
 }
 
-int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err)
+static int delete_job(struct mfl_store *store, const char *id, bool unfinished, struct mfl_error *err)
 {
         int r = mfl_store_flush(
                 store, err); /* so that no waiting log line of the job is written afterwards */
@@ -542,10 +542,20 @@ int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_err
                 r = mfl_store_begin(store, err);
         if (r)
                 return r;
-        r = mfl_store_end(store, delete_rows(store, id, err), err);
+        r = mfl_store_end(store, delete_rows(store, id, unfinished, err), err);
         if (!r)
                 mfl_store_remove_job_dir(store, id);
         return r;
+}
+
+int mfl_store_job_delete(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return delete_job(store, id, false, err);
+}
+
+int mfl_store_job_delete_unread(struct mfl_store *store, const char *id, struct mfl_error *err)
+{
+        return delete_job(store, id, true, err);
 }
 
 int mfl_store_initial_check(struct mfl_store *store, const char *id, struct mfl_error *err)

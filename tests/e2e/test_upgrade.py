@@ -302,6 +302,7 @@ def test_a_job_that_this_release_refuses_is_shown_failed(tmp_path):
         twins = "model:\n  layers:\n  - dense: {name: n, units: 4}\n  - dense: {name: m, units: 4}\n"
         with mfl_state.changed(c.state_dir) as db:
             text, = db.execute('SELECT text FROM jobs WHERE id = ?', (keys,)).fetchone()
+            before_delete = db.execute('SELECT state, reason FROM jobs WHERE id = ?', (done,)).fetchone()
             for job in (keys, done):
                 db.execute('UPDATE jobs SET text = ? WHERE id = ?', ('no_such_key: 1\n' + text, job))
             db.execute('UPDATE jobs SET text = ? WHERE id = ?', (text.replace('model: "mlp"\n', twins), names))
@@ -333,6 +334,12 @@ def test_a_job_that_this_release_refuses_is_shown_failed(tmp_path):
         c.start_server()
         c.mfl('delete', keys)
         assert keys not in c.mfl('list').stdout
+        c.mfl('model', 'register', done, '--as', 'm')
+        assert 'registered model m@1' in c.mfl('delete', done, status=CONFLICT).stderr
+        c.server.stop()
+        with mfl_state.changed(c.state_dir) as db:
+            row = db.execute('SELECT state, reason FROM jobs WHERE id = ?', (done,)).fetchone()
+            assert row == before_delete, 'a delete that is refused changes nothing'
 
 
 @pytest.mark.parametrize('schema', sorted(SCHEMAS))

@@ -45,6 +45,7 @@ static void versions_keep_their_rounds(void **state)
         struct fixture f;
         struct mfl_store *store;
         struct mfl_store_versions list;
+        struct mfl_store_job row;
         char id[MFL_JOB_ID_BYTES];
         uint32_t version = 0;
         fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
@@ -64,6 +65,11 @@ static void versions_keep_their_rounds(void **state)
         assert_int_equal(version, 1);
         ok(mfl_store_version_add(store, "m", id, MFL_STORE_NEWEST, "bob", &version, &err));
         assert_int_equal(version, 2);
+        assert_int_equal(mfl_store_job_delete_unread(store, id, &err), MFL_BUSY);
+        assert_non_null(strstr(err.text, "registered model m@1"));
+        ok(mfl_store_job_get(store, id, &row, &err)); /* and it is as it was */
+        assert_int_equal(row.state, MFL_JOB_WAITING);
+        mfl_store_job_deinit(&row);
         ok(mfl_store_job_set_state(store, id, MFL_JOB_DONE, "", &err));
         assert_int_equal(mfl_store_job_delete(store, id, &err), MFL_BUSY);
         mfl_store_close(store); /* and a start changes nothing */
