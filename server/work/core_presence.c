@@ -245,6 +245,7 @@ void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on)
         if (!daemon || daemon->draining == on)
                 return;
         daemon->draining = on;
+        mfl_core_cuts_changed(core, daemon); /* nobody waits for one that is away and gets no more work */
         core->sched_dirty = true;
         mfl_core_daemon_idle(core, daemon);
         if (!on && !daemon->conn)

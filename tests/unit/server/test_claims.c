@@ -689,6 +689,24 @@ static void a_tie_that_comes_again(void **state)
         end(&bed);
 }
 
+/* A drained daemon that is away is remembered for good, and is not waited for. */
+static void a_tie_with_one_that_is_drained_while_away(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+        tell(&bed, 1, 2);
+        tell(&bed, 2, 0);
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DAEMON_DOWN, .conn = 1});
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DRAIN, .drain = {.name = "d1", .on = true}});
+        bed.now += 10001;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed.task[2].n_items, CLIENTS);
+        announce(&bed, 2, update_of(&bed, 2, 0));
+        assert_non_null(strstr(bed.traces, "round 1 closes, all done: 8 of 8 clients counted"));
+        end(&bed);
+}
+
 /* A daemon of the release before tells the smallest and the largest client. */
 static void sizes_alone_bound_each_client(void **state)
 {
@@ -725,6 +743,7 @@ int main(void)
                 cmocka_unit_test(a_lie_that_waits_is_found),
                 cmocka_unit_test(the_majority_holds),
                 cmocka_unit_test(a_tie_that_comes_again),
+                cmocka_unit_test(a_tie_with_one_that_is_drained_while_away),
                 cmocka_unit_test(who_comes_back_late_is_heard_first),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
