@@ -243,6 +243,8 @@ static int restart_job(struct mfl_request *op, struct mfl_error *err)
         if (job && job->operations) /* somebody has begun to ask sites about it meanwhile */
                 return mfl_fail(
                         err, MFL_BUSY, "%s is in use: it goes on when this server starts again", op->job);
+        if (job && job->unread) /* its file is not read here: it stays in the lists as it is */
+                return 0;
         if (job) {
                 mfl_transfer_stop_job(op->admin->sessions, job);
                 mfl_server_job_free(job);
