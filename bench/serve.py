@@ -294,12 +294,12 @@ def open_loop(folder, model, arguments):
         if other.process.poll() is None:
             measure("FastAPI + onnxruntime", other.address, "/infer", floats, 0)
         else:
-            rows.append([f"{model}, FastAPI: " + (folder / "other.log").read_text().strip().splitlines()[-1][:60], *[""] * 5])
+            rows.append([f"{model}, FastAPI: " + (folder / "other.log").read_text().strip().split("\n")[-1][:60], *[""] * 6])
     with Other(folder, PYTRITON, onnx, shape, "/v2/models/m/ready") as other:
         if other.process.poll() is None:
             measure("PyTriton + onnxruntime", other.address, "/v2/models/m/infer", tensor, len(head))
         else:
-            rows.append([f"{model}, PyTriton: " + (folder / "other.log").read_text().strip().splitlines()[-1][:60], *[""] * 5])
+            rows.append([f"{model}, PyTriton: " + (folder / "other.log").read_text().strip().split("\n")[-1][:60], *[""] * 6])
     return rows
 
 
