@@ -53,7 +53,8 @@ static int fetch(struct mfl_client *client, const struct listed *listed, Mfl__En
                 *ret_rows += n;
                 if (!more)
                         break;
-                if (!last || listed->compare(last, after) <= 0)
+                /* A key that is too long would be asked for in part, and come again. */
+                if (!last || strlen(last) >= MFL_NAME_BYTES || listed->compare(last, after) <= 0)
                         return mfl_fail(err, MFL_CLI_LOST,
                                 "server %s: says that it has more %s, but sends none after '%s'",
                                 client->cli->server, listed->what, after);

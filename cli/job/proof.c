@@ -39,7 +39,7 @@ static void note_unproved(struct mfl_submission *s, const struct mfl_onnx_model 
                 mfl_snprintf(s->notes + used, sizeof s->notes - used,
                         "the ONNX file has no proof that mfl computes what PyTorch does, and it does not say "
                         "which "
-                        "weights are tied or frozen, which are buffers, or what is detached, or what the "
+                        "weights are tied or frozen, which are buffers, what is detached, or what the "
                         "export merged or "
                         "dropped; " HOW "\n");
         else

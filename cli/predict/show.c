@@ -46,14 +46,17 @@ static int print_people(const struct mfl_model_file *m, struct mfl_error *err)
 
 /* ---- npz ---- */
 
-static int read_npz(
-        const char *path, size_t *ret_n, struct mfl_contract **ret_contract, struct mfl_error *err)
+static int read_npz(const struct mfl_cli *cli, const char *path, size_t *ret_n,
+        struct mfl_contract **ret_contract, struct mfl_error *err)
 {
         struct mfl_data_bytes bytes = {0};
         struct mfl_npz *npz = NULL;
         size_t n = 0;
         if (access(path, F_OK))
                 return mfl_fail(err, MFL_NOT_FOUND, "%.200s: no such file", path);
+        if (cli->options.round)
+                return mfl_fail(
+                        err, MFL_CLI_USAGE, "--round chooses a model of a job; %.200s is a file", path);
         int r = mfl_data_read_file(path, &bytes, err);
         if (!r)
                 r = mfl_npz_open(bytes.data, bytes.n, path, &npz, err);
@@ -63,8 +66,9 @@ static int read_npz(
                 r = mfl_fail(err, MFL_INVALID,
                         "%.200s: it says nothing of a model's input: `mfl pull --format npz` writes that as "
                         "the "
-                        "archive's comment, where the server knows it and it has at most 65535 bytes; "
-                        "safetensors files (the default of mfl pull) always have it",
+                        "archive's comment, where the server knows it and it has at most 65535 bytes, a "
+                        "limit "
+                        "that safetensors files don't have",
                         path);
         else if (!r && !text)
                 r = mfl_fail_memory(err, n, path);
@@ -100,7 +104,7 @@ static int show_npz(const struct mfl_cli *cli, const char *path, struct mfl_erro
 {
         struct mfl_contract *contract = NULL;
         size_t n = 0;
-        int r = read_npz(path, &n, &contract, err);
+        int r = read_npz(cli, path, &n, &contract, err);
         if (!r)
                 r = print_npz(cli, path, n, contract, err);
         mfl_contract_free(contract);

@@ -87,7 +87,7 @@ struct mfl_server_job {
         char *text;
         struct mfl_job *spec;
         enum mfl_job_state state;
-        bool unread; /* this release can't read its text: spec is a stand-in, state is FAILED, and the database keeps what it had */
+        bool unread; /* this release can't read its text: spec is a stand-in, state is FAILED if it had not ended, and the database keeps what it had */
         char reason[MFL_REASON_BYTES];
         uint64_t created_unix_ms, finished_unix_ms;
         uint64_t archived_unix_ms; /* 0: it is not archived */
@@ -133,7 +133,7 @@ struct mfl_server_job *mfl_server_job_find(const struct mfl_jobs *jobs, const ch
 /* At start and after Submit: loads the job from its row and appends it. */
 int mfl_server_job_new(struct mfl_jobs *jobs, const struct mfl_store_job *row,
         struct mfl_server_job **ret_job, struct mfl_error *err);
-/* At start, of a job whose file another release took and this one refuses, as `why` says: users see it failed with that reason, and may
+/* At start, of a job whose file another release took and this one refuses, as `why` says: users see it failed with that reason, unless it had ended, and may
  * pull its rounds' files, archive or delete it. */
 int mfl_server_job_new_unread(struct mfl_jobs *jobs, const struct mfl_store_job *row, const char *why,
         struct mfl_server_job **ret_job, struct mfl_error *err);

@@ -167,6 +167,7 @@ def test_npz_comment(images):
     np.savez(os.path.join(c.dir, 'other.npz'), a=np.zeros(3))
     assert "says nothing of a model's input" in c.mfl('model', 'show', 'other.npz', status=5).stderr
     assert 'no-model.npz' in c.mfl('model', 'show', 'no-model.npz', status=4).stderr
+    assert '--round chooses a model of a job' in c.mfl('model', 'show', 'm.npz', '--round', 'best', status=2).stderr
     c.write('broken.npz', b'PK no archive')
     assert 'broken.npz: not an npz file' in c.mfl('model', 'show', 'broken.npz', status=5).stderr
 
@@ -363,3 +364,6 @@ def test_regression(cluster, images):
     assert abs(done['r2'] - np.mean(1 - (e * e).sum(0) / ((y[150:] - y[150:].mean(0)) ** 2).sum(0))) < 1e-5
     rows = list(csv.DictReader(io.StringIO(c.mfl('predict', 'reg.safetensors', '--data', 'reg.npz').stdout)))
     assert np.allclose(float(rows[7]['value_1']), v[7, 1], rtol=1e-6)
+    # The file's contract also says that these are values, not logits.
+    c.mfl('pull', job, '--format', 'onnx', '-o', 'reg.onnx')
+    assert c.mfl_json('evaluate', 'reg.onnx', '--data', 'reg.npz', '--backend', 'reference')['mae'] == done['mae']
