@@ -72,15 +72,9 @@ double bench_floor_tcp(size_t bytes, size_t chunk, int uploads)
         return (double)bytes * uploads / (double)(end - start);
 }
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTORS
-#endif
-
 /* 1.5 * 2^52 rounds to an integer that stays in the low bits. Right for |x| <= 2^51, which is what the
  * numbers here keep to. */
-VECTORS static void add_rounded(const float *restrict x, size_t n, uint64_t *restrict acc)
+MFL_CLONES static void add_rounded(const float *restrict x, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++) {
                 double rounded = (double)x[i] * 0x1p20 + 0x1.8p52;
@@ -90,19 +84,19 @@ VECTORS static void add_rounded(const float *restrict x, size_t n, uint64_t *res
         }
 }
 
-VECTORS static void add_integers(const uint64_t *restrict x, size_t n, uint64_t *restrict acc)
+MFL_CLONES static void add_integers(const uint64_t *restrict x, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] += x[i];
 }
 
-VECTORS static void add_floats(const float *restrict x, size_t n, double *restrict acc)
+MFL_CLONES static void add_floats(const float *restrict x, size_t n, double *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] += (double)x[i];
 }
 
-VECTORS static void add_doubles(const double *restrict x, size_t n, double *restrict acc)
+MFL_CLONES static void add_doubles(const double *restrict x, size_t n, double *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] += x[i];

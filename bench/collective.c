@@ -116,11 +116,6 @@ static void end_members(struct members *members)
 
 /* ---- the floor ---- */
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTORS
-#endif
 #define LINE 8 /* elements */
 #define STEP 32
 
@@ -141,7 +136,7 @@ static inline void add_step(const uint64_t *const *in, uint32_t k, size_t i, uin
         }
 }
 
-VECTORS static void add_plain(const uint64_t *const *in, uint32_t k, size_t from, size_t to, uint64_t *out)
+MFL_CLONES static void add_plain(const uint64_t *const *in, uint32_t k, size_t from, size_t to, uint64_t *out)
 {
         for (size_t i = from; i < to; i += STEP) {
                 uint64_t sum[STEP];
@@ -150,7 +145,7 @@ VECTORS static void add_plain(const uint64_t *const *in, uint32_t k, size_t from
         }
 }
 
-VECTORS static void add_past(const uint64_t *const *in, uint32_t k, size_t from, size_t to, uint64_t *out)
+MFL_CLONES static void add_past(const uint64_t *const *in, uint32_t k, size_t from, size_t to, uint64_t *out)
 {
         for (size_t i = from; i < to; i += STEP) {
                 uint64_t sum[STEP];

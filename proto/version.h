@@ -16,7 +16,6 @@
 #define MFL_PROTOCOL_RECALL 4 /* the first with Recall: clients that have not begun move to other daemons */
 #define MFL_PROTOCOL_STATISTICS 5 /* the first with Task.statistics_max and Task.arithmetic */
 #define MFL_PROTOCOL_PARALLEL 5   /* the first for jobs with `parallel` */
-#define MFL_PROTOCOL_TEAMS 6      /* the first for tasks with a team */
 #define MFL_PROTOCOL_METHODS 7    /* the first with Task.method and Announce.scalars */
 #define MFL_PROTOCOL_SHARDS 8 /* the first for tasks with a team whose members agree on where state lies */
 #define MFL_PROTOCOL_STATES 8 /* the first for jobs whose clients keep a state */

@@ -22,22 +22,6 @@
 #include <emmintrin.h>
 #endif
 
-/* One body, compiled for several instruction sets; common/base/fixed.c says why not everywhere. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(SANITIZED) &&                                      \
-        (!defined(__clang__) || __clang_major__ >= 14)
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTORS
-#endif
-
 #define TILE ((size_t)32)  /* elements: the sum of this many fits into the registers */
 #define AHEAD ((size_t)64) /* elements */
 
@@ -72,7 +56,7 @@ static inline void stores_end(void)
 }
 
 /* Unsigned, where wrapping is defined. */
-VECTORS static void add_slice(const uint64_t *const *in, uint32_t k, size_t n, uint64_t *restrict out)
+MFL_CLONES static void add_slice(const uint64_t *const *in, uint32_t k, size_t n, uint64_t *restrict out)
 {
         size_t i = 0;
         for (; i + TILE <= n; i += TILE) {

@@ -42,6 +42,23 @@
 #define MFL_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define MFL_CONTAINER_OF(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
+/* MFL_CLONES before a function: one body, compiled for several instruction sets, of which the program picks one at its start. Not under
+ * sanitizers, whose run-time is not ready when the choice is made, and not where the C library has no ifunc. */
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define MFL_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MFL_SANITIZED 1
+#endif
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(MFL_SANITIZED) &&                                  \
+        (!defined(__clang__) || __clang_major__ >= 14)
+#define MFL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define MFL_CLONES
+#endif
+
 /* Positive codes shared by all modules. A module's header may list more, from 16 upwards; two modules whose codes
  * reach one caller have no number in common. */
 enum {

@@ -16,7 +16,7 @@ struct mfl_budget {
 
 /* limit_bytes 0: no limit, only counting. */
 void mfl_budget_init(struct mfl_budget *budget, uint64_t limit_bytes);
-/* MFL_BUSY when it doesn't fit: "memory: params of job 7 need 1.2 GiB, 0.3 GiB of 4.0 GiB are left". */
+/* MFL_BUSY when it doesn't fit: "memory: 1.2 GiB for params of job 7: only 0.3 GiB of 4.0 GiB are free". */
 int mfl_budget_reserve(
         struct mfl_budget *budget, uint64_t bytes, const char *what, struct mfl_error *err) MFL_MUST_CHECK;
 /* Releases what was reserved. Releasing more than that is a programmer's error. */

@@ -11,23 +11,6 @@
 
 #include <math.h>
 
-/* One body, compiled for several instruction sets and picked at start. Not under sanitizers, whose run-time is not
- * ready when the choice is made, and not where the C library has no ifunc. */
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#endif
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(SANITIZED) &&                                      \
-        (!defined(__clang__) || __clang_major__ >= 14)
-#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTORS
-#endif
-
 static int choose_scale(const char *what, float max, uint64_t weight_max, int *ret_bits, float *ret_max,
         struct mfl_error *err)
 {
@@ -109,8 +92,8 @@ static inline void prefetch_sums(const uint64_t *acc)
 /* Each function adds n elements to acc, checks the `next` elements after them, and returns how many of those are bad.
  * Sums are unsigned, where wrapping is defined: a caller that exceeds the round's weight limit gets a wrong sum but
  * no undefined behaviour. */
-VECTORS static size_t add_delta(double factor, const float *restrict p1, const float *restrict p0, size_t n,
-        uint64_t *restrict acc, size_t next, float delta_max)
+MFL_CLONES static size_t add_delta(double factor, const float *restrict p1, const float *restrict p0,
+        size_t n, uint64_t *restrict acc, size_t next, float delta_max)
 {
         size_t bad = 0, i = 0;
         for (; i + STRIDE <= MFL_MIN(n, next); i += STRIDE) {
@@ -127,7 +110,7 @@ VECTORS static size_t add_delta(double factor, const float *restrict p1, const f
         return bad;
 }
 
-VECTORS static size_t add_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc,
+MFL_CLONES static size_t add_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc,
         size_t next, float delta_max)
 {
         size_t bad = 0, i = 0;
@@ -145,7 +128,7 @@ VECTORS static size_t add_f32(double factor, const float *restrict delta, size_t
         return bad;
 }
 
-VECTORS static size_t add_i64(
+MFL_CLONES static size_t add_i64(
         const int64_t *restrict sum, size_t n, uint64_t *restrict acc, size_t next, int64_t limit)
 {
         size_t bad = 0, i = 0;
@@ -164,20 +147,21 @@ VECTORS static size_t add_i64(
 }
 
 /* Subtracts what was added: the integers are the same, so acc is as it was before. */
-VECTORS static void subtract_f32(double factor, const float *restrict delta, size_t n, uint64_t *restrict acc)
+MFL_CLONES static void subtract_f32(
+        double factor, const float *restrict delta, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] -= mfl_fixed_round((double)delta[i] * factor);
 }
 
-VECTORS static void subtract_delta(
+MFL_CLONES static void subtract_delta(
         double factor, const float *restrict p1, const float *restrict p0, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] -= mfl_fixed_round((double)(p1[i] - p0[i]) * factor);
 }
 
-VECTORS static void subtract_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
+MFL_CLONES static void subtract_i64(const uint64_t *restrict sum, size_t n, uint64_t *restrict acc)
 {
         for (size_t i = 0; i < n; i++)
                 acc[i] -= sum[i];

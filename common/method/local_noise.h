@@ -26,12 +26,6 @@ struct mfl_local_rule {
 struct mfl_local_rule mfl_local_of_job(const struct mfl_job *job);
 /* The shorter clip, and the larger noise multiplier, of two. */
 struct mfl_local_rule mfl_local_stricter(struct mfl_local_rule a, struct mfl_local_rule b);
-/* sigma for the accountant. */
-static inline double mfl_local_sigma(const struct mfl_local_rule *rule)
-{
-        return rule->noise / MFL_PRIVACY_LOCAL_DISTANCE;
-}
-
 /* The grid's s, for a rule with noise. */
 int mfl_local_scale(const struct mfl_local_rule *rule);
 /* The integers of n finite floats whose sum of squares is norm2 (mfl_method_norm2). */

@@ -4,6 +4,7 @@
 #define MFL_KERNELS_CPU_OP_H
 
 #include "kernels/cpu/pass.h"
+#include "kernels/operators.h"
 
 enum mfl_cpu_op_flags {
         MFL_CPU_PLAIN = 1, /* works in plain order only; add and multiply only where they repeat a tensor */
@@ -24,42 +25,8 @@ struct mfl_cpu_op {
 };
 
 /* mfl_cpu_op_<name>, each beside its bodies. Functions of one variable are mfl_cpu_op_unary. */
-/* clang-format off: one for each line */
-#define MFL_CPU_OPS(X)                                                                                       \
-        X(CONV2D, conv2d)                                                                                    \
-        X(DENSE, dense)                                                                                      \
-        X(MAXPOOL2D, maxpool2d)                                                                              \
-        X(AVGPOOL2D, avgpool2d)                                                                              \
-        X(DROPOUT, dropout)                                                                                  \
-        X(FLATTEN, flatten)                                                                                  \
-        X(ADD, add)                                                                                          \
-        X(GLOBAL_AVGPOOL2D, global_avgpool2d)                                                                \
-        X(BATCHNORM, batchnorm)                                                                              \
-        X(GROUPNORM, groupnorm)                                                                              \
-        X(CONVTRANSPOSE2D, convtranspose2d)                                                                  \
-        X(GLOBAL_MAXPOOL2D, global_maxpool2d)                                                                \
-        X(MULTIPLY, multiply)                                                                                \
-        X(CONCAT, concat)                                                                                    \
-        X(RESHAPE, reshape)                                                                                  \
-        X(TRANSPOSE, transpose)                                                                              \
-        X(SLICE, slice)                                                                                      \
-        X(MEAN, mean)                                                                                        \
-        X(WEIGHT, weight)                                                                                    \
-        X(EMBEDDING, embedding)                                                                              \
-        X(LAYERNORM, layernorm)                                                                              \
-        X(RMSNORM, rmsnorm)                                                                                  \
-        X(SOFTMAX, softmax)                                                                                  \
-        X(MATMUL, matmul)                                                                                    \
-        X(ATTENTION, attention)                                                                              \
-        X(LSTM, lstm)                                                                                        \
-        X(GRU, gru)                                                                                          \
-        X(RNN, rnn)                                                                                          \
-        X(PADDING_MASK, padding_mask)                                                                        \
-        X(MAP, map)                                                                                          \
-        X(GATE, gate)
-/* clang-format on */
 #define MFL_CPU_DECLARE(symbol, name) extern const struct mfl_cpu_op mfl_cpu_op_##name;
-MFL_CPU_OPS(MFL_CPU_DECLARE)
+MFL_OPERATORS(MFL_CPU_DECLARE)
 extern const struct mfl_cpu_op mfl_cpu_op_unary;
 
 /* table.c; NULL for MFL_OP_INPUT, and for an operator that this backend does not have. */

@@ -4,7 +4,7 @@
 
 #define ENTRY(symbol, name) [MFL_OP_##symbol] = &mfl_cpu_op_##name,
 
-const struct mfl_cpu_op *const mfl_cpu_ops[MFL_OP_COUNT_] = {MFL_CPU_OPS(ENTRY)
+const struct mfl_cpu_op *const mfl_cpu_ops[MFL_OP_COUNT_] = {MFL_OPERATORS(ENTRY)
 #define UNARY(symbol, ...) ENTRY(symbol, unary)
 #include "common/model/unary.def"
 };

@@ -176,11 +176,6 @@ const struct mfl_model_file *mfl_infer_model(const struct mfl_infer *infer)
         return infer->model;
 }
 
-void mfl_infer_device(const struct mfl_infer *infer, struct mfl_device_info *ret_info)
-{
-        infer->ops->device_info(infer->device, ret_info);
-}
-
 uint32_t mfl_infer_batch_max(const struct mfl_infer *infer)
 {
         return infer->batch_max;

@@ -39,7 +39,6 @@ void mfl_infer_free(struct mfl_infer *infer); /* NULL is fine */
 
 const struct mfl_contract *mfl_infer_contract(const struct mfl_infer *infer);
 const struct mfl_model_file *mfl_infer_model(const struct mfl_infer *infer);
-void mfl_infer_device(const struct mfl_infer *infer, struct mfl_device_info *ret_info);
 uint32_t mfl_infer_batch_max(const struct mfl_infer *infer);
 /* Floats of an answer: with a class per position, mfl_contract.classes (the model's may be more) for each of them, position
  * by position. */

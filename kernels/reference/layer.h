@@ -4,6 +4,7 @@
 #define MFL_KERNELS_REFERENCE_LAYER_H
 
 #include "kernels/bodies.h"
+#include "kernels/operators.h"
 #include "kernels/reference/net.h"
 #include "kernels/reference/ops.h"
 #include "kernels/reference/sequence.h"
@@ -25,42 +26,8 @@ struct mfl_ref_op {
 };
 
 /* The operators of layer_*.c: mfl_ref_op_<name>. Functions of one variable are mfl_ref_op_unary. */
-/* clang-format off: one for each line */
-#define MFL_REF_OPS(X)                                                                                       \
-        X(CONV2D, conv2d)                                                                                    \
-        X(DENSE, dense)                                                                                      \
-        X(MAXPOOL2D, maxpool2d)                                                                              \
-        X(AVGPOOL2D, avgpool2d)                                                                              \
-        X(DROPOUT, dropout)                                                                                  \
-        X(FLATTEN, flatten)                                                                                  \
-        X(ADD, add)                                                                                          \
-        X(GLOBAL_AVGPOOL2D, global_avgpool2d)                                                                \
-        X(BATCHNORM, batchnorm)                                                                              \
-        X(GROUPNORM, groupnorm)                                                                              \
-        X(CONVTRANSPOSE2D, convtranspose2d)                                                                  \
-        X(GLOBAL_MAXPOOL2D, global_maxpool2d)                                                                \
-        X(MULTIPLY, multiply)                                                                                \
-        X(CONCAT, concat)                                                                                    \
-        X(RESHAPE, reshape)                                                                                  \
-        X(TRANSPOSE, transpose)                                                                              \
-        X(SLICE, slice)                                                                                      \
-        X(MEAN, mean)                                                                                        \
-        X(WEIGHT, weight)                                                                                    \
-        X(EMBEDDING, embedding)                                                                              \
-        X(LAYERNORM, layernorm)                                                                              \
-        X(RMSNORM, rmsnorm)                                                                                  \
-        X(SOFTMAX, softmax)                                                                                  \
-        X(MATMUL, matmul)                                                                                    \
-        X(ATTENTION, attention)                                                                              \
-        X(LSTM, lstm)                                                                                        \
-        X(GRU, gru)                                                                                          \
-        X(RNN, rnn)                                                                                          \
-        X(PADDING_MASK, padding_mask)                                                                        \
-        X(MAP, map)                                                                                          \
-        X(GATE, gate)
-/* clang-format on */
 #define MFL_REF_DECLARE(symbol, name) extern const struct mfl_ref_op mfl_ref_op_##name;
-MFL_REF_OPS(MFL_REF_DECLARE)
+MFL_OPERATORS(MFL_REF_DECLARE)
 extern const struct mfl_ref_op mfl_ref_op_unary;
 
 /* table.c; NULL for MFL_OP_INPUT, and for an operator that this backend does not have. */

@@ -115,8 +115,6 @@ uint64_t mfl_team_device_bytes(const struct mfl_backend_ops *ops, const struct m
 void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
         const struct mfl_net_options *net, const struct mfl_team_options *options,
         struct mfl_parallel_shape *ret_shape);
-/* What it has taken so far. */
-uint64_t mfl_team_held(const struct mfl_team *team);
 
 /* Begins a local training: scales start anew. Params are those of the network, at every rank. */
 void mfl_team_begin(struct mfl_team *team);

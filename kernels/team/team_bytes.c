@@ -76,16 +76,3 @@ uint64_t mfl_team_sums(const struct mfl_team *team)
 {
         return team->late ? team->n_own : team->layout.n;
 }
-
-uint64_t mfl_team_held(const struct mfl_team *team)
-{
-        uint64_t kept = (team->momentum != NULL) + (team->second != NULL) + (team->start != NULL);
-        if (team->device)
-                return team->n_blocks * sizeof(double) +
-                       (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float);
-        return mfl_team_sums(team) * team->size + team->n_own * kept * sizeof(float) +
-               (team->grads ? team->layout.n * sizeof(float) : 0) + mfl_team_traffic_bytes(team->traffic) +
-               mfl_team_snapshots_held(team->snapshots) + team->n_blocks * sizeof(double) +
-               (uint64_t)team->n_grains * team->layout.n_statistics * sizeof(float) +
-               (team->aside ? mfl_team_largest_bucket(&team->buckets) * sizeof(float) : 0);
-}

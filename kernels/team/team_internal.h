@@ -130,7 +130,6 @@ int mfl_team_snapshots_new(struct mfl_team *team, struct mfl_error *err);
 void mfl_team_snapshots_free(struct team_snapshots *snapshots); /* NULL is fine */
 /* Those taken so far are of another training. NULL is fine. */
 void mfl_team_snapshots_forget(struct team_snapshots *snapshots);
-uint64_t mfl_team_snapshots_held(const struct team_snapshots *snapshots);
 bool mfl_team_snapshot_due(const struct mfl_team *team);
 /* By all ranks, between steps. */
 int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct mfl_error *err);

@@ -109,15 +109,6 @@ void mfl_team_snapshots_free(struct team_snapshots *s)
         free(s);
 }
 
-uint64_t mfl_team_snapshots_held(const struct team_snapshots *s)
-{
-        uint64_t bytes = 0;
-        for (uint32_t i = 0; s && i < s->n; i++)
-                bytes += (s->whole[i] ? mfl_team_shard_bytes(s->whole[i]) : 0) +
-                         (s->next[i] ? mfl_team_shard_bytes(s->next[i]) : 0);
-        return bytes;
-}
-
 bool mfl_team_snapshot_due(const struct mfl_team *team)
 {
         const struct team_snapshots *s = team->snapshots;

@@ -75,7 +75,7 @@ uint64_t mfl_batcher_due_us(const struct mfl_batcher *b)
         return MFL_MIN(b->first->arrived_us + b->config.delay_us, b->deadline_min_us);
 }
 
-/* Takes out the items that `out` chooses, in order. */
+/* Takes out requests that have not begun, in order: all of them, or those whose deadline is over. */
 static struct mfl_batch_item *take_out(struct mfl_batcher *b, bool all, uint64_t now_us)
 {
         struct mfl_batch_item *out = NULL, **out_end = &out, **at = &b->first;

@@ -3,8 +3,8 @@
  * monotonic clock.
  *
  * A key is always answered by the same version while the share stays. A version is bad when more than failures_max of its requests
- * have failed, and at least three, so that a single accident is none; or when a row takes it slower_max times as long as
- * the version before. It is good when it has not been bad for for_us.
+ * have failed, and at least three, so that a single accident is none; or when a row takes it more than slower_max
+ * times as long as the version before, which counts from its 50th request on. It is good when it has not been bad for for_us.
  */
 #ifndef MFL_SERVE_BATCH_CANARY_H
 #define MFL_SERVE_BATCH_CANARY_H

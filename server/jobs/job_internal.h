@@ -19,7 +19,6 @@ static inline bool job_is_per_token(const struct mfl_graph *graph)
 /* job_stage.c */
 /* The only place that changes job->stage. */
 void mfl_server_job_move(struct mfl_server_job *job, enum mfl_job_stage next);
-void mfl_server_job_release(struct mfl_server_job *job);
 
 /* job_state.c */
 void mfl_server_job_set_state(struct mfl_server_job *job, const struct mfl_core_action *action);

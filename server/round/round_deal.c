@@ -260,6 +260,24 @@ static bool deal_site(struct mfl_core *core, struct core_job *job, struct core_d
         return mfl_round_team_deal(core, job, v, n, &item, 1);
 }
 
+/* The site's daemon that trains without others: home, or one with nothing to do, for which home makes room. NULL: there is none. */
+static struct core_daemon *find_able(struct mfl_core *core, struct core_job *job, struct core_daemon *home)
+{
+        if (mfl_round_trains_alone(home, job))
+                return home;
+        for (struct core_daemon *d = mfl_core_site_first(core, home->client); d; d = d->site_next) {
+                if (!mfl_core_daemon_usable(d, job) || !mfl_round_trains_alone(d, job) ||
+                        (d->job ? d->job != job : d->reserved == core->pass))
+                        continue;
+                if (!home->tasks)
+                        mfl_core_unlease(core, home);
+                if (!d->job)
+                        mfl_core_lease(core, d, job);
+                return d;
+        }
+        return NULL;
+}
+
 /* A `local` item is a site's own data, which only its daemons have. One that was missing may be back. */
 static void deal_local(struct mfl_core *core, struct core_job *job)
 {
@@ -275,7 +293,10 @@ static void deal_local(struct mfl_core *core, struct core_job *job)
                 if (home) {
                         if (state == ITEM_MISSING)
                                 mfl_core_item_set(job, i, ITEM_OPEN, NULL);
-                        if (!deal_site(core, job, home, i) && !core->error && drop_weak(job, &home, 1))
+                        if (deal_site(core, job, home, i) || core->error)
+                                continue;
+                        home = find_able(core, job, home);
+                        if (home && !core->error)
                                 mfl_core_task_give(core, job, home, &i, 1);
                 } else if (!usable && !waits && state == ITEM_OPEN) {
                         mfl_core_item_set(job, i, ITEM_MISSING, NULL);

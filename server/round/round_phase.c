@@ -249,6 +249,10 @@ void mfl_round_finish_train(struct mfl_core *core, struct core_job *job)
         }
         mfl_live_close(job);
         drop_work(core, job, "the round is over");
+        if (job->cuts) { /* a tie may have waited for this round */
+                job->cuts_dirty = true;
+                mfl_core_dirty(core, job);
+        }
         if (job->spoilt && (secure == ROUND_SECURE_NONE || secure == ROUND_SECURE_RETRY)) {
                 mfl_core_job_move(job, PHASE_TRAIN_WAIT);
                 core->sched_dirty = true;

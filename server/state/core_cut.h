@@ -18,6 +18,7 @@ struct core_cut {
         uint32_t n_known, *count;    /* counts of the first n_known clients; NULL: none was told */
         uint32_t n_tellers, n_votes; /* all daemons that tell it; those that are connected and told all */
         uint32_t n_held;             /* the latter, and those that are lost but may come back to their work */
+        uint32_t n_workers;          /* daemons that told all, and take work or still do work of this job */
 };
 
 void mfl_core_cuts_free(struct core_job *job);
@@ -28,7 +29,7 @@ bool mfl_core_cut_is_exact(const struct core_job *job);
 bool mfl_core_cut_has_told(const struct core_job *job, const struct core_relation *relation);
 /* The daemon's cut is not the valid one. */
 bool mfl_core_cut_differs(const struct core_relation *relation, const struct core_job *job);
-/* The daemon came or is lost, or its relations are about to go: its jobs must count the votes again. */
+/* The daemon came or is lost, takes work or no longer does, or its relations are about to go: its jobs must count the votes again. */
 void mfl_core_cuts_changed(struct mfl_core *core, const struct core_daemon *daemon);
 
 #endif

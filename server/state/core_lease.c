@@ -35,6 +35,8 @@ void mfl_core_unlease(struct mfl_core *core, struct core_daemon *daemon)
         last->lease = daemon->lease;
         job->n_leased_up -= daemon->conn != 0;
         daemon->job = NULL;
+        if (!mfl_core_daemon_takes_work(daemon))
+                mfl_core_cuts_changed(core, daemon); /* it has done its last work */
         core->sched_dirty = true;
         mfl_core_dirty(core, job);
 }

@@ -252,7 +252,6 @@ int mfl_store_states_copy(
  * name "". May wait for long; a thread of its own. */
 int mfl_store_given(
         struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err);
-bool mfl_store_in_cluster(const struct mfl_store *store);
 /* COMMIT: writes the row, and applies retention: it keeps the newest round, the best one (by accuracy, then lower
  * loss, then the later round; among evaluated rounds) and `keep` more, newest first. May be repeated. Sets
  * round->committed_ms and kept. nodes: the round's rows, each node once; their `round` is ignored. */

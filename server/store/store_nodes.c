@@ -317,11 +317,6 @@ void mfl_store_states_drop(struct mfl_store *store, const char *id)
         unlink(path);
 }
 
-bool mfl_store_in_cluster(const struct mfl_store *store)
-{
-        return store->cluster != NULL;
-}
-
 int mfl_store_states_row(
         struct mfl_store *store, const char *id, const struct mfl_store_file *file, struct mfl_error *err)
 {

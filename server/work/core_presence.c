@@ -245,7 +245,7 @@ void mfl_core_daemon_drain(struct mfl_core *core, const char *name, bool on)
         if (!daemon || daemon->draining == on)
                 return;
         daemon->draining = on;
-        mfl_core_cuts_changed(core, daemon); /* nobody waits for one that is away and gets no more work */
+        mfl_core_cuts_changed(core, daemon); /* nobody waits for one that gets no more work */
         core->sched_dirty = true;
         mfl_core_daemon_idle(core, daemon);
         if (!on && !daemon->conn)
@@ -264,6 +264,7 @@ void mfl_core_daemon_leaving(struct mfl_core *core, struct core_daemon *daemon, 
                 return;
         mfl_core_trace(core, daemon->job, "daemon %s gets no more work: %.180s", daemon->info.name, reason);
         daemon->leaving = true;
+        mfl_core_cuts_changed(core, daemon);
         mfl_snprintf(daemon->note, sizeof daemon->note, "it ends when its work is done: %.180s", reason);
         core->sched_dirty = true;
         mfl_core_daemon_idle(core, daemon);

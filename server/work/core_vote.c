@@ -235,7 +235,7 @@ void mfl_core_vote_told(struct mfl_core *core, struct core_daemon *daemon, struc
 static void count_votes(struct mfl_core *core, struct core_job *job)
 {
         for (struct core_cut *cut = job->cuts; cut; cut = cut->next)
-                cut->n_votes = cut->n_held = cut->n_tellers = cut->n_known = 0;
+                cut->n_votes = cut->n_held = cut->n_workers = cut->n_tellers = cut->n_known = 0;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
                 const struct core_relation *relation = mfl_core_relation_find(daemon, job);
@@ -248,6 +248,7 @@ static void count_votes(struct mfl_core *core, struct core_job *job)
                         continue;
                 cut->n_votes += daemon->conn != 0;
                 cut->n_held += daemon->conn || mfl_core_daemon_takes_work(daemon);
+                cut->n_workers += daemon->job == job || mfl_core_daemon_takes_work(daemon);
         }
         for (struct core_cut **at = &job->cuts; *at;) {
                 struct core_cut *cut = *at;
@@ -319,15 +320,31 @@ static void judge(struct mfl_core *core, struct core_job *job)
         job->cuts_dirty = false;
 }
 
-/* The cut that holds gives way to a majority alone: in a tie, work would go to and fro with each connection that breaks. */
+static bool beats(const struct core_cut *cut, const struct core_cut *other)
+{
+        return cut->n_votes != other->n_votes ? cut->n_votes > other->n_votes
+                                              : cut->n_workers && !other->n_workers;
+}
+
+/* Nobody needs to work for this round any more. */
+static bool round_is_done(const struct core_job *job)
+{
+        return job->phase == PHASE_CLOSING || (job->phase == PHASE_TRAIN && !job->count[ITEM_OPEN]);
+}
+
+/* The cut that holds gives way to a majority alone: in a tie, work would go to and fro with each connection that breaks. But if none of its
+ * daemons takes work, the job would wait for as long as they are drained, and the tie goes to daemons that work. */
 static struct core_cut *elect(const struct core_job *job)
 {
         struct core_cut *best = NULL;
         for (struct core_cut *cut = job->cuts; cut; cut = cut->next)
-                if (cut->n_votes && (!best || cut->n_votes > best->n_votes))
+                if (cut->n_votes && (!best || beats(cut, best)))
                         best = cut;
-        bool stays = job->cut && (!best || job->cut->n_held >= best->n_votes); /* its daemons may come back */
-        return stays ? job->cut : best;
+        const struct core_cut *holds = job->cut;
+        if (!holds || !best)
+                return holds ? job->cut : best;
+        bool works = holds->n_workers || !best->n_workers || round_is_done(job);
+        return works && holds->n_held >= best->n_votes ? job->cut : best; /* its daemons may come back */
 }
 
 void mfl_core_votes_settle(struct mfl_core *core, struct core_job *job)

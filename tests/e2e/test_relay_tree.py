@@ -2,8 +2,6 @@
 """Trees of relays as people see them, and trees of several releases: what each side says to one of the release before or after."""
 import json
 import re
-import socket
-import threading
 
 import pytest
 
@@ -99,42 +97,6 @@ def test_a_circle_of_three(tmp_path):
 
 # ---- releases ----
 
-class Upper:
-    """What a relay connects to: answers Hellos of relays one after the other, the last answer again; keeps those of daemons."""
-
-    def __init__(self, *answers):
-        self.answers, self.relays, self.daemons = list(answers), [], []
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.address = '127.0.0.1:%d' % self.listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._talk, args=(sock,), daemon=True).start()
-
-    def _talk(self, sock):
-        c = w.Connection.__new__(w.Connection)
-        c.sock, c.buffer, c.timeout, c.bye = sock, bytearray(), 60, ''
-        try:
-            self.relays.append(c.expect('hello'))
-            kind, body = self.answers[min(len(self.relays), len(self.answers)) - 1]
-            c.send(kind, body)
-            while kind == 'welcome':
-                kind_of, hello, _, _ = c.recv()
-                if kind_of == 'hello':
-                    self.daemons.append(hello)
-        except (w.Closed, OSError, TimeoutError):
-            pass
-        sock.close()
-
-    def close(self):
-        self.listener.close()
-
-
 def welcome(protocol):
     return 'welcome', {'protocol': protocol, 'software': 'mfl-server 9.0', 'heartbeat_ms': 1000, 'dead_ms': 30000, 'server_instance': 5}
 
@@ -143,26 +105,29 @@ def test_a_relay_of_the_release_before(tmp_path):
     """Below a newer server it waits while there is no common version, and then speaks its own; a newer daemon below it speaks that, too."""
     bye = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 9 to 10, mfl-server 0 speaks 8: upgrade the client',
                    'retry': True})
-    upper = Upper(bye, welcome(NEW), welcome(OLD))
+    upper = w.FakeServer(bye, welcome(NEW), welcome(OLD))
     c = h.Cluster(tmp_path)
     relay = Relay(c, 'r', upper.address)
     try:
         assert relay.wait_ready()
         h.wait_until(lambda: 'relay r is connected' in relay.log(), 30, 'the welcome')
-        assert [(x['protocol_min'], x['protocol_max']) for x in upper.relays[:3]] == [(OLD, OLD)] * 3
+        assert [(x['protocol_min'], x['protocol_max']) for x in upper.hellos[:3]] == [(OLD, OLD)] * 3
         log = relay.log()
         assert 'mfl-server 9.0 speaks protocol 9 to 10' in log and 'upgrade the client; trying again' in log
         assert 'mfl-server 9.0 chose protocol 9' in log and 'speaks 8: upgrade the client; trying again' in log
+
+        def daemons():
+            return [body for kind, body in upper.heard if kind == 'hello']
         with w.Connection(relay.address) as newer:
             newer.send('hello', w.hello(role='ROLE_DAEMON', name='newer', backend='cpu', workers=1, instance=3, protocol_min=7, protocol_max=NEW))
-            h.wait_until(lambda: upper.daemons, 10, "the daemon's Hello above")
-        hello = upper.daemons[0]
+            h.wait_until(daemons, 10, "the daemon's Hello above")
+        hello = daemons()[0]
         assert (hello['protocol_min'], hello['protocol_max'], hello['name'], hello['relay']) == (7, OLD, 'newer', '')
         with w.Connection(relay.address) as far:
             far.send('hello', w.hello(role='ROLE_DAEMON', name='far', backend='cpu', workers=1, instance=4, protocol_min=NEW, protocol_max=NEW,
                                       software='mfl-client 9.0'))
             assert 'mfl-client 9.0 speaks 9: upgrade the server' in far.until_closed()
-        assert relay.alive() and len(upper.daemons) == 1
+        assert relay.alive() and len(daemons()) == 1
     finally:
         relay.kill()
         upper.close()

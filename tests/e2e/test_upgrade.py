@@ -6,7 +6,6 @@ import shutil
 import socket
 import sqlite3
 import subprocess
-import threading
 
 import mfl_harness as h
 import mfl_state
@@ -70,40 +69,6 @@ def raw_frame(envelope):
     return w.HEADER.pack(w.MAGIC, 1, 0, len(envelope), 0, w.crc32c(envelope), 0) + envelope
 
 
-class FakeServer:
-    """Answers every Hello with the next of the answers, and after those with the last. Each: (kind, body)."""
-
-    def __init__(self, *answers):
-        self.answers, self.hellos, self.byes = list(answers), [], []
-        self.listener = socket.create_server(('127.0.0.1', 0))
-        self.address = '127.0.0.1:%d' % self.listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._talk, args=(sock,), daemon=True).start()
-
-    def _talk(self, sock):
-        c = w.Connection.__new__(w.Connection)
-        c.sock, c.buffer, c.timeout, c.bye = sock, bytearray(), 30, ''
-        try:
-            self.hellos.append(c.expect('hello'))
-            kind, body = self.answers[min(len(self.hellos), len(self.answers)) - 1]
-            c.send(kind, body)
-            while kind == 'welcome':
-                c.recv()
-        except (w.Closed, OSError, TimeoutError) as e:
-            self.byes.append(str(e))
-        sock.close()
-
-    def close(self):
-        self.listener.close()
-
-
 OLD = ('bye', {'reason': 'no protocol version in common: mfl-server 9.0 speaks protocol 9 to 10, mfl 0 speaks 1 to 8: upgrade the client',
                'retry': False})
 OLD_DAEMON = ('bye', dict(OLD[1], retry=True))
@@ -113,7 +78,7 @@ GOOD = ('welcome', dict(STRANGE[1], protocol=1))
 
 def test_a_daemon_waits_for_the_upgrade_of_the_server(tmp_path):
     """Refused for its version, then given one that it has not offered, then welcomed: it never gives up."""
-    server = FakeServer(OLD_DAEMON, STRANGE, GOOD)
+    server = w.FakeServer(OLD_DAEMON, STRANGE, GOOD)
     c = h.Cluster(tmp_path)
     c.address = server.address
     daemon = c.start_daemon()
@@ -133,7 +98,7 @@ def test_a_daemon_waits_for_the_upgrade_of_the_server(tmp_path):
 
 @pytest.mark.parametrize('answer,words', [(OLD, 'speaks protocol 9 to 10'), (STRANGE, 'chose protocol 9, mfl 0')], ids=['bye', 'welcome'])
 def test_mfl_says_so_and_ends(answer, words):
-    server = FakeServer(answer)
+    server = w.FakeServer(answer)
     try:
         for command in (['list'], ['watch', 'j-000001'], ['logs', '-f', 'j-000001']):
             done = h.mfl(*command, server=server.address, status=3, timeout=15)

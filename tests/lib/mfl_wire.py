@@ -392,3 +392,38 @@ class FakeDaemon(threading.Thread):
             pass
         self.join(5)
         self.connection.close()
+
+
+class FakeServer:
+    """Answers every Hello with the next of the answers, and after those with the last. Each: (kind, body). `hellos`: of the connections;
+    `heard`: (kind, body) of what comes after a Welcome; `byes`: why connections ended."""
+
+    def __init__(self, *answers):
+        self.answers, self.hellos, self.heard, self.byes = list(answers), [], [], []
+        self.listener = socket.create_server(('127.0.0.1', 0))
+        self.address = '127.0.0.1:%d' % self.listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._talk, args=(sock,), daemon=True).start()
+
+    def _talk(self, sock):
+        c = Connection.__new__(Connection)
+        c.sock, c.buffer, c.timeout, c.bye = sock, bytearray(), 60, ''
+        try:
+            self.hellos.append(c.expect('hello'))
+            kind, body = self.answers[min(len(self.hellos), len(self.answers)) - 1]
+            c.send(kind, body)
+            while kind == 'welcome':
+                self.heard.append(c.recv()[:2])
+        except (Closed, OSError, TimeoutError) as e:
+            self.byes.append(str(e))
+        sock.close()
+
+    def close(self):
+        self.listener.close()

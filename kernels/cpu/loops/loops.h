@@ -86,7 +86,6 @@ struct mfl_block_conv {
         int threads;
         float *work;
 };
-#define MFL_LANES_MAX 16
 
 struct mfl_pool {
         struct mfl_window window;

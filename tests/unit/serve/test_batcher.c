@@ -174,6 +174,26 @@ static void one_that_has_begun_is_finished(void **state)
         take(&bed, "0:8+2!");
 }
 
+/* What a canary is compared by: each second batch stalls, and a row still takes as long as without stalls; then rows take longer, and less. */
+static void stalls_are_no_pace(void **state)
+{
+        struct bed bed;
+        set_up(&bed, 0, 100);
+        mfl_batcher_note(&bed.b, 2, 200);
+        assert_true(bed.b.row_us == 100 && bed.b.row_low_us == 100);
+        for (int i = 0; i < 1000; i++)
+                mfl_batcher_note(&bed.b, 2, i % 2 ? 200 : 100000);
+        /* Steps of a fortieth up and three fortieths down. */
+        assert_true(bed.b.row_low_us > 85 && bed.b.row_low_us < 110);
+        assert_true(bed.b.row_us > 1000);
+        for (int i = 0; i < 1000; i++)
+                mfl_batcher_note(&bed.b, 2, i % 2 ? 800 : 100000);
+        assert_true(bed.b.row_low_us > 340 && bed.b.row_low_us < 440);
+        for (int i = 0; i < 1000; i++)
+                mfl_batcher_note(&bed.b, 2, 100);
+        assert_true(bed.b.row_low_us > 42 && bed.b.row_low_us < 55);
+}
+
 /* Seeded arrivals, and a network that takes as long as its rows: every request ends once, in order, in time or late. */
 static void nothing_is_lost(void **state)
 {
@@ -224,6 +244,7 @@ int main(void)
                 cmocka_unit_test(late_requests_are_taken_out),
                 cmocka_unit_test(clearing_ends_one_that_has_begun),
                 cmocka_unit_test(one_that_has_begun_is_finished),
+                cmocka_unit_test(stalls_are_no_pace),
                 cmocka_unit_test(nothing_is_lost),
         };
         return cmocka_run_group_tests_name("serve_batcher", tests, NULL, NULL);

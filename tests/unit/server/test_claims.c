@@ -707,6 +707,65 @@ static void a_tie_with_one_that_is_drained_while_away(void **state)
         end(&bed);
 }
 
+/* Daemon 1 is drained, or wants to leave. */
+static void stop_work(struct bed *bed, bool leaves)
+{
+        struct mfl_msg leaving = {.kind = MFL_MSG_LEAVING};
+        if (leaves)
+                feed(bed, (struct mfl_core_event){.kind = MFL_EV_MESSAGE, .conn = 1, .msg = &leaving});
+        else
+                feed(bed, (struct mfl_core_event){.kind = MFL_EV_DRAIN, .drain = {.name = "d1", .on = true}});
+}
+
+/* A connected daemon that is drained, or that leaves, ends its work. Its round counts, and the other one trains the next. Back, the
+ * first is still contradicted. */
+static void a_tie_with_one_that_is_drained(void **state)
+{
+        (void)state;
+        for (int leaves = 0; leaves < 2; leaves++) {
+                struct bed bed;
+                start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+                bed.spec.selection.daemons_min = 1; /* from the next round on */
+                tell(&bed, 1, 2);
+                const struct mfl_announce first = update_of(&bed, 1, 2);
+                tell(&bed, 2, 0);
+                const uint64_t task = bed.task[2].task;
+                stop_work(&bed, leaves);
+                announce(&bed, 1, update_of(&bed, 1, 2));
+                assert_int_equal(bed.task[2].task, task); /* d1 still trains */
+                announce(&bed, 1, first);
+                assert_non_null(strstr(bed.traces, "round 1 closes, all done: 8 of 8 clients counted"));
+                evaluate(&bed, 2, 10, 5, 0);
+                if (!leaves)
+                        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_DRAIN, .drain = {.name = "d1"}});
+                assert_int_equal(bed.task[2].kind, MFL_TASK_TRAIN);
+                assert_int_equal(bed.task[2].n_items, CLIENTS);
+                announce(&bed, 2, update_of(&bed, 2, 0));
+                assert_non_null(strstr(bed.traces, "round 2 closes, all done: 8 of 8 clients counted"));
+                end(&bed);
+        }
+}
+
+/* What it counts for a round that it can't end is trained again: the clients of one round have one cut. */
+static void a_tie_with_one_that_is_drained_within_a_round(void **state)
+{
+        (void)state;
+        struct bed bed;
+        start(&bed, MFL_PARTITION_NATURAL_ID, 2);
+        bed.spec.selection.daemons_min = 1; /* from the next round on */
+        tell(&bed, 1, 2);
+        stop_work(&bed, false);
+        tell(&bed, 2, 0);
+        announce(&bed, 1, update_of(&bed, 1, 2));
+        assert_non_null(strstr(bed.traces, "round 1 begins again"));
+        bed.now += 2000;
+        feed(&bed, (struct mfl_core_event){.kind = MFL_EV_TICK});
+        assert_int_equal(bed.task[2].n_items, CLIENTS);
+        announce(&bed, 2, update_of(&bed, 2, 0));
+        assert_non_null(strstr(bed.traces, "round 1 closes, all done: 8 of 8 clients counted"));
+        end(&bed);
+}
+
 /* A daemon of the release before tells the smallest and the largest client. */
 static void sizes_alone_bound_each_client(void **state)
 {
@@ -744,6 +803,8 @@ int main(void)
                 cmocka_unit_test(the_majority_holds),
                 cmocka_unit_test(a_tie_that_comes_again),
                 cmocka_unit_test(a_tie_with_one_that_is_drained_while_away),
+                cmocka_unit_test(a_tie_with_one_that_is_drained),
+                cmocka_unit_test(a_tie_with_one_that_is_drained_within_a_round),
                 cmocka_unit_test(who_comes_back_late_is_heard_first),
                 cmocka_unit_test(counts_must_add_up),
                 cmocka_unit_test(sizes_alone_bound_each_client),
