@@ -72,7 +72,8 @@ struct mfl_kserve_request {
         bool binary;             /* the answer's tensor comes as bytes */
         uint32_t classification; /* the k best classes in place of numbers; 0: numbers */
 };
-/* json_bytes: of the body, the JSON part; what follows is binary. The model must not change its shape meanwhile.
+/* json_bytes: of the body, the JSON part; what follows is binary. Of a body that is not empty none: Triton's raw binary request, the bytes of
+ * one row, answered with bytes. The model must not change its shape meanwhile.
  * MFL_INVALID with a text for the client; -ENOMEM. On success x is the caller's. */
 int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body,
         size_t body_bytes, size_t json_bytes, struct mfl_kserve_request *ret_request, struct mfl_error *err);

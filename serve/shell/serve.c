@@ -72,10 +72,12 @@ static int new_tls(
 int mfl_serve_read_secrets(struct mfl_serve *serve, struct mfl_error *err)
 {
         struct mfl_tls_context *tls;
-        int r = *serve->config->api_keys ? mfl_keys_read(&serve->keys, serve->config->api_keys, err) : 0;
-        if (!r)
-                r = new_tls(serve->config, &tls, err);
-        if (!r && tls)
+        int r = new_tls(serve->config, &tls, err);
+        if (!r && *serve->config->api_keys)
+                r = mfl_keys_read(&serve->keys, serve->config->api_keys, err);
+        if (r)
+                mfl_tls_context_unref(tls); /* all or nothing */
+        else if (tls)
                 mfl_http_set_tls(&serve->http, tls);
         return r;
 }

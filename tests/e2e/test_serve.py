@@ -538,6 +538,27 @@ def test_pipelined_and_chunked_requests_are_answered_in_order(plain):
         assert stream.read() == b''
 
 
+def test_a_client_of_http_1_0(plain):
+    """It must be told that the connection stays, and it knows no "100 Continue"."""
+    ask = post(GOOD, 'Content-Length: %d' % len(GOOD), 'Connection: keep-alive', 'Expect: 100-continue').replace(b'HTTP/1.1', b'HTTP/1.0')
+    with plain.raw() as sock:
+        stream = sock.makefile('rb')
+        for _ in range(2):
+            sock.sendall(ask)
+            status, headers, _ = s.read_answer(stream)
+            assert status == 200 and headers['connection'] == 'keep-alive'
+        sock.sendall(ask.replace(b'Connection: keep-alive\r\n', b''))
+        status, headers, _ = s.read_answer(stream)
+        assert status == 200 and headers['connection'] == 'close' and stream.read() == b''
+
+
+def test_a_row_as_bytes_alone(plain):
+    """Triton's raw binary request: no JSON goes, and the answer's numbers are bytes."""
+    status, said = s.infer(plain.connect(), 'm', struct.pack('<2f', 1.5, -2), {'Inference-Header-Content-Length': '0'})
+    assert status == 200 and said['bits'] == [(1.5).hex(), (-2.0).hex()]
+    assert s.infer(plain.connect(), 'm', struct.pack('<4f', 1, 2, 3, 4), {'Inference-Header-Content-Length': '0'})[0] == 400
+
+
 def test_a_client_may_ask_before_it_sends(plain):
     with plain.raw() as sock:
         sock.sendall(post('', 'Content-Length: %d' % len(GOOD), 'Expect: 100-continue'))
