@@ -311,6 +311,30 @@ def test_an_onnx_file_is_a_model(images):
     assert 'bad.onnx' in c.mfl('model', 'import', 'bad.onnx', status=5).stderr
 
 
+def test_text(cluster):
+    """Of a folder with two parts the one for tests, as the round; and a text alone as a whole, with the model's characters."""
+    c, rng = cluster, np.random.default_rng(3)
+    os.makedirs(os.path.join(c.dir, 'poem'))
+    for part, n in (('train', 900), ('test', 400)):
+        c.write('poem/%s.txt' % part, ''.join(rng.choice(list('abcdef '), n)))
+    c.start_daemon('p1', data=['poem=text:%s/poem,length=12,names=share' % c.dir], backend='cpu')
+    c.wait_daemons(1)
+    job = c.run_job(name='poem', model='char-lstm', rounds=1, data={'name': 'poem', 'partition': 'local', 'clients': None},
+                    training={'backend': 'cpu'})[0]
+    c.mfl('pull', job, '-o', 'poem.safetensors')
+    expected = c.rounds(job)[0]
+    for data in ('text:poem', 'poem/test.txt'):
+        done = c.mfl_json('evaluate', 'poem.safetensors', '--data', data)
+        assert (done['loss'], done['accuracy']) == (expected['loss'], expected['accuracy'])
+    c.write('few.txt', 'fed cab fed cab ')  # not all of the model's characters
+    rows = list(csv.DictReader(io.StringIO(c.mfl('predict', 'poem.safetensors', '--data', 'few.txt').stdout)))
+    assert len(rows) == 12
+    c.write('odd.txt', 'fed%cab' * 5)
+    assert "character U+0025 is none of the model's" in c.mfl('predict', 'poem.safetensors', '--data', 'odd.txt', status=5).stderr
+    c.write('short.txt', 'fed')
+    assert 'the text is too short: a sample of the model has 12 characters' in c.mfl('predict', 'poem.safetensors', '--data', 'short.txt', status=5).stderr
+
+
 def test_refusals(table):
     """What can't be done is named, with what to do."""
     c, job, _ = table
@@ -325,6 +349,10 @@ def test_refusals(table):
                                                                                'float.npy')
     assert 'what format is it? Write FORMAT:PATH' in refused('predict', 'table.safetensors', '--data', 'what.bin')
     assert 'no such file' in refused('predict', 'table.safetensors', '--data', 'none.csv', status=4)
+    assert "have names; write 'csv:new.csv'" in refused('predict', 'table.safetensors', '--data', 'tab=csv:new.csv')
+    for data in ('synthetic:1,8,8:4:10:10:1', 'x=synthetic:1,8,8:4:10:10:1'):
+        assert 'synthetic samples are in no file; `mfl validate`' in refused('evaluate', 'table.safetensors', '--data', data)
+    assert 'test_fraction is for training' in refused('evaluate', 'table.safetensors', '--data', 'site.csv,test_fraction=0.5')
     assert 'normalise is given, but the model knows' in refused('predict', 'table.safetensors', '--data', 'new.csv,normalise=auto')
     assert 'where are its labels? add ,train_y=' in refused('evaluate', 'images.safetensors', '--data', 'float.npy')
     assert 'give the samples as one --data' in refused('predict', 'table.safetensors', status=2)
