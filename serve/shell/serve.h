@@ -29,6 +29,7 @@ struct mfl_serve {
         uv_pipe_t input;
         uint64_t watchdog_ms;
         uint32_t n_handles;
+        int cache_fd; /* the lock on cache_dir; -1: none */
         int result;
         struct mfl_error err;
         bool stopping, has_input;

@@ -771,6 +771,65 @@ def test_follows_a_job(tmp_path, rows):
             assert serve.stop() == 0
 
 
+def flip(path):
+    """One bit near the end, where the params are."""
+    with open(path, 'r+b') as f:
+        f.seek(-101, 2)
+        byte = f.read(1)[0]
+        f.seek(-101, 2)
+        f.write(bytes([byte ^ 4]))
+
+
+def test_a_bit_that_has_changed(tmp_path, trained, rows):
+    """In the last round that came: the copy is served, while the server is away, and the round comes again when it is back. In a file of the configuration: it
+    is no model."""
+    config = {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job, _ = c.run_job()
+        options = ('--server', c.address, '--follow', 'm=' + job)
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            bits = ask_each(serve, rows[:5])
+            # Nobody else may use its cache.
+            other = s.Serve(tmp_path / 'cluster', config=config, options=options, ready=False)
+            assert other.wait(10) == 78 and 'another mfl-serve uses %s' % config['cache_dir'] in other.log()
+            assert serve.stop() == 0
+        c.server.kill()
+        followed, = (tmp_path / 'cache' / 'm').glob('followed-*')
+        for part in (-101, 100):
+            good = followed.read_bytes()
+            flip(str(followed)) if part < 0 else followed.write_bytes(good[:part] + bytes([good[part] ^ 1]) + good[part + 1:])  # pylint: disable=expression-not-assigned
+            with s.Serve(tmp_path, config=config, options=options) as serve:
+                assert ask_each(serve, rows[:5]) == bits and 'the file is damaged; it is removed' in serve.log()
+                assert serve.stop() == 0
+            assert not followed.exists()
+            followed.write_bytes(good)
+        flip(str(followed))
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            c.start_server()
+            h.wait_until(followed.exists, 30, 'the round to come again')
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0
+    file = str(tmp_path / 'm.safetensors')
+    shutil.copy(trained[3], file)
+    flip(file)
+    with s.Serve(tmp_path, {'m': file}, ready=False) as serve:
+        h.wait_until(lambda: "its metadata 'digest' says" in serve.log(), 10, 'the complaint')
+        assert serve.get('/v2/health/ready')[0] == 503
+
+
+def test_a_cache_that_can_t_be_written_is_tried_again(tmp_path, trained, rows):
+    """As after a full disk; no change of the model's file tells when."""
+    (tmp_path / 'cache').mkdir()
+    (tmp_path / 'cache' / 'm').write_text('in the way')
+    with s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}, ready=False) as serve:
+        h.wait_until(lambda: 'Not a directory' in serve.log() or 'File exists' in serve.log(), 10, 'the complaint')
+        (tmp_path / 'cache' / 'm').unlink()
+        serve.wait_ready(30)
+        assert ask_each(serve, rows[:2]) and serve.stop() == 0
+    (tmp_path / 'file').write_text('no directory')
+    serve = s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'file')}, ready=False)
+    assert serve.wait(10) == 78 and 'cache_dir: ' in serve.log()
+
+
 def test_a_server_with_another_name(tmp_path, rows):
     """The text of `server` says where a server is, not which one: with another text the last round is served until the server behind it has answered.
     One that knows nothing of the job ends that."""
