@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import threading
 
@@ -659,6 +660,33 @@ def test_keys_and_tls(tmp_path):
         assert ask('GET', '/v2', '0123456789abcdef')[0] == 401
         assert ask('GET', '/v2', '0123456789ABCDEF')[0] == 200
         assert serve.stop() == 0
+
+
+def test_a_certificate_that_expires(tmp_path):
+    """While the server runs, which says so; a new one in its place, and SIGHUP, without a restart."""
+    mfl_needs.program('openssl')
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    cert, key = ca.server(end=10 / 86400)
+    with s.Serve(tmp_path, {'m': 'identity:2'}, options=('--tls-cert', cert, '--tls-key', key), ready=False) as serve:
+        def expires():
+            connection = s.http.client.HTTPSConnection(*serve.place, timeout=30, context=ca.python())
+            connection.request('GET', '/metrics')
+            told = connection.getresponse().read().split(b'\nmfl_serve_certificate_expires_seconds ')[1].split()[0]
+            with connection.sock as sock:
+                assert int(told) == ssl.cert_time_to_seconds(sock.getpeercert()['notAfter'])
+            return int(told)
+
+        first = expires()
+        h.wait_until(lambda: 'has expired: clients refuse it' in serve.log(), 60, 'the complaint')
+        assert 'expires in 0 hours' in serve.log()
+        with pytest.raises(OSError):
+            expires()
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'certificates and keys stay as they were' in serve.log(), 10, 'the refusal')
+        ca.server()
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'certificates and keys read again' in serve.log(), 10, 'the reload')
+        assert expires() > first and serve.stop() == 0
 
 
 def test_clients_with_certificates(tmp_path):
