@@ -192,18 +192,23 @@ static bool fits(const struct mfl_dataset *d, const struct mfl_contract *c)
 static int load_either(const struct source *s, const struct mfl_contract *c, bool labels,
         struct mfl_samples *samples, struct mfl_error *err)
 {
-        struct mfl_error why;
+        struct mfl_error why = {{0}};
+        const bool tries = !labels && may_lack_labels(s);
         samples->labelled = false;
-        int r = labels || !may_lack_labels(s) ? MFL_INVALID : load(s, false, &samples->dataset, &why);
-        if (r < 0)
+        int r = tries ? load(s, false, &samples->dataset, &why) : MFL_INVALID;
+        if (r < 0 || (r && tries && !strcmp(s->format, "npy")))
                 return mfl_fail(err, r, "%s", why.text);
         if (!r && (fits(samples->dataset, c) || strcmp(s->format, "csv")))
                 return 0;
-        if (!r)
-                mfl_dataset_free(samples->dataset);
+        struct mfl_dataset *unlabelled = samples->dataset;
         samples->dataset = NULL;
         samples->labelled = true;
-        return load(s, true, &samples->dataset, err);
+        r = load(s, true, &samples->dataset, err);
+        /* Columns were numbers, but so many are no sample: that says more than what the last one is not. */
+        if (r == MFL_INVALID && unlabelled)
+                r = mfl_samples_fit(s->path, c, false, unlabelled, err);
+        mfl_dataset_free(unlabelled);
+        return r;
 }
 
 int mfl_samples_load(const char *text, const struct mfl_contract *contract, bool labels,

@@ -234,6 +234,19 @@ def test_table(table):
     assert [r['name'] for r in rows] == [CLASSES[k] for k in z.argmax(1)]
 
 
+def test_columns_by_name(table):
+    """Columns in another order, or others, would give answers without complaint; so many that are no sample are named as such."""
+    c, _, _ = table
+    for name, header, why in (('swapped', 'b,a,c,d,e', "column 0 is 'b', the model's is 'a'"), ('others', 'a,b,c,d,f', "column 4 is 'f', the model's is 'e'"),
+                              ('more', 'a,b,c,d,e,f,g', "its samples are 7, the model's are 5")):
+        c.write(name + '.csv', '%s\n%s\n' % (header, ','.join('1.5' for _ in header.split(','))))
+        assert why in c.mfl('predict', 'table.safetensors', '--data', name + '.csv', status=5).stderr
+    c.write('bare.csv', '1,2,3,4,5\n')  # without names, nobody knows
+    assert len(c.mfl('predict', 'table.safetensors', '--data', 'bare.csv,header=no').stdout.splitlines()) == 2
+    np.save(os.path.join(c.dir, 'nan.npy'), np.full((2, 5), np.nan, np.float32))
+    assert 'is not a finite float' in c.mfl('predict', 'table.safetensors', '--data', 'nan.npy', status=5).stderr
+
+
 def test_labels_by_name(table):
     """A file with two of the four classes: names decide, not their places."""
     c, _, _ = table
