@@ -377,6 +377,13 @@ def test_refusals(table):
     text = json.dumps(header).encode()
     text += b' ' * (-len(text) % 8)
     c.write('old.safetensors', len(text).to_bytes(8, 'little') + text + data)
+    # Params that another program has changed are not those of the digest; without it they are taken, and answers that are none are named.
+    with open(os.path.join(c.dir, 'table.safetensors'), 'rb') as f:
+        whole = f.read()[:-4] + np.float32('nan').tobytes()
+    c.write('nan.safetensors', whole)
+    assert "its metadata 'digest' says" in refused('predict', 'nan.safetensors', '--data', 'new.csv')
+    c.write('nan.safetensors', whole.replace(b'"digest"', b'"digesf"'))
+    assert '40 of 40 samples have an answer that is not finite' in c.mfl('predict', 'nan.safetensors', '--data', 'new.csv').stderr
     assert 'has params but not their model' in refused('predict', 'old.safetensors', '--data', 'new.csv')
     c.write('bad.safetensors', b'not a model')
     assert 'bad.safetensors' in refused('model', 'show', 'bad.safetensors')
