@@ -353,3 +353,26 @@ int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, co
         *ret_request = d.request;
         return 0;
 }
+
+int mfl_kserve_parse_index(const char *body, size_t bytes, bool *ret_ready, struct mfl_error *err)
+{
+        struct mfl_scan json;
+        char key[64];
+        bool ready = false, more;
+        mfl_scan_open(&json, body, bytes, err);
+        int r = bytes ? mfl_scan_expect(&json, '{') : 0;
+        for (uint32_t i = 0; bytes && !r; i++) {
+                r = mfl_scan_next(&json, '}', i, &more);
+                if (r || !more)
+                        break;
+                r = mfl_scan_key(&json, key, sizeof key);
+                if (!r)
+                        r = strcmp(key, "ready") ? mfl_scan_fail(&json, "'%.40s' is not supported", key)
+                                                 : mfl_scan_bool(&json, &ready);
+        }
+        if (!r)
+                r = mfl_scan_end(&json);
+        if (!r)
+                *ret_ready = ready;
+        return r;
+}

@@ -386,6 +386,20 @@ def test_a_name_that_has_another_source_is_another_model(tmp_path, trained, rows
         assert serve.get('/v2/health/ready')[0] == 503
 
 
+def test_the_index_of_models(tmp_path):
+    """All of them, or those that are ready."""
+    with s.Serve(tmp_path, {'m': 'identity:2', 'gone': str(tmp_path / 'nowhere')}, ready=False) as serve:
+        def index(body):
+            status, _, said = serve.ask('POST', '/v2/repository/index', body)
+            return status, json.loads(said)
+
+        h.wait_until(lambda: len(index('{"ready": true}')[1]) == 1, 10, 'the one that is there')
+        assert [m['state'] for m in index('{"ready":false}')[1]] == ['READY', 'UNAVAILABLE'] and index('')[1] == index('{}')[1] == index('{"ready":false}')[1]
+        for wrong in ('{"ready": 1}', '{"all": true}', '{', '{} x'):
+            status, said = index(wrong)
+            assert status == 400 and said['error'].startswith('JSON, at byte')
+
+
 def test_503_until_there_is_a_model(tmp_path, trained, rows):
     file = os.path.join(str(tmp_path), 'm.safetensors')
     with s.Serve(tmp_path, {'m': file}, {'poll': '50ms'}, ready=False) as serve:
