@@ -71,6 +71,12 @@ static int read_graph(const struct mfl_st_file *file, const struct mfl_shape *in
         int r = mfl_job_parse(text, strlen(text), "job_text", &model->job, &why);
         if (r)
                 return mfl_fail(err, r, "%.200s: its job can't be read: %.300s", model->path, why.text);
+        if (model->job->model.tensors)
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: only the training program %s knows the layers of this model, so nothing "
+                        "else computes "
+                        "its answers; `mfl validate JOB` asks the sites that have the program",
+                        model->path, model->job->training.program);
         model->job->by_layers = mfl_st_meta_get(file, "by_layers") != NULL;
         r = mfl_job_graph(model->job, input, (int)strtol(classes, NULL, 10), &model->graph, &why);
         return r ? mfl_fail(err, r, "%.200s: its model can't be built: %.300s", model->path, why.text) : 0;
