@@ -96,6 +96,10 @@ static int check_change(const void *message, struct mfl_error *err)
                                "and aliases");
         if (*m->alias && strspn(m->alias, "0123456789") == strlen(m->alias))
                 return INVALID("ChangeModel.alias: '%s' looks like a version; use a name", m->alias);
+        const bool gives =
+                m->verb == MFL__MODEL_VERB__MODEL_ALIAS || m->verb == MFL__MODEL_VERB__MODEL_PROMOTE;
+        if ((m->verb == MFL__MODEL_VERB__MODEL_REGISTER && *m->name == '-') || (gives && *m->alias == '-'))
+                return INVALID("ChangeModel.name: a name that begins with '-' would be taken for an option");
         if ((m->verb == MFL__MODEL_VERB__MODEL_REGISTER) != (*m->job != '\0'))
                 return INVALID("ChangeModel.job: a version is registered from a job, and nothing else is");
         bool alias = m->verb == MFL__MODEL_VERB__MODEL_ALIAS || m->verb == MFL__MODEL_VERB__MODEL_PROMOTE ||

@@ -41,6 +41,19 @@ void mfl_answers_deinit(struct mfl_answers *answers)
         answers->z = NULL;
 }
 
+uint32_t mfl_answers_not_finite(const struct mfl_answers *answers)
+{
+        const size_t each = (size_t)answers->positions * answers->classes;
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < answers->n; i++) {
+                bool fine = true;
+                for (size_t k = 0; k < each; k++)
+                        fine &= isfinite(answers->z[i * each + k]) != 0;
+                n += !fine;
+        }
+        return n;
+}
+
 void mfl_answers_row(const struct mfl_answers *answers, const float *z, double *p)
 {
         double most = -INFINITY, sum = 0;

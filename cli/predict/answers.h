@@ -28,6 +28,8 @@ struct mfl_answers {
 int mfl_answers_compute(struct mfl_infer *infer, const struct mfl_samples *samples,
         struct mfl_answers *ret_answers, struct mfl_error *err);
 void mfl_answers_deinit(struct mfl_answers *answers);
+/* Samples of which a number is not finite. */
+uint32_t mfl_answers_not_finite(const struct mfl_answers *answers);
 /* Probabilities (or values) of one position, in double: p has answers->classes numbers. */
 void mfl_answers_row(const struct mfl_answers *answers, const float *z, double *p);
 /* The first largest. */

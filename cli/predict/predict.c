@@ -33,7 +33,16 @@ static int answer(struct mfl_cli *cli, bool labels, struct run *run, struct mfl_
                 r = mfl_samples_load(cli->options.data[0], run->model->contract, labels, &run->samples, err);
         if (!r)
                 r = mfl_predict_infer(cli, run->model, labels, &run->infer, err);
-        return r ? r : mfl_answers_compute(run->infer, &run->samples, &run->answers, err);
+        if (!r)
+                r = mfl_answers_compute(run->infer, &run->samples, &run->answers, err);
+        const uint32_t n_bad = r ? 0 : mfl_answers_not_finite(&run->answers);
+        if (n_bad)
+                mfl_cli_note(cli,
+                        "%u of %u samples have an answer that is not finite (NaN or too large), so the class "
+                        "that is told "
+                        "means nothing; mfl-serve would not answer them",
+                        n_bad, run->answers.n);
+        return r;
 }
 
 static int parse_output(const struct mfl_cli *cli, const char *path, struct mfl_answer_options *options,

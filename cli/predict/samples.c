@@ -51,6 +51,36 @@ static const char *guess(const char *path)
                                          : NULL;
 }
 
+static bool has_key(const struct source *s, const char *key)
+{
+        MFL_CLEANUP_FREE char *name = mfl_asprintf(",%s=", key);
+        return name && strstr(s->path_text, name);
+}
+
+/* What mfl-client takes, and what makes no sense for samples that are read as a whole. */
+static int refuse_text(const struct source *s, const char *text, struct mfl_error *err)
+{
+        const char *equals = strchr(text, '='), *format = equals ? equals + 1 : text;
+        const size_t n = strcspn(format, ":");
+        if (n == strlen("synthetic") && !strncmp(format, "synthetic", n))
+                return mfl_fail(err, MFL_INVALID,
+                        "--data: '%.200s': synthetic samples are in no file; `mfl validate` scores a model "
+                        "at "
+                        "the daemons that make them",
+                        text);
+        for (int i = 0; mfl_data_format_names[i] && equals && format[n]; i++)
+                if (strlen(mfl_data_format_names[i]) == n && !strncmp(format, mfl_data_format_names[i], n))
+                        return mfl_fail(err, MFL_INVALID,
+                                "--data: '%.200s': only mfl-client's data sets have names; write '%.200s'",
+                                text, format);
+        if (has_key(s, "test_fraction"))
+                return mfl_fail(err, MFL_INVALID,
+                        "--data: test_fraction is for training, and all samples are read here: remove it; "
+                        "`mfl validate` "
+                        "scores a model on what a site has split off");
+        return 0;
+}
+
 static int find_format(const char *text, struct source *s, struct mfl_error *err)
 {
         const char *colon = strchr(text, ':');
@@ -62,6 +92,9 @@ static int find_format(const char *text, struct source *s, struct mfl_error *err
                         s->path_text = colon + 1;
                 }
         }
+        const int r = refuse_text(s, text, err);
+        if (r)
+                return r;
         size_t n = strcspn(s->path_text, ",");
         s->path = mfl_malloc(n + 1);
         if (!s->path)
@@ -72,7 +105,7 @@ static int find_format(const char *text, struct source *s, struct mfl_error *err
                 return mfl_fail(err, MFL_NOT_FOUND, "--data: %.200s: no such file or folder", s->path);
         if (!s->format)
                 s->format = guess(s->path);
-        if (!s->format || !strcmp(s->format, "synthetic"))
+        if (!s->format)
                 return mfl_fail(err, MFL_INVALID,
                         "--data: %.200s: what format is it? Write FORMAT:PATH; FORMAT is csv, npy, npz, idx, "
                         "cifar10, cifar100, "
@@ -92,12 +125,6 @@ static int write_words(struct source *s, const struct mfl_contract *c, struct mf
         for (int i = 0; i < c->vocabulary - MFL_TOKEN_FIRST; i++)
                 fprintf(out, "%s\n", c->words[i]);
         return fclose(out) ? mfl_fail_errno(err, "%s: write", s->words) : 0;
-}
-
-static bool has_key(const struct source *s, const char *key)
-{
-        MFL_CLEANUP_FREE char *name = mfl_asprintf(",%s=", key);
-        return name && strstr(s->path_text, name);
 }
 
 /* What the contract knows needs no key. */
@@ -165,18 +192,23 @@ static bool fits(const struct mfl_dataset *d, const struct mfl_contract *c)
 static int load_either(const struct source *s, const struct mfl_contract *c, bool labels,
         struct mfl_samples *samples, struct mfl_error *err)
 {
-        struct mfl_error why;
+        struct mfl_error why = {{0}};
+        const bool tries = !labels && may_lack_labels(s);
         samples->labelled = false;
-        int r = labels || !may_lack_labels(s) ? MFL_INVALID : load(s, false, &samples->dataset, &why);
-        if (r < 0)
+        int r = tries ? load(s, false, &samples->dataset, &why) : MFL_INVALID;
+        if (r < 0 || (r && tries && !strcmp(s->format, "npy")))
                 return mfl_fail(err, r, "%s", why.text);
         if (!r && (fits(samples->dataset, c) || strcmp(s->format, "csv")))
                 return 0;
-        if (!r)
-                mfl_dataset_free(samples->dataset);
+        struct mfl_dataset *unlabelled = samples->dataset;
         samples->dataset = NULL;
         samples->labelled = true;
-        return load(s, true, &samples->dataset, err);
+        r = load(s, true, &samples->dataset, err);
+        /* Columns were numbers, but so many are no sample: that says more than what the last one is not. */
+        if (r == MFL_INVALID && unlabelled)
+                r = mfl_samples_fit(s->path, c, false, unlabelled, err);
+        mfl_dataset_free(unlabelled);
+        return r;
 }
 
 int mfl_samples_load(const char *text, const struct mfl_contract *contract, bool labels,

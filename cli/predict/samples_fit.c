@@ -27,6 +27,23 @@ static int fit_shape(
         return 0;
 }
 
+/* A table with other columns, or with these in another order, is read without complaint and gives wrong answers. */
+static int fit_columns(
+        const char *path, const struct mfl_contract *c, const struct mfl_dataset *d, struct mfl_error *err)
+{
+        const int64_t n = d->shape.dim[d->shape.rank - 1];
+        if (!d->feature_names || !c->feature_names || n != c->shape.dim[c->shape.rank - 1])
+                return 0;
+        for (int64_t i = 0; i < n; i++)
+                if (strcmp(d->feature_names[i], c->feature_names[i]) != 0)
+                        return mfl_fail(err, MFL_INVALID,
+                                "%.200s: column %lld is '%.60s', the model's is '%.60s'; give the columns of "
+                                "`mfl model "
+                                "show`, in that order",
+                                path, (long long)i, d->feature_names[i], c->feature_names[i]);
+        return 0;
+}
+
 /* Pixels or numbers as floats that are scaled. */
 static int scale_values(const char *path, struct mfl_dataset *d, struct mfl_error *err)
 {
@@ -186,7 +203,9 @@ static int fit_tokens(
 int mfl_samples_fit(const char *path, const struct mfl_contract *contract, bool labelled,
         struct mfl_dataset *dataset, struct mfl_error *err)
 {
-        int r = fit_shape(path, contract, dataset, err);
+        int r = fit_columns(path, contract, dataset, err);
+        if (!r)
+                r = fit_shape(path, contract, dataset, err);
         if (!r)
                 r = fit_values(path, contract, dataset, err);
         if (!r)

@@ -3,11 +3,13 @@
  *
  * Happy path: safetensors -> metadata -> job -> graph -> params -> contract. Failures: no such file; a safetensors file
  * without a model (of `mfl pull` before this, or of another program); a job that this version can't read; tensors
- * that don't fit; a contract that doesn't fit the model.
+ * that don't fit, or are not those of the digest; a contract that doesn't fit the model.
  */
 #include "common/contract/model_file.h"
 
 #include <stdio.h>
+
+#include "common/base/digest.h"
 
 static int parse_shape(const char *text, struct mfl_shape *ret_shape)
 {
@@ -69,9 +71,36 @@ static int read_graph(const struct mfl_st_file *file, const struct mfl_shape *in
         int r = mfl_job_parse(text, strlen(text), "job_text", &model->job, &why);
         if (r)
                 return mfl_fail(err, r, "%.200s: its job can't be read: %.300s", model->path, why.text);
+        if (model->job->model.tensors)
+                return mfl_fail(err, MFL_INVALID,
+                        "%.200s: only the training program %s knows the layers of this model, so nothing "
+                        "else computes "
+                        "its answers; `mfl validate JOB` asks the sites that have the program",
+                        model->path, model->job->training.program);
         model->job->by_layers = mfl_st_meta_get(file, "by_layers") != NULL;
         r = mfl_job_graph(model->job, input, (int)strtol(classes, NULL, 10), &model->graph, &why);
         return r ? mfl_fail(err, r, "%.200s: its model can't be built: %.300s", model->path, why.text) : 0;
+}
+
+/* A bit that has changed on a disk changes answers, and nothing else shows it. */
+static int check_digest(const struct mfl_model_file *model, struct mfl_error *err)
+{
+        uint8_t digest[MFL_SHA256_BYTES];
+        char hex[MFL_SHA256_HEX_BYTES];
+        int r = *model->digest ? mfl_sha256(model->params, (size_t)model->graph->n * sizeof *model->params,
+                                         digest, err)
+                               : 0;
+        if (r || !*model->digest)
+                return r;
+        mfl_hex(digest, sizeof digest, hex);
+        return !strcmp(hex, model->digest) ? 0
+                                           : mfl_fail(err, MFL_INVALID,
+                                                     "%.200s: the SHA-256 of its params is %.16s, and its "
+                                                     "metadata 'digest' says %.16s: the "
+                                                     "file is damaged (pull it again), or another program "
+                                                     "has changed the params (then "
+                                                     "remove 'digest')",
+                                                     model->path, hex, model->digest);
 }
 
 static int read_params(const struct mfl_st_file *file, struct mfl_model_file *model, struct mfl_error *err)
@@ -80,7 +109,8 @@ static int read_params(const struct mfl_st_file *file, struct mfl_model_file *mo
         model->params = mfl_alloc_aligned(bytes);
         if (!model->params)
                 return mfl_fail_memory(err, bytes, "the params of a model");
-        return mfl_st_to_params(file, NULL, model->graph, model->params, err);
+        const int r = mfl_st_to_params(file, NULL, model->graph, model->params, err);
+        return r ? r : check_digest(model, err);
 }
 
 /* The contract's sample is the job's, in which a flat one may stand for an image. */

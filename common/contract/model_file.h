@@ -5,7 +5,7 @@
  *   input, classes    the shape of a sample ("1,28,28") and the number of outputs, for which they are built
  *   by_layers         "1": params lie in the order of layers; absent otherwise
  *   contract          the input contract (contract.h); absent: the server knows none
- *   job, round, digest, software, loss, accuracy     where it comes from
+ *   job, round, digest, software, loss, accuracy     where it comes from; digest: also of the params in the file, which are checked
  *
  * The file is not trusted. Blocking I/O. MFL_NOT_FOUND: no such file; MFL_INVALID: not such a file, and what to do.
  */

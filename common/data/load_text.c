@@ -212,32 +212,35 @@ static int add_files(struct corpus *c, int split, const char *path, struct mfl_e
         return r;
 }
 
-/* dir is a file, a folder of files, or one with train and test (files .txt, or folders). */
+/* dir is a file, a folder of files, or one with train and test (files .txt, or folders). As a whole: the test part, or all of it. */
 static int add_splits(struct corpus *c, struct mfl_error *err)
 {
         static const char *const stems[] = {"train", "test"};
         const struct mfl_dataset_config *config = c->config;
         int found = 0, r = 0;
-        for (int s = 0; s < 2 && !r; s++) {
+        for (int s = config->whole ? 1 : 0; s < 2 && !r; s++) {
                 MFL_CLEANUP_FREE char *folder = mfl_asprintf("%s/%s", config->dir, stems[s]);
                 MFL_CLEANUP_FREE char *file = mfl_asprintf("%s/%s.txt", config->dir, stems[s]);
                 struct mfl_error ignored;
                 struct mfl_data_bytes bytes = {0};
                 if (!folder || !file)
                         return mfl_fail_memory(err, strlen(config->dir) + 16, "a path");
+                const int split = config->whole ? 0 : s;
                 if (mfl_data_is_folder(folder)) {
                         found |= 1 << s;
-                        r = add_files(c, s, folder, err);
+                        r = add_files(c, split, folder, err);
                 } else if (mfl_data_read_file(file, &bytes, &ignored) == 0) {
                         free(bytes.data);
                         found |= 1 << s;
-                        r = add_files(c, s, file, err);
+                        r = add_files(c, split, file, err);
                 }
         }
         if (!r && !found && access(config->dir, F_OK))
                 r = mfl_fail_errno(err, "%s", config->dir) == -ENOMEM ? -ENOMEM : MFL_INVALID;
         if (r)
                 return r;
+        if (config->whole)
+                return found & 2 ? 0 : add_files(c, 0, config->dir, err);
         if (found == 2)
                 return mfl_fail(
                         err, MFL_INVALID, "%s: has test text, but no train or train.txt", config->dir);
@@ -327,6 +330,11 @@ static int fill_split(struct corpus *c, int which, struct mfl_split *split, stru
         size_t length = c->length, at = 0;
         for (size_t i = 0; i < c->n; i++)
                 n += windows(c, part_of(c, &c->passages[i], which).n);
+        if (!n && c->config->whole)
+                return mfl_fail(err, MFL_INVALID,
+                        "%s: the text is too short: a sample of the model has %u %s, and the one after it",
+                        c->config->dir, c->length,
+                        c->config->unit == MFL_TEXT_BYTES ? "bytes" : "characters");
         if (!n)
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s: the %s text is too short for a sample of %u %s and the one after it; "
@@ -392,7 +400,7 @@ int mfl_load_text(const struct mfl_dataset_config *config, struct mfl_dataset *d
                 dataset->classes = dataset->vocabulary;
                 r = fill_split(&c, 0, &dataset->train, err);
         }
-        if (!r)
+        if (!r && !config->whole)
                 r = fill_split(&c, 1, &dataset->test, err);
         corpus_deinit(&c);
         return r;

@@ -234,6 +234,13 @@ struct mfl_tls_context *mfl_tls_context_ref(struct mfl_tls_context *c)
         return c;
 }
 
+int64_t mfl_tls_context_expires(const struct mfl_tls_context *context)
+{
+        const X509 *cert = SSL_CTX_get0_certificate(context->ctx);
+        struct tm tm;
+        return cert && ASN1_TIME_to_tm(X509_get0_notAfter(cert), &tm) ? (int64_t)timegm(&tm) : INT64_MAX;
+}
+
 void mfl_tls_context_unref(struct mfl_tls_context *c)
 {
         if (!c || --c->refs)

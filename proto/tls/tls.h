@@ -67,6 +67,8 @@ bool mfl_tls_context_is_server(const struct mfl_tls_context *context);
 void mfl_tls_context_rekey(struct mfl_tls_context *context, uint32_t n_records);
 /* Of the own certificate. */
 const struct mfl_tls_identity *mfl_tls_context_identity(const struct mfl_tls_context *context);
+/* When it expires, in Unix seconds. */
+int64_t mfl_tls_context_expires(const struct mfl_tls_context *context);
 /* "daemon, operator", or "no role". Returns buf. */
 const char *mfl_tls_roles_text(uint32_t roles, char *buf, size_t buf_bytes);
 

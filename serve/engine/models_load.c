@@ -6,10 +6,13 @@
  *                       |-- the present version's while another is on trial: that one is out, NOTE -> IDLE
  *                       `- failed: served already: logged -> IDLE
  *                                  nothing served yet: the cache's version -> OPEN
+ * What failed for the machine's sake (a full disk, memory) is tried again after a while: no change of the file would tell.
  */
 #include "serve/engine/models_load.h"
 
 #include "common/base/log.h"
+
+#define RETRY_MS 5000
 
 enum purpose {
         FOR_SOURCE,   /* the new version of the source */
@@ -97,7 +100,7 @@ static void stage(struct mfl_load *load, enum purpose purpose)
 static void note_failure(struct mfl_load *load)
 {
         struct mfl_model *model = load->model;
-        if (load->result == MFL_NOT_FOUND && !strcmp(model->error, load->err.text))
+        if ((load->result == MFL_NOT_FOUND || load->result < 0) && !strcmp(model->error, load->err.text))
                 return;
         model->counts.load_failures++;
         mfl_strcpy(model->error, sizeof model->error, load->err.text);
@@ -186,6 +189,18 @@ static void install(struct mfl_load *load)
         note(load, lane->version->model.digest, model->previous_digest);
 }
 
+static void on_look(uv_timer_t *timer)
+{
+        mfl_model_load(timer->data);
+}
+
+static void try_later(const struct mfl_load *load)
+{
+        struct mfl_model *model = load->model;
+        if (load->result < 0 && load->purpose == FOR_SOURCE)
+                uv_timer_start(&model->look, on_look, MFL_MAX(model->all->config.poll_ms, RETRY_MS), 0);
+}
+
 static void on_opened(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
@@ -199,6 +214,7 @@ static void on_opened(struct mfl_work *work)
                 return;
         }
         note_failure(load);
+        try_later(load);
         if (load->purpose == FOR_SOURCE && !model->current && load->options.cache) {
                 stage(load, FOR_START);
         } else if (load->purpose == FOR_SOURCE && *model->previous_digest && !model->previous &&
@@ -237,11 +253,6 @@ static void forget_others(struct mfl_load *load)
         note(load, model->current->version->model.digest, model->previous_digest);
 }
 
-static void on_look(uv_timer_t *timer)
-{
-        mfl_model_load(timer->data);
-}
-
 static void on_staged(struct mfl_work *work)
 {
         struct mfl_load *load = MFL_CONTAINER_OF(work, struct mfl_load, work);
@@ -256,6 +267,7 @@ static void on_staged(struct mfl_work *work)
                 /* libuv takes what it sees first for what was there, and tells nobody; that may be after this look. */
                 if (load->result == MFL_NOT_FOUND && load->purpose == FOR_SOURCE && !model->current)
                         uv_timer_start(&model->look, on_look, model->all->config.poll_ms, 0);
+                try_later(load);
                 if (load->purpose == FOR_SOURCE && !model->current && load->options.cache)
                         stage(load, FOR_START);
                 else

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "common/base/fs.h"
 #include "common/base/log.h"
@@ -42,8 +43,8 @@ static void say(struct mfl_follow *f, const char *text)
         if (!strncmp(f->said, text, sizeof f->said - 1))
                 return;
         mfl_strcpy(f->said, sizeof f->said, text);
-        mfl_log(MFL_LOG_WARN, "%s: %s of %s: %s; what is served stays", f->config.name, followed(f),
-                f->config.server, text);
+        mfl_log(MFL_LOG_WARN, "%s: %s of %s: %s; %s", f->config.name, followed(f), f->config.server, text,
+                access(f->config.path, F_OK) ? "nothing is served until it comes" : "what is served stays");
 }
 
 static void drop_pull(struct mfl_follow *f)

@@ -8,9 +8,11 @@
 
 #include "common/base/base.h"
 
-/* The file at path has come from server. Its folder is there. */
+/* The file at path has come from server: notes that, and its SHA-256. Its folder is there. */
 int mfl_origin_note(const char *path, const char *server, struct mfl_error *err);
 /* True: there is such a file, and it came from another server than this text, which ret_from tells ("": nobody knows). */
 bool mfl_origin_differs(const char *path, const char *server, char *ret_from, size_t from_bytes);
+/* MFL_INVALID: the file is not the one that was noted, so it was damaged since. A file without a note is fine. */
+int mfl_origin_check(const char *path, struct mfl_error *err);
 
 #endif

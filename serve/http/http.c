@@ -13,6 +13,15 @@
 #define SWEEP_MS 1000     /* each connection is looked at so often */
 #define SWEEP_CONNS 2048u /* at once: requests of others wait for no more */
 
+/* A listener whose connection was not taken hears of no other one, so it must be taken at some time. */
+static void take_waiting(struct mfl_http *http)
+{
+        const bool waits = http->waits;
+        http->waits = false;
+        for (uint32_t i = 0; waits && !http->closing && i < http->n_listeners; i++)
+                mfl_http_conn_accept(http, (uv_stream_t *)&http->listeners[i]);
+}
+
 static void on_sweep(uv_timer_t *timer)
 {
         struct mfl_http *http = timer->data;
@@ -24,6 +33,7 @@ static void on_sweep(uv_timer_t *timer)
                 conn = next;
         }
         http->sweep_next = conn;
+        take_waiting(http);
         mfl_http_flush(http);
         uv_timer_start(timer, on_sweep, SWEEP_MS * SWEEP_CONNS / MFL_MAX(http->n_conns, SWEEP_CONNS), 0);
 }
@@ -143,6 +153,7 @@ void mfl_http_answer(
                 .more = more,
                 .date = http->date,
                 .close = !x->keep_alive || http->closing,
+                .stay = x->old,
                 .no_body = x->head_only};
         if (!mfl_reply_finish(&x->reply, &head)) {
                 struct mfl_http_conn *conn = x->conn;

@@ -29,6 +29,7 @@ struct mfl_http_exchange {
         struct mfl_reply reply;
         uint64_t began_us; /* when the request was whole */
         bool done, keep_alive, head_only;
+        bool old; /* HTTP/1.0: without a word the connection would end */
 };
 
 struct mfl_http_config {
@@ -60,6 +61,7 @@ struct mfl_http {
         /* Private. */
         uv_tcp_t listeners[MFL_HTTP_LISTENERS_MAX];
         uint32_t n_listeners;
+        bool waits; /* a connection could not be taken: the next sweep tries again */
         uv_timer_t sweep;
         struct mfl_http_conn *first, *dirty;
         struct mfl_http_conn *sweep_next; /* the sweep goes on here; NULL: it begins again */

@@ -146,6 +146,7 @@ static void begin_exchange(struct mfl_http_conn *conn)
         }
         x->keep_alive = request->keep_alive;
         x->head_only = request->method == MFL_HTTP_HEAD;
+        x->old = request->old;
         conn->last |= !request->keep_alive;
         http->counts.requests++;
         http->config.on_request(http->config.user, x, request);
@@ -564,8 +565,10 @@ void mfl_http_conn_accept(struct mfl_http *http, uv_stream_t *listener)
 {
         struct mfl_http_conn *conn = mfl_calloc(1, sizeof *conn);
         struct mfl_error err;
-        if (!conn)
-                return; /* the connection waits in the backlog */
+        if (!conn) {
+                http->waits = true;
+                return;
+        }
         conn->http = http;
         conn->tcp.data = conn;
         conn->since_ms = uv_now(http->loop);
@@ -578,9 +581,12 @@ void mfl_http_conn_accept(struct mfl_http *http, uv_stream_t *listener)
                 conn->next->prev = conn;
         http->first = conn;
         http->n_conns++;
+        if (uv_accept(listener, (uv_stream_t *)&conn->tcp)) {
+                mfl_http_conn_close(conn);
+                return;
+        }
         http->counts.connections++;
-        if (uv_accept(listener, (uv_stream_t *)&conn->tcp) ||
-                (http->config.tls && mfl_tls_new(http->config.tls, NULL, &conn->tls, &err))) {
+        if (http->config.tls && mfl_tls_new(http->config.tls, NULL, &conn->tls, &err)) {
                 mfl_http_conn_close(conn);
                 return;
         }

@@ -31,7 +31,7 @@ struct mfl_http_conn {
         uint64_t dropped; /* bytes after the last request */
 };
 
-/* Takes the pending connection; its memory goes when it has closed. -ENOMEM and such close it at once. */
+/* Takes the pending connection, if there is one; its memory goes when it has closed. Without memory for it http->waits is set. */
 void mfl_http_conn_accept(struct mfl_http *http, uv_stream_t *listener);
 void mfl_http_conn_close(struct mfl_http_conn *conn);
 void mfl_http_conn_mark(struct mfl_http_conn *conn); /* something can be sent */

@@ -66,8 +66,11 @@ static void take_header(struct mfl_http_parser *p)
                 p->value_bytes--;
         p->value[p->value_bytes] = '\0';
         const bool whole = !p->long_value && !memchr(p->value, 0, p->value_bytes);
-        if (is(p, "host"))
+        if (is(p, "host")) {
+                p->bad_host |= p->has_host;
                 p->has_host = true;
+        } else if (is(p, "transfer-encoding"))
+                p->bad_coding |= strcasecmp(p->value, "chunked") != 0;
         else if (is(p, "inference-header-content-length")) {
                 uint64_t n = 0;
                 p->bad_json_bytes |= q->has_json_bytes || !whole || !whole_number(p->value, &n);
@@ -85,7 +88,7 @@ static void take_header(struct mfl_http_parser *p)
                 if (strcasecmp(p->value, "100-continue"))
                         bad(p, 417, "the only expectation that is known is 100-continue");
                 else
-                        p->continues = true;
+                        p->continues = p->core.http_minor > 0; /* RFC 9110, section 10.1.1 */
         }
 }
 
@@ -183,6 +186,10 @@ static int on_head(http_parser *core)
                 return bad(p, 505, "only HTTP/1.0 and HTTP/1.1 are spoken");
         if (core->http_minor == 1 && !p->has_host)
                 return bad(p, 400, "HTTP/1.1 requires the header Host");
+        if (p->bad_host)
+                return bad(p, 400, "the header Host is there twice");
+        if (p->bad_coding)
+                return bad(p, 501, "the only Transfer-Encoding that is known is chunked");
         if (p->bad_json_bytes)
                 return bad(p, 400, "Inference-Header-Content-Length is not one number of bytes");
         if (p->bad_key)
@@ -192,6 +199,7 @@ static int on_head(http_parser *core)
                 return bad(p, 413, "the body is larger than body_max");
         core->upgrade = 0; /* offers of another protocol are not taken up (RFC 9110, section 7.8) */
         p->request.method = method_of(core->method);
+        p->request.old = core->http_minor == 0;
         p->in_head = false;
         p->in_body = true;
         return 0;
@@ -307,10 +315,10 @@ void mfl_http_parser_next(struct mfl_http_parser *p)
         forget_body(p);
         p->request.path[0] = p->request.bearer[0] = p->request.key[0] = '\0';
         p->request.json_bytes = p->request.body_bytes = 0;
-        p->request.has_json_bytes = p->request.encoded = p->request.from_page = false;
+        p->request.has_json_bytes = p->request.encoded = p->request.from_page = p->request.old = false;
         p->request.body = NULL;
         p->url_bytes = p->name_bytes = p->value_bytes = 0;
-        p->has_host = p->continues = false;
+        p->has_host = p->continues = false; /* the bad ones ended the connection */
 }
 
 static int describe(struct mfl_http_parser *p, enum http_errno why)

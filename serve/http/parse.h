@@ -48,6 +48,7 @@ struct mfl_http_request {
         bool encoded;    /* Content-Encoding is something other than identity */
         bool from_page;  /* a page of the web asks: there is an Origin */
         bool keep_alive; /* the connection stays open after the answer */
+        bool old;        /* HTTP/1.0 */
         const char *body;
         size_t body_bytes;
 };
@@ -63,7 +64,7 @@ struct mfl_http_parser {
         const struct mfl_http_limits *limits;
         char url[1024], name[40], value[300];
         size_t url_bytes, name_bytes, value_bytes;
-        bool value_began, long_value, has_host, bad_json_bytes, bad_key;
+        bool value_began, long_value, has_host, bad_host, bad_coding, bad_json_bytes, bad_key;
         char *own; /* a body that came in pieces */
         size_t own_bytes, own_room;
         bool lent;

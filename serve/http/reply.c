@@ -188,7 +188,10 @@ bool mfl_reply_finish(struct mfl_reply *reply, const struct mfl_reply_head *head
                 "HTTP/1.1 %d %s\r\nDate: %s\r\n%s%s%s%sContent-Length: %zu\r\n%s\r\n", head->status,
                 reason_of(head->status), head->date, head->type ? "Content-Type: " : "",
                 head->type ? head->type : "", head->type ? "\r\n" : "", head->more ? head->more : "",
-                mfl_reply_body_bytes(reply), head->close ? "Connection: close\r\n" : "");
+                mfl_reply_body_bytes(reply),
+                head->close  ? "Connection: close\r\n"
+                : head->stay ? "Connection: keep-alive\r\n"
+                             : "");
         mfl_assert(n > 0 && (size_t)n < sizeof text);
         if (head->no_body)
                 reply->n = MFL_REPLY_HEAD_BYTES;

@@ -33,6 +33,7 @@ struct mfl_reply_head {
         const char *type;    /* of the body; NULL: none */
         const char *more;    /* further header lines, each with its CR LF; NULL: none */
         bool close, no_body; /* no_body: the length is told and the body left out (HEAD) */
+        bool stay;           /* HTTP/1.0: "Connection: keep-alive", which its clients wait for */
         const char *date;    /* mfl_reply_date */
 };
 /* Writes the head in front; the answer is then v[begin .. n). False: it failed. */

@@ -40,7 +40,8 @@ static int fail_expected(struct mfl_scan *json, const char *expected)
         const char c = mfl_scan_peek(json);
         if (json->at == json->end)
                 return mfl_scan_fail(json, "expected %s, but the text ends here", expected);
-        if (c == 'N' || c == 'I')
+        const bool signed_word = c == '-' && json->end - json->at > 1 && json->at[1] == 'I';
+        if (c == 'N' || c == 'I' || signed_word)
                 return mfl_scan_fail(json, "expected %s; JSON has no NaN and no Infinity", expected);
         return c > ' ' && c < 0x7f ? mfl_scan_fail(json, "expected %s, got '%c'", expected, c)
                                    : mfl_scan_fail(json, "expected %s", expected);
@@ -180,7 +181,7 @@ int mfl_scan_number(struct mfl_scan *json, double *ret_value)
         mfl_scan_peek(json);
         const size_t n = mfl_number_read(json->at, (size_t)(json->end - json->at), ret_value);
         if (!n)
-                return fail_expected(json, "a number");
+                return fail_expected(json, "a number as JSON writes it, in at most 400 characters");
         json->at += n;
         return 0;
 }

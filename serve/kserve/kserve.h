@@ -72,10 +72,13 @@ struct mfl_kserve_request {
         bool binary;             /* the answer's tensor comes as bytes */
         uint32_t classification; /* the k best classes in place of numbers; 0: numbers */
 };
-/* json_bytes: of the body, the JSON part; what follows is binary. The model must not change its shape meanwhile.
+/* json_bytes: of the body, the JSON part; what follows is binary. Of a body that is not empty none: Triton's raw binary request, the bytes of
+ * one row, answered with bytes. The model must not change its shape meanwhile.
  * MFL_INVALID with a text for the client; -ENOMEM. On success x is the caller's. */
 int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body,
         size_t body_bytes, size_t json_bytes, struct mfl_kserve_request *ret_request, struct mfl_error *err);
+/* The body of a request for the index of models: "", or {"ready": true}, which leaves out those without a version. MFL_INVALID. */
+int mfl_kserve_parse_index(const char *body, size_t bytes, bool *ret_ready, struct mfl_error *err);
 /* The answer's body; *ret_json_bytes: how much of it is JSON, 0: all. False: a number is not finite, which JSON can't say; the text
  * is in err. */
 bool mfl_kserve_answer(const struct mfl_kserve_model *model, const struct mfl_kserve_request *request,

@@ -5,7 +5,7 @@
 
 #include "common/base/base.h"
 
-/* How long the number at text is, 0 if there is none; and its value, to nearest, ties to even. Infinite: too large. */
+/* How long the number at text is, 0 if there is none, or one of more than 400 characters; and its value, to nearest, ties to even. Infinite: too large. */
 size_t mfl_number_read(const char *text, size_t n, double *ret_value);
 
 #endif

@@ -191,8 +191,22 @@ static int read_output_key(struct reading *d, const char *key)
         return r;
 }
 
+/* Triton's examples, and KServe's own client, repeat what the path says. */
+static int read_repeated(struct reading *d, const char *key, const char *expected)
+{
+        char text[MFL_KSERVE_NAME_BYTES];
+        const int r = mfl_scan_string(&d->json, text, sizeof text);
+        return r || !*text || !strcmp(text, expected)
+                       ? r
+                       : mfl_scan_fail(&d->json, "%s: this is '%s', not '%s'", key, expected, text);
+}
+
 static int read_key(struct reading *d, const char *key)
 {
+        if (!strcmp(key, "model_name"))
+                return read_repeated(d, key, d->model->name);
+        if (!strcmp(key, "model_version"))
+                return read_repeated(d, key, d->model->version);
         if (!strcmp(key, "id"))
                 return mfl_scan_string(&d->json, d->request.id, sizeof d->request.id);
         if (!strcmp(key, "parameters"))
@@ -299,6 +313,21 @@ static int check_request(struct reading *d, const char *body, size_t body_bytes,
         return r;
 }
 
+static int take_raw(struct reading *d, const char *body, size_t n)
+{
+        const size_t row = d->model->elements * mfl_tensor_bytes(d->model->type);
+        if (n != row)
+                return mfl_fail(d->json.err, MFL_INVALID,
+                        "Inference-Header-Content-Length is 0, so the body is one row as bytes: %zu of %s, "
+                        "not %zu",
+                        row, mfl_tensor_name(d->model->type), n);
+        d->shape[0] = 1;
+        d->binary_bytes = n;
+        d->all_binary = true;
+        const int r = take_binary(d, body, n);
+        return r ? r : check_values(d);
+}
+
 int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, const char *body,
         size_t body_bytes, size_t json_bytes, struct mfl_kserve_request *ret_request, struct mfl_error *err)
 {
@@ -308,10 +337,11 @@ int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, co
                         "Inference-Header-Content-Length is %zu, but the body has %zu bytes", json_bytes,
                         body_bytes);
         mfl_scan_open(&d.json, body, json_bytes, err);
-        int r = read_object(&d, read_key);
-        if (!r)
+        const bool raw = !json_bytes && body_bytes;
+        int r = raw ? take_raw(&d, body, body_bytes) : read_object(&d, read_key);
+        if (!r && !raw)
                 r = mfl_scan_end(&d.json);
-        if (!r)
+        if (!r && !raw)
                 r = check_request(&d, body, body_bytes, json_bytes);
         if (r) {
                 free(d.data.v);
@@ -322,4 +352,27 @@ int mfl_kserve_parse(const struct mfl_kserve_model *model, uint32_t rows_max, co
         d.request.binary = d.binary_set ? d.output_binary : d.all_binary;
         *ret_request = d.request;
         return 0;
+}
+
+int mfl_kserve_parse_index(const char *body, size_t bytes, bool *ret_ready, struct mfl_error *err)
+{
+        struct mfl_scan json;
+        char key[64];
+        bool ready = false, more;
+        mfl_scan_open(&json, body, bytes, err);
+        int r = bytes ? mfl_scan_expect(&json, '{') : 0;
+        for (uint32_t i = 0; bytes && !r; i++) {
+                r = mfl_scan_next(&json, '}', i, &more);
+                if (r || !more)
+                        break;
+                r = mfl_scan_key(&json, key, sizeof key);
+                if (!r)
+                        r = strcmp(key, "ready") ? mfl_scan_fail(&json, "'%.40s' is not supported", key)
+                                                 : mfl_scan_bool(&json, &ready);
+        }
+        if (!r)
+                r = mfl_scan_end(&json);
+        if (!r)
+                *ret_ready = ready;
+        return r;
 }

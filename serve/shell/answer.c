@@ -308,13 +308,23 @@ static void answer_model(struct mfl_serve *serve, struct mfl_http_exchange *x,
         }
 }
 
-static void answer_index(struct mfl_serve *serve, struct mfl_http_exchange *x)
+static void answer_index(
+        struct mfl_serve *serve, struct mfl_http_exchange *x, const struct mfl_http_request *request)
 {
+        struct mfl_error err = {{0}};
+        bool ready;
+        uint32_t n = 0;
+        if (mfl_kserve_parse_index(request->body, request->body_bytes, &ready, &err)) {
+                refuse(serve, x, 400, NULL, err.text);
+                return;
+        }
         mfl_reply_put(&x->reply, "[");
         for (uint32_t i = 0; i < serve->models.n; i++) {
                 const struct mfl_model *model = &serve->models.v[i];
+                if (ready && !model->current)
+                        continue;
                 mfl_reply_format(&x->reply,
-                        "%s{\"name\":\"%s\",\"version\":\"%s\",\"state\":\"%s\",\"reason\":", i ? "," : "",
+                        "%s{\"name\":\"%s\",\"version\":\"%s\",\"state\":\"%s\",\"reason\":", n++ ? "," : "",
                         model->name, model->current ? model->current->version->model.version : "",
                         model->current ? "READY" : "UNAVAILABLE");
                 mfl_reply_string(&x->reply, model->error);
@@ -396,7 +406,7 @@ void mfl_serve_on_request(void *user, struct mfl_http_exchange *x, const struct 
                                 serve->stopping ? "the server is stopping" : "models are being loaded");
                 return;
         case MFL_KSERVE_INDEX:
-                answer_index(serve, x);
+                answer_index(serve, x, request);
                 return;
         case MFL_KSERVE_PAGE:
                 mfl_reply_put(&x->reply, mfl_serve_page);

@@ -187,6 +187,12 @@ void mfl_metrics_write(const struct mfl_http *http, const struct mfl_models *mod
         const struct mfl_latency *latency, const struct mfl_follow *follows, struct mfl_reply *reply)
 {
         put_http(http, reply);
+        if (http->config.tls) {
+                put_family(reply, "mfl_serve_certificate_expires_seconds", "gauge",
+                        "When the certificate expires, in Unix time.");
+                mfl_reply_format(reply, "mfl_serve_certificate_expires_seconds %lld\n",
+                        (long long)mfl_tls_context_expires(http->config.tls));
+        }
         put_models(models, reply);
         put_follows(models, follows, reply);
         put_family(reply, "mfl_serve_latency_seconds", "histogram", "From a whole request to its answer.");

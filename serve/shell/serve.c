@@ -2,12 +2,17 @@
 /* The server's loop: after each turn of events batches begin and answers go out. */
 #include "serve/shell/serve.h"
 
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "common/base/digest.h"
+#include "common/base/fs.h"
 #include "common/base/log.h"
 #include "common/base/systemd.h"
 #include "proto/tls/tls_web.h"
+#include "serve/follow/origin.h"
 
 #define STOP_MS 5000 /* for answers that are owed */
 
@@ -72,10 +77,12 @@ static int new_tls(
 int mfl_serve_read_secrets(struct mfl_serve *serve, struct mfl_error *err)
 {
         struct mfl_tls_context *tls;
-        int r = *serve->config->api_keys ? mfl_keys_read(&serve->keys, serve->config->api_keys, err) : 0;
-        if (!r)
-                r = new_tls(serve->config, &tls, err);
-        if (!r && tls)
+        int r = new_tls(serve->config, &tls, err);
+        if (!r && *serve->config->api_keys)
+                r = mfl_keys_read(&serve->keys, serve->config->api_keys, err);
+        if (r)
+                mfl_tls_context_unref(tls); /* all or nothing */
+        else if (tls)
                 mfl_http_set_tls(&serve->http, tls);
         return r;
 }
@@ -123,6 +130,40 @@ static int name_followed(
         return 0;
 }
 
+/* Two processes would take away each other's files. The lock ends with the process. */
+static int lock_cache(struct mfl_serve *serve, struct mfl_error *err)
+{
+        const char *dir = serve->config->cache_dir;
+        struct mfl_error why;
+        if (!*dir)
+                return 0;
+        if (access(dir, F_OK) && mfl_fs_mkdirs(dir, 0700, &why))
+                return mfl_fail(err, MFL_INVALID, "cache_dir: %s", why.text);
+        serve->cache_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (serve->cache_fd < 0)
+                return mfl_fail(err, MFL_INVALID, "cache_dir: %s: %s", dir, strerror(errno));
+        if (!flock(serve->cache_fd, LOCK_EX | LOCK_NB))
+                return 0;
+        return mfl_fail(err, MFL_INVALID,
+                errno == EWOULDBLOCK
+                        ? "cache_dir: another mfl-serve uses %s; give each one a directory of its own"
+                        : "cache_dir: %s can't be locked",
+                dir);
+}
+
+/* A file of the cache that is not what came is no version: it comes again, and meanwhile the copy is served. */
+static int check_followed(const char *name, const char *path, struct mfl_error *err)
+{
+        struct mfl_error why;
+        const int r = mfl_origin_check(path, &why);
+        if (r != MFL_INVALID)
+                return r ? mfl_fail(err, r, "%s: %s", name, why.text) : 0;
+        mfl_log(MFL_LOG_ERROR, "%s: %s; it is removed, and asked for again", name, why.text);
+        if (unlink(path))
+                mfl_log(MFL_LOG_WARN, "remove %s: %s", path, strerror(errno));
+        return 0;
+}
+
 static int open_models(struct mfl_serve *serve, struct mfl_error *err)
 {
         const struct mfl_serve_config *c = serve->config;
@@ -144,6 +185,8 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                 const bool follows = !*model->file;
                 if (follows)
                         r = name_followed(serve, model, serve->followed[i], err);
+                if (!r && follows)
+                        r = check_followed(model->name, serve->followed[i], err);
                 if (!r)
                         r = mfl_models_add(&serve->models, model->name,
                                 follows ? serve->followed[i] : model->file, follows, err);
@@ -229,7 +272,7 @@ static int listen_on_all(struct mfl_serve *serve, struct mfl_error *err)
 
 int mfl_serve_open(struct mfl_serve *serve, struct mfl_serve_config *config, struct mfl_error *err)
 {
-        *serve = (struct mfl_serve){.config = config};
+        *serve = (struct mfl_serve){.config = config, .cache_fd = -1};
         int r = uv_loop_init(&serve->loop);
         if (r)
                 return mfl_fail(err, -1, "event loop: %s", uv_strerror(r));
@@ -238,7 +281,9 @@ int mfl_serve_open(struct mfl_serve *serve, struct mfl_serve_config *config, str
         uv_timer_init(&serve->loop, &serve->due);
         uv_timer_init(&serve->loop, &serve->stop);
         serve->check.data = serve->prepare.data = serve->due.data = serve->stop.data = serve;
-        r = open_models(serve, err);
+        r = lock_cache(serve, err);
+        if (!r)
+                r = open_models(serve, err);
         if (!r)
                 r = open_http(serve, err);
         if (!r)
@@ -298,4 +343,6 @@ void mfl_serve_close(struct mfl_serve *serve)
         mfl_assert(!uv_loop_close(&serve->loop));
         mfl_http_deinit(&serve->http);
         mfl_keys_deinit(&serve->keys);
+        if (serve->cache_fd >= 0)
+                close(serve->cache_fd);
 }

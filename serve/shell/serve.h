@@ -24,11 +24,12 @@ struct mfl_serve {
         /* Private. */
         uv_check_t check;
         uv_prepare_t prepare;
-        uv_timer_t due, stop, status, watchdog;
+        uv_timer_t due, stop, status, watchdog, expiry;
         uv_signal_t sigterm, sigint, sighup;
         uv_pipe_t input;
         uint64_t watchdog_ms;
         uint32_t n_handles;
+        int cache_fd; /* the lock on cache_dir; -1: none */
         int result;
         struct mfl_error err;
         bool stopping, has_input;
@@ -51,6 +52,8 @@ void mfl_serve_on_request(
 void mfl_serve_on_error(void *user, struct mfl_reply *reply, const char *error);
 /* serve_service.c: signals and the service manager. */
 void mfl_serve_service_open(struct mfl_serve *serve);
+/* There is another certificate, or the first one: its end will be told. */
+void mfl_serve_watch_certificate(struct mfl_serve *serve);
 void mfl_serve_service_close(struct mfl_serve *serve);
 
 #endif

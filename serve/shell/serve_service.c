@@ -3,6 +3,7 @@
  * hangs or a batch does. */
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 
 #include "common/base/log.h"
 #include "common/base/systemd.h"
@@ -10,10 +11,36 @@
 
 #define STATUS_EVERY_MS 1000
 #define STUCK_PERIODS 4 /* of the watchdog, that one batch may take */
+#define DAY_S 86400
+#define EXPIRY_DAYS 7 /* a warning comes so long before */
 
 static void on_stop(uv_signal_t *signal, int number)
 {
         mfl_serve_stop(signal->data);
+}
+
+/* Clients see it at once, and the server would not: it asks for no own certificate. */
+static void on_expiry(uv_timer_t *timer)
+{
+        mfl_serve_watch_certificate(timer->data);
+}
+
+void mfl_serve_watch_certificate(struct mfl_serve *serve)
+{
+        const struct mfl_serve_config *c = serve->config;
+        if (!serve->http.config.tls)
+                return;
+        const int64_t left = mfl_tls_context_expires(serve->http.config.tls) - (int64_t)time(NULL);
+        if (left < 0)
+                mfl_log(MFL_LOG_ERROR,
+                        "certificate %s has expired: clients refuse it; put a new one in its place, and "
+                        "reload",
+                        c->tls_cert);
+        else if (left < EXPIRY_DAYS * DAY_S)
+                mfl_log(MFL_LOG_WARN, "certificate %s expires in %lld hours", c->tls_cert,
+                        (long long)left / 3600);
+        const int64_t next = left < 0 ? DAY_S : left < DAY_S ? left + 1 : DAY_S;
+        uv_timer_start(&serve->expiry, on_expiry, (uint64_t)next * 1000, 0);
 }
 
 static void take_over(struct mfl_serve *serve, const struct mfl_serve_config *fresh)
@@ -41,6 +68,8 @@ static void reload(struct mfl_serve *serve)
         else
                 mfl_log(MFL_LOG_INFO, "configuration, certificates and keys read again; keys of the "
                                       "configuration other than log_level apply from the next start");
+        if (!r)
+                mfl_serve_watch_certificate(serve);
         mfl_models_reload(&serve->models);
         mfl_systemd_notify("READY=1");
 }
@@ -109,9 +138,11 @@ void mfl_serve_service_open(struct mfl_serve *serve)
         uv_signal_init(&serve->loop, &serve->sighup);
         uv_timer_init(&serve->loop, &serve->status);
         uv_timer_init(&serve->loop, &serve->watchdog);
-        serve->n_handles = 5;
+        uv_timer_init(&serve->loop, &serve->expiry);
+        serve->n_handles = 6;
         serve->sigterm.data = serve->sigint.data = serve->sighup.data = serve->status.data =
-                serve->watchdog.data = serve;
+                serve->watchdog.data = serve->expiry.data = serve;
+        mfl_serve_watch_certificate(serve);
         uv_signal_start(&serve->sigterm, on_stop, SIGTERM);
         uv_signal_start(&serve->sigint, on_stop, SIGINT);
         uv_signal_start(&serve->sighup, on_hangup, SIGHUP);
@@ -128,8 +159,8 @@ void mfl_serve_service_open(struct mfl_serve *serve)
 void mfl_serve_service_close(struct mfl_serve *serve)
 {
         uv_handle_t *const handles[] = {(uv_handle_t *)&serve->sigterm, (uv_handle_t *)&serve->sigint,
-                (uv_handle_t *)&serve->sighup, (uv_handle_t *)&serve->status,
-                (uv_handle_t *)&serve->watchdog};
+                (uv_handle_t *)&serve->sighup, (uv_handle_t *)&serve->status, (uv_handle_t *)&serve->watchdog,
+                (uv_handle_t *)&serve->expiry};
         for (uint32_t i = 0; i < serve->n_handles; i++)
                 uv_close(handles[i], NULL);
         if (serve->has_input)

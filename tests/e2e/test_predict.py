@@ -234,6 +234,19 @@ def test_table(table):
     assert [r['name'] for r in rows] == [CLASSES[k] for k in z.argmax(1)]
 
 
+def test_columns_by_name(table):
+    """Columns in another order, or others, would give answers without complaint; so many that are no sample are named as such."""
+    c, _, _ = table
+    for name, header, why in (('swapped', 'b,a,c,d,e', "column 0 is 'b', the model's is 'a'"), ('others', 'a,b,c,d,f', "column 4 is 'f', the model's is 'e'"),
+                              ('more', 'a,b,c,d,e,f,g', "its samples are 7, the model's are 5")):
+        c.write(name + '.csv', '%s\n%s\n' % (header, ','.join('1.5' for _ in header.split(','))))
+        assert why in c.mfl('predict', 'table.safetensors', '--data', name + '.csv', status=5).stderr
+    c.write('bare.csv', '1,2,3,4,5\n')  # without names, nobody knows
+    assert len(c.mfl('predict', 'table.safetensors', '--data', 'bare.csv,header=no').stdout.splitlines()) == 2
+    np.save(os.path.join(c.dir, 'nan.npy'), np.full((2, 5), np.nan, np.float32))
+    assert 'is not a finite float' in c.mfl('predict', 'table.safetensors', '--data', 'nan.npy', status=5).stderr
+
+
 def test_labels_by_name(table):
     """A file with two of the four classes: names decide, not their places."""
     c, _, _ = table
@@ -311,6 +324,30 @@ def test_an_onnx_file_is_a_model(images):
     assert 'bad.onnx' in c.mfl('model', 'import', 'bad.onnx', status=5).stderr
 
 
+def test_text(cluster):
+    """Of a folder with two parts the one for tests, as the round; and a text alone as a whole, with the model's characters."""
+    c, rng = cluster, np.random.default_rng(3)
+    os.makedirs(os.path.join(c.dir, 'poem'))
+    for part, n in (('train', 900), ('test', 400)):
+        c.write('poem/%s.txt' % part, ''.join(rng.choice(list('abcdef '), n)))
+    c.start_daemon('p1', data=['poem=text:%s/poem,length=12,names=share' % c.dir], backend='cpu')
+    c.wait_daemons(1)
+    job = c.run_job(name='poem', model='char-lstm', rounds=1, data={'name': 'poem', 'partition': 'local', 'clients': None},
+                    training={'backend': 'cpu'})[0]
+    c.mfl('pull', job, '-o', 'poem.safetensors')
+    expected = c.rounds(job)[0]
+    for data in ('text:poem', 'poem/test.txt'):
+        done = c.mfl_json('evaluate', 'poem.safetensors', '--data', data)
+        assert (done['loss'], done['accuracy']) == (expected['loss'], expected['accuracy'])
+    c.write('few.txt', 'fed cab fed cab ')  # not all of the model's characters
+    rows = list(csv.DictReader(io.StringIO(c.mfl('predict', 'poem.safetensors', '--data', 'few.txt').stdout)))
+    assert len(rows) == 12
+    c.write('odd.txt', 'fed%cab' * 5)
+    assert "character U+0025 is none of the model's" in c.mfl('predict', 'poem.safetensors', '--data', 'odd.txt', status=5).stderr
+    c.write('short.txt', 'fed')
+    assert 'the text is too short: a sample of the model has 12 characters' in c.mfl('predict', 'poem.safetensors', '--data', 'short.txt', status=5).stderr
+
+
 def test_refusals(table):
     """What can't be done is named, with what to do."""
     c, job, _ = table
@@ -325,6 +362,10 @@ def test_refusals(table):
                                                                                'float.npy')
     assert 'what format is it? Write FORMAT:PATH' in refused('predict', 'table.safetensors', '--data', 'what.bin')
     assert 'no such file' in refused('predict', 'table.safetensors', '--data', 'none.csv', status=4)
+    assert "have names; write 'csv:new.csv'" in refused('predict', 'table.safetensors', '--data', 'tab=csv:new.csv')
+    for data in ('synthetic:1,8,8:4:10:10:1', 'x=synthetic:1,8,8:4:10:10:1'):
+        assert 'synthetic samples are in no file; `mfl validate`' in refused('evaluate', 'table.safetensors', '--data', data)
+    assert 'test_fraction is for training' in refused('evaluate', 'table.safetensors', '--data', 'site.csv,test_fraction=0.5')
     assert 'normalise is given, but the model knows' in refused('predict', 'table.safetensors', '--data', 'new.csv,normalise=auto')
     assert 'where are its labels? add ,train_y=' in refused('evaluate', 'images.safetensors', '--data', 'float.npy')
     assert 'give the samples as one --data' in refused('predict', 'table.safetensors', status=2)
@@ -336,6 +377,13 @@ def test_refusals(table):
     text = json.dumps(header).encode()
     text += b' ' * (-len(text) % 8)
     c.write('old.safetensors', len(text).to_bytes(8, 'little') + text + data)
+    # Params that another program has changed are not those of the digest; without it they are taken, and answers that are none are named.
+    with open(os.path.join(c.dir, 'table.safetensors'), 'rb') as f:
+        whole = f.read()[:-4] + np.float32('nan').tobytes()
+    c.write('nan.safetensors', whole)
+    assert "its metadata 'digest' says" in refused('predict', 'nan.safetensors', '--data', 'new.csv')
+    c.write('nan.safetensors', whole.replace(b'"digest"', b'"digesf"'))
+    assert '40 of 40 samples have an answer that is not finite' in c.mfl('predict', 'nan.safetensors', '--data', 'new.csv').stderr
     assert 'has params but not their model' in refused('predict', 'old.safetensors', '--data', 'new.csv')
     c.write('bad.safetensors', b'not a model')
     assert 'bad.safetensors' in refused('model', 'show', 'bad.safetensors')

@@ -661,6 +661,7 @@ def test_boosted_trees(tmp_path):
             assert rounds[0]['loss'] == rounds[1]['loss']  # a tree counts when it is whole
             lab.cluster.mfl('pull', job, '-o', 'model.safetensors')
             grown.append({name: numpy.frombuffer(data, '<f4') for name, (_, _, data) in h.read_safetensors(lab.path('model.safetensors')).items()})
+            assert 'only the training program' in lab.cluster.mfl('predict', 'model.safetensors', '--data', 'x.npy', status=5).stderr
         for name, tensor in grown[0].items():
             assert numpy.abs(tensor - grown[1][name]).max() <= 1e-4, name  # means of floats, added in another order
         assert len(set(grown[0]['split'].round(4))) > 10

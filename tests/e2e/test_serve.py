@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import threading
 
@@ -214,7 +215,7 @@ def test_a_file_that_is_no_model_changes_nothing(tmp_path, trained, rows):
     with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'cache_dir': str(tmp_path / 'cache')}) as serve:
         assert ask_each(serve, rows[:5]) == before
         with open(file, 'rb') as f:
-            changed = bytearray(f.read())
+            changed = bytearray(f.read().replace(b'"digest"', b'"digesf"'))  # another program's params
         changed[-1] ^= 1
         with open(file + '.new', 'wb') as f:
             f.write(changed)
@@ -246,7 +247,7 @@ def test_a_new_version_on_trial(tmp_path, trained, rows):
         good = versions()[0]
         # Its answers are no numbers.
         with open(trained[3], 'rb') as f:
-            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+            broken = f.read().replace(b'"digest"', b'"digesf"')[:-16] + struct.pack('<4f', *[float('nan')] * 4)
         (tmp_path / 'broken').write_bytes(broken)
         replace(file, str(tmp_path / 'broken'))
         failed = []
@@ -266,7 +267,7 @@ def test_a_version_that_fails_goes_back_by_itself(tmp_path, trained, rows):
     with s.Serve(tmp_path, {'m': file}, {'poll': '50ms'}) as serve:
         before = ask_each(serve, rows[:5])
         with open(trained[3], 'rb') as f:
-            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+            broken = f.read().replace(b'"digest"', b'"digesf"')[:-16] + struct.pack('<4f', *[float('nan')] * 4)
         (tmp_path / 'broken').write_bytes(broken)
         replace(file, str(tmp_path / 'broken'))
         connection, statuses = serve.connect(), []
@@ -313,7 +314,7 @@ def test_a_version_that_fails_a_twentieth_is_out_within_200(tmp_path, trained, r
     weight[0, :2] = 3e38  # of one unit: inf minus inf would be 0 after relu
     whole = open(trained[3], 'rb').read()
     assert whole.count(data) == 1
-    (tmp_path / 'broken').write_bytes(whole.replace(data, weight.tobytes()))
+    (tmp_path / 'broken').write_bytes(whole.replace(data, weight.tobytes()).replace(b'"digest"', b'"digesf"'))
     good, bad = rows[:1].copy(), rows[:1].copy()
     good[..., 0, :2], bad[..., 0, :2] = 0, 255
     with s.Serve(tmp_path, {'m': file}, {'poll': '50ms', 'canary': 1, 'canary_for': '1h'}) as serve:
@@ -383,6 +384,20 @@ def test_a_name_that_has_another_source_is_another_model(tmp_path, trained, rows
     with s.Serve(tmp_path, {'m': files[3]}, config, ready=False) as serve:
         h.wait_until(lambda: 'no such file' in serve.log(), 10, 'the complaint')
         assert serve.get('/v2/health/ready')[0] == 503
+
+
+def test_the_index_of_models(tmp_path):
+    """All of them, or those that are ready."""
+    with s.Serve(tmp_path, {'m': 'identity:2', 'gone': str(tmp_path / 'nowhere')}, ready=False) as serve:
+        def index(body):
+            status, _, said = serve.ask('POST', '/v2/repository/index', body)
+            return status, json.loads(said)
+
+        h.wait_until(lambda: len(index('{"ready": true}')[1]) == 1, 10, 'the one that is there')
+        assert [m['state'] for m in index('{"ready":false}')[1]] == ['READY', 'UNAVAILABLE'] and index('')[1] == index('{}')[1] == index('{"ready":false}')[1]
+        for wrong in ('{"ready": 1}', '{"all": true}', '{', '{} x'):
+            status, said = index(wrong)
+            assert status == 400 and said['error'].startswith('JSON, at byte')
 
 
 def test_503_until_there_is_a_model(tmp_path, trained, rows):
@@ -538,6 +553,27 @@ def test_pipelined_and_chunked_requests_are_answered_in_order(plain):
         assert stream.read() == b''
 
 
+def test_a_client_of_http_1_0(plain):
+    """It must be told that the connection stays, and it knows no "100 Continue"."""
+    ask = post(GOOD, 'Content-Length: %d' % len(GOOD), 'Connection: keep-alive', 'Expect: 100-continue').replace(b'HTTP/1.1', b'HTTP/1.0')
+    with plain.raw() as sock:
+        stream = sock.makefile('rb')
+        for _ in range(2):
+            sock.sendall(ask)
+            status, headers, _ = s.read_answer(stream)
+            assert status == 200 and headers['connection'] == 'keep-alive'
+        sock.sendall(ask.replace(b'Connection: keep-alive\r\n', b''))
+        status, headers, _ = s.read_answer(stream)
+        assert status == 200 and headers['connection'] == 'close' and stream.read() == b''
+
+
+def test_a_row_as_bytes_alone(plain):
+    """Triton's raw binary request: no JSON goes, and the answer's numbers are bytes."""
+    status, said = s.infer(plain.connect(), 'm', struct.pack('<2f', 1.5, -2), {'Inference-Header-Content-Length': '0'})
+    assert status == 200 and said['bits'] == [(1.5).hex(), (-2.0).hex()]
+    assert s.infer(plain.connect(), 'm', struct.pack('<4f', 1, 2, 3, 4), {'Inference-Header-Content-Length': '0'})[0] == 400
+
+
 def test_a_client_may_ask_before_it_sends(plain):
     with plain.raw() as sock:
         sock.sendall(post('', 'Content-Length: %d' % len(GOOD), 'Expect: 100-continue'))
@@ -638,6 +674,33 @@ def test_keys_and_tls(tmp_path):
         assert ask('GET', '/v2', '0123456789abcdef')[0] == 401
         assert ask('GET', '/v2', '0123456789ABCDEF')[0] == 200
         assert serve.stop() == 0
+
+
+def test_a_certificate_that_expires(tmp_path):
+    """While the server runs, which says so; a new one in its place, and SIGHUP, without a restart."""
+    mfl_needs.program('openssl')
+    ca = mfl_certs.Ca(tmp_path / 'ca')
+    cert, key = ca.server(end=10 / 86400)
+    with s.Serve(tmp_path, {'m': 'identity:2'}, options=('--tls-cert', cert, '--tls-key', key), ready=False) as serve:
+        def expires():
+            connection = s.http.client.HTTPSConnection(*serve.place, timeout=30, context=ca.python())
+            connection.request('GET', '/metrics')
+            told = connection.getresponse().read().split(b'\nmfl_serve_certificate_expires_seconds ')[1].split()[0]
+            with connection.sock as sock:
+                assert int(told) == ssl.cert_time_to_seconds(sock.getpeercert()['notAfter'])
+            return int(told)
+
+        first = expires()
+        h.wait_until(lambda: 'has expired: clients refuse it' in serve.log(), 60, 'the complaint')
+        assert 'expires in 0 hours' in serve.log()
+        with pytest.raises(OSError):
+            expires()
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'certificates and keys stay as they were' in serve.log(), 10, 'the refusal')
+        ca.server()
+        serve.signal(signal.SIGHUP)
+        h.wait_until(lambda: 'certificates and keys read again' in serve.log(), 10, 'the reload')
+        assert expires() > first and serve.stop() == 0
 
 
 def test_clients_with_certificates(tmp_path):
@@ -748,6 +811,65 @@ def test_follows_a_job(tmp_path, rows):
             h.wait_until(lambda: b'mfl_serve_following{model="m"} 1\n' in serve.get('/metrics')[2], 20, 'the connection')
             assert ask_each(serve, rows[:5]) == bits
             assert serve.stop() == 0
+
+
+def flip(path):
+    """One bit near the end, where the params are."""
+    with open(path, 'r+b') as f:
+        f.seek(-101, 2)
+        byte = f.read(1)[0]
+        f.seek(-101, 2)
+        f.write(bytes([byte ^ 4]))
+
+
+def test_a_bit_that_has_changed(tmp_path, trained, rows):
+    """In the last round that came: the copy is served, while the server is away, and the round comes again when it is back. In a file of the configuration: it
+    is no model."""
+    config = {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}
+    with h.start_cluster(tmp_path / 'cluster') as c:
+        job, _ = c.run_job()
+        options = ('--server', c.address, '--follow', 'm=' + job)
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            bits = ask_each(serve, rows[:5])
+            # Nobody else may use its cache.
+            other = s.Serve(tmp_path / 'cluster', config=config, options=options, ready=False)
+            assert other.wait(10) == 78 and 'another mfl-serve uses %s' % config['cache_dir'] in other.log()
+            assert serve.stop() == 0
+        c.server.kill()
+        followed, = (tmp_path / 'cache' / 'm').glob('followed-*')
+        for part in (-101, 100):
+            good = followed.read_bytes()
+            flip(str(followed)) if part < 0 else followed.write_bytes(good[:part] + bytes([good[part] ^ 1]) + good[part + 1:])  # pylint: disable=expression-not-assigned
+            with s.Serve(tmp_path, config=config, options=options) as serve:
+                assert ask_each(serve, rows[:5]) == bits and 'the file is damaged; it is removed' in serve.log()
+                assert serve.stop() == 0
+            assert not followed.exists()
+            followed.write_bytes(good)
+        flip(str(followed))
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            c.start_server()
+            h.wait_until(followed.exists, 30, 'the round to come again')
+            assert ask_each(serve, rows[:5]) == bits and serve.stop() == 0
+    file = str(tmp_path / 'm.safetensors')
+    shutil.copy(trained[3], file)
+    flip(file)
+    with s.Serve(tmp_path, {'m': file}, ready=False) as serve:
+        h.wait_until(lambda: "its metadata 'digest' says" in serve.log(), 10, 'the complaint')
+        assert serve.get('/v2/health/ready')[0] == 503
+
+
+def test_a_cache_that_can_t_be_written_is_tried_again(tmp_path, trained, rows):
+    """As after a full disk; no change of the model's file tells when."""
+    (tmp_path / 'cache').mkdir()
+    (tmp_path / 'cache' / 'm').write_text('in the way')
+    with s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'cache'), 'poll': '50ms'}, ready=False) as serve:
+        h.wait_until(lambda: 'Not a directory' in serve.log() or 'File exists' in serve.log(), 10, 'the complaint')
+        (tmp_path / 'cache' / 'm').unlink()
+        serve.wait_ready(30)
+        assert ask_each(serve, rows[:2]) and serve.stop() == 0
+    (tmp_path / 'file').write_text('no directory')
+    serve = s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'file')}, ready=False)
+    assert serve.wait(10) == 78 and 'cache_dir: ' in serve.log()
 
 
 def test_a_server_with_another_name(tmp_path, rows):
@@ -896,7 +1018,7 @@ def test_a_version_in_the_mirror(tmp_path, trained, rows):
         good = ask_each(serve, rows[:10])
         assert good != before
         with open(trained[3], 'rb') as f:
-            broken = f.read()[:-16] + struct.pack('<4f', *[float('nan')] * 4)
+            broken = f.read().replace(b'"digest"', b'"digesf"')[:-16] + struct.pack('<4f', *[float('nan')] * 4)
         (tmp_path / 'broken').write_bytes(broken)
         replace(file, str(tmp_path / 'broken'))
         h.wait_until(lambda: ask_each(serve, rows[:10]) == good and metric('failed_trials_total') == 1, 10, 'the end of the broken version')

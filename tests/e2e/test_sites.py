@@ -142,6 +142,8 @@ def test_registry(sites, job):
     assert c.mfl('model', 'register', job, '--as', 'ward', '--round', '1').stdout.strip() == 'ward@1'
     assert c.mfl('model', 'register', job, '--as', 'ward', '--round', '2').stdout.strip() == 'ward@2'
     assert 'registered before' in c.mfl('model', 'register', job, '--as', 'ward', '--round', '2').stdout
+    for words in (('register', job, '--as', '-ward'), ('alias', 'ward@-x', '1')):
+        assert "begins with '-' would be taken for an option" in c.mfl('model', *words, status=5).stderr
     c.mfl('model', 'alias', 'ward@champion', '1')
     assert 'no site has validated it' in c.mfl('model', 'promote', 'ward@champion', '2', '--accuracy', '0.1', status=6).stderr
     done = c.mfl_json('validate', 'ward@2', 'ward@champion')['models']

@@ -2,6 +2,12 @@
 /* HTTP requests out of bytes: whole, in pieces of every size, pipelined, and wrong. */
 #include "tests/lib/test.h"
 
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "serve/http/http.h"
 #include "serve/http/parse.h"
 #include "serve/http/reply.h"
 
@@ -99,7 +105,7 @@ static void ambiguous_lengths(void **state)
         is("POST /x HTTP/1.1\r\n" HOST "Content-Length: 3\r\nContent-Length: 4\r\n\r\nabcd", "[400]");
         is("POST /x HTTP/1.1\r\n" HOST "Content-Length: -3\r\n\r\nabc", "[400]");
         is("POST /x HTTP/1.1\r\n" HOST "Content-Length: 99999999999999999999\r\n\r\nabc", "[400]");
-        is("POST /x HTTP/1.1\r\n" HOST "Transfer-Encoding: gzip\r\n\r\nabc", "[400]");
+        is("POST /x HTTP/1.1\r\n" HOST "Transfer-Encoding: gzip\r\n\r\nabc", "[501]");
 }
 
 static void refused(void **state)
@@ -117,6 +123,8 @@ static void refused(void **state)
         is("POST /x HTTP/1.1\r\n" HOST
            "Inference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2\r\n\r\n",
                 "[400]");
+        is("GET /x HTTP/1.1\r\n" HOST HOST "\r\n", "[400]");
+        is("POST /x HTTP/1.1\r\n" HOST "Transfer-Encoding: gzip, chunked\r\n\r\n", "[501]");
         is("POST /x HTTP/1.1\r\n" HOST "Mfl-Key: a\r\nMfl-Key: b\r\n\r\n", "[400]");
 }
 
@@ -163,6 +171,14 @@ static void headers(void **state)
         mfl_http_parser_next(p);
         assert_string_equal(p->request.bearer, "");
         mfl_http_parser_deinit(p);
+        static const char old[] = "POST /x HTTP/1.0\r\nConnection: keep-alive\r\nExpect: "
+                                  "100-continue\r\nContent-Length: 1\r\n\r\nz";
+        mfl_http_parser_init(p, &limits);
+        assert_int_equal(mfl_http_parse(p, old, sizeof old - 2, &used), 0);
+        assert_false(p->continues);
+        assert_int_equal(mfl_http_parse(p, "z", 1, &used), MFL_HTTP_REQUEST);
+        assert_true(p->request.old && p->request.keep_alive);
+        mfl_http_parser_deinit(p);
         free(p);
 }
 
@@ -191,6 +207,58 @@ static void memory_is_shared(void **state)
         mfl_http_parser_deinit(p);
         free(p);
         budget = 1 << 20;
+}
+
+static void on_any_request(void *user, struct mfl_http_exchange *x, const struct mfl_http_request *request)
+{
+        mfl_http_answer(user, x, 200, NULL, NULL);
+}
+
+/* A connection for which there is no memory is taken later, and the ones after it, too. */
+static void no_memory_for_a_connection(void **state)
+{
+        static const char ask[] = "GET / HTTP/1.1\r\n" HOST "\r\n";
+        static struct mfl_http http;
+        uv_loop_t loop;
+        struct mfl_error err;
+        char address[64], answer[400];
+        const struct mfl_http_config config = {.limits = limits,
+                .connections_max = 10,
+                .pipeline_max = 4,
+                .idle_ms = 60000,
+                .request_ms = 60000,
+                .on_request = on_any_request,
+                .user = &http};
+        uv_loop_init(&loop);
+        assert_int_equal(mfl_http_open(&http, &loop, &config, &err), 0);
+        assert_int_equal(mfl_http_listen(&http, "127.0.0.1:0", true, address, sizeof address, &err), 0);
+        const struct sockaddr_in to = {.sin_family = AF_INET,
+                .sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1)),
+                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        int fd[2];
+        for (int i = 0; i < 2; i++) {
+                fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+                assert_int_equal(connect(fd[i], (const struct sockaddr *)&to, sizeof to), 0);
+                assert_int_equal(send(fd[i], ask, sizeof ask - 1, 0), sizeof ask - 1);
+        }
+        mfl_alloc_fail_at(0);
+        while (!http.waits)
+                uv_run(&loop, UV_RUN_ONCE);
+        assert_true(mfl_alloc_failed());
+        mfl_alloc_fail_at(-1);
+        while (http.counts.requests < 2) {
+                uv_run(&loop, UV_RUN_ONCE);
+                mfl_http_flush(&http);
+        }
+        for (int i = 0; i < 2; i++) {
+                assert_true(recv(fd[i], answer, sizeof answer, 0) > 15);
+                assert_memory_equal(answer, "HTTP/1.1 200 OK", 15);
+                close(fd[i]);
+        }
+        mfl_http_close(&http);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        mfl_http_deinit(&http);
+        assert_int_equal(uv_loop_close(&loop), 0);
 }
 
 static void answers(void **state)
@@ -224,6 +292,7 @@ int main(void)
                 cmocka_unit_test(too_large),
                 cmocka_unit_test(headers),
                 cmocka_unit_test(memory_is_shared),
+                cmocka_unit_test(no_memory_for_a_connection),
                 cmocka_unit_test(answers),
         };
         return cmocka_run_group_tests_name("serve_http", tests, NULL, NULL);

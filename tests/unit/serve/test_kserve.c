@@ -209,6 +209,14 @@ static void requests(void **state)
         assert_int_equal(q.classification, 2);
         assert_false(q.binary); /* the output's word counts */
         free(q.x);
+        /* What KServe's client sends. */
+        assert_int_equal(parse(&images,
+                                 "{\"id\":\"a\",\"model_name\":\"m\",\"model_version\":\"v1\",\"inputs\":[{"
+                                 "\"name\":\"input\","
+                                 "\"shape\":[1,2,2],\"datatype\":\"FP32\",\"data\":[1,2,3,4]}]}",
+                                 NULL, 0, &q),
+                0);
+        free(q.x);
 }
 
 static void binary_requests(void **state)
@@ -233,6 +241,14 @@ static void binary_requests(void **state)
         assert_int_equal(parse(&tokens, wide, beyond, sizeof beyond, &q), MFL_INVALID);
         assert_int_equal(
                 mfl_kserve_parse(&images, 4, "{}", 2, 3, &q, &err), MFL_INVALID); /* the header lies */
+        /* Triton's raw request: no JSON, one row, and bytes as answer. */
+        assert_int_equal(parse(&images, "", x, sizeof x, &q), 0);
+        assert_memory_equal(q.x, x, sizeof x);
+        assert_true(q.rows == 1 && q.binary);
+        free(q.x);
+        assert_int_equal(parse(&images, "", x, sizeof x - 4, &q), MFL_INVALID);
+        assert_non_null(strstr(err.text, "one row as bytes: 16 of FP32, not 12"));
+        assert_int_equal(parse(&images, "", bad, sizeof bad, &q), MFL_INVALID);
 }
 
 static void wrong_requests(void **state)
@@ -273,6 +289,12 @@ static void wrong_requests(void **state)
         refuses(&images, "{\"inputs\":[{},{}]}", "this model has one");
         refuses(&images, "{\"colour\":1}", "'colour' is not supported");
         refuses(&images, "{\"parameters\":{\"sequence_id\":1}}", "'sequence_id' is not supported");
+        refuses(&images, "{\"model_name\":\"x\"}", "model_name: this is 'm', not 'x'");
+        refuses(&images, "{\"model_version\":\"v0\"}", "model_version: this is 'v1', not 'v0'");
+        refuses(&images, INPUT("\"shape\":[1,2,2],\"datatype\":\"FP32\",\"data\":[1,-Infinity"),
+                "no NaN and no Infinity");
+        refuses(&images, INPUT("\"shape\":[1,2,2],\"datatype\":\"FP32\",\"data\":[1,007"),
+                "as JSON writes it");
         refuses(&images, "{\"id\":\"\\ud800\"}", "surrogate");
         refuses(&images, "{\"id\":\"a\\u0000b\"}", "NUL");
         refuses(&images, "{\"id\":\"\xff\"}", "UTF-8");
