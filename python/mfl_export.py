@@ -833,7 +833,8 @@ def _einsum_of_letters(plain):
 
 
 def _add_by_factors(plain):
-    def add(x, a, b, *, beta=1, alpha=1):
+    def add(x, mat1=None, mat2=None, *, batch1=None, batch2=None, beta=1, alpha=1):
+        a, b = (m if m is not None else n for m, n in ((mat1, batch1), (mat2, batch2)))
         return plain(x, a, b) if beta == 1 and alpha == 1 else x * beta + (a @ b) * alpha
     return add
 
