@@ -68,8 +68,8 @@ enum onnx_pending {
         ONNX_SCALED_GROUPS,
         ONNX_SCORES,  /* q k^T */
         ONNX_WEIGHTS, /* softmax of it */
-        ONNX_UNIFORM, /* random numbers, without a base; then whether each is kept; then that divided by the
-                       * share */
+        ONNX_UNIFORM, /* random numbers from `rate` on, without a base; then whether each is kept; then that divided by
+                       * the share */
         ONNX_KEPT,
         ONNX_NOISE,
         ONNX_LIST /* a SplitToSequence of the base */
@@ -499,7 +499,9 @@ int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
-#define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
+#define ONNX_RANDOM                                                                                          \
+        "random numbers are supported as dropout (nn.Dropout) and as stochastic depth: x * (torch.rand(n, "  \
+        "1, 1) < p) / p"
 
 /* condition.c: functions of computed values that only their names tell (unary.def); And, Or and Not of conditions on different ones */
 #define ONNX_STOP "StopGradient" /* mfl_export.py writes it for detach(), in the domain "mfl" */
@@ -561,6 +563,9 @@ int mfl_onnx_extreme(struct onnx *o);
 /* embedding.c, sort.c */
 int mfl_onnx_embedding(struct onnx *o);
 int mfl_onnx_one_hot(struct onnx *o);
+/* After the nodes: where an embedding reads the tokens, what else computes with them reads a frozen embedding of the numbers from 0 on.
+ * *last is the output's layer, whose number may change. */
+int mfl_onnx_number_tokens(struct onnx *o, int *last);
 int mfl_onnx_top(struct onnx *o);
 
 /* softmax.c, scatter.c */
