@@ -394,6 +394,8 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
         if (!r)
                 r = mfl_onnx_read_copies(o);
         if (!r)
+                r = mfl_onnx_read_turned(o);
+        if (!r)
                 r = mfl_onnx_read_inputs(o, &model->input);
         if (!r)
                 r = prepare_uses(o);
