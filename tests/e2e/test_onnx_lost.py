@@ -169,6 +169,24 @@ def test_unused_and_tied_parameters_are_told(tmp_path, optimize):
     assert re.search("the file lacks the module's parameters (p, [ac].weight|[ac].weight, p): they are tied to others, or the module does not use them", out), out
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_equal_tensors_that_a_tool_made_one(tmp_path, named):
+    """As onnx-simplifier and onnxruntime's optimiser do. Zeros of two biases part in training, and a tied bias looks the same."""
+    onnx = mfl_needs.module("onnx")
+    net = Net(lambda m, x: m.b(torch.tanh(m.c(torch.tanh(m.a(x))))))
+    net.c = nn.Linear(6, 6)
+    for layer in (net.a, net.c):
+        nn.init.zeros_(layer.bias)
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    model = onnx.load(tmp_path / "m.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["a.bias" if name == "c.bias" else name for name in node.input]
+        node.name = node.name if named else ""
+    onnx.save(model, tmp_path / "m.onnx")
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "reads a.bias, which an earlier layer has, and all its numbers are 0" in err and "Take the file as PyTorch wrote it" in err, err
+
+
 class Tied(nn.Module):
     """A head that is tied to an embedding, beside an operation that the optimiser leaves out."""
     tokens, shape = 11, (5,)
