@@ -1352,11 +1352,15 @@ def _perturb(net, bits):
 class _OnlyCodes(torch.overrides.TorchFunctionMode):
     """Within a run: columns of a float input that hold codes, of which seeded numbers are none."""
 
+    def __init__(self, inputs):
+        super().__init__()
+        self.inputs = inputs
+
     def __torch_function__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") in ("long", "int", "to", "type") and isinstance(out, torch.Tensor) and out.dtype in (torch.int64, torch.int32):
             x = args[0]
-            if x.is_floating_point() and not x.requires_grad and bool((x != x.trunc()).any()):
+            if x.is_floating_point() and any(x is t or x._base is t for t in self.inputs) and bool((x != x.trunc()).any()):
                 raise ExportError("it takes numbers of a float input as codes, and seeded numbers are none: give the codes an int64 input of their own")
         return out
 
@@ -1383,8 +1387,9 @@ def _run(net, x, seed, batch, names, in_double):
     try:
         for name in drop:
             setattr(torch.nn.functional, name, lambda input, *_, **__: input)
-        with _logits() as logits, _OnlyCodes():
-            out = logits(_tensors(net(*(t.double() if in_double and t.is_floating_point() else t for t in x))))
+        given = [t.double() if in_double and t.is_floating_point() else t for t in x]
+        with _logits() as logits, _OnlyCodes(given):
+            out = logits(_tensors(net(*given)))
         out = out[0] if isinstance(out, tuple) else out
     finally:
         for name, function in drop.items():
