@@ -503,7 +503,7 @@ int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
 #define ONNX_RANDOM                                                                                          \
         "random numbers are supported as dropout (nn.Dropout) and as stochastic depth: x * (torch.rand(n, "  \
-        "1, 1) < p) / p"
+        "1, 1) < p) / p; give others as an input, drawn with the data"
 
 /* condition.c: functions of computed values that only their names tell (unary.def); And, Or and Not of conditions on different ones */
 #define ONNX_STOP "StopGradient" /* mfl_export.py writes it for detach(), in the domain "mfl" */

@@ -887,6 +887,18 @@ class MaskedPadding(nn.Module):
         return self.fc((self.e(x) + self.at).masked_fill(seen[..., None], 0).sum(1) / (~seen).sum(1, keepdim=True).clamp(min=1))
 
 
+class Patches(nn.Module):
+    """Batch norm of the rows of each channel by itself, folded into the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.fc = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(30, 4)
+
+    def forward(self, x):
+        y = self.up(x.view(-1, 3, 2, 4)).flatten(0, 1)
+        return self.fc(torch.tanh(self.norm(y.transpose(1, 2)).transpose(1, 2)).reshape(len(x), -1))
+
+
 class Latents(nn.Module):
     """A norm of a parameter, and of samples; a frozen table of which two layers read parts."""
 
@@ -987,7 +999,7 @@ PROVED = {
     "half-twice-scale": (lambda: HalfTwice("weight"), torch.zeros(2, 3, 10, 10)), "half-twice-shift": (lambda: HalfTwice("bias"), torch.zeros(2, 3, 10, 10)),
     "resized": (Resized, torch.zeros(1, 3, 5, 7)), "written": (Written, VECTOR),
     "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
-    "latents": (Latents, torch.zeros(1, 24)), "standardised": (Standardised, IMAGE), "caches": (Caches, VECTOR),
+    "patches": (Patches, torch.zeros(1, 24)), "latents": (Latents, torch.zeros(1, 24)), "standardised": (Standardised, IMAGE), "caches": (Caches, VECTOR),
     "columns-of-codes": (ColumnsOfCodes, (torch.tensor([[4, 4, 4]]), torch.ones(1, 2))),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export

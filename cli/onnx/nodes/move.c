@@ -316,7 +316,8 @@ static int move_pad(struct onnx *o, struct move *m)
         m->out = m->in->shape;
         for (int i = 0; i < n; i++)
                 if (pads[i])
-                        return mfl_onnx_fail(o, "padding of a constant is not supported");
+                        return mfl_onnx_fail(o, "padding of a constant is not supported: pad it before the "
+                                                "export, as a buffer");
         return 0;
 }
 
