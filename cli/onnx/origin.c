@@ -493,17 +493,6 @@ static void note_unsure(struct onnx *o)
                         constants.n ? "; taken for constants: " : "", constants.text, "");
 }
 
-int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t)
-{
-        return mfl_onnx_fail(o,
-                "reads %.60s, which an earlier layer has, and all its numbers are %g: the model ties both, "
-                "or a tool (onnx-simplifier, "
-                "onnxruntime) made one of equal tensors, which part in training; the file does not say "
-                "which. Take the file as PyTorch wrote "
-                "it, or export with mfl_export.save(net, example, file)",
-                t->origin ? t->origin : "a tensor", t->count ? (double)t->f[0] : 0.0);
-}
-
 /* Marks the elements of the tensor as trained. */
 static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_tensor *t)
 {

@@ -224,6 +224,17 @@ static bool is_computed_copy(
         return !memcmp(t->f, earlier->f, (size_t)t->count * sizeof *t->f) || is_turned(t, earlier);
 }
 
+int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t)
+{
+        return mfl_onnx_fail(o,
+                "reads %.60s, which an earlier layer has, and all its numbers are %g: the model ties both, "
+                "or a tool (onnx-simplifier, "
+                "onnxruntime) made one of equal tensors, which part in training; the file does not say "
+                "which. Take the file as PyTorch wrote "
+                "it, or export with mfl_export.save(net, example, file)",
+                t->origin ? t->origin : "a tensor", t->count ? (double)t->f[0] : 0.0);
+}
+
 /* Of a layer that has some tensors of an earlier one: such a tensor whose numbers are all the same; NULL: none is. */
 static const struct onnx_tensor *equal_part(const struct onnx *o, int i)
 {
