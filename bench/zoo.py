@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A zoo of PyTorch's models: which of them mfl reads, whether the proof holds, and ten steps beside PyTorch.
 
-    ZOO_PYTHON bench/zoo.py build [--families torchvision modules transformers] [--only NAME ...] [--limit 100e6]
+    ZOO_PYTHON bench/zoo.py build [--families torchvision modules fields transformers] [--only NAME ...] [--limit 100e6]
 
 Needs an interpreter with torch, torchvision and transformers. Weights are random, and nothing is downloaded. Each model is saved by
 python/mfl_export.py with a small input, and
@@ -172,7 +172,7 @@ def summary(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
-    parser.add_argument("--families", nargs="+", default=["modules", "transformers", "torchvision"])
+    parser.add_argument("--families", nargs="+", default=["modules", "fields", "transformers", "torchvision"])
     parser.add_argument("--only", nargs="+", help="names of models; * stands for any text")
     parser.add_argument("--limit", type=float, default=100e6, help="parameters above which a model is only read")
     parser.add_argument("--seconds", type=int, default=600, help="time for one model")

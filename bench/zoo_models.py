@@ -387,65 +387,19 @@ def module_entries():
     return e
 
 
-# ---- transformers: classes by configuration, small ----
-
 def transformer_entries():
-    try:
-        import transformers as t
-    except ImportError:
-        return {}
-    small = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
-    text, words = (16,), 100
+    import zoo_transformers
+    return zoo_transformers.entries()
 
-    class Ids(nn.Module):
-        def __init__(self, net):
-            super().__init__()
-            self.net = net
 
-        def forward(self, x):
-            return self.net(x).logits
-
-    def language(kind, config, **options):
-        return Entry(lambda: Ids(kind(config(**options))), text, options["vocab_size"])
-
-    class Encoder(nn.Module):
-        def __init__(self):
-            super().__init__()
-            from transformers.models.whisper.modeling_whisper import WhisperEncoder
-            self.net = WhisperEncoder(t.WhisperConfig(d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64, num_mel_bins=20,
-                                                      max_source_positions=24, attn_implementation="eager"))
-            self.fc = nn.Linear(32, 4)
-
-        def forward(self, x):
-            return self.fc(self.net(x).last_hidden_state.mean(1))
-
-    decoder = dict(small, vocab_size=words, max_position_embeddings=32, num_key_value_heads=2, use_cache=False, attn_implementation="eager")
-    narrow = dict(decoder, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=16)
-    bert = dict(small, vocab_size=words, max_position_embeddings=32, num_labels=4, attn_implementation="eager")
-    return {
-        "bert-classification": language(t.BertForSequenceClassification, t.BertConfig, **bert),
-        "distilbert-classification": language(t.DistilBertForSequenceClassification, t.DistilBertConfig, dim=32, n_layers=2, n_heads=4,
-                                              hidden_dim=64, vocab_size=words, max_position_embeddings=32, num_labels=4,
-                                              attn_implementation="eager"),
-        "roberta-classification": language(t.RobertaForSequenceClassification, t.RobertaConfig, **bert),
-        "albert-classification": language(t.AlbertForSequenceClassification, t.AlbertConfig, **dict(bert, embedding_size=16)),
-        "gpt2": language(t.GPT2LMHeadModel, t.GPT2Config, n_embd=32, n_layer=2, n_head=4, vocab_size=words, n_positions=32, use_cache=False,
-                         attn_implementation="eager"),
-        "llama": language(t.LlamaForCausalLM, t.LlamaConfig, **decoder),
-        "mistral": language(t.MistralForCausalLM, t.MistralConfig, **dict(decoder, sliding_window=None)),
-        "qwen2": language(t.Qwen2ForCausalLM, t.Qwen2Config, **decoder),
-        # Narrow ones with the vocabularies of Llama 3 and Qwen2.
-        "llama3-vocabulary": language(t.LlamaForCausalLM, t.LlamaConfig, **dict(narrow, vocab_size=128256, rope_theta=500000.0)),
-        "qwen2-vocabulary": language(t.Qwen2ForCausalLM, t.Qwen2Config, **dict(narrow, vocab_size=151936, tie_word_embeddings=True)),
-        "vit": Entry(lambda: Ids(t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=8, num_labels=4, attn_implementation="eager",
-                                                                       **small))), (3, 32, 32)),
-        "whisper-encoder": Entry(Encoder, (20, 48)),
-    }
+def field_entries():
+    import zoo_fields
+    return zoo_fields.entries()
 
 
 class Families(dict):
     """Made when they are asked for: torchvision and transformers take seconds to import."""
-    kinds = {"torchvision": torchvision_models, "modules": module_entries, "transformers": transformer_entries}
+    kinds = {"torchvision": torchvision_models, "modules": module_entries, "transformers": transformer_entries, "fields": field_entries}
 
     def __missing__(self, family):
         self[family] = self.kinds[family]()

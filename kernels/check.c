@@ -96,15 +96,35 @@ static float value_at(const struct mfl_dataset *dataset, const struct mfl_split 
         return v * dataset->scale[0] + dataset->shift[0];
 }
 
+/* The columns of the input that an embedding reads: the input, a slice of it, or either plus where each column's rows begin. */
+static bool find_columns(
+        const struct mfl_graph *graph, const struct mfl_layer *layer, int64_t *ret_start, int64_t *ret_end)
+{
+        const struct mfl_layer *in = &graph->layers[layer->input];
+        int at = layer->input;
+        if (in->op == MFL_OP_ADD) {
+                at = in->input;
+                in = &graph->layers[at];
+        }
+        if (at && (in->op != MFL_OP_SLICE || in->input))
+                return false;
+        *ret_start = at ? in->start : 0;
+        *ret_end = at ? in->end : mfl_shape_count(&in->out);
+        return true;
+}
+
 /* The columns that an embedding reads hold whole numbers inside its vocabulary. */
 static int check_categories(const struct mfl_graph *graph, int i, const struct mfl_dataset *dataset,
         const struct mfl_split *split, const char *name, struct mfl_error *err)
 {
-        const struct mfl_layer *layer = &graph->layers[i], *slice = &graph->layers[layer->input];
+        const struct mfl_layer *layer = &graph->layers[i];
+        int64_t start, end;
+        if (!find_columns(graph, layer, &start, &end))
+                return 0;
         size_t width = (size_t)mfl_shape_count(&dataset->shape);
         bool scaled = dataset->scale[0] != 1.0f || dataset->shift[0] != 0.0f;
         for (size_t n = 0; n < split->n; n++)
-                for (size_t c = (size_t)slice->start; c < (size_t)slice->end; c++) {
+                for (size_t c = (size_t)start; c < (size_t)end; c++) {
                         float v = value_at(dataset, split, n * width + c);
                         if (v >= 0 && v < (float)layer->vocabulary && v == (float)(int)v)
                                 continue;

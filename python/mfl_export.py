@@ -404,7 +404,7 @@ class _Places(torch.overrides.TorchFunctionMode):
         n = k or (int(x.shape[dim]) if name in ("sort", "argsort") else 1)
 
         def make():
-            places = self.among(x, dim, n, least)
+            places = self.among(x if x.is_floating_point() else x.float(), dim, n, least)
             return places if places.dim() == found.dim() else self.note(places.squeeze(dim))
         self.put_off(found, make)
         return out if found is out else Ordered(out[0], found)
@@ -652,6 +652,13 @@ def _plain_functions():
     plain_norm = functional.batch_norm
 
     def norm(x, mean, var, weight=None, bias=None, training=False, *args, **kwargs):
+        if (mean is None or var is None) and _is_parameter(x):  # weights: over all but their outputs, whatever the batch
+            over = [d for d in range(x.dim()) if d != 1]
+            centred = x - x.mean(over, keepdim=True)
+            eps = kwargs.get("eps", args[1] if len(args) > 1 else 1e-5)
+            x = centred * torch.rsqrt((centred * centred).mean(over, keepdim=True) + eps)
+            shape = (1, -1) + (1,) * (x.dim() - 2)
+            return x * (1 if weight is None else weight.reshape(shape)) + (0 if bias is None else bias.reshape(shape))
         if mean is None or var is None:
             raise ExportError("F.batch_norm without running statistics: mfl evaluates with them: use nn.BatchNorm1d, 2d or 3d, or F.layer_norm, which needs none")
         if training:
@@ -832,8 +839,13 @@ def _einsum_of_letters(plain):
     return einsum
 
 
+def _is_parameter(x):
+    return any(isinstance(t, torch.nn.Parameter) for t in (x, x._base))
+
+
 def _add_by_factors(plain):
-    def add(x, a, b, *, beta=1, alpha=1):
+    def add(x, mat1=None, mat2=None, *, batch1=None, batch2=None, beta=1, alpha=1):
+        a, b = (m if m is not None else n for m, n in ((mat1, batch1), (mat2, batch2)))
         return plain(x, a, b) if beta == 1 and alpha == 1 else x * beta + (a @ b) * alpha
     return add
 
@@ -1259,6 +1271,8 @@ def _runs(net, inputs, rows, seed, names, in_double):
         x = [_make_input(kind, seed, 2 * i + 100 * b, n) for i, kind in enumerate(inputs)]
         try:
             run = _run(base, x, seed, b, names, in_double)
+        except ExportError:
+            raise
         except Exception as e:  # noqa: BLE001
             if not in_double:
                 raise ExportError(f"the module fails on seeded inputs of shape {[list(t.shape) for t in x]}: {e}") from e
@@ -1335,6 +1349,22 @@ def _perturb(net, bits):
             p.mul_(torch.empty_like(p).bernoulli_(0.5).mul_(2.0 ** (1 - bits)).add_(1 - 2.0 ** -bits))
 
 
+class _OnlyCodes(torch.overrides.TorchFunctionMode):
+    """Within a run: columns of a float input that hold codes, of which seeded numbers are none."""
+
+    def __init__(self, inputs):
+        super().__init__()
+        self.inputs = inputs
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in ("long", "int", "to", "type") and isinstance(out, torch.Tensor) and out.dtype in (torch.int64, torch.int32):
+            x = args[0]
+            if x.is_floating_point() and any(x is t or x._base is t for t in self.inputs) and bool((x != x.trunc()).any()):
+                raise ExportError("it takes numbers of a float input as codes, and seeded numbers are none: give the codes an int64 input of their own")
+        return out
+
+
 def _run(net, x, seed, batch, names, in_double):
     norms, handles, calls = {}, [], {}
 
@@ -1349,6 +1379,7 @@ def _run(net, x, seed, batch, names, in_double):
         if name and not any(True for _ in module.children()):
             handles.append(module.register_forward_hook(hook(name)))
     kept = [(m, k, b, b.clone()) for m in net.modules() for k, b in m._buffers.items() if b is not None]
+    caches = [(m, k, copy.copy(v)) for m in net.modules() for k, v in vars(m).items() if isinstance(v, (dict, list)) and not k.startswith("_")]
     drop = {name: getattr(torch.nn.functional, name) for name in
             ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
             if hasattr(torch.nn.functional, name)}
@@ -1356,8 +1387,9 @@ def _run(net, x, seed, batch, names, in_double):
     try:
         for name in drop:
             setattr(torch.nn.functional, name, lambda input, *_, **__: input)
-        with _logits() as logits:
-            out = logits(_tensors(net(*(t.double() if in_double and t.is_floating_point() else t for t in x))))
+        given = [t.double() if in_double and t.is_floating_point() else t for t in x]
+        with _logits() as logits, _OnlyCodes(given):
+            out = logits(_tensors(net(*given)))
         out = out[0] if isinstance(out, tuple) else out
     finally:
         for name, function in drop.items():
@@ -1367,6 +1399,8 @@ def _run(net, x, seed, batch, names, in_double):
         for module, name, buffer, value in kept:
             module._buffers[name] = buffer
             buffer.data.copy_(value)
+        for module, name, value in caches:  # what a forward pass keeps has the graph of its gradients
+            setattr(module, name, value)
     if out is None or not out.is_floating_point() or out.dim() < 2 or len(out) != len(x[0]):
         raise ExportError("its first output is not a tensor of floats with a row for each sample")
     weights = (_hash(seed, 50 + 100 * batch, out.numel()).double() / 8388608.0 - 1.0).to(out.dtype).reshape(out.shape)

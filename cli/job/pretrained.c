@@ -294,12 +294,16 @@ static bool suggest_prefix(
 static int fail_names(const struct pretrained *p, const struct list *missing, const struct list *unused,
         const struct mfl_param *first, struct mfl_error *err)
 {
-        char prefix[64], hint[96] = "";
+        char prefix[64], hint[320] = "";
         if (first && !p->job->model.from.prefix && suggest_prefix(p, first, prefix, sizeof prefix))
                 mfl_snprintf(hint, sizeof hint, "; write model.initial: {file: ..., prefix: %s}", prefix);
         else if (missing->n && unused->n)
                 mfl_snprintf(hint, sizeof hint,
-                        "; name them under model.initial.missing and .unused if that is right");
+                        "; name them under model.initial.missing and .unused if that is right. If the "
+                        "library renames tensors when it "
+                        "loads the file (transformers 5), write the loaded module's state_dict() with "
+                        "safetensors, or export that module "
+                        "with mfl_export, which takes its weights along");
         else
                 mfl_snprintf(hint, sizeof hint, "; name %s under model.initial.%s if that is right",
                         missing->n + unused->n == 1 ? "it" : "them", missing->n ? "missing" : "unused");

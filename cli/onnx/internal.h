@@ -68,8 +68,8 @@ enum onnx_pending {
         ONNX_SCALED_GROUPS,
         ONNX_SCORES,  /* q k^T */
         ONNX_WEIGHTS, /* softmax of it */
-        ONNX_UNIFORM, /* random numbers, without a base; then whether each is kept; then that divided by the
-                       * share */
+        ONNX_UNIFORM, /* random numbers from `rate` on, without a base; then whether each is kept; then that divided by
+                       * the share */
         ONNX_KEPT,
         ONNX_NOISE,
         ONNX_LIST /* a SplitToSequence of the base */
@@ -279,6 +279,8 @@ bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 /* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
  * says that all ties are known. */
 int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
+/* A tensor of one number that two layers read, and of which nothing says whether it is one parameter. */
+int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t);
 bool mfl_onnx_is_uniform(const struct onnx_tensor *t); /* one number, repeated */
 /* Whether the node belongs to the module that has the parameter by its name, or to another call of that module. */
 bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
@@ -499,7 +501,9 @@ int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
-#define ONNX_RANDOM "random numbers are supported as dropout and as stochastic depth: x * (random < p) / p"
+#define ONNX_RANDOM                                                                                          \
+        "random numbers are supported as dropout (nn.Dropout) and as stochastic depth: x * (torch.rand(n, "  \
+        "1, 1) < p) / p; give others as an input, drawn with the data"
 
 /* condition.c: functions of computed values that only their names tell (unary.def); And, Or and Not of conditions on different ones */
 #define ONNX_STOP "StopGradient" /* mfl_export.py writes it for detach(), in the domain "mfl" */
@@ -561,6 +565,9 @@ int mfl_onnx_extreme(struct onnx *o);
 /* embedding.c, sort.c */
 int mfl_onnx_embedding(struct onnx *o);
 int mfl_onnx_one_hot(struct onnx *o);
+/* After the nodes: where an embedding reads the tokens, what else computes with them reads a frozen embedding of the numbers from 0 on.
+ * *last is the output's layer, whose number may change. */
+int mfl_onnx_number_tokens(struct onnx *o, int *last);
 int mfl_onnx_top(struct onnx *o);
 
 /* softmax.c, scatter.c */

@@ -344,6 +344,54 @@ int mfl_onnx_read_copies(struct onnx *o)
         return r;
 }
 
+/* 1: t is the matrix transposed; 0: it is not; -1: it may also be the matrix itself. */
+static int turns(const struct onnx_tensor *t, const struct onnx_tensor *of)
+{
+        int64_t rows = of->shape.dim[0], columns = of->shape.dim[1];
+        if (t->shape.rank != 2 || of->shape.rank != 2 || t->shape.dim[0] != columns ||
+                t->shape.dim[1] != rows)
+                return 0;
+        for (int64_t i = 0; i < rows; i++)
+                for (int64_t k = 0; k < columns; k++)
+                        if (t->f[k * rows + i] != of->f[i * columns + k])
+                                return 0;
+        return rows == columns && !memcmp(t->f, of->f, (size_t)t->count * sizeof *t->f) ? -1 : 1;
+}
+
+/* A head that is tied to an embedding: the optimiser transposes the weight, and the embedding reads it as it is. */
+int mfl_onnx_read_turned(struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name, *source = NULL;
+                struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
+                struct onnx_tensor *t = v ? v->tensor : NULL;
+                bool moved = false;
+                int n = 0, r = t && t->f && t->folded ? read_folded(o, t->folded, &source, &n, &moved) : 0;
+                if (r)
+                        return r;
+                const struct onnx_value *whole =
+                        n == 1 && moved && is_move_name(name, strlen(name)) ? mfl_onnx_find(o, source) : NULL;
+                const struct onnx_tensor *of = whole ? whole->tensor : NULL;
+                if (!of || !of->f || of->order || of->ids || turns(t, of) != 1)
+                        continue;
+                int64_t rows = of->shape.dim[0], columns = of->shape.dim[1];
+                int32_t *order = mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *order);
+                if (!order)
+                        return onnx_memory(o);
+                for (int64_t k = 0; k < t->count; k++)
+                        order[k] = (int32_t)(k % rows * columns + k / rows);
+                t->folded = NULL;
+                t->origin = of->origin;
+                t->param = of->param;
+                t->known = of->known;
+                t->first = of->first;
+                t->order = order;
+                t->turned = true;
+                t->shared = true;
+        }
+        return 0;
+}
+
 /* PyTorch's current exporter says what an initializer was, and what it computed it from. */
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t)
 {

@@ -32,6 +32,9 @@ bool mfl_onnx_is_noted_at(const struct onnx *o, int node, const char *name);
 int mfl_onnx_noted_at(const struct onnx *o, const char *name);
 /* After the initializers: those that the file has as an Identity of another one; and whether the node is such an Identity. */
 int mfl_onnx_read_copies(struct onnx *o);
+/* After all initializers: those that the current exporter's optimiser transposed and that are in the file as they are, too, become
+ * the same parameter. */
+int mfl_onnx_read_turned(struct onnx *o);
 bool mfl_onnx_is_copy(const struct onnx *o, const Onnx__NodeProto *node);
 /* The parameter that the node reads in place of another tensor or number; NULL: none. */
 const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart);

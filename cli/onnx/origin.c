@@ -82,9 +82,16 @@ static int find_in(struct onnx *o, const struct onnx_tensor *t, const struct onn
 {
         *ret_found = false;
         *ret_map = NULL;
-        if (!t->param || !in->param || in->ids || in->order)
+        if (!t->param || !in->param)
                 return 0;
         bool same = t->count == in->count;
+        if (in->ids || in->order) { /* of a moved parameter, the same one moved as far */
+                for (int64_t i = 0; same && i < t->count; i++)
+                        same = mfl_onnx_element(t, i) >= 0 &&
+                               mfl_onnx_element(t, i) == mfl_onnx_element(in, i);
+                *ret_found = same;
+                return 0;
+        }
         for (int64_t i = 0; i < t->count; i++) {
                 int64_t at = mfl_onnx_element(t, i) - in->first;
                 if (at < 0 || at >= in->count)
@@ -370,8 +377,8 @@ static bool reads_param(const struct onnx *o)
         return false;
 }
 
-/* The weights or the bias of a dense layer that other rows go through, too. */
-static bool is_of_dense(const struct onnx *o, const struct onnx_value *v)
+/* The weights or the bias of a dense layer or a norm that other rows go through, too. */
+static bool is_of_rows(const struct onnx *o, const struct onnx_value *v)
 {
         const struct onnx_value *first = mfl_onnx_input(o, 0),
                                 *own = v->tensor->origin ? mfl_onnx_find(o, v->tensor->origin) : NULL;
@@ -401,10 +408,11 @@ int mfl_onnx_lift_inputs(struct onnx *o, bool *ret_lifted)
                                 mfl_onnx_is_buffer(o, mfl_onnx_input(o, i)->tensor);
                 return 0;
         }
-        bool multiplies = !strcmp(node->op_type, "MatMul") || !strcmp(node->op_type, "Gemm");
+        bool multiplies = !strcmp(node->op_type, "MatMul") || !strcmp(node->op_type, "Gemm") ||
+                          !strcmp(node->op_type, "LayerNormalization");
         for (size_t i = 0; i < node->n_input; i++) {
                 struct onnx_value *v = mfl_onnx_input(o, i), *view;
-                bool own = multiplies && i > 0 && v && is_of_dense(o, v);
+                bool own = multiplies && i > 0 && v && is_of_rows(o, v);
                 int r = v && v->tensor->param && !own ? mfl_onnx_lift(o, v, &view) : 0;
                 if (r)
                         return r;
@@ -493,6 +501,8 @@ static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_t
                 if (id < 0 || !test_and_set(o, id))
                         continue;
                 o->node = l->node;
+                if (mfl_onnx_is_uniform(t) && !o->described)
+                        return mfl_onnx_fail_equal(o, t);
                 return mfl_onnx_fail(o,
                         "the parameter %.60s is used in two places, one of them %.40s (%s), and in another "
                         "order or "
@@ -510,6 +520,12 @@ static bool is_shared(const struct mfl_layer *l, int k)
         return l->shares && (k == 0 || l->sharing == MFL_SHARES_ALL);
 }
 
+/* What does not train may stand in several places as several tensors. */
+static bool is_trained(const struct onnx *o, const struct onnx_tensor *t)
+{
+        return !o->described || !t->origin || mfl_described_trains(o->described, t->origin);
+}
+
 int mfl_onnx_check_params(struct onnx *o)
 {
         int r = need_bits(o);
@@ -517,7 +533,8 @@ int mfl_onnx_check_params(struct onnx *o)
         for (int i = 0; !r && i < o->n_layers && !(o->files && o->files->inference); i++) {
                 const struct onnx_layer *l = &o->layers[i];
                 for (int k = 0; !r && !l->layer.frozen && k < ONNX_TENSORS_PER_LAYER && l->tensors[k]; k++)
-                        if (!is_shared(&l->layer, k) && !(joins && mfl_onnx_is_uniform(l->tensors[k])) &&
+                        if (!is_shared(&l->layer, k) && is_trained(o, l->tensors[k]) &&
+                                !(joins && mfl_onnx_is_uniform(l->tensors[k])) &&
                                 !(l->layer.op == MFL_OP_BATCHNORM && k > 1))
                                 r = claim(o, l, l->tensors[k]);
         }

@@ -224,6 +224,31 @@ static bool is_computed_copy(
         return !memcmp(t->f, earlier->f, (size_t)t->count * sizeof *t->f) || is_turned(t, earlier);
 }
 
+int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t)
+{
+        return mfl_onnx_fail(o,
+                "reads %.60s, which an earlier layer has, and all its numbers are %g: the model ties both, "
+                "or a tool (onnx-simplifier, "
+                "onnxruntime) made one of equal tensors, which part in training; the file does not say "
+                "which. Take the file as PyTorch wrote "
+                "it, or export with mfl_export.save(net, example, file)",
+                t->origin ? t->origin : "a tensor", t->count ? (double)t->f[0] : 0.0);
+}
+
+/* Of a layer that has some tensors of an earlier one: such a tensor whose numbers are all the same; NULL: none is. */
+static const struct onnx_tensor *equal_part(const struct onnx *o, int i)
+{
+        const struct onnx_layer *layer = &o->layers[i];
+        bool turned;
+        for (int j = 1; j < i && !o->described; j++)
+                for (int k = 0; k < ONNX_TENSORS_PER_LAYER && layer->tensors[k]; k++)
+                        for (int n = 0; n < ONNX_TENSORS_PER_LAYER && o->layers[j].tensors[n]; n++)
+                                if (mfl_onnx_is_uniform(layer->tensors[k]) &&
+                                        is_same(o, layer->tensors[k], o->layers[j].tensors[n], &turned))
+                                        return layer->tensors[k];
+        return NULL;
+}
+
 /* Finds the earlier layer that is this one, or has its weight. */
 static int share_layer(struct onnx *o, int i)
 {
@@ -255,6 +280,9 @@ static int share_layer(struct onnx *o, int i)
                 other = other || (n > 0 && !has_weight(o, layer, earlier));
                 other = other || (n > 1);
         }
+        const struct onnx_tensor *equal = other ? equal_part(o, i) : NULL;
+        if (equal)
+                return mfl_onnx_fail_equal(o, equal);
         if (other)
                 return mfl_onnx_fail(o,
                         "shares some of its tensors with an earlier layer, such as %.60s; a layer shares all "

@@ -27,6 +27,8 @@ bool mfl_described_tied(
         const struct mfl_described *described, uint32_t i, const char *const **ret_names, size_t *ret_n);
 /* Whether the initializer is a parameter. */
 bool mfl_described_has(const struct mfl_described *described, const char *initializer);
+/* Whether it requires a gradient; true for what is no parameter. */
+bool mfl_described_trains(const struct mfl_described *described, const char *initializer);
 /* Whether two parameters are both trained, or both not. */
 bool mfl_described_alike(const struct mfl_described *described, const char *a, const char *b);
 /* Puts its tags into v[0 .. n), which holds zeros. */

@@ -35,6 +35,12 @@ bool mfl_described_has(const struct mfl_described *described, const char *initia
         return find(described, initializer);
 }
 
+bool mfl_described_trains(const struct mfl_described *described, const char *initializer)
+{
+        const struct described_param *p = find(described, initializer);
+        return !p || p->trained;
+}
+
 bool mfl_described_alike(const struct mfl_described *described, const char *a, const char *b)
 {
         const struct described_param *p = find(described, a), *q = find(described, b);

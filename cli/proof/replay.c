@@ -10,6 +10,9 @@
  * Rounding decides ReLUs and winners of max pools, and each such flip changes a gradient by much. So what differs in floats is
  * computed again in double (kernels/double.h), as PyTorch did, and there the bounds hold as they are. Where that would take
  * too long, or PyTorch computed in floats itself, judge.c compares with what rounding changes in PyTorch.
+ *
+ * Double runs on the reference, so it says that the model is right, and nothing of the backend. What the backend computes far from
+ * PyTorch, though double agrees, is computed by the reference in floats, too: if that one is near, the backend is wrong, and not rounding.
  */
 #include <math.h>
 #include <unistd.h>
@@ -171,30 +174,43 @@ static void copy_params(const struct replay *p, const struct mfl_graph *part, fl
                                         part->params[t].count * sizeof *to);
 }
 
-static int compare_norm(struct replay *p, int layer, const struct mfl_proof_module *m, int b,
-        bool *ret_differs, struct mfl_error *err)
+/* The output of one layer: the caller frees the part and the pass. */
+static int forward_part(struct replay *p, int layer, int b, struct mfl_graph **ret_part,
+        struct pass *ret_pass, struct mfl_error *err)
 {
         struct mfl_graph *part;
-        struct pass pass;
-        double sum = 0;
         int r = build(p->graph, layer, &part, err);
         if (r)
                 return r;
         MFL_CLEANUP_FREE float *params = mfl_alloc_aligned((part->n + 1) * sizeof *params);
         if (params) {
                 copy_params(p, part, params);
-                r = forward(p, part, params, b, &pass, err);
+                r = forward(p, part, params, b, ret_pass, err);
         } else {
                 r = mfl_fail_memory(err, part->n * sizeof *params, "the params of a proof");
         }
-        for (size_t i = 0; !r && i < output_count(part) * pass.rows; i++)
-                sum += (double)pass.y[i] * pass.y[i];
-        if (!r) {
-                pass_deinit(p, &pass);
-                *ret_differs = !(fabs(sqrt(sum) - m->norm[b]) <= NORM_BOUND * m->norm[b] + 1e-9);
-        }
-        mfl_graph_free(part);
+        if (r)
+                mfl_graph_free(part);
+        else
+                *ret_part = part;
         return r;
+}
+
+static int compare_norm(struct replay *p, int layer, const struct mfl_proof_module *m, int b,
+        bool *ret_differs, struct mfl_error *err)
+{
+        struct mfl_graph *part;
+        struct pass pass;
+        double sum = 0;
+        int r = forward_part(p, layer, b, &part, &pass, err);
+        if (r)
+                return r;
+        for (size_t i = 0; i < output_count(part) * pass.rows; i++)
+                sum += (double)pass.y[i] * pass.y[i];
+        *ret_differs = !(fabs(sqrt(sum) - m->norm[b]) <= NORM_BOUND * m->norm[b] + 1e-9);
+        pass_deinit(p, &pass);
+        mfl_graph_free(part);
+        return 0;
 }
 
 /* The first module in the order of the forward pass whose layer gives something else; NULL: none is known. A part
@@ -384,6 +400,116 @@ static bool is_affordable(const struct replay *p)
         return (double)(forward + training) * (double)rows <= DOUBLE_FLOPS_MAX;
 }
 
+/* ---- the backend itself ---- */
+
+#define FAR_OUTPUT 1e-2 /* of the largest */
+#define FAR_GRADIENT                                                                                         \
+        0.5            /* of its norm: rounding changes as much only where it changes the reference's, too */
+#define NEAR_SHARE 0.1 /* of the backend's difference: the reference's is another thing */
+
+/* The first that the backend computes far from PyTorch, and the reference near. gradient: -1 is the output. */
+struct far {
+        bool found;
+        int b, gradient;
+        double by, reference;
+};
+
+static struct far find_far(const struct replay *p, const struct mfl_proof_differences *own,
+        const struct mfl_proof_differences *near)
+{
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++) {
+                double largest = fmax(p->proof->batch[b].largest, 1e-30);
+                double by = own->output[b] / largest, reference = near ? near->output[b] / largest : 0;
+                if (!(by <= FAR_OUTPUT) && reference <= NEAR_SHARE * (isnan(by) ? 1 : by))
+                        return (struct far){true, b, -1, by, reference};
+        }
+        for (int b = 0; b < MFL_PROOF_BATCHES; b++)
+                for (uint32_t i = p->proof->n_gradients; i-- > 0;) {
+                        double by = own->gradient[b][i].norm,
+                               reference = near ? near->gradient[b][i].norm : 0;
+                        if (!(by <= FAR_GRADIENT) && reference <= NEAR_SHARE * (isnan(by) ? 1 : by))
+                                return (struct far){true, b, (int)i, by, reference};
+                }
+        return (struct far){.found = false};
+}
+
+/* Whether a layer, with all that it needs, gives something else on both. */
+static bool layer_differs(struct replay *p, struct replay *q, int layer, int b)
+{
+        struct mfl_graph *part, *other;
+        struct pass pass, near;
+        struct mfl_error ignored;
+        double by = 0, of = 0;
+        if (forward_part(p, layer, b, &part, &pass, &ignored))
+                return false;
+        if (!forward_part(q, layer, b, &other, &near, &ignored)) {
+                for (size_t i = 0; i < output_count(part) * pass.rows; i++) {
+                        by += ((double)pass.y[i] - near.y[i]) * ((double)pass.y[i] - near.y[i]);
+                        of += (double)near.y[i] * near.y[i];
+                }
+                pass_deinit(q, &near);
+                mfl_graph_free(other);
+        }
+        pass_deinit(p, &pass);
+        mfl_graph_free(part);
+        return !(sqrt(by) <= NORM_BOUND * sqrt(of) + 1e-9);
+}
+
+/* The layer at which the backend leaves the reference: those before it agree. */
+static const struct mfl_layer *leaving_layer(struct replay *p, struct replay *q, int b)
+{
+        int agrees = 0, differs = p->graph->n_layers - 1;
+        while (differs - agrees > 1) {
+                int middle = (agrees + differs) / 2;
+                if (layer_differs(p, q, middle, b))
+                        differs = middle;
+                else
+                        agrees = middle;
+        }
+        return &p->graph->layers[differs];
+}
+
+static int fail_backend(struct replay *p, struct replay *q, const struct far *far, struct mfl_error *err)
+{
+        struct mfl_device_info info;
+        char where[MFL_NAME_BYTES + 64] = "", what[MFL_PROOF_NAME_BYTES + 32] = "outputs differ";
+        p->ops->device_info(p->device, &info);
+        if (far->gradient < 0) {
+                const struct mfl_layer *l = leaving_layer(p, q, far->b);
+                mfl_snprintf(where, sizeof where, "; the first layer that differs is %s (%s)", l->name,
+                        mfl_layer_kind(l));
+        } else {
+                mfl_snprintf(what, sizeof what, "gradient of %s differs",
+                        mfl_proof_gradients(p->proof)[far->gradient].name);
+        }
+        return mfl_fail(err, MFL_INVALID,
+                "proof: the model is right, but the %s backend (%s) is not: its %s from PyTorch's by %.2g "
+                "(plain loops: %.2g)%s. Report it with "
+                "this file; '--backend reference' computes it rightly, but slowly",
+                info.backend, info.library, what, far->by, far->reference, where);
+}
+
+/* The model is right in double. Whether the backend that trains it is, too. */
+static int check_backend(struct replay *p, struct mfl_error *err)
+{
+        struct replay q = *p;
+        struct mfl_error ignored;
+        if (p->ops == &mfl_backend_reference || !find_far(p, &p->found, NULL).found)
+                return 0;
+        q.ops = &mfl_backend_reference;
+        q.found = (struct mfl_proof_differences){.gradient = {NULL}};
+        int r = q.ops->device_open(&q.device, err);
+        if (r)
+                return r;
+        struct far far = {.found = false};
+        if (!missing_memory(&q) && !replay_batches(&q, &ignored))
+                far = find_far(p, &p->found, &q.found);
+        r = far.found ? fail_backend(p, &q, &far, err) : 0;
+        q.ops->device_close(q.device);
+        mfl_proof_differences_deinit(&q.found);
+        return r;
+}
+
 /* What differs in floats, again in double. *ret_double: the verdict is that one's. */
 static int look_closer(struct replay *p, bool *ret_double, struct mfl_error *err)
 {
@@ -401,6 +527,8 @@ static int look_closer(struct replay *p, bool *ret_double, struct mfl_error *err
                 bool agrees = is_close(&q);
                 settled = agrees || p->proof->exact;
                 r = agrees ? 0 : p->proof->exact ? judge(&q, false, err) : 0;
+                if (settled && !r)
+                        r = check_backend(p, err);
         }
         q.ops->device_close(q.device);
         if (settled) {

@@ -608,6 +608,33 @@ def test_stochastic_depth_is_dropout_of_a_one(tmp_path):
                          r" *- multiply: {name: 'multiply1', inputs: \['swish1', 'dropout1'\]}" % rate, layers), layers
 
 
+DEPTHS = {  # of a share of 0.75: what is kept, and what is done with it
+    "floor": lambda y, r: y.div(0.75) * torch.floor(r + 0.75), "floor-first": lambda y, r: (0.75 + r).floor() * (y / 0.75),
+    "floor-function": lambda y, r: torch.relu(y).div(0.75) * (0.75 + r).floor(), "greater": lambda y, r: y * (r > 0.25).float() / 0.75,
+    "greater-equal": lambda y, r: y * ((r >= 0.25) / 0.75), "constant-first": lambda y, r: y * (0.25 < r).float() / 0.75,
+    "undivided": lambda y, r: y * (r + 0.75).floor() / 1.0,
+}
+
+
+@pytest.mark.parametrize("name", DEPTHS)
+def test_other_ways_to_write_stochastic_depth(tmp_path, name):
+    """As transformers and timm do. What is not divided by the share is multiplied by it in front of the dropout."""
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.fc = nn.Linear(6, 5), nn.Linear(5, 4)
+
+        def forward(self, x):
+            y = torch.tanh(self.a(x))
+            return self.fc(y + DEPTHS[name](y, torch.rand(x.shape[0], 1)))
+    export(Net().train(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, True)
+    code, layers, err = run(tmp_path / "m.onnx")
+    assert code == 0, err
+    assert re.search(r"dropout: {name: '?dropout1'?, rate: 0\.25[0-9]*}", layers), layers
+    scaled = re.findall(r"- multiply: ", layers)
+    assert len(scaled) == (2 if name == "undivided" else 1), layers
+
+
 def test_a_far_bound_is_no_relu(tmp_path):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Hardtanh(0, 20), nn.Linear(8, 4))
     export(model, torch.zeros(1, 1, 8, 8), tmp_path / "m.onnx", 17, False)

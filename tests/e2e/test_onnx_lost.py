@@ -169,6 +169,64 @@ def test_unused_and_tied_parameters_are_told(tmp_path, optimize):
     assert re.search("the file lacks the module's parameters (p, [ac].weight|[ac].weight, p): they are tied to others, or the module does not use them", out), out
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_equal_tensors_that_a_tool_made_one(tmp_path, named):
+    """As onnx-simplifier and onnxruntime's optimiser do. Zeros of two biases part in training, and a tied bias looks the same."""
+    onnx = mfl_needs.module("onnx")
+    net = Net(lambda m, x: m.b(torch.tanh(m.c(torch.tanh(m.a(x))))))
+    net.c = nn.Linear(6, 6)
+    for layer in (net.a, net.c):
+        nn.init.zeros_(layer.bias)
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    model = onnx.load(tmp_path / "m.onnx")
+    for node in model.graph.node:
+        node.input[:] = ["a.bias" if name == "c.bias" else name for name in node.input]
+        node.name = node.name if named else ""
+    onnx.save(model, tmp_path / "m.onnx")
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "reads a.bias, which an earlier layer has, and all its numbers are 0" in err and "Take the file as PyTorch wrote it" in err, err
+
+
+class Tied(nn.Module):
+    """A head that is tied to an embedding, beside an operation that the optimiser leaves out."""
+    tokens, shape = 11, (5,)
+
+    def __init__(self, change, scaled=False):
+        super().__init__()
+        self.embed, self.norm, self.head, self.change = nn.Embedding(11, 6), nn.LayerNorm(6), nn.Linear(6, 11, bias=False), change
+        self.head.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones(())) if scaled else 1.0
+
+    def forward(self, x):
+        return self.head(self.change(self, self.norm(self.embed(x))))
+
+
+NOTHING = {"times-one": lambda m, y: y * 1.0, "by-one": lambda m, y: y / 1.0, "plus-zero": lambda m, y: y + 0.0, "nothing": lambda m, y: torch.tanh(y)}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_tied_head_beside_an_operation_that_does_nothing(tmp_path, name):
+    """The embedding's own notes say that it reads the head's weight, so its name is no parameter that was lost; and the transposed copy
+    of the head is the same parameter."""
+    net = Tied(NOTHING[name])
+    out = trains(tmp_path, current(tmp_path, net, torch.zeros(1, 5, dtype=torch.long)), net)
+    assert "shares_transposed: embed" in out or "shares_weight" in out, out
+
+
+def test_a_scale_that_is_lost_beside_a_tied_head(tmp_path):
+    code, _, err = run(current(tmp_path, Tied(lambda m, y: y * m.scale, True), torch.zeros(1, 5, dtype=torch.long)))
+    assert code == 1 and "the file lacks the module's parameters scale, and the operation mul" in err, err
+
+
+def test_a_symmetric_matrix_may_be_its_own_transpose(tmp_path):
+    """Then the optimiser makes one of both."""
+    net = Net(lambda m, x: m.b(torch.tanh(m.a(x).unsqueeze(1) @ m.p + F.linear(x.unsqueeze(1), m.p)).squeeze(1)), p=torch.eye(6) * 0.5)
+    code, _, err = run(current(tmp_path, net))
+    assert code == 1 and "reads the parameter p in place of another tensor" in err, err
+    net.p.data = random(6, 6)
+    trains(tmp_path, current(tmp_path, net), net)
+
+
 def test_the_list_as_earlier_versions_wrote_it(tmp_path):
     """As Python prints it."""
     onnx = mfl_needs.module("onnx")

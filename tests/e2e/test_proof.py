@@ -245,6 +245,25 @@ def test_a_spread_excuses_little(tmp_path, batches, precision):
     assert "the gradient of" in check(tmp_path, 5)
 
 
+# ---- a backend that computes something else ----
+
+FAULTY = {"outputs": (dict(FAULTY_KIND="gelu"), "its outputs differ from PyTorch's by", "the first layer that differs is gelu1 (gelu)"),
+          "gradients": (dict(FAULTY_GRADIENTS="1"), "its gradient of 2.bias differs from PyTorch's by 2 (plain loops: ", "Report it")}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_wrong_backend_is_not_excused_by_a_right_model(tmp_path, name):
+    """tests/lib/faulty: the double of the reference says that the model is right, and that the reference is."""
+    export(tmp_path, lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)), modules.VECTOR)
+    env = {"MFL_MODULE_DIR": os.path.join(h.BUILD, "tests", "lib", "faulty")}
+    assert "agree" in h.mfl("check", "job.yaml", cwd=tmp_path, env=env).stderr
+    variables, *texts = FAULTY[name]
+    said = h.mfl("check", "job.yaml", status=5, cwd=tmp_path, env=dict(env, **variables)).stderr
+    for text in ["the model is right, but the cpu backend (faulty 1.0) is not", *texts]:
+        assert text in said, said
+    assert "agree" in h.mfl("check", "job.yaml", "--backend", "reference", cwd=tmp_path, env=dict(env, **variables)).stderr
+
+
 # ---- damaged files ----
 
 def entries(data):

@@ -887,6 +887,87 @@ class MaskedPadding(nn.Module):
         return self.fc((self.e(x) + self.at).masked_fill(seen[..., None], 0).sum(1) / (~seen).sum(1, keepdim=True).clamp(min=1))
 
 
+class Patches(nn.Module):
+    """Batch norm of the rows of each channel by itself, folded into the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.fc = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(30, 4)
+
+    def forward(self, x):
+        y = self.up(x.view(-1, 3, 2, 4)).flatten(0, 1)
+        return self.fc(torch.tanh(self.norm(y.transpose(1, 2)).transpose(1, 2)).reshape(len(x), -1))
+
+
+class Latents(nn.Module):
+    """A norm of a parameter, and of samples; a frozen table of which two layers read parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.latents, self.norm = nn.Parameter(torch.randn(4, 8)), nn.LayerNorm(8)
+        self.table = nn.Parameter(torch.randn(3, 16), requires_grad=False)
+        self.cross, self.fc = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = x.view(-1, 3, 8) * self.table[:, :8] + self.table[:, 1::2]
+        z = self.latents.unsqueeze(0).repeat(x.size(0), 1, 1)
+        for _ in range(2):
+            z = z + self.cross(self.norm(z), x, x, need_weights=False)[0]
+        return self.fc(torch.baddbmm(z, batch1=z, batch2=z.transpose(1, 2) @ z, beta=0.5, alpha=0.1).mean(1))
+
+
+class Numbers(nn.Module):
+    """Tokens as numbers beside their embedding: the largest one's place, and a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(TOKENS, 6), nn.Linear(7, 3)
+
+    def forward(self, x):
+        y = self.embed(x)
+        return self.fc(torch.cat([y[torch.arange(len(x)), x.argmax(-1)], x.float().mean(1, keepdim=True) / TOKENS], 1))
+
+
+class ColumnsOfCodes(nn.Module):
+    """One table for all columns of codes, with the row where each column's begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(15, 4), nn.Linear(14, 3)
+        self.register_buffer("begins", torch.tensor([0, 5, 10]))
+
+    def forward(self, codes, x):
+        return self.fc(torch.cat([self.embed(codes + self.begins).flatten(1), x], 1))
+
+
+class Standardised(nn.Module):
+    """A convolution whose weights F.batch_norm standardises, a pool that is larger than the image, and a part without elements."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        w = F.batch_norm(self.conv.weight.reshape(1, 6, -1), None, None, training=True, momentum=0.0, eps=1e-6)
+        y = F.avg_pool2d(torch.tanh(F.conv2d(x, w.reshape_as(self.conv.weight), self.conv.bias)), 64, ceil_mode=True).flatten(1)
+        return self.fc(torch.cat([y[:, :6].sin(), y[:, 6:]], 1))
+
+
+class Caches(nn.Module):
+    """What a forward pass in eval mode keeps, with the graph of its gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias, self.fc, self.kept = nn.Parameter(torch.randn(8)), nn.Linear(8, 3), {}
+
+    def forward(self, x):
+        if self.training:
+            return self.fc(x * self.bias.tanh())
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.bias.tanh()
+        return self.fc(x * self.kept["bias"])
+
+
 # mfl computes what PyTorch computes.
 PROVED = {
     "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
@@ -918,9 +999,11 @@ PROVED = {
     "half-twice-scale": (lambda: HalfTwice("weight"), torch.zeros(2, 3, 10, 10)), "half-twice-shift": (lambda: HalfTwice("bias"), torch.zeros(2, 3, 10, 10)),
     "resized": (Resized, torch.zeros(1, 3, 5, 7)), "written": (Written, VECTOR),
     "starts": (Starts, torch.zeros(1, 4, 5)), "merged": (Merged, VECTOR), "windows": (Windows, IMAGE), "deep": (Deep, torch.zeros(1, 3, 18, 18)),
+    "patches": (Patches, torch.zeros(1, 24)), "latents": (Latents, torch.zeros(1, 24)), "standardised": (Standardised, IMAGE), "caches": (Caches, VECTOR),
+    "columns-of-codes": (ColumnsOfCodes, (torch.tensor([[4, 4, 4]]), torch.ones(1, 2))),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"codebook": (Codebook, VECTOR), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
+    PROVED.update({"codebook": (Codebook, VECTOR), "numbers": (Numbers, tokens()), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {
     "partial": (partial, torch.zeros(1, 4, 6), "is trained, but 0.weight_ih_l0 is not"),

@@ -1,6 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of a table by tokens: embeddings, and OneHot, whose table is the identity. */
+/* Rows of a table by tokens: embeddings, OneHot, whose table is the identity, and tokens as numbers. */
 #include "cli/onnx/internal.h"
+
+/* Columns of the input, and whole numbers that say where the rows of each begin. */
+static bool is_of_columns(const struct onnx *o, int layer)
+{
+        const struct mfl_layer *l = &o->layers[layer].layer,
+                               *in = l->op == MFL_OP_ADD ? &o->layers[l->input].layer : NULL,
+                               *first = in ? &o->layers[l->input2].layer : NULL;
+        return in && (l->input == 0 || (in->op == MFL_OP_SLICE && in->input == 0)) &&
+               first->op == MFL_OP_WEIGHT && first->frozen && mfl_onnx_counts_padding(o, l->input2);
+}
 
 /* The layer that an embedding reads: the input, the slice of it that the value is, or numbers that follow from which tokens are
  * padding. -1: none of them. */
@@ -12,7 +22,7 @@ static int layer_of_tokens(struct onnx *o, struct onnx_value *tokens, int *ret_l
                 struct onnx_value *view;
                 int r = mfl_onnx_resolve(o, tokens, &view);
                 *ret_n = n;
-                return r || !mfl_onnx_counts_padding(o, view->layer)
+                return r || (!mfl_onnx_counts_padding(o, view->layer) && !is_of_columns(o, view->layer))
                                ? r
                                : mfl_onnx_view_layer(o, view, &(struct mfl_shape){1, {n}}, ret_layer);
         }
@@ -103,4 +113,72 @@ int mfl_onnx_one_hot(struct onnx *o)
         shape = tokens->shape;
         shape.dim[shape.rank++] = classes;
         return mfl_onnx_layer_output(o, &l, tensors, &shape);
+}
+
+/* ---- tokens as numbers ---- */
+
+static bool reads_numbers(const struct mfl_layer *l)
+{
+        return l->op != MFL_OP_INPUT && l->op != MFL_OP_EMBEDDING && l->op != MFL_OP_PADDING_MASK &&
+               (l->input == 0 || (mfl_op_inputs(l->op) > 1 && l->input2 == 0));
+}
+
+/* Room for n layers behind the input. */
+static void shift(struct onnx *o, int n)
+{
+        memmove(o->layers + 1 + n, o->layers + 1, (size_t)(o->n_layers - 1) * sizeof *o->layers);
+        o->n_layers += n;
+        for (int i = 1 + n; i < o->n_layers; i++) {
+                struct mfl_layer *l = &o->layers[i].layer;
+                l->input += l->input > 0 ? n : 0;
+                l->input2 += l->input2 > 0 ? n : 0;
+                l->shares += l->shares > 0 ? n : 0;
+        }
+}
+
+int mfl_onnx_number_tokens(struct onnx *o, int *last)
+{
+        const struct mfl_shape row = *mfl_onnx_layer_shape(o, 0);
+        int vocabulary = 0;
+        bool wanted = false;
+        for (int i = 1; i < o->n_layers; i++) {
+                const struct mfl_layer *l = &o->layers[i].layer;
+                wanted = wanted || reads_numbers(l);
+                if (l->op == MFL_OP_EMBEDDING && l->input == 0)
+                        vocabulary = MFL_MAX(vocabulary, l->vocabulary);
+        }
+        if (!wanted || !vocabulary || row.rank != 1)
+                return 0;
+        if (o->n_layers + 2 > MFL_LAYERS_MAX)
+                return mfl_onnx_fail(o, "the model needs more than %d layers", MFL_LAYERS_MAX);
+        struct onnx_shape shape = {2, {vocabulary, 1}};
+        struct onnx_tensor *table;
+        int r = mfl_onnx_fold_new(o, &shape, true, &table);
+        if (r)
+                return r;
+        for (int i = 0; i < vocabulary; i++)
+                mfl_onnx_fold_put(table, i, i);
+        shift(o, 2);
+        o->layers[1] = (struct onnx_layer){.layer = {.op = MFL_OP_EMBEDDING,
+                                                   .frozen = true,
+                                                   .input2 = -1,
+                                                   .vocabulary = vocabulary,
+                                                   .out_channels = 1,
+                                                   .out = {2, {row.dim[0], 1}}},
+                .at = -1,
+                .node = o->node,
+                .tensors = {table}};
+        o->layers[2] = (struct onnx_layer){
+                .layer = {.op = MFL_OP_RESHAPE, .input = 1, .input2 = -1, .shape = row, .out = row},
+                .at = -1,
+                .node = o->node};
+        for (int i = 3; i < o->n_layers; i++) {
+                struct mfl_layer *l = &o->layers[i].layer;
+                if (!reads_numbers(l))
+                        continue;
+                l->input = l->input == 0 ? 2 : l->input;
+                l->input2 = l->input2 == 0 ? 2 : l->input2;
+        }
+        *last += *last > 0 ? 2 : 0;
+        return 0;
 }

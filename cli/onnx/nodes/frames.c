@@ -84,14 +84,14 @@ static int replace(
 }
 
 /* The node's output, of one image, as that of all images. */
-static int take_apart(struct onnx *o, const struct stack *s)
+static int take_apart(struct onnx *o, const struct stack *s, int rank)
 {
         struct onnx_value *out = mfl_onnx_find(o, mfl_onnx_node(o)->output[0]), *v;
         int r = mfl_onnx_resolve(o, out, &v);
         if (r)
                 return r;
         int64_t channels = v->shape.dim[1], rows = v->shape.dim[2], columns = v->shape.dim[3];
-        struct onnx_shape shape = {4, {s->images, channels, s->made, columns}};
+        struct onnx_shape shape = {rank, {s->images, channels, s->made, columns}};
         int64_t n = mfl_onnx_count(&shape);
         int32_t *map = mfl_onnx_alloc(o, (size_t)n + 1, sizeof *map);
         if (!map)
@@ -135,15 +135,20 @@ int mfl_onnx_frames_step(struct onnx *o, bool *ret_taken)
         const char *op = mfl_onnx_node(o)->op_type;
         bool convolves = !strcmp(op, "Conv"), norm = !strcmp(op, "BatchNormalization"),
              pools = !strcmp(op, "MaxPool") || !strcmp(op, "AveragePool") || !strncmp(op, "Global", 6);
-        struct stack s;
-        if (!x || x->tensor || x->shape.rank != 4 || x->shape.dim[0] < 2 || !(convolves || norm || pools))
+        struct stack s = {0};
+        bool rows = x && norm && x->shape.rank == 3; /* of positions: as images of one column */
+        if (!x || x->tensor || (x->shape.rank != 4 && !rows) || x->shape.dim[0] < 2 ||
+                !(convolves || norm || pools))
                 return 0;
         *ret_taken = true;
+        struct onnx_value images = *x;
+        if (rows)
+                images.shape = (struct onnx_shape){4, {x->shape.dim[0], x->shape.dim[1], x->shape.dim[2], 1}};
         int r = mfl_onnx_resolve(o, x, &view);
         if (r || pools)
                 return r ? r : pool(o, x, view);
-        if ((r = measure(o, x, convolves, &s)) || (r = pile(o, view, &s, &piled)) ||
+        if ((r = measure(o, &images, convolves, &s)) || (r = pile(o, view, &s, &piled)) ||
                 (r = convert_with(o, x, piled)))
                 return r;
-        return take_apart(o, &s);
+        return take_apart(o, &s, x->shape.rank);
 }

@@ -316,7 +316,8 @@ static int move_pad(struct onnx *o, struct move *m)
         m->out = m->in->shape;
         for (int i = 0; i < n; i++)
                 if (pads[i])
-                        return mfl_onnx_fail(o, "padding of a constant is not supported");
+                        return mfl_onnx_fail(o, "padding of a constant is not supported: pad it before the "
+                                                "export, as a buffer");
         return 0;
 }
 
@@ -406,19 +407,22 @@ static int move_depth(struct onnx *o, struct move *m, bool to_space)
         return r;
 }
 
-/* Whether only embeddings read what this node gives: columns of a table that hold codes, which a data set must have as
- * whole numbers (kernels/check.c). */
-static bool is_of_embeddings(const struct onnx *o)
+/* Whether only embeddings read the value, as it is or with constants added that say where each column's rows begin. */
+static bool is_of_embeddings(const struct onnx *o, size_t from, const char *name, bool added)
 {
-        const Onnx__NodeProto *cast = o->graph->node[o->node];
-        const char *name = cast->n_output ? cast->output[0] : "";
         int n = 0;
-        for (size_t i = (size_t)o->node + 1; i < o->graph->n_node; i++) {
+        for (size_t i = from; i < o->graph->n_node; i++) {
                 const Onnx__NodeProto *node = o->graph->node[i];
                 for (size_t k = 0; k < node->n_input; k++) {
                         if (strcmp(node->input[k], name))
                                 continue;
-                        if (strcmp(node->op_type, "Gather") || k != 1)
+                        const struct onnx_value *other = node->n_input == 2 && *node->input[1 - k]
+                                                                 ? mfl_onnx_find(o, node->input[1 - k])
+                                                                 : NULL;
+                        bool sum = !added && !strcmp(node->op_type, "Add") && other && other->tensor &&
+                                   other->tensor->i && node->n_output == 1;
+                        if (sum ? !is_of_embeddings(o, i + 1, node->output[0], true)
+                                : strcmp(node->op_type, "Gather") || k != 1)
                                 return false;
                         n++;
                 }
@@ -432,11 +436,15 @@ static int move_cast(struct onnx *o, struct move *m)
         enum onnx_kind from = onnx_kind_of(o, m->in), to;
         int r = mfl_onnx_cast_kind(o, &to);
         m->out = m->in->shape;
-        bool codes =
-                from == ONNX_KIND_FLOAT && to == ONNX_KIND_WHOLE && m->in->layer == 0 && is_of_embeddings(o);
+        const Onnx__NodeProto *node = mfl_onnx_node(o);
+        /* Columns of a table that hold codes, which a data set must have as whole numbers (kernels/check.c). */
+        bool codes = from == ONNX_KIND_FLOAT && to == ONNX_KIND_WHOLE && m->in->layer == 0 &&
+                     node->n_output == 1 && is_of_embeddings(o, (size_t)o->node + 1, node->output[0], false);
         if (!r && from != to && !codes)
                 r = mfl_onnx_fail(o,
-                        "converts the samples to %s; mfl keeps floats as floats and tokens as tokens",
+                        "converts the samples to %s; mfl keeps floats as floats and tokens as tokens: give "
+                        "codes an int64 input of their own, "
+                        "mfl_export.save(net, (codes, floats), file)",
                         to == ONNX_KIND_FLOAT  ? "floats"
                         : to == ONNX_KIND_BOOL ? "truth values"
                                                : "other numbers");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stochastic depth (Huang et al. 2016, "Deep Networks with Stochastic Depth"), as a model in training mode
  * writes it: a random number decides for each sample whether it is kept, and kept samples are divided by the
- * share that is kept. As layers: a frozen 1 under dropout, times the samples. */
+ * share that is kept. Whether it is: random < p, or floor(random + p). As layers: a frozen 1 under dropout, times the samples. */
 #include <math.h>
 
 #include "cli/onnx/internal.h"
@@ -59,7 +59,8 @@ static bool is_of_samples(const struct onnx_shape *shape)
         return fits;
 }
 
-static int apply(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise)
+/* `after`: what the result is times. */
+static int apply(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise, double after)
 {
         struct onnx_value *view, *made;
         int one, mask, layer, r = mfl_onnx_resolve(o, x, &view);
@@ -85,7 +86,45 @@ static int apply(struct onnx *o, struct onnx_value *x, const struct onnx_value *
                 return r;
         made->layer = layer;
         made->samples = NULL;
+        double *f;
+        if (after != 1 && (r = mfl_onnx_new_function(o, made, &f, &made)))
+                return r;
+        for (int i = 0; after != 1 && i < ONNX_SAMPLES; i++)
+                f[i] = after * mfl_onnx_sample_at(i);
         return mfl_onnx_output(o, 0, made);
+}
+
+/* A comparison of the random number with a constant: the share that it drops, or -1. */
+static double dropped_by(const char *op, bool first, double c)
+{
+        bool below = !strcmp(op, "Less") || !strcmp(op, "LessOrEqual");
+        if ((!below && strcmp(op, "Greater") && strcmp(op, "GreaterOrEqual")) || !(c >= 0 && c <= 1))
+                return -1;
+        return below == first ? 1 - c : c;
+}
+
+/* What a node divided by the share to make x; NULL: none did. */
+static struct onnx_value *undivided(const struct onnx *o, const struct onnx_value *x, double kept)
+{
+        const Onnx__NodeProto *node = x->node >= 0 ? o->graph->node[x->node] : NULL;
+        double c;
+        for (size_t i = 0; node && node->n_input == 2 && i < 2; i++) {
+                const struct onnx_value *by = mfl_onnx_find(o, node->input[1 - i]);
+                bool divides = !i && !strcmp(node->op_type, "Div");
+                if (by && (divides || !strcmp(node->op_type, "Mul")) && mfl_onnx_scalar(by, &c) &&
+                        fabs((divides ? c / kept : c * kept) - 1) < 1e-6)
+                        return mfl_onnx_find(o, node->input[i]);
+        }
+        return NULL;
+}
+
+/* What is divided by the kept share before or after: times that share, it is what dropout takes. */
+static int apply_kept(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise)
+{
+        double kept = 1 - (double)noise->rate;
+        struct onnx_value *before = undivided(o, x, kept);
+        return before && !before->tensor && !is_noise(before) ? apply(o, before, noise, 1)
+                                                              : apply(o, x, noise, kept);
 }
 
 static int step(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
@@ -95,8 +134,14 @@ static int step(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
         bool multiplies = !strcmp(op, "Mul");
         double c, kept = 1 - (double)noise->rate;
         bool scalar = other && mfl_onnx_scalar(other, &c);
-        if (!strcmp(op, "Less") && noise == a && a->pending == ONNX_UNIFORM && scalar && c > 0 && c <= 1)
-                return give(o, ONNX_KEPT, &a->shape, 1 - c);
+        bool uniform = noise->pending == ONNX_UNIFORM, shifted = uniform && noise->rate != 0;
+        double dropped = uniform && !shifted && scalar ? dropped_by(op, noise == a, c) : -1;
+        if (dropped >= 0 && dropped < 1)
+                return give(o, ONNX_KEPT, &noise->shape, dropped);
+        if (uniform && !shifted && !strcmp(op, "Add") && scalar && c > 0 && c < 1)
+                return give(o, ONNX_UNIFORM, &noise->shape, c);
+        if (shifted && !strcmp(op, "Floor")) /* of a number from c to 1 + c */
+                return give(o, ONNX_KEPT, &noise->shape, kept);
         if (!strncmp(op, "Cast", 4) && noise->pending == ONNX_KEPT)
                 return mfl_onnx_output(o, 0, noise);
         if (noise->pending == ONNX_KEPT && scalar &&
@@ -104,7 +149,9 @@ static int step(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
                         (multiplies && fabs(c * kept - 1) < 1e-6)))
                 return give(o, ONNX_NOISE, &noise->shape, (double)noise->rate);
         if (multiplies && noise->pending == ONNX_NOISE && other && !other->tensor && !is_noise(other))
-                return apply(o, other, noise);
+                return apply(o, other, noise, 1);
+        if (multiplies && noise->pending == ONNX_KEPT && other && !other->tensor && !is_noise(other))
+                return apply_kept(o, other, noise);
         return mfl_onnx_fail(o, ONNX_RANDOM);
 }
 

@@ -207,6 +207,11 @@ static int convert_pool(struct onnx *o)
                 r = window(o, &l, NULL, &in, more);
         if (r)
                 return r;
+        /* A window that is cut at the end of the image: with ceil_mode, the mean of what is there. */
+        for (int d = 0; d < 2; d++)
+                if (mfl_onnx_int(o, "ceil_mode", 0) && !l.padding[d] && l.dilation[d] == 1 &&
+                        l.kernel[d] > in.dim[1 + d] && l.kernel[d] - in.dim[1 + d] < l.stride[d])
+                        l.kernel[d] = (int)in.dim[1 + d];
         bool padded = l.padding[0] || l.padding[1];
         bool inside = average && padded && !mfl_onnx_int(o, "count_include_pad", 0);
         l.out = (struct mfl_shape){3, {in.dim[0]}};
@@ -454,6 +459,9 @@ static int convert_concat(struct onnx *o)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
         struct onnx_value *first = mfl_onnx_input(o, 0), *joined = NULL;
+        size_t begin = 0;
+        while (begin + 1 < node->n_input && first && !mfl_onnx_count(&first->shape))
+                first = mfl_onnx_input(o, ++begin);
         int64_t axis = mfl_onnx_int(o, "axis", 0);
         struct mfl_shape s, total;
         int layer = -1, r = 0, at = 0, batch = 0;
@@ -475,9 +483,11 @@ static int convert_concat(struct onnx *o)
                 return mfl_onnx_fail(o,
                         "is not supported along this axis; export the model with a batch of 1, with "
                         "dynamic_axes, or by mfl_export.save(net, example, file)");
-        for (size_t i = 0; i < node->n_input; i++) {
+        for (size_t i = begin; i < node->n_input; i++) {
                 struct onnx_value *x = mfl_onnx_input(o, i);
                 int from;
+                if (x && i > begin && !mfl_onnx_count(&x->shape)) /* x[..., n:] of n numbers */
+                        continue;
                 if (!x || x->shape.rank != shape.rank || (batch < shape.rank && x->shape.dim[batch] != 1))
                         return mfl_onnx_fail(o, "the inputs differ in shape");
                 concat_shape(&x->shape, (int)axis, batch, &s, &at);

@@ -366,7 +366,8 @@ static int finish(struct onnx *o, struct mfl_onnx_model *model)
         int r = output_layer(o, 0, &shape, &last);
         for (size_t i = 1; !r && o->files && i < 1 + (size_t)o->files->auxiliary; i++)
                 r = append_output(o, i, &shape, &last);
-        if (r || (r = order_layers(o, last)) || (r = mfl_onnx_share(o)))
+        if (r || (r = mfl_onnx_number_tokens(o, &last)) || (r = order_layers(o, last)) ||
+                (r = mfl_onnx_share(o)))
                 return r;
         o->node = -1;
         int64_t classes = shape.rank == 3 ? shape.dim[0] : shape.dim[shape.rank - 1];
@@ -392,6 +393,8 @@ static int convert(struct onnx *o, struct mfl_onnx_model *model)
                 r = read_initializers(o);
         if (!r)
                 r = mfl_onnx_read_copies(o);
+        if (!r)
+                r = mfl_onnx_read_turned(o);
         if (!r)
                 r = mfl_onnx_read_inputs(o, &model->input);
         if (!r)

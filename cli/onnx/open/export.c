@@ -164,6 +164,51 @@ static bool has_param(const struct onnx *o, const char *name)
         return false;
 }
 
+/* A node of one of PyTorch's own layers, which reads no parameters but its own. */
+static bool is_of_torch(const Onnx__NodeProto *node)
+{
+        static const char layer[] = "'torch.nn.modules.";
+        for (size_t k = 0; k < node->n_metadata_props; k++) {
+                const char *key = node->metadata_props[k]->key, *value = node->metadata_props[k]->value,
+                           *last;
+                if (!key || !value || strcmp(key, "pkg.torch.onnx.class_hierarchy") != 0 ||
+                        !(last = strrchr(value, ',')))
+                        continue;
+                while (last > value && last[-1] != '[' && last[-1] != ' ') /* the class before the operator */
+                        last--;
+                return !strncmp(last, layer, sizeof layer - 1);
+        }
+        return false;
+}
+
+static bool is_of_owner(const char *name, const char *other)
+{
+        const char *dot = strrchr(name, '.'), *its = strrchr(other, '.');
+        return dot && its && dot - name == its - other && !strncmp(name, other, (size_t)(dot - name));
+}
+
+/* Whether the missing parameter has another name in the file: a layer of PyTorch's reads as many parameters of other modules as
+ * it has none of in the file. The optimiser's notes say what each operation read. */
+static bool is_tied(const struct onnx *o, const char *missing)
+{
+        for (size_t i = 0; i < o->graph->n_node; i++) {
+                int lacks = 0, reads = 0;
+                if (!is_of_torch(o->graph->node[i]) || !mfl_onnx_is_of_module(o, (int)i, missing))
+                        continue;
+                for (size_t k = 0; k < o->n_said; k++) {
+                        const char *name = mfl_onnx_said_name(o, k);
+                        if (!name || mfl_onnx_role(o, name) != ONNX_PARAMETER)
+                                continue;
+                        bool own = is_of_owner(missing, name), has = has_param(o, name);
+                        lacks += own && !has;
+                        reads += !own && has && mfl_onnx_is_noted_at(o, (int)i, name);
+                }
+                if (reads >= lacks)
+                        return true;
+        }
+        return false;
+}
+
 /* Sums and products, which PyTorch's optimiser leaves out if one side is the number 0 or 1. */
 static bool is_sum(const char *name)
 {
@@ -278,12 +323,56 @@ static int check_merged(struct onnx *o)
         return 0;
 }
 
+static bool is_symmetric(const struct onnx_tensor *t)
+{
+        int64_t n =
+                t && t->f && t->shape.rank == 2 && t->shape.dim[0] == t->shape.dim[1] ? t->shape.dim[0] : 0;
+        for (int64_t i = 0; i < n; i++)
+                for (int64_t k = 0; k < i; k++)
+                        if (t->f[i * n + k] != t->f[k * n + i])
+                                return false;
+        return n > 1;
+}
+
+/* Whether PyTorch's operation takes the matrix transposed, where the node has it as it is. */
+static bool takes_turned(const Onnx__NodeProto *node)
+{
+        const char *note = mfl_onnx_note_of(node);
+        return note && !strcmp(node->op_type, "MatMul") && has_operator(note, "linear");
+}
+
+/* A matrix that is its own transpose, such as an identity, of which one operation takes the parameter and another its transpose: the
+ * optimiser makes one of both, and in training they part. */
+static int check_symmetric(struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name;
+                const struct onnx_value *v = name ? mfl_onnx_find(o, name) : NULL;
+                int plain = 0, turned = 0;
+                if (!v || v->uses < 2 || !v->tensor || !(v->tensor->param || v->tensor->folded) ||
+                        !is_symmetric(v->tensor))
+                        continue;
+                for (size_t k = 0; k < o->graph->n_node; k++)
+                        for (size_t j = 0; j < o->graph->node[k]->n_input; j++)
+                                if (!strcmp(o->graph->node[k]->input[j], name)) {
+                                        *(takes_turned(o->graph->node[k]) ? &turned : &plain) += 1;
+                                        o->node = (int)k;
+                                }
+                if (plain && turned)
+                        return mfl_onnx_fail_merged(o, v->tensor->origin);
+        }
+        o->node = -1;
+        return 0;
+}
+
 /* Tied parameters have several names in the list and one in the file; those that the module does not use are only in the list. */
 static int check_lost(struct onnx *o)
 {
-        char names[240] = "", gone[MFL_NAME_BYTES];
+        char names[240] = "", lost[240] = "", gone[MFL_NAME_BYTES];
         bool apart;
-        int n = 0, r = check_merged(o);
+        int n = 0, n_lost = 0, r = check_merged(o);
+        if (!r && o->current)
+                r = check_symmetric(o);
         if (!r && o->said)
                 r = check_numbers(o);
         if (r)
@@ -292,9 +381,11 @@ static int check_lost(struct onnx *o)
                 const char *name = mfl_onnx_said_name(o, i);
                 if (!name || mfl_onnx_role(o, name) != ONNX_PARAMETER || has_param(o, name))
                         continue;
-                if ((o->node = mfl_onnx_noted_at(o, name)) < 0)
+                if ((o->node = mfl_onnx_noted_at(o, name)) < 0) {
                         list(names, sizeof names, name, n++);
-                else if (!mfl_onnx_merged_at(o, o->node, &apart))
+                        if (!is_tied(o, name))
+                                list(lost, sizeof lost, name, n_lost++);
+                } else if (!mfl_onnx_merged_at(o, o->node, &apart))
                         return mfl_onnx_fail(o,
                                 "has lost the parameter %.60s to an export for inference, which "
                                 "`mfl model import` takes. Export for training: " EXPORT_CALL,
@@ -303,13 +394,13 @@ static int check_lost(struct onnx *o)
         o->node = -1;
         const char *sum = missing_sum(o, gone), *number = number_of(o);
         sum = sum ? sum : missing_output(o);
-        if (n && sum)
+        if (n_lost && sum)
                 return mfl_onnx_fail(o,
                         "the file lacks the module's parameters %s, and the operation %.40s: PyTorch's "
                         "optimiser left it out, "
                         "since one side is 0 or 1. Export with mfl_export.save(net, example, file), or with "
                         "optimize=False",
-                        names, sum);
+                        lost, sum);
         if (sum && number)
                 return mfl_onnx_fail(o,
                         "PyTorch's optimiser left out the operation %.40s, one side of which is 0 or 1, as "
