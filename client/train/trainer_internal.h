@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "client/train/trainer.h"
+#include "client/node/communicator.h"
 #include "client/noise/site.h"
 #include "client/plugin/plugin.h"
 #include "client/program/program.h"
@@ -212,8 +213,7 @@ struct mfl_trainer {
         struct mfl_share *share;                /* NULL: none */
         struct mfl_collective *shm, *nccl;      /* NULL: none */
         struct mfl_peer_port *peers;            /* NULL: none */
-        atomic_uint unreached;                  /* meetings in a row in which GPUs did not reach each other */
-        _Atomic uint64_t unreached_ns;          /* the last of them */
+        struct mfl_communicator comm;           /* between the GPUs of the last team */
         struct mfl_filters *filters;            /* NULL: none */
         const char *plugins;                    /* for jobs' logs; NULL: none */
         struct mfl_activity *activity;          /* NULL: none */
