@@ -47,6 +47,40 @@ def test_any_number_of_cards(cluster, expected, cards, zero):
     assert [d.log().count(OPENED) for d in c.daemons.values()] == [1] * cards, 'a round goes on with the communicator of the one before'
 
 
+@pytest.fixture(scope='module')
+def one_card(shared_cluster):
+    c = shared_cluster(0)
+    start(c, 'd1', 0)
+    return c
+
+
+@pytest.fixture(scope='module')
+def two_cards(shared_cluster):
+    c = shared_cluster(0)
+    start(c, 'd1', 0)
+    start(c, 'd2', 1)
+    c.wait_daemons(2)
+    return c
+
+
+@pytest.mark.parametrize('how,adds', [
+    ({}, 'nccl'),
+    ({'parallel': {'grain': 4}}, 'shm'),
+    ({'parallel': {'grain': 4, 'exact': False}}, 'shm'),
+    ({'compression': {'up': {'bits': 8}}}, 'shm'),
+    ({'compression': {'up': 'bf16'}}, 'shm'),
+    ({'aggregation': {'update_clip': 0.01}}, 'shm'),
+])
+def test_a_group_adds_what_its_members_trained(one_card, two_cards, how, adds):
+    """As many clients as daemons, so there is no team; sums that are made on the host are added there, and not the cards' empty ones."""
+    job = {'rounds': 2, 'data': {'partition': 'iid', 'clients': 4}, 'selection': {'clients': 2}, 'training': {'batch': 8}, **how}
+    expected = one_card.run_job(60, **job)[1]
+    assert expected[0] != expected[1]
+    name, digests = two_cards.run_job(60, **job)
+    assert 'form a group by %s' % adds in two_cards.mfl('logs', name).stdout
+    assert digests == expected
+
+
 def test_vectors_leave_room_for_networks(cluster):
     """Both networks of a daemon with two workers fit, but not beside the vectors of the first one's client."""
     c = cluster(0)
