@@ -109,23 +109,27 @@ uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct t
         return zero;
 }
 
+/* Of all that a daemon's `memory` holds then: its networks, what its ranks add, and at the leader the params that the round began with. */
 void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, struct mfl_error *err)
 {
         int zero = job->spec->parallel.zero;
         uint32_t members = job->apart ? 2 * (job->apart_ranks / n) : 4;
         size_t length = strlen(err->text);
-        char bytes[16];
+        char bytes[16], most[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
         uint32_t stage = zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero;
         struct mfl_net_options lent = *options;
         lent.lent = true;
-        uint64_t each = rank_bytes(trainer, job, &lent, members * n, stage);
-        mfl_format_bytes(n * (each + mesh_bytes(members * n)), bytes);
+        uint64_t each = rank_bytes(trainer, job, &lent, members * n, stage) + mesh_bytes(members * n);
+        if (!trainer->info.own_memory)
+                each += trainer->ops->net_bytes(job->graph, &lent);
+        mfl_format_bytes(n * each, bytes);
+        mfl_format_bytes(n * each + job->graph->n * sizeof(float), most);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
-                "; in a team of %u daemons each needs %s%s", members, bytes,
-                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
+                "; in a team of %u each needs %s, the leader %s%s", members, bytes, most,
+                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; zero: 3 less");
 }
 
 /* ---- on GPUs ----
