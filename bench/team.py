@@ -21,8 +21,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def run(command, **extra):
-    done = subprocess.run(command, env=dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", **extra),
-                          capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, env=dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", **extra),
+                              capture_output=True, text=True)
+    except OSError as e:
+        sys.exit(f"{command[0]}: {e.strerror}: build first (./dev build) and name the build directory; $TORCH_PYTHON is a Python with PyTorch, or unset")
     if done.returncode:
         sys.exit(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
     return [float(word) for word in done.stdout.split()]
@@ -33,10 +36,13 @@ def main():
     p.add_argument("build")
     p.add_argument("--workers", type=int, default=2)
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--models", nargs="+", default=[m for m, _ in CASES])
+    p.add_argument("--models", nargs="+", default=[m for m, _ in CASES], choices=[m for m, _ in CASES])
     args = p.parse_args()
     python, n = os.environ.get("TORCH_PYTHON"), args.workers
-    print(f"{'model':12} {'batch':>5} {'alone':>8} {'1':>8} {str(n):>8} {'alone/' + str(n):>8} {'1/' + str(n):>8} {'exchange':>8} {'to float':>8} {'cpu':>6} {'ddp':>8} {'ddp/' + str(n):>8}")
+    print(f"{'model':12} {'batch':>5} {'alone':>8} {'1':>8} {str(n):>8} {'alone/' + str(n):>8} {'1/' + str(n):>8} {'exchange':>8} {'to float':>8} {'cpu':>6}"
+          + (f" {'ddp':>8} {'ddp/' + str(n):>8}" if python else ""))
+    if not python:
+        print("without PyTorch: $TORCH_PYTHON is not set", file=sys.stderr)
     for model, batch in CASES:
         if model not in args.models:
             continue
@@ -59,8 +65,8 @@ def main():
         ms = {name: statistics.median(values) / 1000 for name, values in found.items()}
         ddp = min((v for name, v in ms.items() if name.startswith("ddp")), default=None)
         print(f"{model:12} {batch:5} {ms['alone']:8.2f} {ms['1']:8.2f} {ms['n']:8.2f} {ms['alone'] / ms['n']:8.2f} {ms['1'] / ms['n']:8.2f} {ms['exchange']:8.2f} "
-              f"{wall:8.3f} {cpu:6.3f} "
-              + (f"{ddp:8.2f} {ddp / ms['n']:8.2f}" if ddp else ""), flush=True)
+              f"{wall:8.3f} {cpu:6.3f}"
+              + (f" {ddp:8.2f} {ddp / ms['n']:8.2f}" if ddp else ""), flush=True)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,8 @@ def main():
     parser.add_argument("--zero", default="auto")
     parser.add_argument("--snapshot", type=int, default=0)
     options = parser.parse_args()
+    if not all(run.partition(":")[0].isdigit() and run.partition(":")[2] for run in options.runs):
+        parser.error("--runs: each is DAEMONS:MEMORY, such as 4:1.5GiB")
     rows, reasons = [], []
     for run in options.runs:
         count, memory = run.split(":")

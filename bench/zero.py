@@ -28,11 +28,14 @@ def main():
     p.add_argument('--steps', type=int, default=5)
     p.add_argument('--workers', type=int, nargs='+', default=[1, 2, 4, 8])
     args = p.parse_args()
+    program = os.path.join(args.build, 'bench', 'mfl-bench-zero')
+    if not os.path.exists(program):
+        sys.exit('%s is not there: build first (./dev build), and name the build directory' % program)
     print('%-7s %-5s %-5s %9s %9s %9s %6s %9s' % ('workers', 'zero', 'sums', 'params', 'bytes', 'expected', 'within', 'ms/step'))
     for workers in args.workers:
         for zero in (0,) if workers == 1 else (1, 2, 3) if workers > 4 else (0, 1, 2, 3):
             for sums in ('exact', 'float') if zero < 2 else ('exact',):
-                done = subprocess.run([os.path.join(args.build, 'bench', 'mfl-bench-zero'), 'cpu', str(args.depth), str(args.width), str(workers),
+                done = subprocess.run([program, 'cpu', str(args.depth), str(args.width), str(workers),
                                        str(zero), sums, str(args.steps)], capture_output=True, text=True,
                                       env=dict(os.environ, OMP_NUM_THREADS='1', OMP_WAIT_POLICY='passive',
                                                MFL_MODULE_DIR=os.path.join(args.build, 'kernels', 'cpu')))

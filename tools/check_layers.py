@@ -106,7 +106,7 @@ ROOMS = {
     "client/secure": ["common/*"],
     "client/noise": ["common/*", "proto"],
     "client/inquiry": ["common/*", "kernels", "kernels/infer"],
-    "client/node": ["common/*", "kernels", "proto"],
+    "client/node": ["common/*", "kernels", "kernels/mesh", "proto"],
     "client/peer": ["common/base", "kernels/mesh", "proto", "proto/tls"],
     "client/gpu": ["common/*", "kernels", "proto"],
     "client/data": ["common/*", "proto"],

@@ -111,7 +111,7 @@ static void print_check(const struct mfl_submission *s, const struct mfl_graph *
         static const char *const within[] = {"one daemon", "one node", "any nodes"}; /* by enum mfl_within */
         if (!j->parallel.grain)
                 return;
-        printf("  parallel  grains of %u samples, ", j->parallel.grain);
+        printf("  parallel  grains of %u sample%s, ", j->parallel.grain, j->parallel.grain > 1 ? "s" : "");
         if (j->parallel.members)
                 printf("at most %u workers for a client", j->parallel.members);
         else

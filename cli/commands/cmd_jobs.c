@@ -172,7 +172,7 @@ static json_t *teams_json(const Mfl__JobTeams *teams)
                 json_array_append_new(at_work, members);
         }
         const Mfl__TeamTimes none = MFL__TEAM_TIMES__INIT, *t = teams->times ? teams->times : &none;
-        return json_pack("{si si si si si sf sf sf si si ss so}", "formed", (int)teams->formed, "broken",
+        return json_pack("{si si si si si sf sf sf si si so so}", "formed", (int)teams->formed, "broken",
                 (int)teams->broken, "taken", (int)teams->taken, "late", (int)teams->late, "unreached",
                 (int)teams->unreached, "compute_seconds", (double)t->compute_us / 1e6, "exchange_seconds",
                 (double)t->exchange_us / 1e6, "apply_seconds", (double)t->apply_us / 1e6, "repeats",

@@ -3,6 +3,7 @@
 #include "client/train/compute.h"
 
 #define QUEUE_MAX 4096u
+#define IDLE_MS 60000u /* after which what only the next task would use is closed */
 
 /* The work after a task on the worker: it brings the late sum. The starter may free the call and the result
  * meanwhile. */
@@ -71,9 +72,33 @@ static void on_brought(struct mfl_work *work)
         free(bringing);
 }
 
+static void run_rest(struct mfl_work *work)
+{
+        mfl_trainer_rest(MFL_CONTAINER_OF(work, struct mfl_compute, rest)->trainer);
+}
+
+static void on_rested(struct mfl_work *work)
+{
+        MFL_CONTAINER_OF(work, struct mfl_compute, rest)->resting = false;
+}
+
+static void on_idle(uv_timer_t *timer)
+{
+        struct mfl_compute *compute = timer->data;
+        if (mfl_worker_pending(&compute->worker)) {
+                uv_timer_start(timer, on_idle, IDLE_MS, 0);
+                return;
+        }
+        compute->rest = (struct mfl_work){.run = run_rest, .done = on_rested};
+        compute->resting = !mfl_worker_submit(&compute->worker, &compute->rest);
+}
+
 static void on_task_done(struct mfl_work *work)
 {
         struct mfl_compute_call *call = MFL_CONTAINER_OF(work, struct mfl_compute_call, work);
+        struct mfl_compute *compute = call->compute;
+        if (!compute->closed && !compute->resting)
+                uv_timer_start(&compute->idle, on_idle, IDLE_MS, 0);
         if (work->cancelled)
                 call->status = mfl_fail(&call->err, MFL_CANCELLED, "cancelled");
         if (!call->status)
@@ -87,6 +112,7 @@ static int start_task(void *arg, struct mfl_compute_call *call, struct mfl_error
         struct mfl_compute_bringing *bringing = mfl_calloc(1, sizeof(*bringing));
         if (!bringing)
                 return mfl_fail_memory(err, sizeof(*bringing), "a task");
+        uv_timer_stop(&compute->idle);
         call->compute = compute;
         call->bringing = bringing;
         call->work = (struct mfl_work){.run = run_task, .done = on_task_done};
@@ -359,7 +385,7 @@ const struct mfl_compute_ops mfl_compute_trainer = {
 int mfl_compute_open(
         struct mfl_compute *compute, uv_loop_t *loop, struct mfl_trainer *trainer, struct mfl_error *err)
 {
-        *compute = (struct mfl_compute){.trainer = trainer, .user = compute->user, .n_open = 3};
+        *compute = (struct mfl_compute){.trainer = trainer, .user = compute->user, .n_open = 4};
         int r = pthread_mutex_init(&compute->lock, NULL);
         if (r)
                 return mfl_fail(err, -r, "compute: mutex: %s", strerror(r));
@@ -367,6 +393,9 @@ int mfl_compute_open(
         if (r)
                 return mfl_fail(err, r, "compute: %s", uv_strerror(r));
         compute->noted.data = compute;
+        uv_timer_init(loop, &compute->idle);
+        uv_unref((uv_handle_t *)&compute->idle);
+        compute->idle.data = compute;
         r = mfl_worker_start(&compute->worker, loop, "train", QUEUE_MAX, err);
         return r ? r : mfl_worker_start(&compute->combiner, loop, "combine", QUEUE_MAX, err);
 }
@@ -387,7 +416,7 @@ static void on_combiner_closed(struct mfl_worker *worker)
         close_part(MFL_CONTAINER_OF(worker, struct mfl_compute, combiner));
 }
 
-static void on_noted_closed(uv_handle_t *handle)
+static void on_handle_closed(uv_handle_t *handle)
 {
         close_part(handle->data);
 }
@@ -400,7 +429,8 @@ void mfl_compute_close(struct mfl_compute *compute, void (*cb)(struct mfl_comput
         compute->closed = true;
         pthread_mutex_unlock(&compute->lock);
         on_noted(&compute->noted); /* what is left is freed */
-        uv_close((uv_handle_t *)&compute->noted, on_noted_closed);
+        uv_close((uv_handle_t *)&compute->noted, on_handle_closed);
+        uv_close((uv_handle_t *)&compute->idle, on_handle_closed);
         mfl_worker_close(&compute->worker, on_worker_closed);
         mfl_worker_close(&compute->combiner, on_combiner_closed);
 }

@@ -121,7 +121,10 @@ struct mfl_compute {
         struct mfl_compute_note *notes;
         bool closed;
         uv_async_t noted;                      /* and sums that grow */
-        uint32_t n_open;                       /* of the workers and the async */
+        uv_timer_t idle;                       /* since the last task's end */
+        struct mfl_work rest;                  /* ordered then */
+        bool resting;                          /* it is on its way */
+        uint32_t n_open;                       /* of the workers, the async and the timer */
         struct mfl_compute_listener listener;  /* its members are NULL without a listener */
         struct mfl_compute_bringing *bringing; /* of tasks that were started; only the loop thread uses it */
         void (*on_close)(struct mfl_compute *compute);

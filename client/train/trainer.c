@@ -96,6 +96,11 @@ void mfl_trainer_free(struct mfl_trainer *trainer)
         free(trainer);
 }
 
+void mfl_trainer_rest(struct mfl_trainer *trainer)
+{
+        mfl_communicator_close(&trainer->comm);
+}
+
 uint64_t mfl_trainer_memory(struct mfl_trainer *trainer)
 {
         pthread_mutex_lock(&trainer->memory.lock);
@@ -396,6 +401,7 @@ static int get_job(struct mfl_trainer *trainer, const struct mfl_train_request *
         struct trainer_job **ret_job, struct mfl_error *err)
 {
         trainer_turn(trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_READS);
+        mfl_communicator_close_of(&trainer->comm, request->task->job, true);
         int r = mfl_trainer_job_get(trainer, request, ret_job, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, r ? MFL_ACTIVITY_IDLE : MFL_ACTIVITY_COMPUTES);
         return r;

@@ -40,7 +40,7 @@
  * Programs (client/program/program.h): a job with training.program is trained and evaluated by one, client after client; what becomes
  * of its params is the same (trainer_delta.c).
  *
- * Threads: mfl_trainer_run, mfl_trainer_forget and mfl_trainer_trim one at a time; mfl_trainer_combine one at a time, also
+ * Threads: mfl_trainer_run, mfl_trainer_forget, mfl_trainer_rest and mfl_trainer_trim one at a time; mfl_trainer_combine one at a time, also
  * while a task runs; the other functions and the fields of the controls from any thread. */
 #ifndef MFL_CLIENT_TRAIN_TRAINER_H
 #define MFL_CLIENT_TRAIN_TRAINER_H
@@ -99,6 +99,8 @@ struct mfl_trainer_options {
         const struct mfl_site_privacy *privacy; /* client/noise/site.h; outlives the trainer; NULL: none */
         const char *
                 state_dir; /* where clients' states are kept (client/keep/keep.h); outlives the trainer; NULL: nowhere */
+        uint32_t
+                unreached_rest_ms; /* so long GPUs that did not reach each other three times are not tried; 0: ten minutes */
 };
 
 /* What the task's starter may watch and change meanwhile. Zeroed before the task. */
@@ -222,6 +224,8 @@ int mfl_trainer_stage_put(struct mfl_trainer *trainer, struct mfl_stage *stage, 
         const float *params, uint64_t n, struct mfl_error *err);
 /* Frees what is kept for a job; an unknown job is fine. */
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *job);
+/* The daemon has had no task for a while: closes the communicator that its GPU's last team left open. */
+void mfl_trainer_rest(struct mfl_trainer *trainer);
 /* Frees the networks of all jobs and memory kept for reuse: params that arrive need the room. */
 void mfl_trainer_trim(struct mfl_trainer *trainer);
 /* Bytes of the host's memory charged now, shared or not, including results and memory kept for reuse. */

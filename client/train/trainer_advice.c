@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What to change in a job whose training network does not fit: first, changes that give the same model. */
-#include "client/train/trainer_internal.h"
+#include "client/train/trainer_team.h"
 
 #include "common/base/log.h"
 
@@ -12,7 +12,8 @@ static bool fits(const struct mfl_trainer *trainer, const struct trainer_job *jo
         return bytes && bytes <= room; /* 0: the backend can't make such a network */
 }
 
-/* The largest batch below the job's that fits, or 0. Larger batches never take less memory. */
+/* The largest batch below the job's that fits, or 0. Larger batches never take less memory. With `parallel` it is a grain, which divides
+ * the job's batch. */
 static int find_batch(const struct mfl_trainer *trainer, const struct trainer_job *job,
         struct mfl_net_options options, uint64_t room, char text[16])
 {
@@ -24,6 +25,8 @@ static int find_batch(const struct mfl_trainer *trainer, const struct trainer_jo
                 else
                         none = options.batch;
         }
+        while (options.worker && most > 1 && job->spec->training.batch % (uint32_t)most)
+                most--;
         options.batch = MFL_MAX(most, 1);
         fits(trainer, job, &options, room, text);
         return most;
@@ -49,10 +52,19 @@ void mfl_trainer_advise(const struct mfl_trainer *trainer, const struct trainer_
                                 "training.fuse: auto%s take %s for a client, and give the same model", also,
                                 bytes);
         }
+        /* A card has the whole network in a team, too. */
+        if (!done && options->worker && !trainer->info.own_memory &&
+                job->spec->parallel.within != MFL_WITHIN_DAEMON) {
+                mfl_trainer_team_advise(trainer, job, options, mfl_trainer_team_width(trainer, job, 1), err);
+                return;
+        }
         if (!done) {
                 int batch = find_batch(trainer, job, other, room, bytes);
                 mfl_snprintf(advice, sizeof(advice),
-                        batch ? "training.batch: %d%s would take %s" : "a batch of %d%s would still take %s",
+                        batch ? "%s: %d%s would take %s" : "a %s of %d%s would still take %s",
+                        batch             ? options->worker ? "parallel.grain" : "training.batch"
+                        : options->worker ? "grain"
+                                          : "batch",
                         MFL_MAX(batch, 1), also, bytes);
         }
         size_t length = strlen(err->text);

@@ -31,6 +31,8 @@ static int place_held(struct trainer_run *run, struct trainer_result *result, st
                 return mfl_fail(err, MFL_INVALID, "a program's updates are not on the GPU");
         if (mfl_trainer_rule(run).clip > 0)
                 return mfl_fail(err, MFL_INVALID, "the site's noise is added on the host");
+        if (!trainer_can_add_on_device(run)) /* the sum there would stay empty */
+                return mfl_fail(err, MFL_INVALID, "this job's updates are made on the host, not on the GPU");
         trainer->device_memory.held_free = ops->sum_free;
         int r = mfl_trainer_held_get(
                 &trainer->device_memory, ops, trainer->device, result->base.n, &result->held, err);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "client/train/trainer.h"
+#include "client/node/communicator.h"
 #include "client/noise/site.h"
 #include "client/plugin/plugin.h"
 #include "client/program/program.h"
@@ -212,8 +213,7 @@ struct mfl_trainer {
         struct mfl_share *share;                /* NULL: none */
         struct mfl_collective *shm, *nccl;      /* NULL: none */
         struct mfl_peer_port *peers;            /* NULL: none */
-        atomic_uint unreached;                  /* meetings in a row in which GPUs did not reach each other */
-        _Atomic uint64_t unreached_ns;          /* the last of them */
+        struct mfl_communicator comm;           /* between the GPUs of the last team */
         struct mfl_filters *filters;            /* NULL: none */
         const char *plugins;                    /* for jobs' logs; NULL: none */
         struct mfl_activity *activity;          /* NULL: none */
@@ -423,18 +423,19 @@ struct mfl_local_rule mfl_trainer_rule(const struct trainer_run *run);
 bool mfl_trainer_withholds(const struct trainer_run *run);
 int mfl_trainer_check_rule(const struct trainer_run *run, struct mfl_error *err);
 
-/* Whether networks add updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the host,
- * where all of a client's delta is at hand, and deltas are filtered, clipped and rounded to a grid there. */
+/* Whether networks can add a task's updates to sums of their own. Those of a team's workers have none. Real weights are folded in on the
+ * host, where all of a client's delta is at hand, and deltas are filtered, clipped and rounded to a grid there. */
+static inline bool trainer_can_add_on_device(const struct trainer_run *run)
+{
+        return run->trainer->ops->sum_add && !run->job->program &&
+               mfl_method_adds_on_device(run->job->spec) && !(mfl_trainer_rule(run).clip > 0) &&
+               !mfl_filters_concern(run->trainer->filters, run->job->spec);
+}
+
+/* And whether they do; once it is known whether the task has a sum. */
 static inline bool trainer_adds_on_device(const struct trainer_run *run)
 {
-        if (mfl_trainer_rule(run).clip > 0)
-                return false;
-        bool rounds = run->job->spec->compression.bits > 0 || run->job->spec->compression.up_half;
-        bool clips = run->job->spec->aggregation.robust.update_clip > 0 ||
-                     mfl_filters_concern(run->trainer->filters, run->job->spec);
-        return run->sum && !run->job->program && run->trainer->ops->sum_add &&
-               !run->job->spec->parallel.grain && !mfl_method_get(run->job->spec)->weighs && !rounds &&
-               !clips;
+        return run->sum && trainer_can_add_on_device(run);
 }
 
 /* Whether a job's clients start from the same params, and nothing else is ever put in their place. */

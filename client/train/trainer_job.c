@@ -46,6 +46,7 @@ void mfl_trainer_job_free(struct mfl_trainer *trainer, struct trainer_job *job)
         if (!job)
                 return;
         mfl_trainer_job_empty(trainer, job);
+        mfl_communicator_close_of(&trainer->comm, job->id, false);
         mfl_trainer_kept_drop(trainer, job);
         mfl_trainer_poison_free(trainer, job);
         mfl_program_free(job->program);
@@ -229,10 +230,9 @@ static struct trainer_job *find_job(struct mfl_trainer *trainer, const char *id)
 void mfl_trainer_forget(struct mfl_trainer *trainer, const char *id)
 {
         struct trainer_job *job = find_job(trainer, id);
-        if (job) {
+        if (job)
                 trainer->jobs = job->next;
-                mfl_trainer_job_free(trainer, job);
-        }
+        mfl_trainer_job_free(trainer, job);
         mfl_trainer_memory_trim(&trainer->memory);
         mfl_trainer_memory_trim(&trainer->device_memory);
 }

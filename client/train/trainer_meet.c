@@ -268,9 +268,7 @@ void mfl_trainer_part(struct mfl_trainer *trainer, struct trainer_slot *slot, co
                 if (reason && rank->mesh)
                         rank->mesh->ops->abort(rank->mesh, reason);
                 mfl_team_free(rank->team);
-                if (!reason && rank->bulk)
-                        atomic_store(&trainer->unreached, 0);
-                mfl_trainer_device_leave(trainer, rank);
+                mfl_trainer_device_leave(trainer, rank, !reason);
                 mfl_mesh_close(rank->mesh);
                 if (rank->memory)
                         trainer->ops->grad->lend(rank->net, NULL);

@@ -138,7 +138,7 @@ void mfl_trainer_team_free(struct mfl_trainer *trainer, struct trainer_team *tea
         for (uint32_t i = team->n; i-- > 0;) {
                 mfl_team_free(team->ranks[i].team);
                 if (!team->apart && team->ranks[i].net)
-                        mfl_trainer_device_leave(trainer, &team->ranks[i]);
+                        mfl_trainer_device_leave(trainer, &team->ranks[i], false);
                 if (i && team->ranks[i].net)
                         trainer->ops->net_free(team->ranks[i].net);
                 mfl_mesh_close(team->ranks[i].mesh);

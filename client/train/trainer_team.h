@@ -24,7 +24,7 @@ struct trainer_rank {
         struct mfl_mesh_memory *memory; /* apart: of the params, in this meeting */
         bool fills;                     /* it writes what all who have that memory start from */
         struct mfl_team *team;
-        struct mfl_mesh *bulk; /* between GPUs; NULL: none */
+        struct mfl_mesh *bulk; /* between GPUs, the trainer's; NULL: none */
         uint64_t device_bytes; /* reserved of the device's memory; 0: the team's vectors are in the host's */
         struct mfl_group_steps steps;
         int64_t word[2];  /* apart: what the leader says, and its number */
@@ -60,8 +60,8 @@ int mfl_trainer_team_result(struct trainer_run *run, struct trainer_team *team, 
 /* A team of this one rank, or NULL as below. */
 void mfl_trainer_device_alone(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *net, const struct mfl_team_options *how, struct trainer_rank *rank);
-/* After the rank's team is gone. Fine also where nothing is there. */
-void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank);
+/* After the rank's team is gone. Fine also where nothing is there. whole: its meeting ended well. */
+void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank, bool whole);
 /* By all ranks of a meeting: rank->team, with its vectors on the GPUs; NULL: all use the host's memory. */
 int mfl_trainer_device_team(struct trainer_run *run, const struct mfl_net_options *net,
         const struct mfl_team_options *how, struct trainer_rank *rank, struct mfl_error *err);

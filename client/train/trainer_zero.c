@@ -9,9 +9,6 @@
 #include "kernels/mesh/mesh_shm.h"
 
 #define AGREE_MS 120000u
-#define OPEN_MS 60000u
-#define UNREACHED_MAX 3u /* meetings, after which GPUs are not tried again for a while */
-#define UNREACHED_REST_MIN 10u
 #define STEP_DEVICE (UINT32_MAX - 4) /* of operations that belong to no step */
 
 /* What `zero: auto` begins with. Stage 0 takes more memory than stage 1, and no less time; but only in it the members that are left
@@ -112,23 +109,27 @@ uint32_t mfl_trainer_team_zero(const struct mfl_trainer *trainer, const struct t
         return zero;
 }
 
+/* Of all that a daemon's `memory` holds then: its networks, what its ranks add, and at the leader the params that the round began with. */
 void mfl_trainer_team_advise(const struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *options, uint32_t n, struct mfl_error *err)
 {
         int zero = job->spec->parallel.zero;
         uint32_t members = job->apart ? 2 * (job->apart_ranks / n) : 4;
         size_t length = strlen(err->text);
-        char bytes[16];
+        char bytes[16], most[16];
         if (job->spec->parallel.within == MFL_WITHIN_DAEMON)
                 return;
         uint32_t stage = zero == MFL_ZERO_AUTO ? MFL_ZERO_MAX : (uint32_t)zero;
         struct mfl_net_options lent = *options;
         lent.lent = true;
-        uint64_t each = rank_bytes(trainer, job, &lent, members * n, stage);
-        mfl_format_bytes(n * (each + mesh_bytes(members * n)), bytes);
+        uint64_t each = rank_bytes(trainer, job, &lent, members * n, stage) + mesh_bytes(members * n);
+        if (!trainer->info.own_memory)
+                each += trainer->ops->net_bytes(job->graph, &lent);
+        mfl_format_bytes(n * each, bytes);
+        mfl_format_bytes(n * each + job->graph->n * sizeof(float), most);
         mfl_snprintf(err->text + length, sizeof(err->text) - length,
-                "; in a team of %u daemons each needs %s%s", members, bytes,
-                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; with parallel.zero: 3 less");
+                "; in a team of %u each needs %s, the leader %s%s", members, bytes, most,
+                zero == MFL_ZERO_AUTO || zero == MFL_ZERO_MAX ? "" : "; zero: 3 less");
 }
 
 /* ---- on GPUs ----
@@ -167,10 +168,11 @@ static int exchange(struct settling *s, struct mfl_mesh_op op)
         return mfl_mesh_run(s->rank->mesh, &op, AGREE_MS, &s->run->request->control->cancel, s->err);
 }
 
-/* *ret_all: no rank has failed, and all have one version of the library. */
-static int agree(struct settling *s, int own, uint32_t version, bool *ret_all)
+/* *ret_all: no rank has failed, and all have one version of the library. *ret_again: all have this communicator, open. */
+static int agree(
+        struct settling *s, int own, uint32_t version, int64_t communicator, bool *ret_all, bool *ret_again)
 {
-        int64_t word[] = {own != 0, version, -(int64_t)version};
+        int64_t word[] = {own != 0, version, -(int64_t)version, communicator, -communicator};
         int r = exchange(s, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_REDUCE,
                                     .type = MFL_MESH_I64,
                                     .reduction = MFL_MESH_MAX,
@@ -178,6 +180,7 @@ static int agree(struct settling *s, int own, uint32_t version, bool *ret_all)
                                     .out = word,
                                     .n = MFL_ARRAY_SIZE(word)});
         *ret_all = !word[0] && word[1] == -word[2];
+        *ret_again = *ret_all && word[3] && word[3] == -word[4];
         return r;
 }
 
@@ -215,20 +218,6 @@ static int share_id(struct settling *s, uint8_t id[MFL_COMM_ID_BYTES], bool *ret
         return r;
 }
 
-static void count_unreached(struct mfl_trainer *trainer)
-{
-        atomic_store(&trainer->unreached_ns, mfl_now_ns());
-        atomic_fetch_add(&trainer->unreached, 1);
-}
-
-/* What kept GPUs apart may be over some time, and nobody restarts a daemon for it. */
-static bool rests(const struct mfl_trainer *trainer)
-{
-        return atomic_load(&trainer->unreached) >= UNREACHED_MAX &&
-               mfl_now_ns() - atomic_load(&trainer->unreached_ns) <
-                       (uint64_t)UNREACHED_REST_MIN * 60 * 1000000000;
-}
-
 /* Room for the rank's vectors beside so many other networks of the job, which need it more; and its params there. */
 static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_net_options *net, const struct mfl_team_options *how, uint32_t n_ranks,
@@ -239,12 +228,9 @@ static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         const struct mfl_grad_device_ops *device = trainer->ops->grad->device;
         uint64_t bytes = device->bytes(job->graph, net) +
                          mfl_team_device_bytes(trainer->ops, job->graph, net, how, n_ranks);
-        if (n_ranks > 1 && rests(trainer))
-                return mfl_fail(err, MFL_INVALID,
-                        "GPUs did not reach each other %u times; %u minutes after the last time they try "
-                        "again",
-                        atomic_load(&trainer->unreached), UNREACHED_REST_MIN);
-        int r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes + others, what, err);
+        int r = n_ranks > 1 ? mfl_communicator_check(&trainer->comm, err) : 0;
+        if (!r)
+                r = mfl_trainer_memory_reserve(&trainer->device_memory, bytes + others, what, err);
         if (r)
                 return r;
         mfl_trainer_memory_release(&trainer->device_memory, others);
@@ -252,11 +238,9 @@ static int enter(struct mfl_trainer *trainer, const struct trainer_job *job,
         return device->reside(rank->net, true, err);
 }
 
-void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank)
+void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *rank, bool whole)
 {
-        if (rank->bulk && rank->bulk->unreached)
-                count_unreached(trainer);
-        mfl_mesh_close(rank->bulk);
+        mfl_communicator_leave(&trainer->comm, rank->bulk, whole);
         rank->bulk = NULL;
         if (!rank->device_bytes)
                 return;
@@ -265,18 +249,16 @@ void mfl_trainer_device_leave(struct mfl_trainer *trainer, struct trainer_rank *
         rank->device_bytes = 0;
 }
 
-/* A mesh between the GPUs, if there are several. */
-static int open_bulk(struct settling *s, const uint8_t *id)
+/* The communicator between the GPUs, if there are several. */
+static int open_bulk(struct settling *s, const uint8_t *id, bool again)
 {
         struct mfl_trainer *trainer = s->run->trainer;
-        const struct mfl_mesh *mesh = s->rank->mesh;
-        const atomic_bool *cancel = &s->run->request->control->cancel;
-        if (mesh->n_ranks == 1)
+        if (s->rank->mesh->n_ranks == 1)
                 return 0;
-        int r = trainer->ops->comm->mesh(
-                trainer->device, id, mesh->rank, mesh->n_ranks, OPEN_MS, cancel, &s->rank->bulk, s->err);
-        if (r && !atomic_load(cancel))
-                count_unreached(trainer);
+        int r = again ? 0
+                      : mfl_communicator_open(&trainer->comm, trainer->ops, trainer->device, s->run->job->id,
+                                s->rank->mesh, id, &s->run->request->control->cancel, s->err);
+        s->rank->bulk = r ? NULL : trainer->comm.mesh;
         return r;
 }
 
@@ -300,7 +282,7 @@ void mfl_trainer_device_alone(struct mfl_trainer *trainer, const struct trainer_
         if (!enter(trainer, job, net, &own, 1, job->n_slots - 1, rank, &err) &&
                 !make_team(trainer, job, own, rank, &err))
                 return;
-        mfl_trainer_device_leave(trainer, rank);
+        mfl_trainer_device_leave(trainer, rank, false);
         mfl_log_job(MFL_LOG_INFO, job->id, "%s: the team's vectors are in the host's memory: %s", job->id,
                 err.text);
 }
@@ -311,18 +293,20 @@ static int settle(struct settling *s, const struct mfl_team_options *how, bool *
         struct trainer_run *run = s->run;
         uint8_t id[MFL_COMM_ID_BYTES] = {0};
         uint32_t version = 0;
+        bool again = false, none;
+        int64_t communicator = mfl_communicator_number(&run->trainer->comm, s->rank->mesh);
         int r = enter(run->trainer, run->job, s->net, how, s->rank->mesh->n_ranks, 0, s->rank, s->err);
         if (!r)
                 r = find_library(s, &version);
-        int broken = agree(s, r, version, ret_all);
-        if (!broken && *ret_all)
+        int broken = agree(s, r, version, communicator, ret_all, &again);
+        if (!broken && *ret_all && !again)
                 broken = share_id(s, id, ret_all);
         if (broken || !*ret_all)
                 return broken;
-        r = open_bulk(s, id);
+        r = open_bulk(s, id, again);
         if (!r)
                 r = make_team(run->trainer, run->job, *how, s->rank, s->err);
-        return agree(s, r, 0, ret_all);
+        return agree(s, r, 0, 0, ret_all, &none);
 }
 
 int mfl_trainer_device_team(struct trainer_run *run, const struct mfl_net_options *net,
@@ -339,7 +323,7 @@ int mfl_trainer_device_team(struct trainer_run *run, const struct mfl_net_option
                 return 0;
         mfl_team_free(rank->team);
         rank->team = NULL;
-        mfl_trainer_device_leave(run->trainer, rank);
+        mfl_trainer_device_leave(run->trainer, rank, false);
         if (r)
                 return mfl_fail(err, r, "%s", own.text);
         mfl_log_job(MFL_LOG_INFO, run->job->id, "%s: the team's vectors are in the host's memory: %s",

@@ -145,6 +145,13 @@ int mfl_job_fixed(const struct mfl_job *spec, uint32_t train_samples, uint32_t p
 /* Never NULL. */
 const struct mfl_method_ops *mfl_method_get(const struct mfl_job *job);
 
+/* Whether a device may add clients' updates to a sum of its own: nothing is done to a delta on the host before. Teams make theirs there. */
+static inline bool mfl_method_adds_on_device(const struct mfl_job *job)
+{
+        return !job->parallel.grain && !mfl_method_get(job)->weighs && !job->compression.bits &&
+               !job->compression.up_half && !(job->aggregation.robust.update_clip > 0);
+}
+
 /* Whether the server keeps something of each client, or adds up a vector beside the delta. */
 static inline bool mfl_method_keeps(const struct mfl_method_ops *ops)
 {

@@ -449,8 +449,8 @@ static int poll(struct mfl_mesh_shm *mesh, uint32_t dead, uint64_t wait_ns, stru
                 if (atomic_load(word) != mesh->word)
                         continue;
                 r = look_around(mesh, dead, err);
-                if (r)
-                        return r;
+                if (r) /* who broke it may have ended this operation before, so that it has ended here, too */
+                        return attempt(mesh, NULL) ? r : 0;
                 if (mfl_now_ns() >= end_ns)
                         return MFL_MESH_PENDING;
         }

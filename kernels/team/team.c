@@ -91,11 +91,11 @@ static int find_lost(struct call *call)
         const struct mfl_mesh_op op = {
                 .kind = MFL_MESH_BARRIER, .step = call->step, .sequence = MFL_MESH_SEQUENCE_LOST};
         uint32_t patience_ms = LOST_MS + bulk->lag_ms;
-        bool alone = false;
+        bool alone = false, cancelled = is_cancelled(call);
         struct mfl_error other;
         int rc = bulk->late ? mfl_mesh_run(mesh, &op, patience_ms, call->cancel, &other)
                             : find_gone(call, &op, patience_ms, &alone, &other);
-        bulk->unreached = (!rc || alone) && !is_cancelled(call);
+        bulk->unreached = !cancelled && (!rc || (alone && !is_cancelled(call)));
         return rc ? mfl_fail(call->err, rc, "%s", other.text) : MFL_MESH_BROKEN;
 }
 

@@ -64,8 +64,8 @@ static void choose_collective(
 {
         uint64_t instances[MFL_GROUP_MAX];
         group->collective = MFL_COLLECTIVE_SHM;
-        nccl = nccl && !group->job->spec->secure.bits &&  /* figures stand behind sums on the host */
-               !mfl_method_get(group->job->spec)->weighs; /* weights of their own are folded in on the host */
+        nccl = nccl && !group->job->spec->secure.bits && /* figures stand behind sums on the host */
+               mfl_method_adds_on_device(group->job->spec);
         for (uint32_t r = 0; r < group->n_members; r++) {
                 nccl = nccl && !is_in_another(group->members[r].task->daemon, group);
                 instances[r] = group->members[r].instance;

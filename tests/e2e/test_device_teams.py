@@ -15,12 +15,13 @@ JOB = {'rounds': 3, 'data': {'partition': 'dirichlet', 'clients': 5, 'alpha': 0.
        'training': {'batch': 8, 'accumulate': 2, 'optimizer': 'adamw', 'lr': 0.01, 'clip_norm': 1.0},
        'parallel': {'grain': 4, 'members': 64}}
 HOST = "the team's vectors are in the host's memory: "
+OPENED = 'GPUs opened a communicator in '
 
 
 def start(c, name, card, options=None, **more):
     """A daemon with a card of its own."""
     locks = c.log_path(name) + '.locks'
-    os.makedirs(locks)
+    os.makedirs(locks, exist_ok=True)
     env = {'MFL_MODULE_DIR': EMU, 'MFL_CACHE_DIR': '/dev/null/none', 'MFL_GPU_LOCK_DIR': locks, 'MFL_EMU_FIRST': str(card), **more}
     return c.start_daemon(name, env=env, backend='cuda', **(options or {}))
 
@@ -43,6 +44,41 @@ def test_any_number_of_cards(cluster, expected, cards, zero):
     assert digests == expected
     assert c.mfl('logs', job).stdout.count('leads a team with') == JOB['rounds']
     assert not any(HOST in d.log() for d in c.daemons.values())
+    assert [d.log().count(OPENED) for d in c.daemons.values()] == [1] * cards, 'a round goes on with the communicator of the one before'
+
+
+@pytest.fixture(scope='module')
+def one_card(shared_cluster):
+    c = shared_cluster(0)
+    start(c, 'd1', 0)
+    return c
+
+
+@pytest.fixture(scope='module')
+def two_cards(shared_cluster):
+    c = shared_cluster(0)
+    start(c, 'd1', 0)
+    start(c, 'd2', 1)
+    c.wait_daemons(2)
+    return c
+
+
+@pytest.mark.parametrize('how,adds', [
+    ({}, 'nccl'),
+    ({'parallel': {'grain': 4}}, 'shm'),
+    ({'parallel': {'grain': 4, 'exact': False}}, 'shm'),
+    ({'compression': {'up': {'bits': 8}}}, 'shm'),
+    ({'compression': {'up': 'bf16'}}, 'shm'),
+    ({'aggregation': {'update_clip': 0.01}}, 'shm'),
+])
+def test_a_group_adds_what_its_members_trained(one_card, two_cards, how, adds):
+    """As many clients as daemons, so there is no team; sums that are made on the host are added there, and not the cards' empty ones."""
+    job = {'rounds': 2, 'data': {'partition': 'iid', 'clients': 4}, 'selection': {'clients': 2}, 'training': {'batch': 8}, **how}
+    expected = one_card.run_job(60, **job)[1]
+    assert expected[0] != expected[1]
+    name, digests = two_cards.run_job(60, **job)
+    assert 'form a group by %s' % adds in two_cards.mfl('logs', name).stdout
+    assert digests == expected
 
 
 def test_vectors_leave_room_for_networks(cluster):
@@ -82,6 +118,28 @@ def test_cards_that_open_and_then_fail(cluster, expected):
     assert digests == expected
     assert HOST + 'GPUs did not reach each other 3 times' in c.daemons['d2'].log()
     assert 'has not come' not in c.mfl('logs', job).stdout
+
+
+def test_other_members_open_another_communicator(cluster, expected):
+    """Between two teams, so that nothing breaks: one goes and comes back, and a second job is another one's."""
+    c = cluster(0)
+    for i in range(2):
+        start(c, 'd%d' % (i + 1), i)
+    c.wait_daemons(2)
+    logs = c.daemons['d1'].log
+    assert c.run_job(**JOB)[1] == expected
+    assert c.run_job(**JOB)[1] == expected
+    assert logs().count(OPENED) == 2
+    job = c.begin(**JOB)
+    c.wait_info(job, lambda i: i['round'] >= 2, 60, 'round 2')
+    assert logs().count(OPENED) == 3
+    c.daemons['d2'].stop()
+    at = c.info(job)['round']
+    c.wait_info(job, lambda i: i['round'] >= at + 2, 60, 'rounds alone')
+    start(c, 'd2', 1)
+    h.wait_until(lambda: logs().count(OPENED) == 4, 60, 'another communicator')
+    c.finish(job, **JOB)
+    assert not any(HOST in d.log() for d in c.daemons.values())
 
 
 @pytest.mark.parametrize('victim,how', [('d1', signal.SIGKILL), ('d3', signal.SIGKILL), ('d2', signal.SIGSTOP)])

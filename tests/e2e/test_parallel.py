@@ -268,7 +268,7 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     c.start_daemon('d1', backend='cpu', more=['--memory', MEMORY])
     alone = c.submit(**LARGE)
     c.wait_job(alone, state='failed')
-    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 95.0 MiB are free; in a team of 4 daemons each needs \d+.\d MiB$",
+    assert re.search(r"MiB for a worker's gradients and optimizer: only .* of 95.0 MiB are free; in a team of 4 each needs \d+.\d MiB, the leader \d+.\d MiB$",
                      c.info(alone)['reason']), c.info(alone)['reason']
     for name in ('d2', 'd3', 'd4'):
         c.start_daemon(name, backend='cpu', more=['--memory', MEMORY])
@@ -278,5 +278,5 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     assert 'daemon d1 leads a team with d2, d3 and d4\n' in logs(c, job)
     whole = c.submit(**dict(LARGE, parallel=dict(LARGE['parallel'], zero=2)))  # with all params at each of them
     c.wait_job(whole, 60, state='failed')
-    assert re.search(r'only .* of 95.0 MiB are free; in a team of \d daemons each needs \d+.\d MiB; with parallel.zero: 3 less$',
+    assert re.search(r'only .* of 95.0 MiB are free; in a team of \d each needs \d+.\d MiB, the leader \d+.\d MiB; zero: 3 less$',
                      c.info(whole)['reason']), c.info(whole)['reason']

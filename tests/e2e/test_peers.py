@@ -96,7 +96,8 @@ def test_what_is_shown(cluster):
             start(c, 'd3')
         return re.search(r'(?m)^last lost: daemon ', c.mfl('show', job, '--teams').stdout)
     wait_until(lost, 60, 'a reason')
-    assert c.mfl_json('show', job)['teams']['last_lost']
+    shown = c.mfl('show', job, '--teams').stdout
+    assert 'last lost: %s\n' % c.mfl_json('show', job)['teams']['last_lost'] in shown
     c.finish(job, **JOB)
 
 
