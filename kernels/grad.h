@@ -42,6 +42,9 @@ struct mfl_score;
 struct mfl_grad_tensor {
         int param;          /* of the graph; it is trained */
         uint64_t at, count; /* ascending, and apart from each other */
+        /* Its gradient is the product of two small matrices, with so many floats for each row, which a grain can leave in its
+         * place; 0: it can't. */
+        uint64_t operands;
 };
 
 /* The first tensor that has an element at or after `at`; n_tensors: none has. */
@@ -80,6 +83,13 @@ struct mfl_grain {
                              the layout is `scaled` */
 };
 
+/* What a grain leaves of a tensor: in place of elements [first, end) of the gradient, inside the tensor, the operands of the product
+ * that they are, for `products`. The tensor's other elements are added. */
+struct mfl_grad_deferred {
+        float *operands; /* options.batch * the tensor's operands, written, rows without samples too; NULL: nothing is deferred */
+        uint64_t first, end;
+};
+
 /* Where a grain's gradient goes. */
 struct mfl_grad_sink {
         int64_t *
@@ -94,6 +104,7 @@ struct mfl_grad_sink {
         /* Of each tensor: becomes the largest of it and every |g|; infinity for what is not finite. Not with `floats`. */
         float *largest;
         float *statistics; /* n_statistics floats, written; NULL where there are none */
+        const struct mfl_grad_deferred *deferred; /* of each tensor; NULL: of none */
         /* Called on the grain's thread as soon as a tensor's elements are added, in the order in which backward gives
          * them; NULL: not wanted. A tensor that backward does not reach has no call. */
         void (*ready)(void *user, int tensor);
@@ -104,6 +115,17 @@ struct mfl_grad_sink {
 struct mfl_grad_rounding {
         const int *bits;
         float *largest;
+};
+
+/* Elements [first, first + n) of the gradient, inside what all grains of a step have deferred of a tensor. */
+struct mfl_grad_products {
+        int tensor;
+        uint64_t first, n;
+        const float *operands; /* of the first grain; those of the next one are `stride` floats further */
+        uint64_t stride;
+        uint32_t n_grains;
+        struct mfl_grad_rounding rounding;
+        float *total; /* n, written */
 };
 
 /* A range of a whole step's gradient, and what the optimizer keeps for it. Element first + i is sum[i] * 2^-bits, or
@@ -157,6 +179,11 @@ struct mfl_grad_ops {
          * also while the network computes. */
         void (*round)(const struct mfl_net *net, const struct mfl_grad_rounding *how, uint64_t first,
                 uint64_t n, const float *grads, bool set, int64_t *sum);
+        /* The tensor's operands (struct mfl_grad_tensor) in such a network, beforehand. NULL: no tensor has any. */
+        uint64_t (*operands)(const struct mfl_graph *graph, const struct mfl_net_options *options, int param);
+        /* What the grains' elements are together, in floats: each grain's element is rounded, the integers are added, and the sum is
+         * made a float as for `apply`. So a total's floats have the bits of its sum. NULL where `operands` is. */
+        void (*products)(const struct mfl_net *net, const struct mfl_grad_products *how);
         /* The sum of squares of each block of the gradient that the optimizer clips: squares[0] is of block first /
          * MFL_GRAD_BLOCK. */
         int (*squares)(struct mfl_net *net, const struct mfl_grad_total *total,

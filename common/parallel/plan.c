@@ -24,7 +24,7 @@ static uint32_t sent_bytes(const struct mfl_parallel_shape *s, uint32_t n_ranks,
 uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_ranks, uint32_t stage)
 {
         uint64_t bucket = MFL_MAX(s->bucket, 1), window = MFL_MAX(bucket, s->largest) + MFL_PARALLEL_BLOCK;
-        uint64_t n_buckets = MFL_MIN(s->n_tensors, s->n / bucket + 2);
+        uint64_t n_buckets = MFL_MIN(s->n_tensors, s->n / bucket + 2) + 2 * (uint64_t)s->n_deferred;
         /* A slice may have a block more than its share of a bucket. */
         uint64_t own = stage ? MFL_MIN(s->n, s->n / n_ranks + n_buckets * MFL_PARALLEL_BLOCK) : s->n;
         uint64_t filled = stage < 2 ? s->n : MFL_MIN(s->n, 3 * window);
@@ -32,7 +32,8 @@ uint64_t mfl_parallel_rank_bytes(const struct mfl_parallel_shape *s, uint32_t n_
         bool late = sent_bytes(s, n_ranks, stage) < s->size;
         return filled * sent_bytes(s, n_ranks, stage) + (late ? own * s->size : 0) +
                own * s->kept * sizeof(float) + copies + s->n / MFL_PARALLEL_BLOCK * sizeof(double) +
-               s->statistics * sizeof(float) + (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
+               (s->statistics + s->operands) * sizeof(float) +
+               (s->aside ? MFL_MIN(s->n, window) * sizeof(float) : 0);
 }
 
 /* Ranks of the widest process are [*ret_first, *ret_first + the width that is returned). */
@@ -80,20 +81,28 @@ static uint32_t grains_each(uint32_t grains, uint32_t ranks)
         return (grains + ranks - 1) / ranks;
 }
 
-/* Bytes that a member takes in a step: sums, grain by grain from stage 2 on, and params where it has its own. */
+/* Bytes that a member takes in a step: sums, grain by grain from stage 2 on, operands, and params, or in stage 0 deferred totals, where
+ * it has its own. */
 static uint64_t traffic_bytes(
         const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero, uint64_t *ret_sums)
 {
-        uint64_t others = f->shape.n * (members - 1) / members, each = grains_each(f->shape.grains, members);
-        *ret_sums = others * sent_bytes(&f->shape, members, zero) * (zero < 2 ? 1 + !zero : each);
-        return *ret_sums + (zero == 1 || zero == 2 ? others * sizeof(float) : 0);
+        const struct mfl_parallel_shape *s = &f->shape;
+        uint64_t others = s->n * (members - 1) / members, each = grains_each(s->grains, members),
+                 deferred = s->deferred * (members - 1) / members,
+                 operands = s->operands * (members - 1) / members;
+        *ret_sums = (others - deferred) * sent_bytes(s, members, zero) * (zero < 2 ? 1 + !zero : each);
+        return *ret_sums + (operands + (zero == 1 || zero == 2 ? others
+                                               : zero          ? 0
+                                                               : deferred)) *
+                                   sizeof(float);
 }
 
 /* That have data: sums, turn by turn from stage 2 on, and params. */
 static double operations(const struct mfl_parallel_facts *f, uint32_t members, uint32_t zero)
 {
         uint32_t turns = zero < 2 ? 1 : grains_each(f->shape.grains, members);
-        return 2.0 + (double)f->n_buckets * (turns + (zero == 1 || zero == 2));
+        uint32_t products = f->shape.n_deferred ? 1 + !zero * f->shape.n_deferred : 0;
+        return 2.0 + products + (double)f->n_buckets * (turns + (zero == 1 || zero == 2));
 }
 
 static double step_seconds(

@@ -24,6 +24,10 @@ struct mfl_parallel_shape {
         uint32_t grains;     /* of a step, at most */
         uint64_t bucket;     /* elements */
         bool aside;          /* a bucket of params that another rank writes */
+        uint64_t
+                deferred; /* elements whose totals their owners compute from operands (kernels/team/team.h), without rounding to blocks */
+        uint32_t n_deferred; /* tensors of them */
+        uint64_t operands;   /* floats of all grains */
         uint32_t snapshot;   /* bytes per own element of copies of sharded state; 0: none are kept */
 };
 

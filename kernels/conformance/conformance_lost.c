@@ -106,7 +106,8 @@ static bool lose(struct team_run *run, uint32_t victim, int operation, struct mf
         struct member members[TEAM] = {0};
         struct mfl_error err;
         run->n_lent = 0;
-        run->how = (struct mfl_team_options){.bucket_bytes = 1, .overlap = operation % 2};
+        run->how = (struct mfl_team_options){
+                .bucket_bytes = 1, .overlap = operation % 2, .products = MFL_TEAM_PRODUCTS_ALL};
         mfl_conf_must(mfl_mesh_threads_new(TEAM, mesh, &err), &err);
         struct frail frail = {.base = *mesh[victim], .inner = mesh[victim], .half = operation / 2 % 2};
         atomic_store(&frail.left, operation);
@@ -137,6 +138,7 @@ static void go_on(struct team_run *run, struct mfl_team_state *const *states, in
         struct member members[TEAM] = {0};
         struct mfl_error err;
         run->how = how[(size_t)operation % MFL_ARRAY_SIZE(how)];
+        run->how.products = MFL_TEAM_PRODUCTS_ALL;
         if (snapshots)
                 run->how.bucket_bytes = 1;
         run->n_lent = run->how.zero == 3 ? MFL_MIN(n, HOSTS_MAX - 1) : 0;
@@ -193,7 +195,8 @@ static bool lose_shard(struct team_run *run, uint32_t victim, int operation, boo
         struct mfl_mesh *mesh[TEAM];
         struct member members[TEAM] = {0};
         struct mfl_error err;
-        run->how = (struct mfl_team_options){.bucket_bytes = 1,
+        run->how = (struct mfl_team_options){.products = MFL_TEAM_PRODUCTS_ALL,
+                .bucket_bytes = 1,
                 .overlap = operation % 2,
                 .zero = 1 + (uint32_t)operation % MFL_TEAM_ZERO_MAX,
                 .snapshot = SNAPSHOT,

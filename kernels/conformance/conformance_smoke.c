@@ -71,6 +71,7 @@ static const char *const smoke[] = {
         "smoothed",
         "binary",
         "several positions",
+        "mlp clipped adamw",
         "lora clipped adamw",
         "gpt smoothed accumulated",
         /* The backend's own: each variant of the convolutions. */

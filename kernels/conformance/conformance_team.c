@@ -93,14 +93,28 @@ static bool has_own_memory(const struct conf_backend *b)
 static const struct placement placements[] = {{2, true, 1, true, 1}, {2, false, 2, true, 1},
         {3, false, 3, true, 1, 2}, {3, false, 1, true, 0}, {2, false, 0, false, 1}, {2, true, 2, false, 0},
         {3, false, 2, false, 1}, {4, false, 0, true, 1}, {4, true, 2, true, 1}, {5, true, 0, true, 1},
-        {8, false, 1, true, 1}, {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {2, true, 3, true, 1, 1},
-        {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1}, {4, false, 3, false, 0, 2},
-        {8, false, 3, true, 1, 3}};
+        {8, false, 1, true, 1}, {8, false, 2, true, 0}, {1, false, 3, false, 0, 1}, {1, true, 1, false, 0},
+        {2, true, 3, true, 1, 1}, {3, true, 3, false, 0, 1}, {4, true, 3, true, 1, 1},
+        {4, false, 3, false, 0, 2}, {8, false, 3, true, 1, 3}};
+
+/* Whether a tensor has a block that can be deferred. */
+static bool has_products(const struct team_run *run)
+{
+        const struct mfl_grad_ops *ops = run->b->ops->grad;
+        struct mfl_net_options options = run->options;
+        options.worker = true;
+        for (int i = 0; ops->operands && i < run->t->graph->n_params; i++)
+                if (run->t->graph->params[i].count >= 2 * MFL_GRAD_BLOCK &&
+                        ops->operands(run->t->graph, &options, i))
+                        return true;
+        return false;
+}
 
 static void place(struct team_run *run, const struct placement *p, bool floats)
 {
         run->n_lent = p->n_lent;
-        run->how = (struct mfl_team_options){.shared = p->shared,
+        run->how = (struct mfl_team_options){.products = MFL_TEAM_PRODUCTS_NONE,
+                .shared = p->shared,
                 .zero = p->zero,
                 .floats = floats,
                 .overlap = p->overlap,
@@ -140,6 +154,22 @@ static void compare_resident(struct team_run *run, const float *expected, const 
                 "%s: team %s: vectors on the device give the same bits", run->b->label, run->kase->name);
 }
 
+/* Gives the bits and the score of one worker: with all sums, and with totals by operands. */
+static void compare_placement(
+        struct team_run *run, const struct placement *p, const float *expected, const struct mfl_score *score)
+{
+        for (int products = 0; products <= has_products(run); products++) {
+                place(run, p, false);
+                run->how.products = products ? MFL_TEAM_PRODUCTS_ALL : MFL_TEAM_PRODUCTS_NONE;
+                train_by(run, p->n);
+                bool same = !memcmp(expected, run->params, (size_t)run->t->graph->n * sizeof *expected) &&
+                            mfl_conf_same_score(score, &run->score);
+                mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u%s, give the bits of one",
+                        run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero,
+                        products ? ", by operands" : "");
+        }
+}
+
 static void compare(struct team_run *run)
 {
         size_t n = (size_t)run->t->graph->n;
@@ -155,15 +185,8 @@ static void compare(struct team_run *run)
         train_by(run, 1);
         struct mfl_score score = run->score;
         memcpy(one, run->params, n * sizeof *one);
-        for (size_t i = 0; i < n_placements; i++) {
-                const struct placement *p = &placements[i];
-                place(run, p, false);
-                train_by(run, p->n);
-                bool same = !memcmp(one, run->params, n * sizeof *one) &&
-                            mfl_conf_same_score(&score, &run->score);
-                mfl_conf_report(same, "%s: team %s: %u workers%s, zero %u, give the bits of one",
-                        run->b->label, run->kase->name, p->n, p->shared ? " with one memory" : "", p->zero);
-        }
+        for (size_t i = 0; i < n_placements; i++)
+                compare_placement(run, &placements[i], one, &score);
         compare_resident(run, one, &score);
         if (own_memory)
                 compare_streamed(run, one);

@@ -178,6 +178,10 @@ static const struct mfl_layer heads_layers[] = {{.op = MFL_OP_INPUT, .input = -1
 const struct conf_train_case mfl_conf_train_cases[] = {
         {"logistic opt", "logistic", {1, {30}}, 5, {.lr = 0.1f}},
         {"mlp opt", "mlp", {1, {20}}, 10, {.lr = 0.05f}},
+        {"mlp clipped adamw", "mlp", {1, {20}}, 10,
+                ADAM(MFL_OPTIMIZER_ADAMW, .lr = 0.01f, .weight_decay = 0.1f, .clip_norm = 0.2f, .prox_mu = 2,
+                        .clip_prox = true),
+                .scheduled = true},
         {"mlp momentum", "mlp", {3, {1, 5, 5}}, 10, {.lr = 0.05f, .momentum = 0.9f}},
         {"lenet5 opt", "lenet5", {3, {1, 14, 14}}, 10, {.lr = 0.1f}},
         {"lenet5 nesterov decay", "lenet5", {3, {3, 12, 12}}, 10,

@@ -60,15 +60,6 @@ static bool has_vector_norm(const struct mfl_graph *graph)
         return false;
 }
 
-/* Dense layers of vectors that train weights of their own have their own loops; the others are matrix products. */
-static bool is_product(const struct mfl_graph *graph, int i)
-{
-        const struct mfl_layer *layer = &graph->layers[i];
-        return layer->op == MFL_OP_DENSE &&
-               (layer->out.rank == 2 || layer->lora_rank || !graph->params[layer->param_weight].trained ||
-                       mfl_cpu_is_shared(graph, layer->param_weight));
-}
-
 /* Operators that work in plain order. Adding tensors of equal shape works in any layout; multiplying them
  * works where both have the same one. */
 static bool works_plain(const struct mfl_net *net, int i)
@@ -84,7 +75,7 @@ static bool works_plain(const struct mfl_net *net, int i)
                 return !mfl_cpu_map_keeps_layout(net, i);
         if (layer->op == MFL_OP_CONCAT)
                 return !mfl_cpu_concat_keeps_layout(net, i);
-        return mfl_cpu_has(layer->op, MFL_CPU_PLAIN) || is_product(graph, i);
+        return mfl_cpu_has(layer->op, MFL_CPU_PLAIN) || mfl_cpu_is_product(graph, i);
 }
 
 static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
@@ -99,7 +90,7 @@ static int choose_layouts(struct mfl_net *net, struct mfl_error *err)
                 struct mfl_cpu_layer *own = &net->layers[i];
                 const struct mfl_layout *in = layer->input < 0 ? NULL : &net->layers[layer->input].layout;
                 own->plain = i > 0 && works_plain(net, i);
-                own->gemm = is_product(graph, i);
+                own->gemm = mfl_cpu_is_product(graph, i);
                 if (mfl_cpu_is_conv(layer->op)) {
                         int rc = mfl_cpu_conv_init(&own->conv, net->device->engine, net->device->loops, graph,
                                 i, &conv, net->bf16, in, own->relu, &own->layout, err);

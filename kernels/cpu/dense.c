@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Dense layers. Those of vectors that train their weights run in loops that take the step while the gradient
  * is in registers (loops.h). Those of sequences, with LoRA, or with frozen weights are matrix products. */
+#include <math.h>
+
 #include "kernels/cpu/op.h"
 
 static struct mfl_dense dense_of(const struct mfl_net *net, int i)
@@ -172,6 +174,69 @@ static void gemm_backward(const struct pass *pass, int i, float *dx)
         mfl_cpu_take_grad(pass, i, layer->param_bias);
 }
 
+/* What the sink does not want of the weights' gradient now. */
+static const struct mfl_grad_deferred *deferred_of(const struct pass *pass, int param)
+{
+        const struct mfl_grad_deferred *all = pass->sink ? pass->sink->deferred : NULL;
+        int tensor = pass->net->wide[param].tensor;
+        return all && tensor >= 0 && all[tensor].operands ? &all[tensor] : NULL;
+}
+
+/* The operands are left, and the elements before and after those that are deferred are given. */
+static void leave_operands(
+        const struct pass *pass, int i, const struct mfl_dense *dense, const struct mfl_grad_deferred *to)
+{
+        const struct mfl_net *net = pass->net;
+        int param = net->graph->layers[i].param_weight;
+        const struct mfl_cpu_param *wide = &net->wide[param];
+        uint64_t end = wide->at + wide->count;
+        float *room = pass->grads + wide->grad;
+        size_t n_x = (size_t)(dense->rows * dense->n_in), n_dy = (size_t)(dense->rows * dense->n_out);
+        struct mfl_dense_products before = {.end = (int64_t)(to->first - wide->at),
+                                          .n_grains = 1,
+                                          .operands = to->operands,
+                                          .out = room},
+                                  after = before;
+        after.first = (int64_t)(to->end - wide->at);
+        after.end = (int64_t)wide->count;
+        after.out = room + after.first;
+        memcpy(to->operands, mfl_cpu_act(net, net->graph->layers[i].input), n_x * sizeof(float));
+        memcpy(to->operands + n_x, mfl_cpu_grad(net, i), n_dy * sizeof(float));
+        net->device->loops->dense_products(dense, &before);
+        net->device->loops->dense_products(dense, &after);
+        mfl_cpu_give(pass, param, wide->at, to->first);
+        mfl_cpu_give(pass, param, to->end, end);
+        mfl_cpu_tell_ready(pass, param);
+}
+
+/* Only where one thread has the layer, since sums are added in its cache. */
+uint64_t mfl_cpu_operands(const struct mfl_graph *graph, const struct mfl_net_options *options, int param)
+{
+        int i = graph->params[param].layer;
+        const struct mfl_layer *layer = &graph->layers[i];
+        if (options->threads > 1 || layer->op != MFL_OP_DENSE || layer->param_weight != param ||
+                !graph->params[param].trained || mfl_cpu_is_product(graph, i))
+                return 0;
+        return (uint64_t)layer->out_channels + graph->params[param].count / (uint64_t)layer->out_channels;
+}
+
+void mfl_cpu_products(const struct mfl_net *net, const struct mfl_grad_products *how)
+{
+        const struct mfl_grad_tensor *tensor = &net->tensors[how->tensor];
+        struct mfl_dense dense = dense_of(net, net->graph->params[tensor->param].layer);
+        int bits = how->rounding.bits[how->tensor];
+        struct mfl_dense_products v = {.first = (int64_t)(how->first - tensor->at),
+                .end = (int64_t)(how->first + how->n - tensor->at),
+                .n_grains = how->n_grains,
+                .stride = (int64_t)how->stride,
+                .operands = how->operands,
+                .factor = ldexp(1.0, bits),
+                .inverse = ldexp(1.0, -bits),
+                .largest = &how->rounding.largest[how->tensor],
+                .out = how->total};
+        net->device->loops->dense_products(&dense, &v);
+}
+
 static int dense_backward(const struct pass *pass, int i, float *dx, float *dx2)
 {
         struct mfl_net *net = pass->net;
@@ -183,11 +248,15 @@ static int dense_backward(const struct pass *pass, int i, float *dx, float *dx2)
                 return 0;
         }
         struct mfl_dense dense = dense_of(net, i);
+        const struct mfl_grad_deferred *deferred = deferred_of(pass, layer->param_weight);
         struct mfl_apply apply = mfl_cpu_apply(pass, layer->param_weight);
-        bool aimed = mfl_cpu_aim(pass, layer->param_weight, &apply);
-        loops->dense_backward(&dense, dy, mfl_cpu_act(net, layer->input),
-                mfl_cpu_param(pass, layer->param_weight), dx, &apply);
-        if (aimed)
+        bool aimed = !deferred && mfl_cpu_aim(pass, layer->param_weight, &apply);
+        if (dx || !deferred)
+                loops->dense_backward(&dense, dy, mfl_cpu_act(net, layer->input),
+                        mfl_cpu_param(pass, layer->param_weight), dx, deferred ? NULL : &apply);
+        if (deferred)
+                leave_operands(pass, i, &dense, deferred);
+        else if (aimed)
                 mfl_cpu_tell_ready(pass, layer->param_weight);
         else if (apply.grad)
                 mfl_cpu_take_grad(pass, i, layer->param_weight);

@@ -15,7 +15,8 @@ int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
                 net->wide[t].tensor = graph->params[t].trained ? net->n_tensors : -1;
                 if (graph->params[t].trained)
                         net->tensors[net->n_tensors++] =
-                                (struct mfl_grad_tensor){t, net->wide[t].at, net->wide[t].count};
+                                (struct mfl_grad_tensor){t, net->wide[t].at, net->wide[t].count,
+                                        net->options.worker ? mfl_cpu_operands(graph, &net->options, t) : 0};
         }
         for (int i = 0; i < graph->n_layers; i++) {
                 int mean = graph->layers[i].param_mean;
@@ -97,19 +98,26 @@ static bool next_piece(const struct mfl_net *net, const struct mfl_grad_total *t
         return false;
 }
 
-static void piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total,
-        const struct piece *piece, const struct mfl_optimizer *opt, float *g)
+/* The piece's gradient times `factor`: where the total has it, or in `room`, a block. */
+static const float *piece_floats(const struct mfl_net *net, const struct mfl_grad_total *total,
+        const struct piece *piece, const struct mfl_optimizer *opt, float factor, float *room)
 {
+        const struct mfl_loops *loops = net->device->loops;
         uint64_t at = piece->at - total->first;
+        int64_t n = (int64_t)piece->n;
         const float *p = net->params + piece->at;
+        bool prox = mfl_optimizer_clips_prox(opt);
+        if (total->floats && !prox && factor == 1.0f)
+                return total->floats + at;
         if (total->floats)
-                memcpy(g, total->floats + at, (size_t)piece->n * sizeof *g);
+                memcpy(room, total->floats + at, (size_t)n * sizeof *room);
         else
-                net->device->loops->unround(
-                        (int64_t)piece->n, total->sum + at, ldexp(1.0, -total->bits[piece->tensor]), g);
-        if (mfl_optimizer_clips_prox(opt))
-                for (uint64_t i = 0; i < piece->n; i++)
-                        g[i] += opt->prox_mu * (p[i] - total->start[at + i]);
+                loops->unround(n, total->sum + at, ldexp(1.0, -total->bits[piece->tensor]), room);
+        for (int64_t i = 0; prox && i < n; i++)
+                room[i] += opt->prox_mu * (p[i] - total->start[at + (uint64_t)i]);
+        if (factor != 1.0f)
+                loops->scale(n, factor, room);
+        return room;
 }
 
 static int squares(struct mfl_net *net, const struct mfl_grad_total *total, const struct mfl_optimizer *opt,
@@ -121,11 +129,9 @@ static int squares(struct mfl_net *net, const struct mfl_grad_total *total, cons
         int tensor = 0;
         memset(ret_squares, 0,
                 (size_t)((total->n + MFL_GRAD_BLOCK - 1) / MFL_GRAD_BLOCK) * sizeof *ret_squares);
-        while (next_piece(net, total, &tensor, &at, &piece)) {
-                piece_floats(net, total, &piece, opt, g);
-                ret_squares[(piece.at - total->first) / MFL_GRAD_BLOCK] +=
-                        net->device->loops->squares((int64_t)piece.n, g);
-        }
+        while (next_piece(net, total, &tensor, &at, &piece))
+                ret_squares[(piece.at - total->first) / MFL_GRAD_BLOCK] += net->device->loops->squares(
+                        (int64_t)piece.n, piece_floats(net, total, &piece, opt, 1.0f, g));
         return 0;
 }
 
@@ -143,9 +149,6 @@ static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const 
         while (next_piece(net, total, &tensor, &at, &piece)) {
                 uint64_t own = piece.at - total->first;
                 float *p = net->params + piece.at, *v = total->second ? total->second + own : NULL;
-                piece_floats(net, total, &piece, opt, g);
-                if (factor != 1.0f)
-                        net->device->loops->scale((int64_t)piece.n, factor, g);
                 /* Loops go along both moments; Adagrad uses one for both. Without a proximal term nobody reads p0. */
                 struct mfl_apply to = {.opt = &rest,
                         .lr = rate->lr,
@@ -154,7 +157,8 @@ static int apply(struct mfl_net *net, const struct mfl_grad_total *total, const 
                         .m = total->momentum ? total->momentum + own : v,
                         .v = v,
                         .p0 = total->start ? total->start + own : p};
-                net->device->loops->update((int64_t)piece.n, g, &to, 1);
+                net->device->loops->update(
+                        (int64_t)piece.n, piece_floats(net, total, &piece, opt, factor, g), &to, 1);
         }
         return 0;
 }
@@ -213,6 +217,8 @@ const struct mfl_grad_ops mfl_cpu_grad_ops = {
         .layout = layout,
         .grain = grain,
         .round = round_floats,
+        .operands = mfl_cpu_operands,
+        .products = mfl_cpu_products,
         .squares = squares,
         .apply = apply,
         .statistics = statistics,

@@ -186,7 +186,9 @@ static inline const float *mfl_cpu_first(const struct mfl_net *net, int group)
         return net->options.shared_start ? net->base : net->first + net->n_wide * (uint64_t)group;
 }
 
-/* params.c: whether a tensor lies in the wide layout as in the flat vector. */
+/* params.c: whether layer i is a dense one that runs as a matrix product, not in loops of its own. */
+bool mfl_cpu_is_product(const struct mfl_graph *graph, int i);
+/* Whether a tensor lies in the wide layout as in the flat vector. */
 bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param);
 /* Column c of output 0 in the panels of a dense layer's weights, and how far apart outputs lie. */
 int64_t mfl_cpu_column_at(int64_t n_in, int64_t n_out, int64_t c, int64_t *ret_stride);
@@ -200,6 +202,10 @@ int mfl_cpu_params_to_flat(
 void mfl_cpu_frozen_set(struct mfl_net *net, int group, const float *frozen);
 /* Floats [first, graph->n_frozen). */
 void mfl_cpu_frozen_get(const struct mfl_net *net, int group, uint64_t first, float *flat);
+
+/* dense.c: as in struct mfl_grad_ops. */
+uint64_t mfl_cpu_operands(const struct mfl_graph *graph, const struct mfl_net_options *options, int param);
+void mfl_cpu_products(const struct mfl_net *net, const struct mfl_grad_products *how);
 
 /* grad.c */
 extern const struct mfl_grad_ops mfl_cpu_grad_ops;

@@ -18,6 +18,15 @@ static void dense_to_flat(const struct mfl_layout *in, int64_t n_out, const floa
         }
 }
 
+/* Dense layers of vectors that train weights of their own have their own loops; the others are matrix products. */
+bool mfl_cpu_is_product(const struct mfl_graph *graph, int i)
+{
+        const struct mfl_layer *layer = &graph->layers[i];
+        return layer->op == MFL_OP_DENSE &&
+               (layer->out.rank == 2 || layer->lora_rank || !graph->params[layer->param_weight].trained ||
+                       mfl_cpu_is_shared(graph, layer->param_weight));
+}
+
 bool mfl_cpu_is_flat(const struct mfl_net *net, const struct mfl_param *param)
 {
         const struct mfl_layer *layer = &net->graph->layers[param->layer];

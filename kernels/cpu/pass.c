@@ -76,15 +76,14 @@ void mfl_cpu_tell_ready(const struct pass *pass, int param)
                 pass->sink->ready(pass->sink->user, pass->net->wide[param].tensor);
 }
 
-/* A tensor's gradient goes to the sink, while it lies in the cache. */
-static void round_tensor(const struct pass *pass, int param)
+void mfl_cpu_give(const struct pass *pass, int param, uint64_t first, uint64_t end)
 {
         const struct mfl_net *net = pass->net;
         const struct mfl_cpu_param *wide = &net->wide[param];
         const struct mfl_grad_sink *sink = pass->sink;
         const struct mfl_loops *loops = net->device->loops;
-        const float *g = pass->grads + wide->grad;
-        for (uint64_t at = wide->at, end = wide->at + wide->count, n; at < end; at += n, g += n) {
+        const float *g = pass->grads + wide->grad + (first - wide->at);
+        for (uint64_t at = first, n; at < end; at += n, g += n) {
                 n = end - at;
                 void *to = sink->place(sink->user, at, &n);
                 if (!to)
@@ -98,7 +97,6 @@ static void round_tensor(const struct pass *pass, int param)
                 else
                         loops->add((int64_t)n, to, g, false, to, net->options.threads);
         }
-        mfl_cpu_tell_ready(pass, param);
 }
 
 void mfl_cpu_step_tensor(const struct pass *pass, int param)
@@ -106,8 +104,10 @@ void mfl_cpu_step_tensor(const struct pass *pass, int param)
         const struct mfl_net *net = pass->net;
         if (!mfl_cpu_is_trained(net->graph, param))
                 return;
-        if (pass->sink)
-                round_tensor(pass, param);
+        if (pass->sink) {
+                mfl_cpu_give(pass, param, net->wide[param].at, net->wide[param].at + net->wide[param].count);
+                mfl_cpu_tell_ready(pass, param);
+        }
         if (!pass->opt)
                 return;
         struct mfl_apply apply = mfl_cpu_apply(pass, param);

@@ -81,6 +81,8 @@ struct mfl_apply mfl_cpu_apply(const struct pass *pass, int param);
  * `apply` is as it was. Else mfl_cpu_tell_ready follows. */
 bool mfl_cpu_aim(const struct pass *pass, int param, struct mfl_apply *apply);
 void mfl_cpu_tell_ready(const struct pass *pass, int param);
+/* Elements [first, end) of the sink's gradient, of one tensor, go to the sink from pass->grads, while they lie in the cache. */
+void mfl_cpu_give(const struct pass *pass, int param, uint64_t first, uint64_t end);
 /* Takes layer i's gradient, at mfl_cpu_param_grad: adds it to those of later layers that use the tensor. The first layer
  * that uses it also takes the optimizer's step, where there is one. */
 void mfl_cpu_take_grad(const struct pass *pass, int i, int param);

@@ -156,6 +156,7 @@ static int run_grains(struct call *call, uint32_t first, uint32_t end, bool send
                         .statistics = team->layout.n_statistics
                                               ? team->statistics + (size_t)k * team->layout.n_statistics
                                               : NULL,
+                        .deferred = mfl_team_defer(team, k),
                         .ready = sends && k == end - 1 ? mfl_team_traffic_ready : NULL,
                         .user = team->traffic};
                 rc = team->ops->grain(team->net, call->data, &grain, &sink, score, call->err);
@@ -195,6 +196,32 @@ static int end_traffic(struct call *call, int rc)
         return code == MFL_MESH_BROKEN && team->bulk != team->mesh ? find_lost(call) : code;
 }
 
+/* The totals of deferred tensors, of which all ranks get all operands; in stage 0 also all totals. `again`: with other scales, from the
+ * operands that are there. */
+static int take_products(struct call *call, bool again)
+{
+        struct mfl_team *team = call->team;
+        uint32_t n = mfl_team_grains(&team->options, call->rows), rank = team->mesh->rank;
+        int rc = again || team->mesh->n_ranks == 1 ? 0 : exchange(call, mfl_team_products_op(team, n));
+        if (rc)
+                return rc;
+        uint64_t start_ns = mfl_now_ns();
+        mfl_team_products_take(team, n);
+        team->times.compute += mfl_now_ns() - start_ns;
+        for (uint32_t k = 0; !rc && !team->zero && k < team->buckets.n; k++) {
+                const struct team_bucket *bucket = &team->buckets.bucket[k];
+                float *totals = mfl_team_totals(team, k);
+                if (bucket->deferred >= 0)
+                        rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_ALL_GATHER,
+                                                    .type = MFL_MESH_F32,
+                                                    .in = totals + bucket->edge[rank],
+                                                    .out = totals,
+                                                    .n = bucket->n,
+                                                    .edge = bucket->edge});
+        }
+        return rc;
+}
+
 /* The gradients of the rank's grains; *score: of their rows. With `sends` also the ranks' sum. Ranks that own shards alone send
  * each grain by itself, so all have the same number of turns. `again`: a second time, with other scales; a grain that is still
  * there is not computed again. */
@@ -226,6 +253,8 @@ static int take_grains(struct call *call, bool sends, bool again, struct mfl_sco
                 if (sends)
                         rc = end_traffic(call, rc);
         }
+        if (!rc && team->products)
+                rc = take_products(call, again && team->grads);
         /* Where params are one memory, nobody may change them before all have read them. */
         if (!rc && team->options.floats && team->options.shared)
                 rc = exchange(call, (struct mfl_mesh_op){.kind = MFL_MESH_BARRIER});
@@ -306,8 +335,9 @@ static struct mfl_grad_total total_of(const struct mfl_team *team, uint32_t k)
 {
         uint64_t first, n = mfl_team_own(team, k, mfl_team_owner(team), &first), own = team->own[k];
         const char *sum = team->sum + (team->late ? own : first) * team->size;
-        return (struct mfl_grad_total){.sum = team->options.floats ? NULL : (const int64_t *)sum,
-                .floats = team->options.floats ? (const float *)sum : NULL,
+        bool floats = team->options.floats || team->buckets.bucket[k].deferred >= 0;
+        return (struct mfl_grad_total){.sum = floats ? NULL : (const int64_t *)sum,
+                .floats = floats ? (const float *)sum : NULL,
                 .first = first,
                 .n = n,
                 .bits = team->bits,

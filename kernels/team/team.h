@@ -19,6 +19,11 @@
  * grains than there are ranks), grains travel as floats, and their owners round and add them: the same integers for half the bytes.
  * In stage 1 the rank's grain then stays until the step's end, and scales that did not fit cost only that it is sent again.
  *
+ * Large dense layers: with sums of integers, ranks exchange what such a layer got and the gradient of what it gave, which is little
+ * beside the gradient of its weights. Each rank then computes the total of that gradient for the weights that it owns, grain by grain as
+ * ever, so the bits are the same; nobody sends or adds the rest. (In stage 0 totals go to all, as floats.) Bytes in the table below
+ * are those of other tensors; of these a rank takes 4 (W - 1) / W per param, the params or totals, and in stage 3 none.
+ *
  * What a rank holds, by stage (Rajbhandari et al. 2020, "ZeRO": there it is P_os and P_os+g; here with integers), in bytes
  * per param, with AdamW in float; and what it takes from other ranks in a step, with g grains per rank:
  *
@@ -63,6 +68,9 @@
 #include "kernels/backend.h"
 #include "kernels/mesh/mesh.h"
 
+/* Which tensors' gradients ranks compute from operands: where it is less to send and to add, or for tests. */
+enum mfl_team_products { MFL_TEAM_PRODUCTS_AUTO, MFL_TEAM_PRODUCTS_ALL, MFL_TEAM_PRODUCTS_NONE };
+
 struct mfl_team_options {
         /* Params, sums and the optimizer's state lie on the device, where the network resides (kernels/grad.h). In the stages 0 and 1, with
          * integers, params of its own and no snapshots. bulk: what carries them between ranks, the caller's, as long as the team; NULL
@@ -79,8 +87,9 @@ struct mfl_team_options {
         enum mfl_moments moments; /* as for a network that has them */
         bool start;               /* the optimizer has a proximal term */
         bool overlap;             /* traffic behind backward */
-        uint64_t bucket_bytes;    /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
-        uint32_t deadline_ms;     /* of waiting for other ranks, once */
+        enum mfl_team_products products;
+        uint64_t bucket_bytes; /* 0: MFL_TEAM_BUCKET; the first is a quarter of it */
+        uint32_t deadline_ms;  /* of waiting for other ranks, once */
         uint32_t snapshot; /* steps between copies of sharded state, see below; 0: none. Not with floats. */
         uint32_t keeps;    /* for mfl_team_bytes: the most ranks that have one keeper */
         uint8_t keeper

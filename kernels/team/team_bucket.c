@@ -14,10 +14,11 @@ uint64_t mfl_team_bucket_edge(const struct team_bucket *bucket, uint32_t n_ranks
         return MFL_MIN(mfl_mesh_slice(n_blocks, 1, n_ranks, rank) * MFL_GRAD_BLOCK, bucket->n);
 }
 
-static void fill(const struct mfl_grad_layout *layout, uint64_t first, uint64_t end, uint32_t n_ranks,
-        struct team_bucket *bucket)
+static void add(const struct mfl_grad_layout *layout, uint64_t first, uint64_t end, int deferred,
+        uint32_t n_ranks, struct team_buckets *buckets)
 {
-        *bucket = (struct team_bucket){.first = first, .n = end - first};
+        struct team_bucket *bucket = &buckets->bucket[buckets->n++];
+        *bucket = (struct team_bucket){.first = first, .n = end - first, .deferred = deferred};
         for (uint32_t r = 0; r <= n_ranks; r++)
                 bucket->edge[r] = mfl_team_bucket_edge(bucket, n_ranks, r);
         for (int t = 0; t < layout->n_tensors; t++) {
@@ -26,24 +27,44 @@ static void fill(const struct mfl_grad_layout *layout, uint64_t first, uint64_t 
         }
 }
 
-int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, uint32_t n_ranks,
-        struct team_buckets *ret_buckets, struct mfl_error *err)
+/* The whole blocks of a tensor that are deferred. */
+static bool find_deferred(const struct mfl_grad_tensor *tensor, const struct mfl_team_options *options,
+        uint64_t *ret_first, uint64_t *ret_end)
 {
-        size_t most = (size_t)layout->n_tensors + 1;
-        uint64_t size = (bytes ? bytes : MFL_TEAM_BUCKET) / sizeof(int64_t), end = layout->n;
-        *ret_buckets = (struct team_buckets){.bucket = mfl_calloc(most, sizeof *ret_buckets->bucket)};
-        if (!ret_buckets->bucket)
-                return mfl_fail_memory(err, most * sizeof *ret_buckets->bucket, "a team's buckets");
+        uint64_t first = block_up(tensor->at),
+                 end = (tensor->at + tensor->count) / MFL_GRAD_BLOCK * MFL_GRAD_BLOCK;
+        *ret_first = first;
+        *ret_end = end;
+        return end > first && mfl_team_defers(options, mfl_team_grains(options, options->step_rows),
+                                      end - first, tensor->operands);
+}
+
+int mfl_team_buckets_new(const struct mfl_grad_layout *layout, const struct mfl_team_options *options,
+        uint32_t n_ranks, struct team_buckets *ret_buckets, struct mfl_error *err)
+{
+        size_t most = 2 * (size_t)layout->n_tensors + 1;
+        uint64_t bytes = options->bucket_bytes ? options->bucket_bytes : MFL_TEAM_BUCKET,
+                 size = bytes / sizeof(int64_t), end = layout->n, first, last;
+        struct team_buckets buckets = {.bucket = mfl_calloc(most, sizeof *buckets.bucket)};
+        if (!buckets.bucket)
+                return mfl_fail_memory(err, most * sizeof *buckets.bucket, "a team's buckets");
         for (int t = layout->n_tensors; end && t-- > 0;) {
-                uint64_t first = t ? block_up(layout->tensors[t].at) : 0;
-                uint64_t least = ret_buckets->n ? size : size / 4;
-                if (first >= end || (t && end - first < least))
+                if (find_deferred(&layout->tensors[t], options, &first, &last)) {
+                        if (last < end)
+                                add(layout, last, end, -1, n_ranks, &buckets);
+                        add(layout, first, last, t, n_ranks, &buckets);
+                        end = first;
                         continue;
-                fill(layout, first, end, n_ranks, &ret_buckets->bucket[ret_buckets->n++]);
+                }
+                first = t ? block_up(layout->tensors[t].at) : 0;
+                if (first >= end || (t && end - first < (buckets.n ? size : size / 4)))
+                        continue;
+                add(layout, first, end, -1, n_ranks, &buckets);
                 end = first;
         }
-        if (end) /* no tensors at all */
-                fill(layout, 0, end, n_ranks, &ret_buckets->bucket[ret_buckets->n++]);
+        if (end) /* what lies before a deferred tensor, or no tensors at all */
+                add(layout, 0, end, -1, n_ranks, &buckets);
+        *ret_buckets = buckets;
         return 0;
 }
 

@@ -4,11 +4,6 @@
 
 _Static_assert(MFL_PARALLEL_BLOCK == MFL_GRAD_BLOCK, "slices are whole blocks");
 
-uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows)
-{
-        return (rows + options->grain - 1) / options->grain;
-}
-
 uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks)
 {
         return mfl_parallel_stage(options->zero, options->shared, n_ranks);
@@ -29,6 +24,22 @@ static uint64_t largest_layer(const struct mfl_graph *graph)
                 most = MFL_MAX(most, own);
         }
         return most;
+}
+
+/* Those that a team defers, and perhaps one that is a few elements short of it. */
+static void add_deferred(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
+        const struct mfl_net_options *net, const struct mfl_team_options *options,
+        struct mfl_parallel_shape *shape)
+{
+        uint32_t grains = mfl_team_grains(options, options->step_rows);
+        for (int i = 0; ops->grad && ops->grad->operands && i < graph->n_params; i++) {
+                uint64_t operands = ops->grad->operands(graph, net, i), n = graph->params[i].count;
+                if (!mfl_team_defers(options, grains, n, operands))
+                        continue;
+                shape->deferred += n;
+                shape->n_deferred++;
+                shape->operands += operands * grains * options->grain;
+        }
 }
 
 void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,
@@ -52,6 +63,7 @@ void mfl_team_shape(const struct mfl_backend_ops *ops, const struct mfl_graph *g
                 .snapshot = options->snapshot ? 2 * (1 + MFL_MAX(1u, options->keeps)) *
                                                         (1 + moments_of(options->moments)) * sizeof(float)
                                               : 0};
+        add_deferred(ops, graph, net, options, ret_shape);
 }
 
 uint64_t mfl_team_bytes(const struct mfl_backend_ops *ops, const struct mfl_graph *graph,

@@ -13,6 +13,7 @@ struct team_bucket {
         uint64_t first, n;
         uint64_t edge[MFL_MESH_RANKS_MAX + 1]; /* of the ranks' slices, from `first` on; whole blocks */
         int n_tensors;                         /* that have elements in it */
+        int deferred; /* the tensor that it lies in, whose gradient its owners compute from operands; -1: a bucket of traffic */
 };
 
 struct team_buckets {
@@ -20,9 +21,10 @@ struct team_buckets {
         struct team_bucket *bucket; /* in the order of backward: bucket 0 ends at the gradient's end */
 };
 
-/* team_bucket.c. Buckets of at least `bytes` of integers (the first: a quarter), cut where tensors begin. */
-int mfl_team_buckets_new(const struct mfl_grad_layout *layout, uint64_t bytes, uint32_t n_ranks,
-        struct team_buckets *ret_buckets, struct mfl_error *err);
+/* team_bucket.c. Buckets of at least options->bucket_bytes of integers (the first: a quarter), cut where tensors begin. What is deferred of a
+ * tensor, whole blocks, is one by itself. The cuts are the same in a team of any number of ranks. */
+int mfl_team_buckets_new(const struct mfl_grad_layout *layout, const struct mfl_team_options *options,
+        uint32_t n_ranks, struct team_buckets *ret_buckets, struct mfl_error *err);
 void mfl_team_buckets_deinit(struct team_buckets *buckets);
 uint64_t mfl_team_largest_bucket(const struct team_buckets *buckets); /* elements, at least 1 */
 /* edge[rank] of the same bucket in a team of n_ranks. */
@@ -43,10 +45,11 @@ struct mfl_team {
         uint64_t n_blocks;
         struct team_buckets buckets;
         struct team_traffic *traffic;
-        bool fresh;       /* no step has been taken in this training: scales are a guess */
-        bool torn;        /* a step was broken off while it changed the training's state */
-        uint32_t done;    /* steps of this training that are whole */
-        float loss_scale; /* of the next step; 1 where the layout is not scaled */
+        struct team_products *products; /* NULL: no tensor is deferred */
+        bool fresh;                     /* no step has been taken in this training: scales are a guess */
+        bool torn;                      /* a step was broken off while it changed the training's state */
+        uint32_t done;                  /* steps of this training that are whole */
+        float loss_scale;               /* of the next step; 1 where the layout is not scaled */
         uint32_t good_steps;
         struct mfl_score
                 score; /* of all ranks' rows in this training, as far as they have heard of each other */
@@ -134,12 +137,35 @@ bool mfl_team_snapshot_due(const struct mfl_team *team);
 /* By all ranks, between steps. */
 int mfl_team_snapshot(struct mfl_team *team, const atomic_bool *cancel, struct mfl_error *err);
 
-/* team_bytes.c: elements of the rank's sums; the grains of so many rows, and the stage at which so many ranks work. */
+/* The grains of so many rows. */
+static inline uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows)
+{
+        return (rows + options->grain - 1) / options->grain;
+}
+
+/* team_bytes.c: elements of the rank's sums, and the stage at which so many ranks work. */
 uint64_t mfl_team_sums(const struct mfl_team *team);
-uint32_t mfl_team_grains(const struct mfl_team_options *options, uint32_t rows);
 uint32_t mfl_team_stage(const struct mfl_team_options *options, uint32_t n_ranks);
 
-/* team_traffic.c: the reductions of all buckets, in their order, each as soon as its tensors are ready. */
+/* team_products.c: tensors whose gradient is a product of operands that are much smaller (struct mfl_grad_deferred). Each rank
+ * gets the operands of all grains, and computes the totals that it owns, all grains' together: one float each, which lie
+ * where the sums of that bucket would. What Krizhevsky 2014 ("One weird trick for parallelizing convolutional neural networks") does for dense layers, as
+ * far as it changes no bit: each element of the product is still computed whole, by one rank. */
+bool mfl_team_defers(const struct mfl_team_options *options, uint32_t n_grains, uint64_t elements,
+        uint64_t operands); /* elements: that could be deferred of a tensor */
+int mfl_team_products_new(struct mfl_team *team, struct mfl_error *err); /* after the buckets */
+void mfl_team_products_free(struct team_products *products);             /* NULL is fine */
+uint64_t mfl_team_products_bytes(const struct mfl_team *team);
+/* What grain k of the step defers; NULL: nothing. */
+const struct mfl_grad_deferred *mfl_team_defer(const struct mfl_team *team, uint32_t k);
+/* The exchange of the operands of a step of so many grains. */
+struct mfl_mesh_op mfl_team_products_op(struct mfl_team *team, uint32_t n_grains);
+/* Where the totals of deferred bucket k lie: those that the rank owns, or in stage 0 all. */
+float *mfl_team_totals(const struct mfl_team *team, uint32_t k);
+/* Computes the totals of the rank's slice of each deferred bucket. */
+void mfl_team_products_take(const struct mfl_team *team, uint32_t n_grains);
+
+/* team_traffic.c: the reductions of all buckets of traffic, in their order, each as soon as its tensors are ready. */
 struct team_traffic;
 
 struct team_traffic_options {

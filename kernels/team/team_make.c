@@ -125,8 +125,10 @@ static int share_out(struct mfl_team *team, struct mfl_error *err)
 
 static int start(struct mfl_team *team, struct mfl_error *err)
 {
-        int rc = mfl_team_buckets_new(
-                &team->layout, team->options.bucket_bytes, team->mesh->n_ranks, &team->buckets, err);
+        int rc =
+                mfl_team_buckets_new(&team->layout, &team->options, team->mesh->n_ranks, &team->buckets, err);
+        if (!rc)
+                rc = mfl_team_products_new(team, err);
         if (!rc)
                 rc = share_out(team, err);
         if (!rc)
@@ -200,6 +202,7 @@ void mfl_team_free(struct mfl_team *team)
                 return;
         mfl_team_traffic_free(team->traffic);
         mfl_team_snapshots_free(team->snapshots);
+        mfl_team_products_free(team->products);
         mfl_team_buckets_deinit(&team->buckets);
         free(team->own);
         release(team, team->sum);

@@ -162,8 +162,11 @@ static bool is_over(const struct team_traffic *traffic)
 /* All buckets that may go, in their order. The lock is held. */
 static void run_ready(struct team_traffic *traffic)
 {
-        while (!is_over(traffic) && traffic->missing[traffic->next] <= 0)
-                run_bucket(traffic, traffic->next++);
+        while (!is_over(traffic) && traffic->missing[traffic->next] <= 0) {
+                uint32_t k = traffic->next++;
+                if (traffic->options.buckets->bucket[k].deferred < 0)
+                        run_bucket(traffic, k);
+        }
 }
 
 static void *run(void *arg)
@@ -261,7 +264,8 @@ void mfl_team_traffic_begin(struct team_traffic *traffic, const struct team_traf
         pthread_mutex_lock(&traffic->lock);
         mfl_assert(!traffic->running);
         for (uint32_t k = 0; k < n_buckets(traffic); k++) {
-                traffic->missing[k] = traffic->options.buckets->bucket[k].n_tensors;
+                const struct team_bucket *bucket = &traffic->options.buckets->bucket[k];
+                traffic->missing[k] = bucket->deferred < 0 ? bucket->n_tensors : 0;
                 close_window(traffic, k);
         }
         traffic->next = 0;

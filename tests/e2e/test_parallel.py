@@ -254,6 +254,29 @@ def test_sums_of_floats(cluster, adam):
     assert together == two.run_job(**staged(0, exact=False, overlap=True))[1] != alone
 
 
+# The second layer's gradient is computed from operands.
+DENSE = dict(FEW, rounds=2, model={'layers': ['flatten', {'dense': {'units': 600}}, 'relu', {'dense': {'units': 600}}, 'relu', {'dense': {'units': 4}}]},
+             training=dict(ADAM, lr=0.001, clip_norm=1.0, backend='cpu'))
+
+
+def test_large_dense_layers(cluster):
+    one, three, threads = cluster(1, backend='cpu'), cluster(3, backend='cpu'), cluster(1, workers=3, backend='cpu')
+    three.share()
+    three.wait_daemons(3)
+    digests = one.run_job(60, **DENSE)[1]
+    assert threads.run_job(60, **DENSE)[1] == digests
+    for zero in (0, 1, 2, 3):
+        how = dict(DENSE['parallel'], zero=zero, overlap=zero % 2 == 1)
+        job, found = three.run_job(60, **dict(DENSE, parallel=how))
+        assert found == digests
+        assert 'leads a team with' in logs(three, job)
+    job = three.begin(**DENSE)
+    three.wait_info(job, lambda i: i['round'] >= 1, 60, 'round 1')
+    three.daemons['d2'].kill()
+    three.finish(job, **DENSE)
+    assert three.digests(job)[:2] == digests
+
+
 # A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 5; the params that a round begins with
 # come on top, with 4.
 MEMORY = '95MiB'

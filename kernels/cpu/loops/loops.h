@@ -40,6 +40,18 @@ struct mfl_apply {
         float *largest;
 };
 
+/* Elements [first, end) of a dense layer's weights, in the order in which they lie: their gradients by several grains of `rows` rows
+ * each, rounded and added as `round_add` does, and then made floats again: out[0 .. end - first). factor 0: those of one grain, as
+ * they are. One thread. */
+struct mfl_dense_products {
+        int64_t first, end, n_grains, stride;
+        const float *
+                operands; /* rows * n_in of x, rows * n_out of dy; those of the next grain `stride` floats further */
+        double factor, inverse; /* inverse = 1 / factor */
+        float *largest;         /* grows */
+        float *out;
+};
+
 /* c[i * ldc + j] (+)= bias[j] + the sum over k of a[i * a_i + k * a_k] * b[k * b_k + j * b_j]; bias may be
  * NULL. Fast where each side has a stride of 1. */
 struct mfl_gemm {
@@ -203,9 +215,10 @@ struct mfl_loops {
         int lanes; /* floats of a vector */
         void (*dense_forward)(
                 const struct mfl_dense *d, const float *x, const float *w, const float *bias, float *y);
-        /* dx (NULL: not wanted) is computed from the weights before their step. */
+        /* dx (NULL: not wanted) is computed from the weights before their step. apply NULL: dx alone. */
         void (*dense_backward)(const struct mfl_dense *d, const float *dy, const float *x, const float *w,
                 float *dx, const struct mfl_apply *apply);
+        void (*dense_products)(const struct mfl_dense *d, const struct mfl_dense_products *v);
         void (*dense_backward_bias)(
                 const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply);
         /* The step of n parameters with gradient g. */

@@ -448,9 +448,9 @@ static void backward_range(const struct mfl_dense *d, const float *dy, const flo
                         int64_t last = MFL_MIN(o + block, d->n_out);
                         if (dx)
                                 data_panel(d, dy, w + at, width, dx + k, o, last);
-                        if (apply->sum)
+                        if (apply && apply->sum)
                                 round_panel(d, dy, x + k, apply, at, width, o, last);
-                        else
+                        else if (apply)
                                 weights_panel(d, dy, x + k, apply, at, width, o, last);
                 }
         }
@@ -462,6 +462,8 @@ static void dense_backward(const struct mfl_dense *d, const float *dy, const flo
         DIVIDE(d->threads, (d->n_in + MFL_DENSE_PANEL - 1) / MFL_DENSE_PANEL,
                 backward_range(d, dy, x, w, dx, apply, begin, end));
 }
+
+#include "kernels/cpu/loops/loops_products.h"
 
 static void dense_backward_bias(const struct mfl_dense *d, const float *dy, const struct mfl_apply *apply)
 {
@@ -533,6 +535,7 @@ const struct mfl_loops LOOPS = {
         .lanes = LANES,
         .dense_forward = dense_forward,
         .dense_backward = dense_backward,
+        .dense_products = dense_products,
         .dense_backward_bias = dense_backward_bias,
         .update = update,
         .products = PRODUCTS,

@@ -39,6 +39,30 @@ static void bytes_are_those_of_the_table(void **state)
         }
 }
 
+/* Of deferred tensors params or totals travel, and operands once, whatever the stage; the rest is as ever. */
+static void operands_travel_in_place_of_sums(void **state)
+{
+        static const struct {
+                uint32_t members, zero, grains;
+                double traffic;
+        } table[] = {
+                /* of sums, params and totals: a quarter of the elements as above, the others 4 bytes or, in stage 3, none */
+                {2, 0, 2, 3.5}, {2, 1, 2, 1 + 2}, {2, 2, 2, 1 + 2}, {2, 3, 2, 1}, {4, 0, 2, 5.25},
+                {2, 1, 1, 0.5 + 2}, {8, 3, 1, 0.875}, {1, 0, 2, 0}};
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++) {
+                struct mfl_parallel_facts facts = adamw(table[i].grains * table[i].members), plain = facts;
+                struct mfl_parallel_plan plan, without;
+                double others = 1 - 1.0 / table[i].members;
+                facts.shape.deferred = N / 4 * 3;
+                facts.shape.n_deferred = 3;
+                facts.shape.operands = N / 64;
+                mfl_parallel_estimate(&facts, table[i].members, table[i].zero, &plan);
+                mfl_parallel_estimate(&plain, table[i].members, table[i].zero, &without);
+                assert_float_equal((double)plan.traffic / N, table[i].traffic + others / 16, 0.001);
+                assert_float_equal((double)(plan.member - without.member) / N, 1.0 / 16, 0.01);
+        }
+}
+
 /* Own and kept shards of params and two moments, twice; of one rank alone, and of whole states, none. */
 static void snapshots_are_counted(void **state)
 {
@@ -209,6 +233,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(bytes_are_those_of_the_table),
+                cmocka_unit_test(operands_travel_in_place_of_sums),
                 cmocka_unit_test(snapshots_are_counted),
                 cmocka_unit_test(a_keeper_is_in_another_process),
                 cmocka_unit_test(a_leader_makes_its_update_in_place),

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients of grains on the CPU backend: those that dense layers write straight to where the sink has them are, bit for bit, those that
  * go there from the network's own memory, as they do where the sink has a tensor in pieces. */
-#include "tests/unit/kernels/cpu_beside.h"
+#include <math.h>
+
 #include "kernels/check.h"
+#include "tests/unit/kernels/cpu_beside.h"
 
 #define FEATURES 130 /* two whole panels and a short one */
 #define HIDDEN 91    /* no whole number of tiles, on any processor */
@@ -77,8 +79,60 @@ static void bed_deinit(struct bed *bed)
         mfl_graph_free(bed->graph);
 }
 
+/* What grains leave of tensors that have operands: elements [from, end) of each, with `skip` elements before and after them. */
+struct products {
+        uint64_t skip;
+        uint32_t n; /* pieces in which totals are computed */
+        struct mfl_grad_tensor tensors[TENSORS_MAX];
+        int n_tensors, n_deferred;
+        float *operands[2][TENSORS_MAX], *total[TENSORS_MAX];
+};
+
+static void defer(struct products *p, const struct mfl_grad_layout *layout, uint32_t k,
+        struct mfl_grad_deferred *deferred)
+{
+        p->n_tensors = layout->n_tensors;
+        for (int t = 0; t < layout->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &layout->tensors[t];
+                p->tensors[t] = *tensor;
+                if (tensor->count <= 3 * p->skip)
+                        p->tensors[t].operands = 0;
+                if (!p->tensors[t].operands)
+                        continue;
+                if (!k) {
+                        p->operands[0][t] = new_floats(2 * ROWS * tensor->operands);
+                        p->operands[1][t] = p->operands[0][t] + ROWS * tensor->operands;
+                        p->total[t] = new_floats(tensor->count);
+                        p->n_deferred++;
+                }
+                deferred[t] = (struct mfl_grad_deferred){
+                        p->operands[k][t], tensor->at + p->skip, tensor->at + tensor->count - 2 * p->skip};
+        }
+}
+
+static void take_totals(struct products *p, const struct mfl_net *net, const int *bits, float *largest)
+{
+        for (int t = 0; t < p->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &p->tensors[t];
+                uint64_t n = tensor->count - 3 * p->skip, first = tensor->at + p->skip;
+                for (uint32_t i = 0; tensor->operands && i < p->n; i++) {
+                        uint64_t from = n * i / p->n, end = n * (i + 1) / p->n;
+                        const struct mfl_grad_products how = {.tensor = t,
+                                .first = first + from,
+                                .n = end - from,
+                                .operands = p->operands[0][t],
+                                .stride = ROWS * tensor->operands,
+                                .n_grains = 2,
+                                .rounding = {bits, largest},
+                                .total = p->total[t] + p->skip + from};
+                        cpu->grad->products(net, &how);
+                }
+        }
+}
+
 /* Two grains, of many rows and of few. What was there before is written over, as when a step is taken again. */
-static uint64_t take(struct bed *bed, int threads, bool floats, uint64_t most, struct place *place)
+static uint64_t take(struct bed *bed, int threads, bool floats, uint64_t most, struct products *products,
+        struct place *place)
 {
         static const uint32_t index[] = {3, 1, 12, 7, 7, 0, 5, 2, 11, 4}, rows[] = {ROWS, 3};
         struct mfl_net_options options = {
@@ -106,7 +160,11 @@ static uint64_t take(struct bed *bed, int threads, bool floats, uint64_t most, s
                         .share = &share,
                         .moved = !k,
                         .loss_scale = 1};
+                struct mfl_grad_deferred deferred[TENSORS_MAX] = {0};
+                if (products)
+                        defer(products, &layout, k, deferred);
                 struct mfl_grad_sink sink = {.place = find,
+                        .deferred = products ? deferred : NULL,
                         .first = !k,
                         .floats = floats,
                         .bits = bits,
@@ -115,6 +173,8 @@ static uint64_t take(struct bed *bed, int threads, bool floats, uint64_t most, s
                         .user = place};
                 assert_int_equal(cpu->grad->grain(net, bed->data, &grain, &sink, &score, NULL), 0);
         }
+        if (products)
+                take_totals(products, net, bits, place->largest);
         cpu->net_free(net);
         return layout.n * place->size;
 }
@@ -127,8 +187,8 @@ static void gradients_are_the_same_wherever_they_go(void **state)
         bed_init(&bed);
         for (int floats = 0; floats < 2; floats++) {
                 struct place whole, pieces;
-                uint64_t bytes = take(&bed, 1, floats, UINT64_MAX, &whole);
-                assert_int_equal(take(&bed, 1, floats, 37, &pieces), bytes);
+                uint64_t bytes = take(&bed, 1, floats, UINT64_MAX, NULL, &whole);
+                assert_int_equal(take(&bed, 1, floats, 37, NULL, &pieces), bytes);
                 assert_memory_equal(whole.sum, pieces.sum, bytes);
                 assert_memory_equal(whole.largest, pieces.largest, sizeof whole.largest);
                 assert_int_equal(whole.n_ready, pieces.n_ready);
@@ -139,10 +199,60 @@ static void gradients_are_the_same_wherever_they_go(void **state)
         bed_deinit(&bed);
 }
 
+/* Each element of the sums that is deferred, as a float, is the total; the others are where they were. */
+static void check_totals(const struct products *p, const struct place *sums, const struct place *rest)
+{
+        for (int t = 0; t < p->n_tensors; t++) {
+                const struct mfl_grad_tensor *tensor = &p->tensors[t];
+                const int64_t *sum = (const int64_t *)(const void *)sums->sum + tensor->at,
+                              *other = (const int64_t *)(const void *)rest->sum + tensor->at;
+                int64_t filler;
+                memset(&filler, FILLER, sizeof filler);
+                for (uint64_t i = 0; i < tensor->count; i++) {
+                        bool inside = tensor->operands && i >= p->skip && i < tensor->count - 2 * p->skip;
+                        assert_int_equal(other[i], inside ? filler : sum[i]);
+                        float f = (float)((double)sum[i] * ldexp(1.0, -(40 + t)));
+                        if (inside)
+                                assert_memory_equal(&p->total[t][i], &f, sizeof f);
+                }
+        }
+}
+
+static void products_give_the_totals(void **state)
+{
+        static const struct {
+                uint64_t skip;
+                uint32_t n;
+        } cuts[] = {{0, 1}, {0, 7}, {1, 1}, {67, 5}, {300, 40}, {700, 3}};
+        struct bed bed;
+        struct place sums, rest;
+        if (!cpu)
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
+        bed_init(&bed);
+        uint64_t bytes = take(&bed, 1, false, UINT64_MAX, NULL, &sums);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cuts); i++) {
+                struct products products = {.skip = cuts[i].skip, .n = cuts[i].n};
+                assert_int_equal(take(&bed, 1, false, UINT64_MAX, &products, &rest), bytes);
+                assert_int_equal(products.n_deferred, products.skip > 54 ? 2 : 3);
+                check_totals(&products, &sums, &rest);
+                assert_memory_equal(sums.largest, rest.largest, sizeof sums.largest);
+                assert_int_equal(sums.n_ready, rest.n_ready);
+                assert_memory_equal(sums.ready, rest.ready, sizeof sums.ready);
+                for (int t = 0; t < products.n_tensors; t++) {
+                        free(products.operands[0][t]);
+                        free(products.total[t]);
+                }
+                free(rest.sum);
+        }
+        free(sums.sum);
+        bed_deinit(&bed);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(gradients_are_the_same_wherever_they_go),
+                cmocka_unit_test(products_give_the_totals),
         };
         return cmocka_run_group_tests_name("cpu_grain", tests, open_devices, close_devices);
 }

@@ -15,6 +15,8 @@ static const struct mfl_grad_tensor tensors[TENSORS] = {{0, 0, 2 * BLOCK + 100},
 static const struct mfl_grad_layout layout = {
         .n = 10 * BLOCK + 135, .n_tensors = TENSORS, .tensors = tensors};
 
+static const struct mfl_team_options small = {.grain = 4, .step_rows = 6, .bucket_bytes = 1};
+
 static void buckets_cover_the_gradient(void **state)
 {
         static const uint64_t bytes[] = {1, 64 << 10, 400000, 0};
@@ -22,8 +24,10 @@ static void buckets_cover_the_gradient(void **state)
         for (size_t i = 0; i < MFL_ARRAY_SIZE(bytes); i++)
                 for (uint32_t ranks = 1; ranks <= 8; ranks++) {
                         struct team_buckets buckets;
+                        const struct mfl_team_options how = {
+                                .grain = 4, .step_rows = 6, .bucket_bytes = bytes[i]};
                         uint64_t end = layout.n;
-                        assert_int_equal(mfl_team_buckets_new(&layout, bytes[i], ranks, &buckets, NULL), 0);
+                        assert_int_equal(mfl_team_buckets_new(&layout, &how, ranks, &buckets, NULL), 0);
                         assert_int_equal(buckets.n, count[i]);
                         for (uint32_t k = 0; k < buckets.n; k++) {
                                 const struct team_bucket *b = &buckets.bucket[k];
@@ -40,7 +44,7 @@ static void buckets_cover_the_gradient(void **state)
                         mfl_team_buckets_deinit(&buckets);
                 }
         struct team_buckets buckets;
-        assert_int_equal(mfl_team_buckets_new(&layout, 1, 2, &buckets, NULL), 0);
+        assert_int_equal(mfl_team_buckets_new(&layout, &small, 2, &buckets, NULL), 0);
         /* The block in which tensor 3 begins goes with those before it. */
         assert_int_equal(buckets.bucket[0].first, 8 * BLOCK);
         assert_int_equal(buckets.bucket[0].n_tensors, 1);
@@ -48,6 +52,49 @@ static void buckets_cover_the_gradient(void **state)
         assert_int_equal(buckets.bucket[1].n_tensors, 2);
         assert_int_equal(buckets.bucket[2].n_tensors, 3);
         mfl_team_buckets_deinit(&buckets);
+}
+
+/* Its whole blocks are a bucket that has no traffic, whatever the number of ranks; the rest goes with its neighbours. */
+static void deferred_tensors_have_buckets(void **state)
+{
+        struct mfl_grad_tensor own[TENSORS];
+        const struct mfl_grad_layout other = {.n = layout.n, .n_tensors = TENSORS, .tensors = own};
+        struct mfl_team_options how = small;
+        struct team_buckets buckets;
+        memcpy(own, tensors, sizeof own);
+        own[0].operands = own[2].operands = 10;
+        how.products = MFL_TEAM_PRODUCTS_ALL;
+        for (uint32_t ranks = 1; ranks <= 8; ranks++) {
+                static const uint64_t first[] = {8 * BLOCK, 7 * BLOCK, 3 * BLOCK, 2 * BLOCK, 0};
+                static const int deferred[] = {-1, -1, 2, -1, 0}, n_tensors[] = {1, 2, 1, 3, 1};
+                uint64_t end = layout.n;
+                assert_int_equal(mfl_team_buckets_new(&other, &how, ranks, &buckets, NULL), 0);
+                assert_int_equal(buckets.n, MFL_ARRAY_SIZE(first));
+                for (uint32_t k = 0; k < buckets.n; end = first[k++]) {
+                        assert_int_equal(buckets.bucket[k].first, first[k]);
+                        assert_int_equal(buckets.bucket[k].n, end - first[k]);
+                        assert_int_equal(buckets.bucket[k].deferred, deferred[k]);
+                        assert_int_equal(buckets.bucket[k].n_tensors, n_tensors[k]);
+                        assert_int_equal(buckets.bucket[k].edge[ranks], buckets.bucket[k].n);
+                }
+                mfl_team_buckets_deinit(&buckets);
+        }
+}
+
+/* By itself only where operands are much less than the gradient, and that is large; never where sums are floats. */
+static void large_products_are_deferred(void **state)
+{
+        struct mfl_team_options how = {.grain = 16, .step_rows = 32};
+        const uint64_t n = (uint64_t)3136 * 512, operands = 3136 + 512;
+        assert_true(mfl_team_defers(&how, 2, n, operands));
+        assert_false(mfl_team_defers(&how, 2, n, 0));
+        assert_false(mfl_team_defers(&how, 2, 0, operands));
+        assert_false(mfl_team_defers(&how, 16, n, operands)); /* 256 rows */
+        assert_false(mfl_team_defers(&how, 2, 1000, 1));
+        how.floats = true;
+        assert_false(mfl_team_defers(&how, 2, n, operands));
+        how = (struct mfl_team_options){.grain = 16, .step_rows = 32, .resident = true};
+        assert_false(mfl_team_defers(&how, 2, n, operands));
 }
 
 struct team_of_traffic {
@@ -62,7 +109,7 @@ static const struct team_traffic_session session = {.step = 5, .sequence = 2, .d
 static void set_up(struct team_of_traffic *t, bool behind)
 {
         assert_int_equal(mfl_mesh_threads_new(RANKS, t->mesh, NULL), 0);
-        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &t->buckets, NULL), 0);
+        assert_int_equal(mfl_team_buckets_new(&layout, &small, RANKS, &t->buckets, NULL), 0);
         for (uint32_t r = 0; r < RANKS; r++) {
                 t->sum[r] = mfl_alloc_aligned(layout.n * sizeof(int64_t));
                 assert_non_null(t->sum[r]);
@@ -250,7 +297,7 @@ static void shards_add_turn_after_turn(void **state)
         struct sharer *v = mfl_calloc(RANKS, sizeof *v);
         struct team_buckets buckets;
         assert_non_null(v);
-        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
+        assert_int_equal(mfl_team_buckets_new(&layout, &small, RANKS, &buckets, NULL), 0);
         for (int way = 0; way < 4; way++) {
                 bool behind = way & 1, keeps = way & 2;
                 share_all(v, &buckets, behind, keeps, false);
@@ -284,7 +331,7 @@ static void a_failed_rank_ends_all_windows(void **state)
         struct sharer *v = mfl_calloc(RANKS, sizeof *v);
         struct team_buckets buckets;
         assert_non_null(v);
-        assert_int_equal(mfl_team_buckets_new(&layout, 1, RANKS, &buckets, NULL), 0);
+        assert_int_equal(mfl_team_buckets_new(&layout, &small, RANKS, &buckets, NULL), 0);
         for (int way = 0; way < 4; way++) {
                 share_all(v, &buckets, way & 1, way & 2, true);
                 for (uint32_t r = 0; r < RANKS; r++)
@@ -298,6 +345,8 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(buckets_cover_the_gradient),
+                cmocka_unit_test(deferred_tensors_have_buckets),
+                cmocka_unit_test(large_products_are_deferred),
                 cmocka_unit_test(ready_buckets_are_summed),
                 cmocka_unit_test(nothing_goes_before_it_is_ready),
                 cmocka_unit_test(shards_add_turn_after_turn),
