@@ -183,6 +183,9 @@ int mfl_cmd_check(struct mfl_cli *cli)
         if (!r && graph)
                 r = mfl_method_check_states(
                         s.job, beside ? facts.clients : s.job->data.clients, graph->n_moving, &err);
+        if (r == MFL_INVALID && s.job &&
+                !s.n_initial) /* the lines of an ONNX file's layers are not the user's */
+                mfl_job_place(s.job, s.text, s.path, &err);
         if (!r)
                 r = find_budget(s.job, graph, &budget, &err);
         if (!r)

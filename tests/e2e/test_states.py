@@ -286,7 +286,7 @@ def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
     path.write_text(h.job_text(model=model, rounds=1, data={'name': 'toy', 'partition': 'local', 'clients': None}, aggregation={'strategy': 'scaffold'},
                                limits={'state': '20KiB'}))
     for options in ([], ['--data', 'toy=synthetic:1,28,28:10:100:10:1']):
-        assert 'the state of a client takes 32.0 KiB, and limits.state is 20.0 KiB: raise it\n' in h.mfl('check', str(path), *options, status=5).stderr
+        assert '%s:8: limits.state: the state of a client takes 32.0 KiB, and limits.state is 20.0 KiB: raise it\n' % path in h.mfl('check', str(path), *options, status=5).stderr
 
 
 def test_disk_and_places_are_those_of_the_clients_seen(two_daemons):
