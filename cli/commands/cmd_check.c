@@ -6,6 +6,7 @@
 #include "cli/job/data_check.h"
 #include "cli/job/data_option.h"
 #include "cli/base/json.h"
+#include "cli/job/place.h"
 #include "cli/job/submit.h"
 #include "common/method/central_grid.h"
 #include "common/method/method.h"

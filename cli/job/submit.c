@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "cli/job/place.h"
 #include "cli/job/pretrained.h"
 #include "cli/job/proof.h"
 #include "cli/job/tensors.h"

@@ -427,8 +427,6 @@ struct mfl_job {
 int mfl_job_parse(const char *text, size_t text_bytes, const char *file, struct mfl_job **ret_job,
         struct mfl_error *err);
 void mfl_job_free(struct mfl_job *job);
-/* Makes "FILE:LINE: KEY: ..." of a message "job NAME: KEY: ..." of those who check a job as a whole, if its text has that key. */
-void mfl_job_place(const struct mfl_job *job, const char *text, const char *file, struct mfl_error *err);
 
 /* The graph of a job for the data set's shape and classes (which the job may override, if they agree). */
 int mfl_job_graph(const struct mfl_job *job, const struct mfl_shape *input, int classes,

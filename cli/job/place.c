@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where in a job's file that key stands of which a check of the whole job complains. */
-#include "common/job/job.h"
+#include "cli/job/place.h"
+
 #include "common/settings/yaml.h"
 
 #include <string.h>
