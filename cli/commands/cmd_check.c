@@ -6,6 +6,7 @@
 #include "cli/job/data_check.h"
 #include "cli/job/data_option.h"
 #include "cli/base/json.h"
+#include "cli/job/place.h"
 #include "cli/job/submit.h"
 #include "common/method/central_grid.h"
 #include "common/method/method.h"
@@ -183,6 +184,9 @@ int mfl_cmd_check(struct mfl_cli *cli)
         if (!r && graph)
                 r = mfl_method_check_states(
                         s.job, beside ? facts.clients : s.job->data.clients, graph->n_moving, &err);
+        if (r == MFL_INVALID && s.job &&
+                !s.n_initial) /* the lines of an ONNX file's layers are not the user's */
+                mfl_job_place(s.job, s.text, s.path, &err);
         if (!r)
                 r = find_budget(s.job, graph, &budget, &err);
         if (!r)

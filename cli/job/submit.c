@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "cli/job/place.h"
 #include "cli/job/pretrained.h"
 #include "cli/job/proof.h"
 #include "cli/job/tensors.h"
@@ -177,6 +178,18 @@ static int take_tensors(struct mfl_submission *s, struct mfl_error *err)
         return 0;
 }
 
+static int check_whole(const struct mfl_submission *s, struct mfl_error *err)
+{
+        int r = mfl_job_check_text(s->text, s->path, err);
+        if (!r)
+                r = mfl_job_check_moves(s->job, err);
+        if (!r)
+                r = mfl_job_check_cohort(s->job, err);
+        if (r == MFL_INVALID)
+                mfl_job_place(s->job, s->text, s->path, err);
+        return r;
+}
+
 static int parse(struct mfl_submission *s, const char *prover, struct mfl_error *err)
 {
         struct mfl_onnx_job onnx = {.text = NULL};
@@ -200,17 +213,13 @@ static int parse(struct mfl_submission *s, const char *prover, struct mfl_error 
                 r = take_tensors(s, err);
         if (!r)
                 r = mfl_job_parse(s->text, s->text_bytes, s->path, &s->job, err);
+        if (!r)
+                r = check_whole(s, err);
         if (r == MFL_INVALID && onnx.n_inserted)
                 mfl_onnx_job_place(&onnx, s->path, err);
         if (r)
                 mfl_trace_file_name(&trace, s->path, err);
         free(trace.path);
-        if (!r)
-                r = mfl_job_check_text(s->text, s->path, err);
-        if (!r)
-                r = mfl_job_check_moves(s->job, err);
-        if (!r)
-                r = mfl_job_check_cohort(s->job, err);
         if (!r && s->job->privacy.kind)
                 r = mfl_privacy_check_first(&s->job->privacy, mfl_job_rate(s->job), err);
         if (!r)

@@ -86,6 +86,25 @@ static int find_day(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *
         return 0;
 }
 
+/* Within a job file such bytes would be an error of its own, on a line that the user does not have. */
+static int check_plain(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *path,
+        const char *table, size_t n, struct mfl_error *err)
+{
+        uint32_t line = 1;
+        for (size_t i = 0; i < n; i++) {
+                unsigned char c = (unsigned char)table[i];
+                bool ends = c == '\n' || (c == '\r' && i + 1 < n && table[i + 1] == '\n');
+                if (!ends && c != '\t' && (c < ' ' || c > '~'))
+                        return mfl_yaml_fail(doc, trace, err,
+                                "%.200s: line %u: byte 0x%02x: a table is plain ASCII text, with LF or CR LF "
+                                "at the end of "
+                                "each line",
+                                path, line, c);
+                line += c == '\n';
+        }
+        return 0;
+}
+
 static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *trace, const char *text,
         size_t n, struct mfl_trace_file *ret_trace, struct mfl_error *err)
 {
@@ -102,6 +121,10 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
         r = mfl_fs_read(ret_trace->path, MFL_JOB_TEXT_MAX, &table, &table_bytes, &why);
         if (r)
                 return mfl_yaml_fail(doc, trace, err, "%s", why.text);
+        const size_t mark = table_bytes >= 3 && !memcmp(table, "\xef\xbb\xbf", 3) ? 3 : 0; /* Excel's */
+        r = check_plain(doc, trace, ret_trace->path, table + mark, table_bytes - mark, err);
+        if (r)
+                return r;
         FILE *out = open_memstream(&whole, &bytes);
         if (!out)
                 return mfl_fail_memory(err, n + table_bytes, "a job file");
@@ -117,7 +140,7 @@ static int compose(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *t
                 fprintf(out, "  day: %s\n", day->text ? day->text : "");
         }
         fputs("  csv: |2\n", out);
-        put_lines(out, "    ", table, table_bytes);
+        put_lines(out, "    ", table + mark, table_bytes - mark);
         fprintf(out, "%.*s", (int)(n - end), text + end);
         if (fclose(out)) {
                 free(whole);

@@ -152,12 +152,14 @@ int mfl_method_check_states(const struct mfl_job *job, uint32_t population, uint
                 return 0;
         if (job->data.partition == MFL_PARTITION_LOCAL) /* nobody knows how many sites there will be */
                 return mfl_fail(err, MFL_INVALID,
-                        "the state of a client takes %s, and limits.state is %s: raise it",
-                        mfl_format_bytes(row, each), mfl_format_bytes(job->limits.state, limit));
+                        "job %s: limits.state: the state of a client takes %s, and limits.state is %s: raise "
+                        "it",
+                        job->name, mfl_format_bytes(row, each), mfl_format_bytes(job->limits.state, limit));
         return mfl_fail(err, MFL_INVALID,
-                "the states of %u clients take %s each, %s together, and limits.state is %s: raise it, or "
+                "job %s: limits.state: the states of %u clients take %s each, %s together, and limits.state "
+                "is %s: raise it, or "
                 "lower data.clients",
-                population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
+                job->name, population, mfl_format_bytes(row, each), mfl_format_bytes(row * population, all),
                 mfl_format_bytes(job->limits.state, limit));
 }
 

@@ -217,8 +217,10 @@ static int read_lines(struct reader *r, uint8_t *seen, struct mfl_error *err)
                         continue;
                 status = r->n_columns ? read_line(r, b, seen, err) : read_header(r, b, err);
         }
-        if (!status && !r->n_columns)
+        if (!status && !r->n_columns) {
+                r->line = 1;
                 return fail(r, err, "the trace is empty");
+        }
         for (uint32_t k = 0; !status && k < r->trace->n_clients; k++)
                 if (!seen[k])
                         return fail(r, err,

@@ -56,7 +56,7 @@ struct mfl_request {
         uint32_t n_changes;
         struct mfl_change *changes; /* NULL: none */
         struct mfl_graph *graph;
-        struct mfl_data_info data;
+        struct mfl_data_info data; /* submit: what daemons say of the job's data set */
         struct mfl_store_round round;
         struct mfl_params *params;
         /* inquire, change_model, list_registry: more of it, and what frees that */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* New jobs: Submit, with the initial params that may follow it, and CloneJob. */
 #include "common/base/log.h"
+#include "common/method/method.h"
 #include "server/admin/answers.h"
 #include "server/admin/permit.h"
 #include "server/core/core_offer.h"
@@ -42,10 +43,36 @@ static int check_spent(struct mfl_request *op, struct mfl_error *err)
         return r;
 }
 
+/* Whether limits.state has room for what all clients keep, as far as the job or its data set, by the daemons that are connected,
+ * says how large the model is. */
+static int check_states(struct mfl_request *op, struct mfl_error *err)
+{
+        struct mfl_job *spec;
+        struct mfl_graph *graph = NULL;
+        if (!op->text)
+                return 0; /* clone: it was submitted once */
+        int r = mfl_job_parse(op->text, strlen(op->text), "job", &spec, err);
+        if (r)
+                return r;
+        bool known = spec->model.tensors || (spec->model.input.rank && spec->model.classes);
+        if (mfl_job_keeps_state(spec) && (known || op->data.shape.rank))
+                r = mfl_job_graph(spec, known ? &spec->model.input : &op->data.shape,
+                        known ? spec->model.classes : (int)op->data.classes, &graph, err);
+        if (r > 0) /* the job is shown failed, with what does not fit */
+                r = 0;
+        if (graph)
+                r = mfl_method_check_states(spec, spec->data.clients, graph->n_moving, err);
+        mfl_graph_free(graph);
+        mfl_job_free(spec);
+        return r;
+}
+
 static void run_submit(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
         op->status = check_spent(op, &op->err);
+        if (!op->status)
+                op->status = check_states(op, &op->err);
         if (op->status)
                 return;
         op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,
@@ -116,14 +143,17 @@ void mfl_submission_free(struct mfl_session *session)
         free(s);
 }
 
+/* offered: what daemons say of its data set; NULL: nothing that is the same for all. */
 static void submit_now(struct mfl_session *session, uint64_t request, char *text, const char *name,
-        const char *token, struct mfl_store_upload *upload)
+        const char *token, struct mfl_store_upload *upload, const struct mfl_data_info *offered)
 {
         struct mfl_request *op = mfl_request_new(session, request, "", run_submit, mfl_submit_answer);
         if (!op)
                 return;
         op->text = text;
         op->upload = upload;
+        if (offered)
+                op->data = *offered;
         mfl_strcpy(op->name, sizeof op->name, name);
         mfl_strcpy(op->token, sizeof op->token, token);
         mfl_request_audit(op, "submit", "");
@@ -196,6 +226,7 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         bool wants_initial = spec->model.initial != NULL;
         char name[MFL_NAME_BYTES];
         mfl_strcpy(name, sizeof name, spec->name);
+        const struct mfl_data_info *offered = mfl_core_offered(session->all->loop->core, spec->data.name);
         mfl_job_free(spec);
         if (wants_initial != (submit->initial_count > 0)) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
@@ -210,7 +241,7 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 return;
         }
         if (!submit->initial_count) {
-                submit_now(session, request, text, name, submit->token, NULL);
+                submit_now(session, request, text, name, submit->token, NULL, offered);
                 return;
         }
         mfl_submission_free(session);
@@ -265,7 +296,7 @@ int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes,
         s->received += payload_bytes / 4;
         if (s->received < s->expected)
                 return 0;
-        submit_now(session, s->request, s->text, s->name, s->token, s->upload);
+        submit_now(session, s->request, s->text, s->name, s->token, s->upload, NULL);
         s->text = NULL;
         s->upload = NULL;
         mfl_submission_free(session);

@@ -14,13 +14,21 @@
 #include "common/base/fs.h"
 #include "server/store/store.h"
 
-#define STATEMENTS                                                                                           \
-        64 /* prepared statements, by a hash of their text: triggers make them expensive to prepare */
+/* Prepared statements, because triggers make them expensive to prepare. The hash of a text gives a set of places, so that two
+ * texts of one set don't displace each other in every round. */
+#define STATEMENTS 64
+#define PLACES 4 /* of a set */
+
+struct statement {
+        sqlite3_stmt *stmt; /* NULL: free */
+        uint64_t used;      /* by `prepared` of the database */
+};
 
 struct mfl_db {
         sqlite3 *sqlite;
         char *path;
-        sqlite3_stmt *statements[STATEMENTS];
+        struct statement statements[STATEMENTS];
+        uint64_t prepared; /* how often one was wanted */
 };
 struct mfl_db_row {
         sqlite3_stmt *stmt;
@@ -196,7 +204,7 @@ void mfl_db_close(struct mfl_db *db)
         if (!db)
                 return;
         for (int i = 0; i < STATEMENTS; i++)
-                sqlite3_finalize(db->statements[i]);
+                sqlite3_finalize(db->statements[i].stmt);
         sqlite3_close_v2(db->sqlite);
         free(db->path);
         free(db);
@@ -243,21 +251,37 @@ static uint32_t hash(const char *text)
         return h;
 }
 
-/* ret_kept: the statement stays in the cache; otherwise the caller finalizes it. A statement whose rows a caller
- * further up is still reading is not used twice. */
+/* The place of this text, or the one that it gets: free, or the longest unused. NULL: a caller further up is still reading the
+ * rows of this statement, or of all in the set. */
+static struct statement *place_of(struct mfl_db *db, const char *sql)
+{
+        struct statement *set = &db->statements[hash(sql) % (STATEMENTS / PLACES) * PLACES], *oldest = NULL;
+        for (int i = 0; i < PLACES; i++) {
+                bool busy = set[i].stmt && sqlite3_stmt_busy(set[i].stmt);
+                if (set[i].stmt && !strcmp(sqlite3_sql(set[i].stmt), sql))
+                        return busy ? NULL : &set[i];
+                if (!busy && (!oldest || set[i].used < oldest->used))
+                        oldest = &set[i];
+        }
+        return oldest;
+}
+
+/* ret_kept: the statement stays in the cache; otherwise the caller finalizes it. */
 static int prepare(struct mfl_db *db, const char *sql, sqlite3_stmt **ret_stmt, bool *ret_kept)
 {
-        sqlite3_stmt **place = &db->statements[hash(sql) % STATEMENTS], *stmt = *place;
-        *ret_kept = !stmt || !sqlite3_stmt_busy(stmt);
-        if (stmt && *ret_kept && !strcmp(sqlite3_sql(stmt), sql)) {
-                *ret_stmt = stmt;
+        struct statement *place = place_of(db, sql);
+        *ret_kept = place;
+        if (place)
+                place->used = ++db->prepared;
+        if (place && place->stmt && !strcmp(sqlite3_sql(place->stmt), sql)) {
+                *ret_stmt = place->stmt;
                 return SQLITE_OK;
         }
         int rc = sqlite3_prepare_v3(
-                db->sqlite, sql, -1, *ret_kept ? SQLITE_PREPARE_PERSISTENT : 0, ret_stmt, NULL);
-        if (!rc && *ret_kept) {
-                sqlite3_finalize(*place);
-                *place = *ret_stmt;
+                db->sqlite, sql, -1, place ? SQLITE_PREPARE_PERSISTENT : 0, ret_stmt, NULL);
+        if (!rc && place) {
+                sqlite3_finalize(place->stmt);
+                place->stmt = *ret_stmt;
         }
         return rc;
 }

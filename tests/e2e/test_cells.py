@@ -65,7 +65,8 @@ FEATURES = {
 CHECKED = {'secure sums', 'fp16', 'central noise', 'correlated noise'}  # need TLS or a device, or have secret noise: other tests train them
 # Reasons that are no pairs: of single keys, of counts, and of lists of strategies.
 OWN = ['is not used by', 'is for strategies that average', 'works on single updates', "needs the root's update", 'needs a simulated population',
-       'needs root', 'stale keeps what this strategy keeps', '0 never evaluates', 'divided among', 'needs buffer']
+       'needs root', 'stale keeps what this strategy keeps', '0 never evaluates', 'divided among', 'needs buffer',
+       'to draw from']
 NOISY = {'kind': 'central', 'clip': 1, 'noise': 1, 'epsilon_max': 30, 'delta': 1e-5}
 SITES = {'partition': 'local', 'clients': None}
 APART = {'kind': 'separated', 'separation': 2}

@@ -193,9 +193,9 @@ def test_what_does_not_go_together_is_refused(two_daemons, changes, said):
 
 
 def test_states_that_do_not_fit(two_daemons):
-    job = two_daemons.submit(**JOB, rounds=1, limits={'state': '20KiB'})
-    reason = two_daemons.wait_job(job, 20, state='failed')['reason']
-    assert 'the states of 7 clients take 4.0 KiB each, 28.0 KiB together, and limits.state is 20.0 KiB' in reason, reason
+    with pytest.raises(Exception) as caught:
+        two_daemons.submit(**JOB, rounds=1, limits={'state': '20KiB'})
+    assert 'the states of 7 clients take 4.0 KiB each, 28.0 KiB together, and limits.state is 20.0 KiB' in str(caught.value)
 
 
 def test_a_lost_state_begins_anew_and_the_round_says_so(cluster):

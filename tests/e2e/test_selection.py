@@ -96,7 +96,7 @@ def expected_turns(rounds):
 
 def test_virtual_time_follows_a_trace(two_daemons):
     c = two_daemons
-    c.write('phones.csv', TRACE)
+    c.write('phones.csv', b'\xef\xbb\xbf' + TRACE.replace('\n', '\r\n').encode())  # as Excel writes it
     path = c.write('traced.yaml', h.yaml_of(trace_job()))
     c.mfl('check', path)
     job = c.mfl_json('submit', path)['job']
@@ -115,10 +115,13 @@ def test_virtual_time_follows_a_trace(two_daemons):
     (('6,2,\n', ''), 'line 7: the trace ends without client 6; each of the 7 clients needs a line'),
     (('6,2,', '7,2,'), 'line 8: client 7 is unknown: the population has 7, numbered from 0'),
     (('0-20', '0-20;10-30'), "line 4: on '10-30': spans must ascend, each after the end of the one before"),
+    ((TRACE, ''), 'line 1: the trace is empty'),
+    (('6,2,', '6,2\0,'), 'line 8: byte 0x00: a table is plain ASCII text, with LF or CR LF at the end of each line'),
+    (('\n', '\r'), 'line 1: byte 0x0d: a table is plain'),
 ])
 def test_a_bad_trace_is_refused_with_its_line(folder, change, why):
-    with open(folder + '/phones.csv', 'w', encoding='ascii') as f:
-        f.write(TRACE.replace(*change))
+    with open(folder + '/phones.csv', 'wb') as f:
+        f.write(TRACE.replace(*change).encode())
     with open(folder + '/j.yaml', 'w', encoding='ascii') as f:
         f.write(h.yaml_of(trace_job()))
     doc = h.yaml_of(trace_job()).splitlines()

@@ -252,11 +252,22 @@ def test_running_statistics_have_no_state(two_daemons):
         assert not v[zero].any() and v.any()
 
 
-def test_states_that_do_not_fit(two_daemons):
-    c = two_daemons
-    job = c.submit(model='logistic', rounds=1, data=UNEVEN, aggregation={'strategy': 'scaffold'}, limits={'state': '20KiB'})
-    reason = c.wait_job(job, 20, state='failed')['reason']
-    assert 'the states of 7 clients take 4.0 KiB each, 28.0 KiB together, and limits.state is 20.0 KiB' in reason, reason
+def test_states_that_do_not_fit(cluster):
+    """A job is refused at once if it, or the data set of a connected daemon, says how large the model is; otherwise it fails when a
+    daemon comes."""
+    c, why = cluster(0), 'the states of 7 clients take %s each, %s together, and limits.state is 20.0 KiB'
+    job = {'model': 'logistic', 'rounds': 1, 'data': UNEVEN, 'aggregation': {'strategy': 'scaffold'}, 'limits': {'state': '20KiB'}}
+    known = {'input': [1, 8, 8], 'classes': 4, 'layers': ['flatten', {'dense': {'units': 20}}, {'dense': {'units': 4}}]}
+    with pytest.raises(Exception, match=re.escape(why % ('8.0 KiB', '56.0 KiB'))):
+        c.submit(**{**job, 'model': known})
+    waits = c.submit(**job)
+    c.start_daemon('d1')
+    reason = c.wait_job(waits, 20, state='failed')['reason']
+    assert why % ('4.0 KiB', '28.0 KiB') in reason, reason
+    with pytest.raises(Exception, match=re.escape(why % ('4.0 KiB', '28.0 KiB'))):
+        c.submit(**job)
+    c.run_job(**{**job, 'limits': {'state': '28KiB'}})
+    assert len(c.mfl_json('list', '--all')['jobs']) == 2
 
 
 def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
@@ -275,7 +286,7 @@ def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
     path.write_text(h.job_text(model=model, rounds=1, data={'name': 'toy', 'partition': 'local', 'clients': None}, aggregation={'strategy': 'scaffold'},
                                limits={'state': '20KiB'}))
     for options in ([], ['--data', 'toy=synthetic:1,28,28:10:100:10:1']):
-        assert 'the state of a client takes 32.0 KiB, and limits.state is 20.0 KiB: raise it\n' in h.mfl('check', str(path), *options, status=5).stderr
+        assert '%s:8: limits.state: the state of a client takes 32.0 KiB, and limits.state is 20.0 KiB: raise it\n' % path in h.mfl('check', str(path), *options, status=5).stderr
 
 
 def test_disk_and_places_are_those_of_the_clients_seen(two_daemons):

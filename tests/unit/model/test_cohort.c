@@ -525,6 +525,23 @@ static void what_makes_no_sense_is_refused(void **state)
                 "is 32768");
         expect_refused(HEAD DATA(9) "selection: {clients: 3, candidates: 4}\n",
                 "j.yaml:7: selection.candidates: is not used by uniform; remove it");
+        expect_refused(
+                HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {clients: 7, over: 1.3}\n",
+                "j.yaml:9: selection.over: 1.3 times 7 clients are 10, and there are 9 to draw from: lower "
+                "it, or "
+                "selection.clients");
+        expect_refused(HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {kind: separated, "
+                                    "separation: 2, clients: 3, "
+                                    "over: 1.5}\n",
+                "j.yaml:9: selection.over: 1.5 times 3 clients are 5, and there are 4 to draw from: lower "
+                "it, or "
+                "selection.clients");
+        expect_refused(HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {over: 1.3}\n",
+                "j.yaml:9: selection.over: so many times selection.clients are drawn: write "
+                "selection.clients, the "
+                "number that take part");
+        mfl_job_free(parse(
+                HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {clients: 6, over: 1.5}\n"));
 }
 
 /* ---- real time ---- */
