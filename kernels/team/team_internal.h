@@ -155,7 +155,6 @@ bool mfl_team_defers(const struct mfl_team_options *options, uint32_t n_grains, 
         uint64_t operands); /* elements: that could be deferred of a tensor */
 int mfl_team_products_new(struct mfl_team *team, struct mfl_error *err); /* after the buckets */
 void mfl_team_products_free(struct team_products *products);             /* NULL is fine */
-uint64_t mfl_team_products_bytes(const struct mfl_team *team);
 /* What grain k of the step defers; NULL: nothing. */
 const struct mfl_grad_deferred *mfl_team_defer(const struct mfl_team *team, uint32_t k);
 /* The exchange of the operands of a step of so many grains. */

@@ -72,11 +72,6 @@ void mfl_team_products_free(struct team_products *products)
         free(products);
 }
 
-uint64_t mfl_team_products_bytes(const struct mfl_team *team)
-{
-        return team->products ? team->products->each * team->n_grains * sizeof(float) : 0;
-}
-
 const struct mfl_grad_deferred *mfl_team_defer(const struct mfl_team *team, uint32_t k)
 {
         struct team_products *products = team->products;
