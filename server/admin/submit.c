@@ -18,19 +18,14 @@ struct mfl_submission {
         uint64_t reserved;
 };
 
-/* Whether the data set's budget has room for the job. A request that is repeated with its token makes no job: what the first one
- * has spent is no reason to refuse it. */
+/* Whether the data set's budget has room for the job. */
 static int check_spent(struct mfl_request *op, struct mfl_error *err)
 {
         struct mfl_job *spec = NULL;
         struct mfl_store_job of = {.text = NULL}; /* clone: its text, as it is */
         if (!op->admin->jobs->limits || !op->admin->jobs->limits->n)
                 return 0;
-        bool used;
-        int r = mfl_store_token_used(op->admin->store, op->token, op->audit.who, &used, err);
-        if (r || used)
-                return r;
-        r = op->text ? 0 : mfl_store_job_get(op->admin->store, op->job, &of, err);
+        int r = op->text ? 0 : mfl_store_job_get(op->admin->store, op->job, &of, err);
         const char *text = op->text ? op->text : of.text;
         if (!r)
                 r = mfl_job_parse(text, strlen(text), "job", &spec, err);
@@ -67,12 +62,22 @@ static int check_states(struct mfl_request *op, struct mfl_error *err)
         return r;
 }
 
+/* A request that is repeated with its token makes no job: neither what the first one has spent nor a daemon that has come since is a reason
+ * to refuse it. */
+static int check_new(struct mfl_request *op, struct mfl_error *err)
+{
+        bool used;
+        int r = mfl_store_token_used(op->admin->store, op->token, op->audit.who, &used, err);
+        if (r || used)
+                return r;
+        r = check_spent(op, err);
+        return r ? r : check_states(op, err);
+}
+
 static void run_submit(struct mfl_work *work)
 {
         struct mfl_request *op = mfl_request_of(work);
-        op->status = check_spent(op, &op->err);
-        if (!op->status)
-                op->status = check_states(op, &op->err);
+        op->status = check_new(op, &op->err);
         if (op->status)
                 return;
         op->status = op->text ? mfl_store_job_add(op->admin->store, op->name, op->text, op->token,

@@ -260,12 +260,13 @@ def test_states_that_do_not_fit(cluster):
     known = {'input': [1, 8, 8], 'classes': 4, 'layers': ['flatten', {'dense': {'units': 20}}, {'dense': {'units': 4}}]}
     with pytest.raises(Exception, match=re.escape(why % ('8.0 KiB', '56.0 KiB'))):
         c.submit(**{**job, 'model': known})
-    waits = c.submit(**job)
+    waits = c.submit('token', **job)
     c.start_daemon('d1')
     reason = c.wait_job(waits, 20, state='failed')['reason']
     assert why % ('4.0 KiB', '28.0 KiB') in reason, reason
     with pytest.raises(Exception, match=re.escape(why % ('4.0 KiB', '28.0 KiB'))):
         c.submit(**job)
+    assert c.submit('token', **job) == waits
     c.run_job(**{**job, 'limits': {'state': '28KiB'}})
     assert len(c.mfl_json('list', '--all')['jobs']) == 2
 
