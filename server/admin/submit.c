@@ -13,6 +13,7 @@ struct mfl_submission {
         char *text;
         char token[MFL_TOKEN_BYTES], name[MFL_NAME_BYTES];
         struct mfl_store_upload *upload;
+        struct mfl_data_info data; /* as mfl_request's */
         uint8_t *buffer;
         size_t buffer_bytes;
         uint64_t reserved;
@@ -148,17 +149,16 @@ void mfl_submission_free(struct mfl_session *session)
         free(s);
 }
 
-/* offered: what daemons say of its data set; NULL: nothing that is the same for all. */
+/* data: what daemons say of its data set; without a shape: nothing that is the same for all. */
 static void submit_now(struct mfl_session *session, uint64_t request, char *text, const char *name,
-        const char *token, struct mfl_store_upload *upload, const struct mfl_data_info *offered)
+        const char *token, struct mfl_store_upload *upload, const struct mfl_data_info *data)
 {
         struct mfl_request *op = mfl_request_new(session, request, "", run_submit, mfl_submit_answer);
         if (!op)
                 return;
         op->text = text;
         op->upload = upload;
-        if (offered)
-                op->data = *offered;
+        op->data = *data;
         mfl_strcpy(op->name, sizeof op->name, name);
         mfl_strcpy(op->token, sizeof op->token, token);
         mfl_request_audit(op, "submit", "");
@@ -167,7 +167,7 @@ static void submit_now(struct mfl_session *session, uint64_t request, char *text
 }
 
 static int begin_submission(struct mfl_session *session, uint64_t request, const Mfl__Submit *submit,
-        char *text, const char *name, struct mfl_error *err)
+        char *text, const char *name, const struct mfl_data_info *data, struct mfl_error *err)
 {
         struct mfl_submission *s = mfl_calloc(1, sizeof *s);
         if (!s)
@@ -175,6 +175,7 @@ static int begin_submission(struct mfl_session *session, uint64_t request, const
         s->request = request;
         s->expected = submit->initial_count;
         s->text = text;
+        s->data = *data;
         mfl_strcpy(s->name, sizeof s->name, name);
         mfl_strcpy(s->token, sizeof s->token, submit->token);
         mfl_assert(!mfl_operator_of(session)->submission && s->expected > 0);
@@ -231,7 +232,8 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         bool wants_initial = spec->model.initial != NULL;
         char name[MFL_NAME_BYTES];
         mfl_strcpy(name, sizeof name, spec->name);
-        const struct mfl_data_info *offered = mfl_core_offered(session->all->loop->core, spec->data.name);
+        const struct mfl_data_info *offered = mfl_core_offered(session->all->loop->core, spec);
+        const struct mfl_data_info data = offered ? *offered : (struct mfl_data_info){.name = ""};
         mfl_job_free(spec);
         if (wants_initial != (submit->initial_count > 0)) {
                 mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_INVALID,
@@ -246,11 +248,11 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
                 return;
         }
         if (!submit->initial_count) {
-                submit_now(session, request, text, name, submit->token, NULL, offered);
+                submit_now(session, request, text, name, submit->token, NULL, &data);
                 return;
         }
         mfl_submission_free(session);
-        r = begin_submission(session, request, submit, text, name, &err);
+        r = begin_submission(session, request, submit, text, name, &data, &err);
         if (r < 0)
                 mfl_loop_fatal(session->all->loop, r, &err);
         else if (r)
@@ -301,7 +303,7 @@ int mfl_operator_initial_done(struct mfl_session *session, size_t payload_bytes,
         s->received += payload_bytes / 4;
         if (s->received < s->expected)
                 return 0;
-        submit_now(session, s->request, s->text, s->name, s->token, s->upload, NULL);
+        submit_now(session, s->request, s->text, s->name, s->token, s->upload, &s->data);
         s->text = NULL;
         s->upload = NULL;
         mfl_submission_free(session);

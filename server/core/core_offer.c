@@ -15,12 +15,16 @@ bool mfl_core_offers(const struct mfl_core *core, const char *name, uint32_t *re
         return offered;
 }
 
-const struct mfl_data_info *mfl_core_offered(const struct mfl_core *core, const char *name)
+const struct mfl_data_info *mfl_core_offered(const struct mfl_core *core, const struct mfl_job *spec)
 {
         const struct mfl_data_info *found = NULL;
         for (uint32_t i = 0; i < core->n_daemons; i++) {
                 const struct core_daemon *daemon = core->daemons[i];
-                const struct mfl_data_info *one = daemon->conn ? mfl_core_fit_offer(daemon, name) : NULL;
+                const char *name = mfl_job_data_for(spec, daemon->info.name, daemon->info.site);
+                const struct mfl_data_info *one =
+                        daemon->conn && mfl_core_fit_where(&daemon->info, spec->selection.where)
+                                ? mfl_core_fit_offer(daemon, name)
+                                : NULL;
                 if (one && found &&
                         (!mfl_shape_equal(&one->shape, &found->shape) || one->classes != found->classes))
                         return NULL;

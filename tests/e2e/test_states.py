@@ -267,8 +267,9 @@ def test_states_that_do_not_fit(cluster):
     with pytest.raises(Exception, match=re.escape(why % ('4.0 KiB', '28.0 KiB'))):
         c.submit(**job)
     assert c.submit('token', **job) == waits
+    c.submit(**job, selection={'where': "name == 'd2'"})  # whose data set may have another shape
     c.run_job(**{**job, 'limits': {'state': '28KiB'}})
-    assert len(c.mfl_json('list', '--all')['jobs']) == 2
+    assert len(c.mfl_json('list', '--all')['jobs']) == 3
 
 
 def test_states_that_do_not_fit_are_told_before_they_are_submitted(tmp_path):
