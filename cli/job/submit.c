@@ -184,6 +184,8 @@ static int check_whole(const struct mfl_submission *s, struct mfl_error *err)
         if (!r)
                 r = mfl_job_check_moves(s->job, err);
         if (!r)
+                r = mfl_job_check_over(s->job, err);
+        if (!r)
                 r = mfl_job_check_cohort(s->job, err);
         if (r == MFL_INVALID)
                 mfl_job_place(s->job, s->text, s->path, err);

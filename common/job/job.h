@@ -467,6 +467,9 @@ int mfl_job_check_moves(const struct mfl_job *job, struct mfl_error *err);
  * there. MFL_INVALID with the line and column. */
 int mfl_job_check_text(const char *text, const char *file, struct mfl_error *err);
 
+/* Also for new jobs: whether as many clients can be drawn as selection.over says. MFL_INVALID, with what to write instead. */
+int mfl_job_check_over(const struct mfl_job *job, struct mfl_error *err);
+
 /* Whether a round has more clients than a server accepts: MFL_INVALID, with what to write instead. For jobs that are
  * being submitted or prepared, as above. */
 int mfl_job_check_cohort(const struct mfl_job *job, struct mfl_error *err);

@@ -117,25 +117,23 @@ static int check_losses(const struct mfl_yaml_doc *doc, const struct mfl_job *jo
         return 0;
 }
 
-/* Of all clients none is left to be drawn beside those that are wanted. */
-static int check_over(const struct mfl_yaml_doc *doc, const struct mfl_job *job, struct mfl_error *err)
+int mfl_job_check_over(const struct mfl_job *job, struct mfl_error *err)
 {
-        const struct mfl_yaml_node *over =
-                mfl_job_find_key(mfl_job_find_key(mfl_yaml_root(doc), "selection"), "over");
         uint32_t clients = job->selection.clients, turns = MFL_MAX(job->selection.separation, 1u);
         double drawn = ceil(job->selection.over * clients);
-        if (job->selection.over == 1 || job->data.clients < turns)
+        if (job->time != MFL_TIME_VIRTUAL || job->data.partition == MFL_PARTITION_LOCAL ||
+                job->selection.over == 1 || job->data.clients < turns)
                 return 0;
         if (!clients)
-                return mfl_yaml_fail(doc, over, err,
-                        "so many times selection.clients are drawn: write selection.clients, the number that "
-                        "take "
-                        "part");
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.over: so many times selection.clients are drawn: write "
+                        "selection.clients, the number that take part",
+                        job->name);
         if (drawn > job->data.clients / turns)
-                return mfl_yaml_fail(doc, over, err,
-                        "%g times %u clients are %.0f, and there are %u to draw from: lower it, or "
-                        "selection.clients",
-                        job->selection.over, clients, drawn, job->data.clients / turns);
+                return mfl_fail(err, MFL_INVALID,
+                        "job %s: selection.over: %g times %u clients are %.0f, and there are %u to draw "
+                        "from: lower it, or selection.clients",
+                        job->name, job->selection.over, clients, drawn, job->data.clients / turns);
         return 0;
 }
 
@@ -172,8 +170,6 @@ int mfl_job_check_time(const struct mfl_yaml_doc *doc, struct mfl_job *job, stru
         int r = check_population(doc, job, err);
         if (!r && job->selection.kind > MFL_SELECT_WEIGHTED && job->data.partition != MFL_PARTITION_LOCAL)
                 r = check_losses(doc, job, err);
-        if (!r && job->time == MFL_TIME_VIRTUAL && job->data.partition != MFL_PARTITION_LOCAL)
-                r = check_over(doc, job, err);
         if (!r && mfl_job_is_async(job))
                 r = check_async(doc, job, err);
         if (!r && job->time == MFL_TIME_VIRTUAL && job->data.partition != MFL_PARTITION_LOCAL)

@@ -218,7 +218,8 @@ void mfl_operator_submit(struct mfl_session *session, uint64_t request, const Mf
         int r = mfl_job_check_text(submit->text, file, &err);
         if (!r)
                 r = mfl_job_parse(submit->text, strlen(submit->text), file, &spec, &err);
-        if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_cohort(spec, &err))))
+        if (!r && ((r = mfl_job_check_moves(spec, &err)) || (r = mfl_job_check_over(spec, &err)) ||
+                          (r = mfl_job_check_cohort(spec, &err))))
                 mfl_job_free(spec);
         if (!r && ((r = mfl_submit_allows(mfl_admin_of(session), spec, file, &err)) ||
                           (r = check_filters(session, spec, file, &err))))

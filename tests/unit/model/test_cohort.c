@@ -525,23 +525,37 @@ static void what_makes_no_sense_is_refused(void **state)
                 "is 32768");
         expect_refused(HEAD DATA(9) "selection: {clients: 3, candidates: 4}\n",
                 "j.yaml:7: selection.candidates: is not used by uniform; remove it");
-        expect_refused(
-                HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {clients: 7, over: 1.3}\n",
-                "j.yaml:9: selection.over: 1.3 times 7 clients are 10, and there are 9 to draw from: lower "
-                "it, or "
-                "selection.clients");
-        expect_refused(HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {kind: separated, "
-                                    "separation: 2, clients: 3, "
-                                    "over: 1.5}\n",
-                "j.yaml:9: selection.over: 1.5 times 3 clients are 5, and there are 4 to draw from: lower "
-                "it, or "
-                "selection.clients");
-        expect_refused(HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {over: 1.3}\n",
-                "j.yaml:9: selection.over: so many times selection.clients are drawn: write "
-                "selection.clients, the "
-                "number that take part");
-        mfl_job_free(parse(
-                HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {clients: 6, over: 1.5}\n"));
+}
+
+/* New jobs only: stored ones may have it, and drew fewer. */
+static void no_more_than_there_are_can_be_drawn(void **state)
+{
+        (void)state;
+#define VIRTUAL(selection) HEAD DATA(9) "time: virtual\ntrace: {online: 0.5}\nselection: {" selection "}\n"
+        const struct {
+                const char *text, *why;
+        } table[] = {
+                {VIRTUAL("clients: 7, over: 1.3"),
+                        "1.3 times 7 clients are 10, and there are 9 to draw from: lower it, or "
+                        "selection.clients"},
+                {VIRTUAL("kind: separated, separation: 2, clients: 3, over: 1.5"),
+                        "1.5 times 3 clients are 5, and there are 4 to draw from: lower it, or "
+                        "selection.clients"},
+                {VIRTUAL("over: 1.3"), "so many times selection.clients are drawn: write selection.clients, "
+                                       "the number that take part"},
+                {VIRTUAL("clients: 6, over: 1.5"), NULL},
+        };
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(table); i++) {
+                struct mfl_job *job = parse(table[i].text);
+                struct mfl_error err;
+                char why[256];
+                mfl_snprintf(why, sizeof why, "job %s: selection.over: %s", job->name,
+                        table[i].why ? table[i].why : "");
+                assert_int_equal(mfl_job_check_over(job, &err), table[i].why ? MFL_INVALID : 0);
+                if (table[i].why)
+                        assert_string_equal(err.text, why);
+                mfl_job_free(job);
+        }
 }
 
 /* ---- real time ---- */
@@ -628,6 +642,7 @@ int main(void)
                 cmocka_unit_test(oort_explores_then_exploits),
                 cmocka_unit_test(oort_weighs_loss_and_duration),
                 cmocka_unit_test(what_makes_no_sense_is_refused),
+                cmocka_unit_test(no_more_than_there_are_can_be_drawn),
                 cmocka_unit_test(places_are_filled_in_real_time),
                 cmocka_unit_test(places_follow_a_record),
         };
