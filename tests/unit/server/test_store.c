@@ -610,6 +610,55 @@ static void the_audit_keeps_its_order(void **state)
         fixture_deinit(&f);
 }
 
+/* ---- statements of the database ---- */
+
+#define TEXTS 100u /* more than the database keeps */
+#define DEPTH 10u  /* of queries within queries; more than texts of one hash have places */
+
+struct nest {
+        struct mfl_db *db;
+        uint32_t first, depth;
+        uint64_t rows;
+};
+
+static int on_nested(struct mfl_db_row *row, void *user, struct mfl_error *err)
+{
+        struct nest *nest = user;
+        const int64_t text = mfl_db_int(row, 0), depth = mfl_db_int(row, 1);
+        const uint32_t next = (nest->first + nest->depth / 2) % TEXTS; /* each of them twice */
+        char sql[96];
+        int r = 0;
+        nest->rows++;
+        if (nest->depth < DEPTH) {
+                snprintf(sql, sizeof sql, "SELECT %u, ?1 UNION ALL SELECT %u, ?1", next, next);
+                nest->depth++;
+                r = mfl_db_query(nest->db, on_nested, nest, err, sql, "i", (int64_t)nest->depth);
+                nest->depth--;
+        }
+        /* What others have done meanwhile, this row is still there. */
+        assert_int_equal(mfl_db_int(row, 0), text);
+        assert_int_equal(mfl_db_int(row, 1), depth);
+        assert_int_equal(depth, nest->depth);
+        return r;
+}
+
+static void statements_are_used_within_others(void **state)
+{
+        (void)state;
+        struct fixture f;
+        struct mfl_error err = {{0}};
+        struct nest nest = {.db = NULL};
+        char path[160];
+        fixture_init(&f, MFL_STRATEGY_FEDAVG, 4);
+        snprintf(path, sizeof path, "%s/mfl.db", f.dir);
+        assert_int_equal(mfl_db_open(path, &nest.db, &err), 0);
+        for (nest.first = 0; nest.first < TEXTS; nest.first++)
+                assert_int_equal(mfl_db_query(nest.db, on_nested, &nest, &err, "SELECT 7, 0", ""), 0);
+        assert_int_equal(nest.rows, TEXTS * ((2u << DEPTH) - 1));
+        mfl_db_close(nest.db);
+        fixture_deinit(&f);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -627,6 +676,7 @@ int main(void)
                 cmocka_unit_test(log_lines_are_ordered_and_capped),
                 cmocka_unit_test(one_server_per_directory),
                 cmocka_unit_test(corrupt_databases_are_refused),
+                cmocka_unit_test(statements_are_used_within_others),
         };
         return cmocka_run_group_tests_name("server_store", tests, NULL, NULL);
 }
