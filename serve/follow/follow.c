@@ -92,6 +92,8 @@ static void write_file(struct mfl_work *work)
                 return;
         w->result = mfl_pulled_digest(w->params, begin, digest, &w->err);
         if (!w->result)
+                w->result = mfl_origin_forget_digest(path, &w->err);
+        if (!w->result)
                 w->result = mfl_pulled_write(begin, job, graph, w->params, w->job, digest, path, &w->err);
         if (!w->result)
                 w->result = mfl_origin_note(path, w->follow->config.server, &w->err);

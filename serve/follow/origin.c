@@ -56,25 +56,36 @@ static bool read_note(const char *path, char **ret_text, char *ret_lines[3])
         return ret_lines[1] && !strcmp(ret_lines[0], base_of(path));
 }
 
-int mfl_origin_note(const char *path, const char *server, struct mfl_error *err)
+/* digest: the file's, or "": not known. */
+static int write_note(const char *path, const char *server, const char *digest, struct mfl_error *err)
 {
         MFL_CLEANUP_FREE char *note = note_path(path);
-        MFL_CLEANUP_FREE char *text = NULL;
+        MFL_CLEANUP_FREE char *text =
+                mfl_asprintf("%s\n%s\n%s%s", base_of(path), server, digest, *digest ? "\n" : "");
         struct mfl_fs_file file = {0};
-        char hex[MFL_SHA256_HEX_BYTES];
-        int r = digest_of(path, hex, err);
-        if (!r)
-                text = mfl_asprintf("%s\n%s\n%s\n", base_of(path), server, hex);
-        if (!r && (!note || !text))
-                r = mfl_fail_memory(err, strlen(path), "a note");
-        if (!r)
-                r = mfl_fs_begin(&file, note, err);
+        if (!note || !text)
+                return mfl_fail_memory(err, strlen(path), "a note");
+        int r = mfl_fs_begin(&file, note, err);
         if (!r)
                 r = mfl_fs_write(&file, text, strlen(text), err);
         if (!r)
                 r = mfl_fs_commit(&file, err);
         mfl_fs_abort(&file);
         return r;
+}
+
+int mfl_origin_forget_digest(const char *path, struct mfl_error *err)
+{
+        MFL_CLEANUP_FREE char *text = NULL;
+        char *lines[3];
+        return read_note(path, &text, lines) && lines[2] ? write_note(path, lines[1], "", err) : 0;
+}
+
+int mfl_origin_note(const char *path, const char *server, struct mfl_error *err)
+{
+        char hex[MFL_SHA256_HEX_BYTES];
+        const int r = digest_of(path, hex, err);
+        return r ? r : write_note(path, server, hex, err);
 }
 
 bool mfl_origin_differs(const char *path, const char *server, char *ret_from, size_t from_bytes)

@@ -10,6 +10,8 @@
 
 /* The file at path has come from server: notes that, and its SHA-256. Its folder is there. */
 int mfl_origin_note(const char *path, const char *server, struct mfl_error *err);
+/* Another file will take its place: a process that ends between the two, without mfl_origin_note, must not leave a whole file that looks damaged. */
+int mfl_origin_forget_digest(const char *path, struct mfl_error *err);
 /* True: there is such a file, and it came from another server than this text, which ret_from tells ("": nobody knows). */
 bool mfl_origin_differs(const char *path, const char *server, char *ret_from, size_t from_bytes);
 /* MFL_INVALID: the file is not the one that was noted, so it was damaged since. A file without a note is fine. */
