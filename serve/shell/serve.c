@@ -142,13 +142,18 @@ static int lock_cache(struct mfl_serve *serve, struct mfl_error *err)
         serve->cache_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (serve->cache_fd < 0)
                 return mfl_fail(err, MFL_INVALID, "cache_dir: %s: %s", dir, strerror(errno));
-        if (!flock(serve->cache_fd, LOCK_EX | LOCK_NB))
+        const int fault = mfl_fs_fault("lock-cache", dir);
+        const int why_not = fault ? -fault : flock(serve->cache_fd, LOCK_EX | LOCK_NB) ? errno : 0;
+        if (!why_not)
                 return 0;
-        return mfl_fail(err, MFL_INVALID,
-                errno == EWOULDBLOCK
-                        ? "cache_dir: another mfl-serve uses %s; give each one a directory of its own"
-                        : "cache_dir: %s can't be locked",
-                dir);
+        if (why_not == EWOULDBLOCK)
+                return mfl_fail(err, MFL_INVALID,
+                        "cache_dir: another mfl-serve uses %s; give each one a directory of its own", dir);
+        mfl_log(MFL_LOG_WARN,
+                "cache_dir: %s can't be locked (%s), as on some network file systems: let no other mfl-serve "
+                "use it",
+                dir, strerror(why_not));
+        return 0;
 }
 
 /* A file of the cache that is not what came is no version: it comes again, and meanwhile the copy is served. */

@@ -858,6 +858,12 @@ def test_a_bit_that_has_changed(tmp_path, trained, rows):
         assert serve.get('/v2/health/ready')[0] == 503
 
 
+def test_a_cache_that_can_t_be_locked(tmp_path, trained, rows):
+    """Some network file systems lock no directories: it is used all the same."""
+    with s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'cache')}, env={'MFL_FAULT': 'lock-cache:1:eio'}) as serve:
+        assert "can't be locked (Input/output error)" in serve.log() and ask_each(serve, rows[:2]) and serve.stop() == 0
+
+
 def test_a_cache_that_can_t_be_written_is_tried_again(tmp_path, trained, rows):
     """As after a full disk; no change of the model's file tells when."""
     (tmp_path / 'cache').mkdir()
