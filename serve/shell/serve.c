@@ -157,16 +157,15 @@ static int lock_cache(struct mfl_serve *serve, struct mfl_error *err)
 }
 
 /* A file of the cache that is not what came is no version: it comes again, and meanwhile the copy is served. */
-static int check_followed(const char *name, const char *path, struct mfl_error *err)
+static void check_followed(const char *name, const char *path)
 {
         struct mfl_error why;
         const int r = mfl_origin_check(path, &why);
-        if (r != MFL_INVALID)
-                return r ? mfl_fail(err, r, "%s: %s", name, why.text) : 0;
-        mfl_log(MFL_LOG_ERROR, "%s: %s; it is removed, and asked for again", name, why.text);
-        if (unlink(path))
+        if (r)
+                mfl_log(MFL_LOG_ERROR, "%s: %s%s", name, why.text,
+                        r == MFL_INVALID ? "; it is removed, and asked for again" : "");
+        if (r == MFL_INVALID && unlink(path))
                 mfl_log(MFL_LOG_WARN, "remove %s: %s", path, strerror(errno));
-        return 0;
 }
 
 static int open_models(struct mfl_serve *serve, struct mfl_error *err)
@@ -191,7 +190,7 @@ static int open_models(struct mfl_serve *serve, struct mfl_error *err)
                 if (follows)
                         r = name_followed(serve, model, serve->followed[i], err);
                 if (!r && follows)
-                        r = check_followed(model->name, serve->followed[i], err);
+                        check_followed(model->name, serve->followed[i]);
                 if (!r)
                         r = mfl_models_add(&serve->models, model->name,
                                 follows ? serve->followed[i] : model->file, follows, err);

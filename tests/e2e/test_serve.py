@@ -845,6 +845,12 @@ def test_a_bit_that_has_changed(tmp_path, trained, rows):
                 assert serve.stop() == 0
             assert not followed.exists()
             followed.write_bytes(good)
+        followed.unlink()
+        followed.symlink_to('/proc/self/mem')  # whose first byte can't be read, as on a broken disk
+        with s.Serve(tmp_path, config=config, options=options) as serve:
+            assert ask_each(serve, rows[:5]) == bits and 'Input/output error' in serve.log() and serve.stop() == 0
+        followed.unlink()
+        followed.write_bytes(good)
         flip(str(followed))
         with s.Serve(tmp_path, config=config, options=options) as serve:
             c.start_server()
