@@ -7,6 +7,7 @@
  */
 #include "serve/engine/lane.h"
 
+#include "common/base/fs.h"
 #include "common/base/log.h"
 
 static uint64_t now_us(void)
@@ -90,7 +91,7 @@ int mfl_lane_open(struct mfl_version *version, const struct mfl_lane_workers *wo
         const struct mfl_batcher_config *config, struct mfl_lane **ret_lane, struct mfl_error *err)
 {
         const struct mfl_kserve_model *model = &version->model;
-        struct mfl_lane *lane = mfl_calloc(1, sizeof *lane);
+        struct mfl_lane *lane = mfl_fs_fault("open-lane", model->name) ? NULL : mfl_calloc(1, sizeof *lane);
         mfl_assert(config->rows_max <= version->rows_max && workers->n_used <= version->n_instances);
         if (!lane)
                 return mfl_fail_memory(err, sizeof *lane, "a version's queue");

@@ -150,6 +150,18 @@ void mfl_model_switch(struct mfl_model *model, struct mfl_lane *lane, struct mfl
         model->counts.swaps++;
 }
 
+static void on_look(uv_timer_t *timer)
+{
+        mfl_model_load(timer->data);
+}
+
+static void try_later(const struct mfl_load *load)
+{
+        struct mfl_model *model = load->model;
+        if (load->result < 0 && load->purpose == FOR_SOURCE)
+                uv_timer_start(&model->look, on_look, MFL_MAX(model->all->config.poll_ms, RETRY_MS), 0);
+}
+
 static void install(struct mfl_load *load)
 {
         struct mfl_model *model = load->model;
@@ -157,10 +169,11 @@ static void install(struct mfl_load *load)
         const struct mfl_canary_config *canary = &model->all->config.canary;
         const bool mirrors = model->current && load->purpose != FOR_PREVIOUS && canary->mirror > 0;
         const struct mfl_lane_workers mirror = {.v = &model->all->mirror, .n = 1, .n_used = 1};
-        const int r = mfl_lane_open(load->version, mirrors ? &mirror : &model->workers,
+        load->result = mfl_lane_open(load->version, mirrors ? &mirror : &model->workers,
                 &model->all->config.batch, &lane, &load->err);
-        if (r) {
+        if (load->result) {
                 note_failure(load);
+                try_later(load);
                 end_load(load);
                 return;
         }
@@ -187,18 +200,6 @@ static void install(struct mfl_load *load)
                 lane->version->model.version, lane->version->source, model->previous ? "; before: " : "",
                 model->previous ? model->previous->version->model.version : "");
         note(load, lane->version->model.digest, model->previous_digest);
-}
-
-static void on_look(uv_timer_t *timer)
-{
-        mfl_model_load(timer->data);
-}
-
-static void try_later(const struct mfl_load *load)
-{
-        struct mfl_model *model = load->model;
-        if (load->result < 0 && load->purpose == FOR_SOURCE)
-                uv_timer_start(&model->look, on_look, MFL_MAX(model->all->config.poll_ms, RETRY_MS), 0);
 }
 
 static void on_opened(struct mfl_work *work)

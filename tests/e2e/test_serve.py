@@ -864,6 +864,14 @@ def test_a_bit_that_has_changed(tmp_path, trained, rows):
         assert serve.get('/v2/health/ready')[0] == 503
 
 
+def test_a_version_without_memory_is_tried_again(tmp_path, trained, rows):
+    """No change of the model's file tells when there is some."""
+    with s.Serve(tmp_path, {'m': trained[3]}, env={'MFL_FAULT': 'open-lane:1:enospc'}, ready=False) as serve:
+        h.wait_until(lambda: "a version's queue" in serve.log(), 10, 'the complaint')
+        serve.wait_ready(30)
+        assert ask_each(serve, rows[:2]) and serve.stop() == 0
+
+
 def test_a_cache_that_can_t_be_locked(tmp_path, trained, rows):
     """Some network file systems lock no directories: it is used all the same."""
     with s.Serve(tmp_path, {'m': trained[3]}, {'cache_dir': str(tmp_path / 'cache')}, env={'MFL_FAULT': 'lock-cache:1:eio'}) as serve:
