@@ -60,15 +60,17 @@ static bool has_key(const struct source *s, const char *key)
 /* What mfl-client takes, and what makes no sense for samples that are read as a whole. */
 static int refuse_text(const struct source *s, const char *text, struct mfl_error *err)
 {
-        const char *equals = strchr(text, '='), *format = equals ? equals + 1 : text;
+        /* Of NAME=FORMAT:...; a key's "=" comes after a comma, and a path may have one. */
+        const size_t name = strcspn(text, "=,:/");
+        const bool named = text[name] == '=';
+        const char *format = named ? text + name + 1 : text;
         const size_t n = strcspn(format, ":");
-        if (n == strlen("synthetic") && !strncmp(format, "synthetic", n))
+        if (format[n] && n == strlen("synthetic") && !strncmp(format, "synthetic", n))
                 return mfl_fail(err, MFL_INVALID,
                         "--data: '%.200s': synthetic samples are in no file; `mfl validate` scores a model "
-                        "at "
-                        "the daemons that make them",
+                        "at the daemons that make them",
                         text);
-        for (int i = 0; mfl_data_format_names[i] && equals && format[n]; i++)
+        for (int i = 0; mfl_data_format_names[i] && named && format[n]; i++)
                 if (strlen(mfl_data_format_names[i]) == n && !strncmp(format, mfl_data_format_names[i], n))
                         return mfl_fail(err, MFL_INVALID,
                                 "--data: '%.200s': only mfl-client's data sets have names; write '%.200s'",

@@ -365,6 +365,9 @@ def test_refusals(table):
     assert "have names; write 'csv:new.csv'" in refused('predict', 'table.safetensors', '--data', 'tab=csv:new.csv')
     for data in ('synthetic:1,8,8:4:10:10:1', 'x=synthetic:1,8,8:4:10:10:1'):
         assert 'synthetic samples are in no file; `mfl validate`' in refused('evaluate', 'table.safetensors', '--data', data)
+    os.makedirs(os.path.join(c.dir, 'synthetic'))  # a name like any other
+    for data in ('synthetic', 'site.csv,label=synthetic'):
+        assert 'synthetic samples' not in refused('evaluate', 'table.safetensors', '--data', data)
     assert 'test_fraction is for training' in refused('evaluate', 'table.safetensors', '--data', 'site.csv,test_fraction=0.5')
     assert 'normalise is given, but the model knows' in refused('predict', 'table.safetensors', '--data', 'new.csv,normalise=auto')
     assert 'where are its labels? add ,train_y=' in refused('evaluate', 'images.safetensors', '--data', 'float.npy')
