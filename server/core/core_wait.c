@@ -33,8 +33,8 @@ static const struct core_daemon *busy_for(
 struct there {
         uint32_t n_workers, n_alone; /* alone: of daemons that join no team */
         /* The first by name: of all, with other last bits than that, in no team by its configuration or its age, without a port for
-         * other nodes, and resting. */
-        const struct core_daemon *first, *other, *alone, *silent, *resting;
+         * other nodes, resting, and that has reported that it can't do the job. */
+        const struct core_daemon *first, *other, *alone, *silent, *resting, *barred;
 };
 
 static void keep_first(const struct core_daemon **first, const struct core_daemon *daemon)
@@ -50,6 +50,8 @@ static struct there look_for_team(const struct mfl_core *core, const struct core
                 const struct core_daemon *daemon = core->daemons[i];
                 if (daemon->conn && mfl_core_daemon_takes_work(daemon) && mfl_core_daemon_rests(daemon, job))
                         keep_first(&there.resting, daemon);
+                if (daemon->conn && mfl_core_daemon_takes_work(daemon) && mfl_core_daemon_barred(daemon, job))
+                        keep_first(&there.barred, daemon);
                 if (!mfl_core_daemon_usable(daemon, job))
                         continue;
                 there.n_workers += mfl_round_team_width(daemon, job);
@@ -94,6 +96,9 @@ static void tell_team(
         if (there.resting)
                 mfl_snprintf(text, bytes, "; %.20s rests for some seconds; %.100s", there.resting->info.name,
                         there.resting->note);
+        else if (there.n_workers < least && there.barred)
+                mfl_snprintf(text, bytes, "; those that can do it have %u; %.20s: %.150s", there.n_workers,
+                        there.barred->info.name, there.barred->note);
         else if (there.n_workers < least)
                 mfl_snprintf(text, bytes, "; all have %u", there.n_workers);
         else if (there.n_workers - there.n_alone < least)

@@ -303,3 +303,14 @@ def test_a_team_trains_what_is_too_large_for_one(cluster):
     c.wait_job(whole, 60, state='failed')
     assert re.search(r'only .* of 95.0 MiB are free; in a team of \d each needs \d+.\d MiB, the leader \d+.\d MiB; zero: 3 less$',
                      c.info(whole)['reason']), c.info(whole)['reason']
+
+
+def test_a_leader_without_memory_is_named(cluster):
+    """A team needs all four, and one can't: the job waits for another daemon, and says which one can't, and why."""
+    c = cluster(0)
+    for name in ('d1', 'd2', 'd3', 'd4'):
+        c.start_daemon(name, backend='cpu', more=['--memory', '75MiB'])
+    c.wait_daemons(4)
+    job = c.submit(**dict(LARGE, parallel=dict(LARGE['parallel'], members={'min': 4, 'max': 4})))
+    info = c.wait_info(job, lambda i: 'parallel.members.min' in i['reason'], 60, 'the reason')
+    assert re.search(r"; those that can do it have 3; d\d: j-\d+: memory: .* are free", info['reason']), info['reason']
