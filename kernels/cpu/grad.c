@@ -5,6 +5,15 @@
 #include "kernels/bodies.h"
 #include "kernels/cpu/pass.h"
 
+/* As mfl_cpu_operands says, with what the layer's input takes here, where channels may be padded. */
+static uint64_t operands_of(const struct mfl_net *net, int param)
+{
+        const struct mfl_layer *layer = &net->graph->layers[net->graph->params[param].layer];
+        if (!net->options.worker || !mfl_cpu_operands(net->graph, &net->options, param))
+                return 0;
+        return (uint64_t)layer->out_channels + (uint64_t)net->layers[layer->input].layout.count;
+}
+
 int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
@@ -14,9 +23,8 @@ int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
         for (int t = 0; t < graph->n_params; t++) {
                 net->wide[t].tensor = graph->params[t].trained ? net->n_tensors : -1;
                 if (graph->params[t].trained)
-                        net->tensors[net->n_tensors++] =
-                                (struct mfl_grad_tensor){t, net->wide[t].at, net->wide[t].count,
-                                        net->options.worker ? mfl_cpu_operands(graph, &net->options, t) : 0};
+                        net->tensors[net->n_tensors++] = (struct mfl_grad_tensor){
+                                t, net->wide[t].at, net->wide[t].count, operands_of(net, t)};
         }
         for (int i = 0; i < graph->n_layers; i++) {
                 int mean = graph->layers[i].param_mean;
