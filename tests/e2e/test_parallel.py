@@ -277,6 +277,18 @@ def test_large_dense_layers(cluster):
     assert three.digests(job)[:2] == digests
 
 
+def test_large_dense_layers_behind_channels(cluster):
+    """20 channels, of which the backend makes 24 or 32."""
+    layers = [{'conv2d': {'filters': 20, 'kernel': 3}}, 'relu', 'flatten', {'dense': {'units': 700}}, 'relu', {'dense': {'units': 4}}]
+    job = dict(DENSE, model={'layers': layers})
+    three = cluster(3, backend='cpu')
+    three.share()
+    three.wait_daemons(3)
+    digests = cluster(1, backend='cpu').run_job(60, **job)[1]
+    for zero in (0, 1, 2, 3):
+        assert three.run_job(60, **dict(job, parallel=dict(job['parallel'], zero=zero)))[1] == digests
+
+
 # A model of 6 million params: alone a daemon needs 20 bytes for each, and a member of a team of four 5; the params that a round begins with
 # come on top, with 4.
 MEMORY = '95MiB'
