@@ -209,19 +209,6 @@ static void leave_operands(
         mfl_cpu_tell_ready(pass, param);
 }
 
-/* Floats of a sample's tensor, if channels that it comes from are padded to 16. */
-static uint64_t padded_input(const struct mfl_graph *graph, int tensor)
-{
-        uint64_t count = (uint64_t)mfl_shape_count(&graph->layers[tensor].out);
-        int i = tensor;
-        while (i > 0 && graph->layers[i].out.rank != 3 && graph->layers[i].op != MFL_OP_DENSE)
-                i = graph->layers[i].input;
-        if (graph->layers[i].out.rank != 3)
-                return count;
-        uint64_t channels = (uint64_t)graph->layers[i].out.dim[0];
-        return (count + channels - 1) / channels * ((channels + 15) / 16 * 16);
-}
-
 /* Only where one thread has the layer, since sums are added in its cache. */
 uint64_t mfl_cpu_operands(const struct mfl_graph *graph, const struct mfl_net_options *options, int param)
 {
@@ -230,7 +217,7 @@ uint64_t mfl_cpu_operands(const struct mfl_graph *graph, const struct mfl_net_op
         if (options->threads > 1 || layer->op != MFL_OP_DENSE || layer->param_weight != param ||
                 !graph->params[param].trained || mfl_cpu_is_product(graph, i))
                 return 0;
-        return (uint64_t)layer->out_channels + padded_input(graph, layer->input);
+        return (uint64_t)layer->out_channels + mfl_cpu_tensor_most(graph, layer->input);
 }
 
 void mfl_cpu_products(const struct mfl_net *net, const struct mfl_grad_products *how)

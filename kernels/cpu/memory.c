@@ -216,6 +216,21 @@ static uint64_t planned_floats(const struct mfl_graph *graph, const struct mfl_n
         return floats;
 }
 
+uint64_t mfl_cpu_tensor_most(const struct mfl_graph *graph, int tensor)
+{
+        uint64_t count = (uint64_t)mfl_shape_count(&graph->layers[tensor].out);
+        bool blocked = false; /* convolutions choose layouts, and others keep them */
+        int i = tensor;
+        while (i > 0 && graph->layers[i].out.rank < 3 && graph->layers[i].op != MFL_OP_DENSE)
+                i = graph->layers[i].input;
+        for (int k = 1; k <= i; k++)
+                blocked |= mfl_cpu_is_conv(graph->layers[k].op);
+        if (!blocked || graph->layers[i].out.rank < 3)
+                return count;
+        uint64_t channels = (uint64_t)graph->layers[i].out.dim[0];
+        return (count + channels - 1) / channels * ((channels + 15) / 16 * 16);
+}
+
 /* Floats of a wide vector and of the copies of frozen params, at most, and of the largest weights of a convolution; of
  * frozen params, the caller's memory has the rest. grads: of a worker's network. places: of what has no order of its own. */
 struct most {
@@ -236,6 +251,12 @@ static struct most params_most(const struct mfl_graph *graph)
                         rest = rest / (o * c) * ((o + 15) / 16 * 16) * ((c + 15) / 16 * 16);
                         most.heaviest = MFL_MAX(most.heaviest, rest);
                 }
+                const struct mfl_layer *layer = &graph->layers[param->layer];
+                uint64_t out = (uint64_t)layer->out_channels;
+                if (op == MFL_OP_DENSE && layer->param_weight == i && /* not one for each position */
+                        param->count == out * (uint64_t)mfl_shape_count(&graph->layers[layer->input].out))
+                        rest = out * mfl_cpu_tensor_most(graph, layer->input);
+                bool padded = rest != param->count;
                 rest += MFL_CPU_WIDE_ALIGN;
                 of_layer = i && graph->params[i - 1].layer == param->layer ? of_layer + rest : rest;
                 most.grads = MFL_MAX(most.grads, of_layer);
@@ -243,7 +264,7 @@ static struct most params_most(const struct mfl_graph *graph)
                 most.places += conv ? param->count : 0;
                 if (!frozen)
                         most.wide += rest;
-                else if (conv || op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
+                else if (padded || conv || op == MFL_OP_BATCHNORM || op == MFL_OP_GROUPNORM)
                         most.copied += rest;
         }
         most.grads = MFL_MIN(most.grads + shared, most.wide);

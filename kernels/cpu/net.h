@@ -157,6 +157,8 @@ static inline bool mfl_cpu_is_shared(const struct mfl_graph *graph, int param)
 int mfl_cpu_allocate(struct mfl_net *net, struct mfl_error *err);
 /* Floats of a wide vector, at most. */
 uint64_t mfl_cpu_wide_most(const struct mfl_graph *graph);
+/* Floats of a sample's tensor at most: channels that it comes from may be padded to 16. */
+uint64_t mfl_cpu_tensor_most(const struct mfl_graph *graph, int tensor);
 
 static inline bool mfl_cpu_is_conv(enum mfl_op op)
 {
