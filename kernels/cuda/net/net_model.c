@@ -99,11 +99,14 @@ static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *er
         const struct mfl_layer *layer = &model->graph->layers[i];
         if (mfl_shape_count(&layer->out) > ELEMENTS_MAX / model->options.batch)
                 return refuse(layer, "needs batches of less than 2^31 elements: make the batch smaller", err);
-        if (layer->op == MFL_OP_EMBEDDING && layer->input > 0 &&
+        bool numbers =
+                layer->op == MFL_OP_EMBEDDING && layer->frozen && layer->out_channels == 1; /* of tokens */
+        if (layer->op == MFL_OP_EMBEDDING && (layer->input > 0 || numbers) &&
                 layer->vocabulary > whole_numbers(model->type))
                 return refuse(layer,
-                        "holds the columns of a table in the precision's format, which is too small for this "
-                        "vocabulary: set training.precision to fp32 or tf32",
+                        "holds the columns of a table, or tokens as numbers, in the precision's format, "
+                        "which is too "
+                        "small for this vocabulary: set training.precision to fp32 or tf32",
                         err);
         model->layers[i].x = tensor_of(model, &layer->out);
         if (i == 0 && model->graph->vocabulary) /* no 16-bit float holds every token */
