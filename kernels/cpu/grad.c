@@ -17,7 +17,11 @@ static uint64_t operands_of(const struct mfl_net *net, int param)
 int mfl_cpu_grad_new(struct mfl_net *net, struct mfl_error *err)
 {
         const struct mfl_graph *graph = net->graph;
-        mfl_assert(net->n_wide <= mfl_cpu_wide_most(graph)); /* what callers lend */
+        if (net->options.lent && net->n_wide > mfl_cpu_wide_most(graph)) /* callers lend so much */
+                return mfl_fail(err, MFL_INVALID,
+                        "the params take %llu floats here, more than the %llu that members of a team lend: "
+                        "this model can't be trained with `parallel` over several daemons",
+                        (unsigned long long)net->n_wide, (unsigned long long)mfl_cpu_wide_most(graph));
         net->tensors = mfl_calloc((size_t)graph->n_params + 1, sizeof *net->tensors);
         if (!net->tensors)
                 return mfl_fail_memory(err, (size_t)graph->n_params * sizeof *net->tensors, "network");

@@ -105,8 +105,7 @@ static int shape_layer(struct mfl_cuda_model *model, int i, struct mfl_error *er
                 layer->vocabulary > whole_numbers(model->type))
                 return refuse(layer,
                         "holds the columns of a table, or tokens as numbers, in the precision's format, "
-                        "which is too "
-                        "small for this vocabulary: set training.precision to fp32 or tf32",
+                        "which is too small for this vocabulary: set training.precision to fp32 or tf32",
                         err);
         model->layers[i].x = tensor_of(model, &layer->out);
         if (i == 0 && model->graph->vocabulary) /* no 16-bit float holds every token */
