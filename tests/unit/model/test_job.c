@@ -260,6 +260,14 @@ static void keys_that_contradict_are_refused(void **state)
         assert_refused(document("{init: he}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and "
                 "onnx, or, with training.program, only initial");
+        assert_refused(document("net.onnx", NULL, NULL, NULL),
+                "j.yaml:3: model: an ONNX file is written {onnx: net.onnx}");
+        assert_refused(document("net.pt", NULL, NULL, NULL),
+                "j.yaml:3: model: a PyTorch file is not read: export the module with mfl_export.save(net, "
+                "example, \"model.onnx\"), and write {onnx: model.onnx}");
+        assert_refused(document("w.safetensors", NULL, NULL, NULL),
+                "j.yaml:3: model: a file of weights has no layers: write {preset: ..., initial: "
+                "w.safetensors}, or layers or onnx in place of preset");
         assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and onnx, or, with training.program, only "
                 "initial");
