@@ -63,9 +63,9 @@ static void print_overview(FILE *out, const void *what)
                 fprintf(out, strlen(left) > 26 ? "  %s\n%29s%s\n" : "  %-26s%s %s\n", left, "", c->summary);
         }
         fputs("\nEvery command takes:\n", out);
-        mfl_cli_print_options(out, mfl_cli_common_options);
+        mfl_cli_print_options(out, mfl_cli_common_options, "");
         fputs("\nCommands that ask a server take:\n", out);
-        mfl_cli_print_options(out, mfl_cli_server_options);
+        mfl_cli_print_options(out, mfl_cli_server_options, "");
         fputs("\nFirst steps:\n"
               "  mfl new demo -o job.yaml      a job file to begin from\n"
               "  mfl run job.yaml              train it here\n"
@@ -86,10 +86,10 @@ static void print_command(FILE *out, const void *what)
         fprintf(out, "mfl %s: %s\n\nusage: mfl %s%s%s [options]\n", c->name, c->summary, c->name,
                 *c->arguments ? " " : "", c->arguments);
         fprintf(out, "%s%s\nOptions:\n", *c->text && *c->text != '\n' ? "\n" : "", c->text);
-        mfl_cli_print_options(out, c->options);
+        mfl_cli_print_options(out, c->options, c->name);
         if (!c->local)
-                mfl_cli_print_options(out, mfl_cli_server_options);
-        mfl_cli_print_options(out, mfl_cli_common_options);
+                mfl_cli_print_options(out, mfl_cli_server_options, c->name);
+        mfl_cli_print_options(out, mfl_cli_common_options, c->name);
 }
 
 void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
