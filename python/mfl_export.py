@@ -51,6 +51,7 @@ DOUBLE_MAX = 100_000_000  # parameters; larger modules are computed in float32
 BRANCH_TRIES = 20
 TRIES, GOOD_NOISE, SLOW_S = 6, 1e-3, 4.0  # seeds at most; seconds after which no other one is tried
 ROUNDING_BITS, SPREAD_BITS = 22, 19  # relative changes of parameters: as large as rounding, and eight times
+INPUTS_MAX = 8
 ROWS_MAX, NUMBERS_NORMED = 16, 64  # of a batch of the proof; that each batch norm's statistics are of
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
 
@@ -107,6 +108,8 @@ def save(net, example, path):
     examples = example if isinstance(example, (tuple, list)) else (example,)
     if not examples or not all(isinstance(e, torch.Tensor) and e.dim() and len(e) for e in examples):
         raise ExportError("example: a tensor whose first dimension is the batch, or a tuple of such tensors")
+    if len(examples) > INPUTS_MAX:
+        raise ExportError(f"the module takes {len(examples)} inputs, and mfl reads up to {INPUTS_MAX}: join inputs by torch.cat, and split them in forward()")
     path = os.fspath(path)
     unfinished = path + ".part"
     try:

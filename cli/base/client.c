@@ -286,16 +286,14 @@ static int wait_for(struct mfl_client *c, wait_done_fn *done, uint64_t timeout_m
                 return 0;
         if (take_interrupt(cli))
                 return mfl_fail(err, MFL_CLI_INTERRUPTED, "interrupted");
-        if (c->link->closed && !c->link->connected && !strncmp(c->link->reason, "TLS: ", 5))
-                return mfl_fail(
-                        err, MFL_CLI_LOST, "server %s: %s; see 'mfl help tls'", cli->server, c->link->reason);
-        if (c->link->closed && !c->link->connected)
+        bool tls = strstr(c->link->reason, "TLS: ") != NULL;
+        if (c->link->closed && !c->link->connected && !tls)
                 return mfl_fail(err, MFL_CLI_LOST,
                         "%s (is mfl-server running there? --server or MFL_SERVER gives another address)",
                         c->link->reason);
         if (c->link->closed)
-                return mfl_fail(err, c->link->refused ? MFL_CLI_REFUSED : MFL_CLI_LOST, "server %s: %s",
-                        cli->server, c->link->reason);
+                return mfl_fail(err, c->link->refused ? MFL_CLI_REFUSED : MFL_CLI_LOST, "server %s: %s%s",
+                        cli->server, c->link->reason, tls ? "; see 'mfl help tls'" : "");
         return mfl_fail(err, MFL_CLI_TIMEOUT, "server %s: no answer for %" PRIu64 " s", cli->server,
                 timeout_ms / 1000);
 }

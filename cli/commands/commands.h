@@ -23,8 +23,8 @@ const struct mfl_cli_command *mfl_cli_command_find(const char *name);
 /* options.c. Fills options, command and arguments from argv. MFL_CLI_USAGE with a suggestion in err. The
  * command stays NULL when the line was only `mfl --help` or `mfl --version`. */
 int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *err);
-/* Prints "  --token T   text" lines for options. */
-void mfl_cli_print_options(FILE *out, const char *names);
+/* Prints "  --token T   text" lines for options of the command. */
+void mfl_cli_print_options(FILE *out, const char *names, const char *command);
 /* The command that an unknown word probably means: by what other programs call it (kill, ls, rm), or by its
  * spelling. NULL: none. */
 const char *mfl_cli_command_meant(const char *word);

@@ -69,16 +69,17 @@ static void print_escaped(FILE *out, const char *text, const char *special)
 }
 
 /* A specification of _arguments: '--name=[help]:VALUE:action'. */
-static void print_zsh_option(FILE *out, const struct mfl_cli_option *o)
+static void print_zsh_option(FILE *out, const char *command, const struct mfl_cli_option *o)
 {
         bool folder;
+        char help[MFL_CLI_HELP_BYTES];
         fputs(" \\\n                        ", out);
         if (o->letter)
                 fprintf(out, "'(-%c --%s)'{-%c,--%s%s}'[", o->letter, o->name, o->letter, o->name,
                         o->value ? "=" : "");
         else
                 fprintf(out, "'%s--%s%s[", o->kind == KIND_LIST ? "*" : "", o->name, o->value ? "=" : "");
-        print_escaped(out, o->help, "[]:\\");
+        print_escaped(out, mfl_cli_option_help(o, command, help, sizeof help), "[]:\\");
         fputc(']', out);
         if (o->value) {
                 fputc(':', out);
@@ -98,7 +99,7 @@ static void print_zsh_options(FILE *out, const struct mfl_cli_command *c)
         const struct mfl_cli_option *o;
         for (size_t i = 0; (o = mfl_cli_option_at(i)); i++)
                 if (mfl_completion_takes(c, o))
-                        print_zsh_option(out, o);
+                        print_zsh_option(out, c->name, o);
 }
 
 static void print_commands(FILE *out, bool described)
@@ -250,6 +251,7 @@ static void print_fish_option(
         FILE *out, const char *condition, const char *command, const struct mfl_cli_option *o)
 {
         bool folder;
+        char help[MFL_CLI_HELP_BYTES];
         fprintf(out, "complete -c mfl -n '%s%s' -l %s", condition, command, o->name);
         if (o->letter)
                 fprintf(out, " -s %c", o->letter);
@@ -260,7 +262,7 @@ static void print_fish_option(
         else if (o->value)
                 fputs(" -x", out);
         fputs(" -d ", out);
-        print_quoted(out, o->help);
+        print_quoted(out, mfl_cli_option_help(o, command, help, sizeof help));
         fputc('\n', out);
 }
 

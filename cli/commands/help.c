@@ -63,14 +63,14 @@ static void print_overview(FILE *out, const void *what)
                 fprintf(out, strlen(left) > 26 ? "  %s\n%29s%s\n" : "  %-26s%s %s\n", left, "", c->summary);
         }
         fputs("\nEvery command takes:\n", out);
-        mfl_cli_print_options(out, mfl_cli_common_options);
+        mfl_cli_print_options(out, mfl_cli_common_options, "");
         fputs("\nCommands that ask a server take:\n", out);
-        mfl_cli_print_options(out, mfl_cli_server_options);
+        mfl_cli_print_options(out, mfl_cli_server_options, "");
         fputs("\nFirst steps:\n"
-              "  mfl run examples/demo.yaml         all on this machine\n"
-              "  mfl submit job.yaml --watch        on the server that MFL_SERVER or --server names\n"
-              "  mfl help submit                    a command; 'mfl help json', 'exit', 'tls', 'job': "
-              "topics\n"
+              "  mfl new demo -o job.yaml      a job file to begin from\n"
+              "  mfl run job.yaml              train it here\n"
+              "  mfl submit job.yaml --watch   train it on $MFL_SERVER\n"
+              "  mfl help submit               a command; also: json, exit, tls, job\n"
               "\nNO_COLOR turns colours off. A JOB is an id, a name that only one job has, or 'last'.\n",
                 out);
 }
@@ -86,10 +86,10 @@ static void print_command(FILE *out, const void *what)
         fprintf(out, "mfl %s: %s\n\nusage: mfl %s%s%s [options]\n", c->name, c->summary, c->name,
                 *c->arguments ? " " : "", c->arguments);
         fprintf(out, "%s%s\nOptions:\n", *c->text && *c->text != '\n' ? "\n" : "", c->text);
-        mfl_cli_print_options(out, c->options);
+        mfl_cli_print_options(out, c->options, c->name);
         if (!c->local)
-                mfl_cli_print_options(out, mfl_cli_server_options);
-        mfl_cli_print_options(out, mfl_cli_common_options);
+                mfl_cli_print_options(out, mfl_cli_server_options, c->name);
+        mfl_cli_print_options(out, mfl_cli_common_options, c->name);
 }
 
 void mfl_help_command(FILE *out, const struct mfl_cli_command *c)
@@ -109,7 +109,9 @@ int mfl_cmd_help(struct mfl_cli *cli)
                 mfl_help_command(stdout, c);
         if (c || print_topic(stdout, name))
                 return MFL_EXIT_OK;
-        const char *meant = mfl_cli_command_meant(name);
+        const char *const topics[] = {"json", "exit", "tls", "job", "completion", NULL};
+        const char *meant = mfl_yaml_nearest(name, topics);
+        meant = meant ? meant : mfl_cli_command_meant(name);
         return meant ? mfl_cli_report_text(cli, MFL_CLI_USAGE,
                                "there is no help on '%.60s'; did you mean '%s'?", name, meant)
                      : mfl_cli_report_text(cli, MFL_CLI_USAGE,

@@ -22,7 +22,10 @@ static const struct mfl_cli_option options[] = {
         {"help", 'h', KIND_FLAG, AT(help), NULL, "show this help", 0, 0},
         {"version", 0, KIND_FLAG, AT(version), NULL, "show the version", 0, 0},
         {"set", 0, KIND_LIST, AT(set), "KEY=VALUE",
-                "change the job file, as in --set training.lr=0.01;\nrepeat for more", 0, 0, AT(n_set)},
+                "change the job file, as in --set training.lr=0.01;\nrepeat for more\n"
+                "sweep: several values, as in --set training.lr=0.01,0.1 or\n--set seed=1..3; repeat for "
+                "more",
+                0, 0, AT(n_set)},
         {"state", 0, KIND_TEXT, AT(state), "S,S,...", "only jobs in one of these states", 0, 0,
                 .choices = "waiting running done failed stopped"},
         {"archived", 0, KIND_FLAG, AT(archived), NULL, "only archived jobs", 0, 0},
@@ -44,14 +47,16 @@ static const struct mfl_cli_option options[] = {
                 .choices = "best last"},
         {"format", 0, KIND_TEXT, AT(format), "F",
                 "safetensors (default), npz, onnx or peft: a model;\ntensorboard, csv or jsonl: the "
-                "rounds;\npredict: csv, jsonl or npy",
+                "rounds\npredict: csv (default), jsonl or npy",
                 0, 0, .choices = "safetensors npz onnx peft tensorboard csv jsonl npy"},
         {"base", 0, KIND_TEXT, AT(base), "MODEL",
                 "peft: the model that the adapter belongs to (default: none)", 0, 0},
         {"output", 'o', KIND_TEXT, AT(out), "FILE",
-                "the file to write (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; "
-                "tensorboard: "
-                "the folder runs);\n'-': standard output (csv, jsonl; new)",
+                "pull: the file to write (default: JOB-rROUND.safetensors, .npz,\n.onnx, JOB.csv, JOB.jsonl; "
+                "tensorboard: the folder runs);\n'-': standard output (csv, jsonl)\n"
+                "predict: the file to write; .npy is an array (default:\nstandard output)\n"
+                "new: the file to write (default: standard output)\n"
+                "model: import: the file to write",
                 0, 0},
         {"partition", 0, KIND_FLAG, AT(partition), NULL, "show how the data set is divided among the clients",
                 0, 0},
@@ -60,19 +65,26 @@ static const struct mfl_cli_option options[] = {
         {"teams", 0, KIND_FLAG, AT(teams), NULL, "show which daemons train a client together now", 0, 0},
         {"after-round", 0, KIND_FLAG, AT(after_round), NULL, "commit the current round first", 0, 0},
         {"undo", 0, KIND_FLAG, AT(undo), NULL,
-                "drain: let it work again;\narchive: put it back on the list (mfl unarchive)", 0, 0},
+                "drain: let it work again\narchive: put it back on the list (mfl unarchive)", 0, 0},
         {"wait", 0, KIND_FLAG, AT(wait), NULL, "return when it is idle", 0, 0},
         {"all", 0, KIND_FLAG, AT(all), NULL,
-                "drain: every daemon, also those that connect later;\nstop: every job that has not "
-                "ended;\nlist, delete: archived jobs, too",
+                "drain: every daemon, also those that connect later\nstop: every job that has not "
+                "ended\nlist, delete: archived jobs, too",
                 0, 0},
-        {"data", 0, KIND_LIST, AT(data), "NAME=FORMAT:DIR",
-                "a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images (DIR may be a "
+        {"data", 0, KIND_LIST, AT(data), "DATA",
+                "NAME=FORMAT:DIR, a data set; FORMAT is idx, cifar10, cifar100,\nnpy, npz, csv, text, images "
+                "(DIR may be a "
                 "file;\nadd ,KEY=VALUE as in client.yaml) or\nsynthetic "
-                "(synthetic:C,H,W:classes:train:test:seed)",
+                "(synthetic:C,H,W:classes:train:test:seed)\n"
+                "predict: [FORMAT:]PATH[,KEY=VALUE]..., the samples; keys as in\ndata_sets of client.yaml; "
+                "with --at, "
+                "the name of the site's data set\n"
+                "evaluate: [FORMAT:]PATH[,KEY=VALUE]..., the samples; keys as in\ndata_sets of client.yaml\n"
+                "validate: the name of the sites' data set (default: the model's)",
                 0, 0, AT(n_data)},
         {"rows", 0, KIND_NUMBER, AT(rows), "N", "show at most N clients (0: all; default 20)", 0, 1000000},
-        {"last", 0, KIND_NUMBER, AT(last), "N", "only the newest N (audit: default 100)", 1, 1000},
+        {"last", 0, KIND_NUMBER, AT(last), "N", "only the newest N\naudit: only the newest N (default 100)",
+                1, 1000},
         {"input", 0, KIND_TEXT, AT(input), "CxHxW", "input shape (default 1x28x28)", 0, 0},
         {"classes", 0, KIND_NUMBER, AT(classes), "N", "number of classes (default 10)", 2, MFL_WIDTH_MAX},
         {"daemons", 0, KIND_NUMBER, AT(daemons), "N", "client daemons to start (default 2; 1 on one core)", 1,
@@ -82,22 +94,24 @@ static const struct mfl_cli_option options[] = {
         {"members", 0, KIND_NUMBER, AT(members), "N", "plans of at most N members (default 8)", 1, 64},
         {"sizes", 0, KIND_FLAG, AT(sizes), NULL, "measure nothing: only sizes", 0, 0},
         {"threads", 0, KIND_NUMBER, AT(threads), "T",
-                "clients that one daemon trains at once\n(default: the cores divided by the daemons)", 1,
-                1024},
+                "clients that one daemon trains at once\n(default: the cores divided by the daemons)\n"
+                "predict, evaluate: threads that compute (default 1)",
+                1, 1024},
         {"out", 0, KIND_TEXT, AT(out), "DIR",
-                "run: the folder of results (default mfl-run, mfl-run-2, ...);\npki: a folder for a copy of "
+                "run: the folder of results (default mfl-run, mfl-run-2, ...)\npki: a folder for a copy of "
                 "the files",
                 0, 0},
         {"backend", 0, KIND_TEXT, AT(backend), "B", "auto, cpu, reference or cuda (default auto)", 0, 0,
                 .choices = "auto cpu reference cuda"},
         {"precision", 0, KIND_TEXT, AT(precision), "P",
-                "fp32, or bf16: products of bfloat16 (default: predict fp32,\nevaluate the job's)", 0, 0,
-                .choices = "fp32 bf16"},
+                "predict: fp32 (default), or bf16: products of bfloat16\n"
+                "evaluate: fp32, or bf16: products of bfloat16\n(default: the job's)",
+                0, 0, .choices = "fp32 bf16"},
         {"dir", 0, KIND_TEXT, AT(dir), "DIR", "the CA's directory (default: ~/.config/mfl/pki)", 0, 0},
         {"host", 0, KIND_LIST, AT(host), "HOST", "a host name or IP address of the server; repeat for more",
                 0, 0, AT(n_host)},
         {"role", 0, KIND_LIST, AT(role), "ROLE", "an additional role; repeat for more", 0, 0, AT(n_role),
-                .choices = "server daemon operator viewer admin serve"},
+                .choices = "server relay daemon operator viewer admin serve"},
         {"days", 0, KIND_NUMBER, AT(days), "N", "days until it expires (default: a CA 3650, others 365)", 1,
                 36500},
         {"crl-days", 0, KIND_NUMBER, AT(crl_days), "N",
@@ -112,8 +126,9 @@ static const struct mfl_cli_option options[] = {
                 "a file whose first line is the pass phrase of the CA's key", 0, 0},
         {"reason", 0, KIND_TEXT, AT(reason), "TEXT", "why; the daemon and the list of daemons show it", 0, 0},
         {"for", 0, KIND_TEXT, AT(period), "TIME",
-                "for this time, such as 90s, 30m, 12h or 7d\n(default: disable until enable, login 12h)", 0,
-                0},
+                "daemons: for this time, such as 90s, 30m, 12h or 7d\n(default: until enable)\n"
+                "login: for this time, such as 30m (default 12h)",
+                0, 0},
         {"sigma", 0, KIND_TEXT, AT(sigma), "S",
                 "noise, in deviations of a client's largest contribution; or a list, S,S,...", 0, 0},
         {"q", 0, KIND_TEXT, AT(q), "Q", "probability of a client to take part in a round; or a list", 0, 0},
@@ -428,7 +443,51 @@ int mfl_cli_parse(struct mfl_cli *cli, int argc, char **argv, struct mfl_error *
         return check_early_options(cli, err);
 }
 
-void mfl_cli_print_options(FILE *out, const char *names)
+/* "predict, evaluate: ...": whether a line of a help text begins with names of commands; *ret_ours: with this one, too. */
+static bool begins_section(const char *line, const char *command, bool *ret_ours)
+{
+        bool ours = false;
+        for (const char *at = line;; at += 2) {
+                size_t n = strspn(at, "abcdefghijklmnopqrstuvwxyz");
+                char name[16];
+                if (!n || n >= sizeof name)
+                        return false;
+                snprintf(name, sizeof name, "%.*s", (int)n, at);
+                if (!mfl_cli_command_find(name))
+                        return false;
+                ours = ours || !strcmp(name, command);
+                at += n;
+                if (!strncmp(at, ": ", 2)) {
+                        *ret_ours = ours;
+                        return true;
+                }
+                if (strncmp(at, ", ", 2) != 0)
+                        return false;
+        }
+}
+
+const char *mfl_cli_option_help(
+        const struct mfl_cli_option *o, const char *command, char *buf, size_t buf_bytes)
+{
+        bool has_own = false, ours;
+        size_t n = 0;
+        for (const char *line = o->help; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+                has_own = has_own || (begins_section(line, command, &ours) && ours);
+        bool taken = !has_own;
+        for (const char *line = o->help, *next; line; line = *next ? next + 1 : NULL) {
+                next = line + strcspn(line, "\n");
+                bool begins = begins_section(line, command, &ours);
+                taken = begins ? ours : taken;
+                const char *text = begins ? strstr(line, ": ") + 2 : line;
+                if (taken && n < buf_bytes)
+                        n += (size_t)snprintf(
+                                buf + n, buf_bytes - n, "%s%.*s", n ? "\n" : "", (int)(next - text), text);
+        }
+        mfl_assert(n && n < buf_bytes);
+        return buf;
+}
+
+void mfl_cli_print_options(FILE *out, const char *names, const char *command)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(options); i++) {
                 const struct mfl_cli_option *o = &options[i];
@@ -442,7 +501,8 @@ void mfl_cli_print_options(FILE *out, const char *names)
                 fprintf(out, "  %-24s", left);
                 if (strlen(left) > 23)
                         fprintf(out, "\n%26s", "");
-                for (const char *c = o->help; *c; c++)
+                char help[MFL_CLI_HELP_BYTES];
+                for (const char *c = mfl_cli_option_help(o, command, help, sizeof help); *c; c++)
                         *c == '\n' ? fprintf(out, "\n%26s", "") : fputc(*c, out);
                 fputc('\n', out);
         }

@@ -24,6 +24,12 @@ struct mfl_cli_option {
         const char *choices; /* possible values, separated by blanks; NULL: anything */
 };
 
+/* The lines of an option's help that are a command's. Lines that begin with commands' names, as in "predict, evaluate: threads", are for
+ * these commands alone, which then have none of the lines before the first such line. Returns buf, of MFL_CLI_HELP_BYTES. */
+enum { MFL_CLI_HELP_BYTES = 512 };
+const char *mfl_cli_option_help(
+        const struct mfl_cli_option *o, const char *command, char *buf, size_t buf_bytes);
+
 /* By position, which is also the order in help; NULL after the last one. */
 const struct mfl_cli_option *mfl_cli_option_at(size_t i);
 /* Whether a name is one of names, which are separated by blanks. */

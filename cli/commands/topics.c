@@ -33,6 +33,7 @@ static const char tls_text[] =
         "  OU=admin     all of that, with all jobs; daemons disable, enable, allow, disallow\n"
         "  OU=serve     for mfl-serve: models, and what becomes of them; nothing else\n"
         "  OU=daemon    for mfl-client: CN must be the daemon's name\n"
+        "  OU=relay     for mfl-server --upstream\n"
         "Without TLS, on the loopback, every user is an admin named 'local'.\n";
 
 #define MEASURES "          MEASURES\n" /* replaced by the names of the measures, a line for each */

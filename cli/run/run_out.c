@@ -53,7 +53,7 @@ int mfl_run_make_out(struct mfl_run *run, const char *dir, struct mfl_error *err
                 if (run->out_made)
                         return 0;
                 if (errno != EEXIST)
-                        return mfl_fail_errno(err, "make %s", run->out);
+                        return mfl_fail_errno(err, "make the folder %s (--out takes another one)", run->out);
         }
         return mfl_fail(err, MFL_CLI_CONFLICT,
                 "there are too many folders mfl-run-N here; choose another folder with --out");

@@ -250,7 +250,8 @@ static int show_round(struct mfl_watch *w, const Mfl__RoundInfo *r, struct mfl_e
         printf("  %.1f s", r->seconds);
         if (r->has_virtual_end_case)
                 printf("  virtual %.1f s", r->virtual_end);
-        if (mfl_crew_sum(&w->crew, &sum))
+        /* A round may be shorter than the time between two reports of a daemon: then nothing is known of it. */
+        if (mfl_crew_sum(&w->crew, &sum) && (sum.samples_per_second > 0 || sum.compute > 0))
                 printf("  %s", mfl_crew_line(&sum, crew, sizeof crew));
         putchar('\n');
         return mfl_cli_flush(err);

@@ -101,6 +101,10 @@ int mfl_client_data_load(struct mfl_client_data *data, const struct mfl_client_c
         int r = check_names(config, err);
         for (uint32_t i = 0; i < config->n_data_sets && !r; i++) {
                 r = mfl_dataset_load(&config->data_sets[i], &data->sets[data->n], err);
+                if (r && !strstr(err->text, config->data_sets[i].name)) {
+                        struct mfl_error why = *err;
+                        mfl_fail(err, r, "data set %s: %.400s", config->data_sets[i].name, why.text);
+                }
                 r = r ? r : describe(data, err);
         }
         for (uint32_t i = 0; i < config->plugin_data.n && !r; i++) {

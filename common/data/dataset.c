@@ -136,7 +136,7 @@ static int find_idx(
                 free(path);
         }
         if (!mfl_data_is_folder(dir))
-                return mfl_fail(err, MFL_INVALID, "%s: there is no such folder", dir);
+                return mfl_fail(err, MFL_INVALID, "%s: no such folder", dir);
         return mfl_fail(err, MFL_INVALID,
                 "%s: contains neither %s-%s-ubyte nor %s.%s-ubyte, nor these with .gz", dir, stem, kind, stem,
                 kind);

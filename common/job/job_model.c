@@ -13,6 +13,18 @@ static int read_preset(
         static const struct mfl_yaml_field field = {.kind = MFL_YAML_ENUM, .size = sizeof(int)};
         struct mfl_yaml_field with_names = field;
         int i, r;
+        const char *ending = node->type == MFL_YAML_SCALAR ? strrchr(node->text, '.') : NULL;
+        if (ending && !strcmp(ending, ".onnx"))
+                return mfl_yaml_fail(doc, node, err, "an ONNX file is written {onnx: %.200s}", node->text);
+        if (ending && (!strcmp(ending, ".pt") || !strcmp(ending, ".pth")))
+                return mfl_yaml_fail(doc, node, err,
+                        "a PyTorch file is not read: export the module with mfl_export.save(net, example, "
+                        "\"model.onnx\"), and write {onnx: model.onnx}");
+        if (ending && !strcmp(ending, ".safetensors"))
+                return mfl_yaml_fail(doc, node, err,
+                        "a file of weights has no layers: write {preset: ..., initial: %.200s}, or layers or "
+                        "onnx in place of preset",
+                        node->text);
         for (i = 0; mfl_presets[i].name && i < 31; i++)
                 names[i] = mfl_presets[i].name;
         with_names.names = names;

@@ -146,6 +146,10 @@ static int fail_parser(struct parse *p)
         if (y->problem_mark.index < p->text_bytes && p->text[y->problem_mark.index] == '\t' && is_ascii(p))
                 return fail_at(
                         p, y->problem_mark.line + 1, "a tab where YAML requires spaces: indent with spaces");
+        if (y->problem && !strcmp(y->problem, "mapping values are not allowed in this context"))
+                return fail_at(p, y->problem_mark.line + 1,
+                        "a key where none can be: keys of one mapping begin in the same column, and a text "
+                        "with ': ' needs quotes");
         char begun[48] = "";
         if (y->context && y->context_mark.line < y->problem_mark.line)
                 snprintf(begun, sizeof begun, " that begins on line %zu", y->context_mark.line + 1);

@@ -70,13 +70,18 @@ int mfl_yaml_fail_unknown_key(const struct mfl_yaml_doc *doc, const struct mfl_y
         const char *const *names, struct mfl_error *err)
 {
         const char *best = mfl_yaml_nearest(node->key, names);
-        char list[240] = "";
+        char list[400] = "";
         for (int i = 0; !best && names[i]; i++)
                 best = is_kindred(node->key, names[i]) ? names[i] : NULL;
         if (best)
                 return mfl_yaml_fail(doc, node, err, "unknown key; did you mean '%s'?", best);
-        for (int i = 0, n = 0; names[i] && n < (int)sizeof list - 1; i++)
-                n += mfl_snprintf(list + n, sizeof list - (size_t)n, "%s%s", i ? ", " : "", names[i]);
+        for (size_t i = 0, n = 0; names[i]; i++) {
+                if (n + strlen(names[i]) + sizeof ", ..." > sizeof list) {
+                        mfl_snprintf(list + n, sizeof list - n, ", ...");
+                        break;
+                }
+                n += (size_t)mfl_snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", names[i]);
+        }
         return mfl_yaml_fail(doc, node, err, "unknown key; the keys are %s", list);
 }
 

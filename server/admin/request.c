@@ -49,8 +49,8 @@ struct mfl_server_job *mfl_operator_job(struct mfl_session *session, uint64_t re
 {
         struct mfl_server_job *job = mfl_server_job_find(mfl_admin_of(session)->jobs, id);
         if (!job)
-                mfl_session_fail(
-                        session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND, "there is no job '%s'", id);
+                mfl_session_fail(session, request, MFL__FAILURE_CODE__FAILURE_NOT_FOUND,
+                        "there is no job '%s'; 'mfl list' shows the jobs", id);
         return job;
 }
 

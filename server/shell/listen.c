@@ -120,6 +120,11 @@ int mfl_server_listen(struct mfl_server *server, struct mfl_error *err)
         freeaddrinfo(info);
         if (!r)
                 r = uv_listen((uv_stream_t *)listener, BACKLOG, mfl_session_on_connection);
+        if (r == UV_EADDRINUSE)
+                return mfl_fail(err, -1,
+                        "listen on %s: another program listens there, perhaps another mfl-server ('ss -ltnp' "
+                        "shows it); --listen or `listen` takes another address",
+                        listen);
         if (r)
                 return mfl_fail(err, -1, "listen on %s: %s", listen, uv_strerror(r));
         struct sockaddr_storage addr;

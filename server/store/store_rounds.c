@@ -246,9 +246,13 @@ int mfl_store_round_get(struct mfl_store *store, const char *id, int64_t which, 
         if (!r)
                 r = find_round(store, id, which, kept_only, &round, err);
         mfl_store_unlock(store);
-        if (!r && !round.record.round)
-                r = mfl_fail(err, MFL_NOT_FOUND, "job %s: no such round%s", id,
-                        kept_only ? " with a checkpoint" : "");
+        if (!r && !round.record.round && kept_only)
+                r = mfl_fail(err, MFL_NOT_FOUND,
+                        "job %s: no such round, or its model is no longer kept; 'mfl models %s' lists the "
+                        "models",
+                        id, id);
+        else if (!r && !round.record.round)
+                r = mfl_fail(err, MFL_NOT_FOUND, "job %s: no such round", id);
         if (!r)
                 *ret_round = round;
         return r;

@@ -557,28 +557,34 @@ class Tensors(dict):
                          for name, (_, shape, data) in h.read_safetensors(path).items())
 
 
-def test_the_example_of_the_manual(tmp_path, monkeypatch):
-    """docs/pytorch.md as it stands: exported, told to a job, trained, and loaded again under the same names."""
+def test_the_way_there_and_back_in_the_manual(tmp_path, monkeypatch):
+    """docs/pytorch.md's first section as it stands, with small data: exported, checked, trained, and loaded under the same names."""
     with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "pytorch.md"), encoding="utf-8") as f:
-        blocks = re.findall(r"^```(\w+)\n(.*?)^```", f.read(), re.DOTALL | re.MULTILINE)
-    before, after, *_others = (text for kind, text in blocks if kind == "python")
-    model, *_lora = (text for kind, text in blocks if kind == "yaml")
+        section = f.read().split("\n## ")[1]
+    texts = {}
+    for kind, text in re.findall(r"^```(\w+)\n(.*?)^```", section, re.DOTALL | re.MULTILINE):
+        texts.setdefault(kind, []).append(text)
+    (tmp_path / "net.py").write_text(texts["python"][0])
+    (tmp_path / "job.yaml").write_text(texts["yaml"][0])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(sys.modules, "safetensors", types.ModuleType("safetensors"))
     monkeypatch.setitem(sys.modules, "safetensors.torch", types.SimpleNamespace(load_file=Tensors))
+    package = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python")
+    said = ""
+    for line in texts["sh"][0].splitlines():
+        program, *arguments = line.split("#")[0].split()
+        if program == "mfl":
+            small = ("--backend", "reference", "--data", "fashion-mnist=synthetic:1,28,28:10:20:10:1") if arguments[0] == "run" else ()
+            done = h.mfl(*arguments, *small, cwd=tmp_path)
+            said += done.stdout + done.stderr
+        else:
+            subprocess.run([sys.executable, *arguments], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": package})
+    assert "parameters" in said and "proof: outputs and 6 gradients agree" in said
     names = {}
-    exec(before, names)
-    (tmp_path / "job.yaml").write_text("name: t\nrounds: 1\n" + model +
-                                       "data: {name: d, partition: iid, clients: 1}\n"
-                                       "training: {lr: 1e-9, epochs: 1, batch: 10}\n")
-    said = h.mfl("check", "job.yaml", cwd=tmp_path)
-    assert "parameters" in said.stdout and "proof: outputs and 6 gradients agree" in said.stderr
-    h.mfl("run", "job.yaml", "--daemons", 1, "--backend", "reference", "--data", "d=synthetic:1,28,28:10:20:10:1", "--out", "out",
-          cwd=tmp_path)
-    os.rename("out/model.safetensors", "trained.safetensors")
-    exec(after, names)
-    trained = Tensors("trained.safetensors")
+    exec(texts["python"][1], names)
+    monkeypatch.delitem(sys.modules, "net")
+    trained = Tensors("first/model.safetensors")
     state = {name: value for name, value in names["net"].state_dict().items() if not name.endswith("num_batches_tracked")}
     assert state.keys() == trained.keys()
     assert all(torch.equal(value, trained[name]) for name, value in state.items())

@@ -440,3 +440,5 @@ def test_a_failed_export_leaves_no_file(tmp_path):
     assert not os.listdir(tmp_path)
     with pytest.raises(mfl_export.ExportError, match="the batch"):
         mfl_export.save(modules.Cnn(), 3, tmp_path / "model.onnx")
+    with pytest.raises(mfl_export.ExportError, match="takes 9 inputs, and mfl reads up to 8"):
+        mfl_export.save(modules.Cnn(), (torch.zeros(1, 1, 10, 10),) * 9, tmp_path / "model.onnx")

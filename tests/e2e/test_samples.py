@@ -65,7 +65,6 @@ def test_newcomers_walk(tmp_path):
     home, folder = tmp_path / 'home', tmp_path / 'empty'
     (folder / 'examples').mkdir(parents=True)
     home.mkdir()
-    (home / 'mine.csv').write_text('x,y,label\n' + ''.join('%d,%d,%d\n' % (i, i * 7 % 5, i % 2) for i in range(40)))
     for name in os.listdir(samples.ROOT + '/examples'):
         if name.endswith('.yaml'):
             text = samples.read('examples/' + name)

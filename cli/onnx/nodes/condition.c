@@ -43,9 +43,8 @@ static int make_fmod(struct onnx *o, struct onnx_value *x)
                         "is supported with fmod=1, or between constants; for whole numbers write x - y * "
                         "torch.floor(x / y)");
         if (x->tensor || !by || !mfl_onnx_scalar(by, &divisor) || !isfinite(divisor) || divisor == 0)
-                return mfl_onnx_fail(o,
-                        "divides by one constant that is not 0; write x - y * torch.trunc(x / y) for "
-                        "others");
+                return mfl_onnx_fail(o, "is supported where one constant number divides, which is not 0; "
+                                        "compute it with the data");
         int r = mfl_onnx_resolve_exact(o, x, &v);
         if (!r)
                 r = mfl_onnx_add_unary(

@@ -522,7 +522,8 @@ int mfl_onnx_open(const char *path, uint32_t auxiliary, bool inference, struct m
                 return mfl_fail_memory(err, strlen(path), "a path");
         int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (file < 0 && errno == ENOENT)
-                return mfl_fail(err, MFL_NOT_FOUND, "%.300s: no such file", path);
+                return mfl_fail(err, MFL_NOT_FOUND, "%.300s: no such file%s", path,
+                        *path == '/' ? "" : " below the folder in which mfl was started");
         if (file < 0)
                 return mfl_fail(err, MFL_INVALID, "%.300s: %s", path, strerror(errno));
         p.dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line: what is accepted, and what is suggested for what is not. */
 #include "cli/commands/commands.h"
+#include "cli/commands/options.h"
 #include "cli/job/data_option.h"
 #include "tests/lib/test.h"
 
@@ -149,6 +150,32 @@ static void test_data_option(void **state)
         assert_false(mfl_data_option_shape("1x1x1x1x1", &s));
 }
 
+/* An option that several commands take is described as this one takes it. */
+static void test_an_option_has_the_text_of_its_command(void **state)
+{
+        static const struct {
+                const char *option, *command, *text;
+        } cases[] = {
+                {"threads", "run",
+                        "clients that one daemon trains at once\n(default: the cores divided by the "
+                        "daemons)"},
+                {"threads", "evaluate", "threads that compute (default 1)"},
+                {"all", "stop", "every job that has not ended"},
+                {"all", "delete", "archived jobs, too"},
+                {"last", "list", "only the newest N"},
+                {"last", "audit", "only the newest N (default 100)"},
+                {"base", "pull", "peft: the model that the adapter belongs to (default: none)"},
+        };
+        char help[MFL_CLI_HELP_BYTES];
+        const struct mfl_cli_option *o;
+        for (size_t k = 0; k < MFL_ARRAY_SIZE(cases); k++)
+                for (size_t i = 0; (o = mfl_cli_option_at(i)); i++)
+                        if (!strcmp(o->name, cases[k].option))
+                                assert_string_equal(
+                                        mfl_cli_option_help(o, cases[k].command, help, sizeof help),
+                                        cases[k].text);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -157,6 +184,7 @@ int main(void)
                 cmocka_unit_test(test_synonyms),
                 cmocka_unit_test(test_help),
                 cmocka_unit_test(test_data_option),
+                cmocka_unit_test(test_an_option_has_the_text_of_its_command),
         };
         return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,8 @@ static void what_is_not_in_the_subset_is_refused(void **state)
                 {"a: 1\nb:2\nc: 3\n",
                         "f.yaml:3: could not find expected ':' while scanning a simple key that "
                         "begins on line 2"},
-                {"a: 1\n  b: 2\n", "f.yaml:2: mapping values are not allowed in this context"},
+                {"a: 1\n  b: 2\n", "f.yaml:2: a key where none can be: keys of one mapping begin in the same "
+                                   "column, and a text with ': ' needs quotes"},
         };
         for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
                 struct mfl_yaml_doc *doc = NULL;

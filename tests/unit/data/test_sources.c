@@ -331,7 +331,7 @@ static void a_test_fraction_depends_on_the_seed_alone(void **state)
 /* Folders that other programs made, and none at all. */
 static void wrong_folders(void **state)
 {
-        refuse("idx", "%s/nowhere", "nowhere: there is no such folder");
+        refuse("idx", "%s/nowhere", "nowhere: no such folder");
         make_folder("cifar");
         refuse("cifar10", "%s/cifar", "data_batch_1.bin: No such file or directory");
         put("cifar/data_batch_1", "\x80\x02");

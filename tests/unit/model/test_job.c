@@ -260,6 +260,14 @@ static void keys_that_contradict_are_refused(void **state)
         assert_refused(document("{init: he}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and "
                 "onnx, or, with training.program, only initial");
+        assert_refused(document("net.onnx", NULL, NULL, NULL),
+                "j.yaml:3: model: an ONNX file is written {onnx: net.onnx}");
+        assert_refused(document("net.pt", NULL, NULL, NULL),
+                "j.yaml:3: model: a PyTorch file is not read: export the module with mfl_export.save(net, "
+                "example, \"model.onnx\"), and write {onnx: model.onnx}");
+        assert_refused(document("w.safetensors", NULL, NULL, NULL),
+                "j.yaml:3: model: a file of weights has no layers: write {preset: ..., initial: "
+                "w.safetensors}, or layers or onnx in place of preset");
         assert_refused(document("{preset: mlp, layers: [relu]}", NULL, NULL, NULL),
                 "j.yaml:3: model: give one of preset, layers and onnx, or, with training.program, only "
                 "initial");
@@ -315,6 +323,14 @@ static void impossible_values_are_refused(void **state)
         assert_refused(document("{layers: [{elu: {alpha: .nan}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].elu.alpha: expected a number above 0 and at most 1000, got "
                 "'.nan'");
+        assert_refused(document(NULL, NULL, "{qqqq: 1}", NULL),
+                "j.yaml:5: training.qqqq: unknown key; the keys are program, config, optimizer, lr, "
+                "momentum, "
+                "nesterov, beta1, beta2, eps, weight_decay, clip_norm, schedule, loss, label_smoothing, "
+                "class_weights, pos_weight, ignore_index, focal_gamma, huber_delta, smooth_l1_beta, "
+                "auxiliary, "
+                "epochs, steps, batch, drop_last, accumulate, threads, backend, precision, fast, fuse, "
+                "checkpointing");
         assert_refused(document("{layers: [{hardswish: {alpha: 1}}]}", NULL, NULL, NULL),
                 "j.yaml:3: model.layers[0].hardswish.alpha: unknown key; the keys are name, input");
         assert_refused(document("{layers: [{avgpool2d: {kernel: 2, ceil_mode: true}}]}", NULL, NULL, NULL),
