@@ -1,0 +1,7 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Products of bfloat16 on the tiles of AMX. */
+#define LANES 16
+#define TILE_ROWS 6
+#define LOOPS_BF16 mfl_products_amx_bf16
+#define LOOPS_TILES
+#include "kernels/cpu/loops/loops_body.h"
