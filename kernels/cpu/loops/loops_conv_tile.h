@@ -129,35 +129,47 @@ static void pack_weights(const struct tile_product *p, const float *w, int64_t b
         }
 }
 
-/* One row of a tensor's pixels, into a row of zeros. */
+/* One row of an image: pixels of row i of the tensor, and zeros. */
 static void image_row(const struct tile_image *m, const float *x, int64_t i, uint16_t *to)
 {
         const struct mfl_layout *l = &m->from;
-        const int64_t last = (m->pitch - 1 - m->left) / m->spread, n = MFL_MIN(l->w, last + 1);
+        const int64_t n = MFL_MIN(l->w, (m->pitch - 1 - m->left) / m->spread + 1), pixel = m->spread * m->channels;
         const float *row = x + i * l->stride_h;
-        for (int64_t b = 0; b < l->n_blocks; b++)
-                for (int64_t j = 0; j < n; j++) {
-                        const float *from = row + b * l->stride_block + j * l->stride_w;
-                        uint16_t *at = to + (m->left + j * m->spread) * m->channels + b * l->block;
-                        if (l->block == 16)
-                                store_bf16(at, load(from));
-                        else
-                                for (int64_t c = 0; c < MFL_MIN(l->block, l->c - b * l->block); c++)
-                                        at[c] = (uint16_t)(mfl_bf16_bits(from[c]) >> 16);
+        uint16_t *first = to + m->left * m->channels, *end = to + m->pitch * m->channels;
+        if (m->spread > 1 || l->block != 16) {
+                memset(to, 0, (size_t)(m->pitch * m->channels) * sizeof *to);
+        } else {
+                memset(to, 0, (size_t)(first - to) * sizeof *to);
+                memset(first + n * pixel, 0, (size_t)(end - first - n * pixel) * sizeof *to);
+        }
+        for (int64_t b = 0; b < l->n_blocks; b++) {
+                const float *from = row + b * l->stride_block;
+                uint16_t *at = first + b * l->block;
+                if (l->block == 16) {
+                        for (int64_t j = 0; j < n; j++, at += pixel)
+                                store_bf16(at, load(from + j * 16));
+                        continue;
                 }
+                for (int64_t j = 0; j < n; j++, at += pixel)
+                        for (int64_t c = 0; c < MFL_MIN(l->block, l->c - b * l->block); c++)
+                                at[c] = (uint16_t)(mfl_bf16_bits(from[j * l->stride_w + c]) >> 16);
+        }
 }
 
 static void fill_images(const struct tile_product *p, const float *x, int64_t n, uint16_t *images)
 {
         const struct tile_image *m = &p->image;
         const int64_t row = m->pitch * m->channels, sample = m->rows * row;
-        memset(images, 0, (size_t)image_words(p) * 4);
         for (int64_t s = 0; s < n; s++)
-                for (int64_t i = 0; i < m->from.h; i++) {
-                        int64_t at = m->top + i * m->spread;
-                        if (at >= 0 && at < m->rows)
-                                image_row(m, x + s * m->from.count, i, images + s * sample + at * row);
+                for (int64_t at = 0; at < m->rows; at++) {
+                        int64_t i = (at - m->top) / m->spread;
+                        uint16_t *to = images + s * sample + at * row;
+                        if (at < m->top || (at - m->top) % m->spread || i >= m->from.h)
+                                memset(to, 0, (size_t)row * sizeof *to);
+                        else
+                                image_row(m, x + s * m->from.count, i, to);
                 }
+        memset(images + n * sample, 0, (size_t)(2 * image_words(p) - n * sample) * sizeof *images);
 }
 
 /* Sums of 32 positions from q on, with two blocks of 16 channels from `block` on, to their places. */

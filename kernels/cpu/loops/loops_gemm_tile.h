@@ -35,31 +35,54 @@ INLINE void store_up_to(float *p, vec v, int64_t n)
 #endif
 }
 
-/* Up to 16 pairs of up to 16 vectors along k, each s_i further: m[i] has the pairs of vector i, or, not `along`, m[p] pair p of
- * all. What is not there is 0. */
-INLINE void pairs_of(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, bool along, vec m[16])
+/* Up to 16 pairs of up to 16 vectors along k, each s_i further, one of the strides 1: the pairs of vector i in m[i], or, with
+ * s_i == 1, pair i of all. What is not there is 0. */
+INLINE void pairs_in_order(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, vec m[16], const bool whole)
 {
         if (s_k == 1) {
-                for (int64_t i = 0; i < 16; i++)
-                        m[i] = i < n ? pairs_along(load_up_to(x + i * s_i, depth),
-                                               load_up_to(x + i * s_i + 16, depth - 16))
-                                     : (vec){0};
-        } else {
-                for (int64_t p = 0; p < 16; p++) {
-                        vec even = {0}, odd = {0};
-                        const float *at = x + 2 * p * s_k;
-                        if (s_i == 1) {
-                                even = load_up_to(at, 2 * p < depth ? n : 0);
-                                odd = load_up_to(at + s_k, 2 * p + 1 < depth ? n : 0);
-                        } else {
-                                for (int64_t i = 0; i < n && 2 * p < depth; i++) {
-                                        even[i] = at[i * s_i];
-                                        odd[i] = 2 * p + 1 < depth ? at[i * s_i + s_k] : 0.0f;
-                                }
-                        }
-                        m[p] = pairs_across(even, odd);
+                UNROLL for (int64_t i = 0; i < 16; i++)
+                {
+                        const float *at = x + i * s_i;
+                        if (whole)
+                                m[i] = pairs_along(load(at), load(at + 16));
+                        else
+                                m[i] = pairs_along(load_up_to(at, i < n ? depth : 0), load_up_to(at + 16, i < n ? depth - 16 : 0));
                 }
+                return;
         }
+        UNROLL for (int64_t p = 0; p < 16; p++)
+        {
+                const float *at = x + 2 * p * s_k;
+                if (whole)
+                        m[p] = pairs_across(load(at), load(at + s_k));
+                else
+                        m[p] = pairs_across(load_up_to(at, 2 * p < depth ? n : 0), load_up_to(at + s_k, 2 * p + 1 < depth ? n : 0));
+        }
+}
+
+/* The same of any strides. */
+static void pairs_apart(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, vec m[16])
+{
+        for (int64_t p = 0; p < 16; p++) {
+                vec even = {0}, odd = {0};
+                const float *at = x + 2 * p * s_k;
+                for (int64_t i = 0; i < n && 2 * p < depth; i++) {
+                        even[i] = at[i * s_i];
+                        odd[i] = 2 * p + 1 < depth ? at[i * s_i + s_k] : 0.0f;
+                }
+                m[p] = pairs_across(even, odd);
+        }
+}
+
+/* m[i] has the pairs of vector i, or, not `along`, m[p] pair p of all. */
+INLINE void pairs_of(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, const bool along, vec m[16])
+{
+        if (s_k != 1 && s_i != 1)
+                pairs_apart(x, s_k, s_i, depth, n, m);
+        else if (depth == 32 && n == 16)
+                pairs_in_order(x, s_k, s_i, depth, n, m, true);
+        else
+                pairs_in_order(x, s_k, s_i, depth, n, m, false);
         if ((s_k == 1) != along)
                 transpose16(m);
 }
@@ -73,8 +96,7 @@ static void pack_left(
                 for (int64_t k = 0; k < depth; k += 32) {
                         pairs_of(a + i * a_i + k * a_k, a_k, a_i, MFL_MIN(depth - k, 32), MFL_MIN(m - i, 16), true,
                                 v);
-                        for (int64_t r = 0; r < 16; r++)
-                                store_pairs(out + (i + r) * ld + k / 2, v[r]);
+                        UNROLL for (int64_t r = 0; r < 16; r++) store_pairs(out + (i + r) * ld + k / 2, v[r]);
                 }
 }
 

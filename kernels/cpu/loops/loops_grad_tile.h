@@ -40,12 +40,9 @@ INLINE int64_t gradient_words(const struct tile_gradient *t)
                t->taps * t->blocks_in * t->blocks_out * 256;
 }
 
-/* 16 channels of pixel (i, j); 0 outside of the tensor. */
-INLINE vec pixel_of(const struct mfl_layout *l, const float *x, int64_t block, int64_t i, int64_t j)
+/* 16 channels of a pixel. */
+INLINE vec pixel_of(const struct mfl_layout *l, const float *at, int64_t block)
 {
-        if (i < 0 || i >= l->h || j < 0 || j >= l->w)
-                return (vec){0};
-        const float *at = x + i * l->stride_h + j * l->stride_w;
         if (l->block == 16)
                 return load(at + block * l->stride_block);
         vec v = {0};
@@ -54,30 +51,50 @@ INLINE vec pixel_of(const struct mfl_layout *l, const float *x, int64_t block, i
         return v;
 }
 
+/* n pixels of row i of a sample, from column `left` on, each `step` further, 0 where there are none. */
+static void pixels_of_row(const struct mfl_layout *l, const float *sample, int64_t block, int64_t i, int64_t left, int64_t step, int64_t n,
+        vec *out)
+{
+        int64_t j = 0, last = i < 0 || i >= l->h || left >= l->w ? 0 : MFL_MIN(n, (l->w - 1 - left) / step + 1);
+        const float *at = sample + i * l->stride_h + left * l->stride_w;
+        for (; j < last && left + j * step < 0; j++, at += step * l->stride_w)
+                out[j] = (vec){0};
+        for (; j < last; j++, at += step * l->stride_w)
+                out[j] = pixel_of(l, at, block);
+        for (; j < n; j++)
+                out[j] = (vec){0};
+}
+
+#define ROW_PIXELS 64 /* at a time */
+
 /* One block of the output's gradient, n samples. */
 static void pack_outputs(const struct mfl_tile_conv *v, const struct tile_gradient *t, const float *dy, int64_t n, int64_t block, uint32_t *out)
 {
-        vec m[16];
-        int64_t i = 0, j = 0, sample = 0;
-        for (int64_t q = 0; q < t->positions; q += 32, out += TILE_WORDS) {
-                for (int64_t p = 0; p < 16; p++) {
-                        vec pair[2];
-                        for (int e = 0; e < 2; e++) {
-                                pair[e] = sample < n ? pixel_of(&v->out, dy + sample * v->out.count, block, i, j) : (vec){0};
-                                if (++j < t->pitch)
+        vec row[ROW_PIXELS], m[16];
+        int64_t q = 0, pairs = 0;
+        for (int64_t line = 0; line < n * t->rows; line++)
+                for (int64_t j = 0; j < t->pitch; j += ROW_PIXELS) {
+                        const int64_t some = MFL_MIN(ROW_PIXELS, t->pitch - j), sample = line / t->rows;
+                        pixels_of_row(&v->out, dy + sample * v->out.count, block, line % t->rows, j, 1, some, row);
+                        for (int64_t e = 0; e < some; e += 2) {
+                                m[pairs++] = pairs_across(row[e], row[e + 1]);
+                                if (pairs < 16)
                                         continue;
-                                j = 0;
-                                if (++i == t->rows) {
-                                        i = 0;
-                                        sample++;
-                                }
+                                pairs = 0;
+                                transpose16(m);
+                                UNROLL for (int64_t r = 0; r < 16; r++) store_pairs(out + q * 8 + r * 16, m[r]);
+                                q += 32;
                         }
-                        m[p] = pairs_across(pair[0], pair[1]);
                 }
+        if (pairs) {
+                for (; pairs < 16; pairs++)
+                        m[pairs] = (vec){0};
                 transpose16(m);
                 for (int64_t r = 0; r < 16; r++)
-                        store_pairs(out + r * 16, m[r]);
+                        store_pairs(out + q * 8 + r * 16, m[r]);
+                q += 32;
         }
+        memset(out + q * 8, 0, (size_t)(t->positions - q) * 8 * sizeof *out);
 }
 
 /* One block of one image of the input in its copies. */
@@ -87,20 +104,21 @@ static void pack_inputs(const struct mfl_tile_conv *v, const struct tile_gradien
         const struct mfl_window *g = &v->window;
         const int64_t s = g->s[0], top = phase / s - g->p[0], left = phase % s - g->p[1];
         uint32_t *even = out, *odd = out + t->image;
-        vec before = {0};
-        for (int64_t a = 0; a < n; a++)
-                for (int64_t i = 0; i < t->rows; i++)
-                        for (int64_t j = 0; j < t->pitch; j += 2, even += 16) {
-                                const float *from = x + a * v->in.count;
-                                vec first = pixel_of(&v->in, from, block, i * s + top, j * s + left);
-                                vec second = pixel_of(&v->in, from, block, i * s + top, (j + 1) * s + left);
-                                store_pairs(even, pairs_across(first, second));
+        vec row[ROW_PIXELS], before = {0};
+        for (int64_t line = 0; line < n * t->rows; line++)
+                for (int64_t j = 0; j < t->pitch; j += ROW_PIXELS) {
+                        const int64_t some = MFL_MIN(ROW_PIXELS, t->pitch - j);
+                        const float *sample = x + line / t->rows * v->in.count;
+                        pixels_of_row(&v->in, sample, block, line % t->rows * s + top, j * s + left, s, some, row);
+                        for (int64_t e = 0; e < some; e += 2, even += 16) {
+                                store_pairs(even, pairs_across(row[e], row[e + 1]));
                                 if (t->copies > 1 && even != out) {
-                                        store_pairs(odd, pairs_across(before, first));
+                                        store_pairs(odd, pairs_across(before, row[e]));
                                         odd += 16;
                                 }
-                                before = second;
+                                before = row[e + 1];
                         }
+                }
         memset(even, 0, (size_t)(out + t->image - even) * sizeof *even);
         if (t->copies == 1)
                 return;
@@ -203,7 +221,7 @@ static void order_bias(const struct mfl_tile_conv *v, const float *dy, int64_t b
                         vec of_sample = {0};
                         for (int64_t i = 0; i < l->h; i++)
                                 for (int64_t j = 0; j < l->w; j++)
-                                        of_sample += pixel_of(l, dy + n * l->count, block, i, j);
+                                        of_sample += pixel_of(l, dy + n * l->count + i * l->stride_h + j * l->stride_w, block);
                         sum += of_sample;
                 }
                 store_up_to(dbias + block * 16, sum, l->c - block * 16);
