@@ -182,8 +182,9 @@ static dnnl_status_t make(struct making *m, dnnl_engine_t engine, enum kind kind
         const struct mfl_cpu_conv *conv, int64_t batch, bool relu, const struct attempt *attempts, int n,
         dnnl_primitive_desc_t *ret_pd)
 {
-        m->bf16 = conv->bf16 == MFL_CPU_BF16_NONE || conv->bf16 == MFL_CPU_BF16_LIBRARY ? conv->bf16
-                                                                                       : MFL_CPU_BF16_ROUNDED;
+        m->bf16 = conv->bf16 == MFL_CPU_BF16_NONE || conv->bf16 == MFL_CPU_BF16_LIBRARY
+                          ? conv->bf16
+                          : MFL_CPU_BF16_ROUNDED;
         dnnl_status_t s = making_init(m, engine, kind, conv, batch, relu);
         s = s ? s : create_best(conv, m, attempts, n, ret_pd);
         if (m->bf16 != MFL_CPU_BF16_LIBRARY || s == dnnl_out_of_memory || (!s && !is_slow(conv, *ret_pd)))

@@ -88,10 +88,10 @@ enum mfl_cpu_bf16 mfl_cpu_bf16_choose(void)
         wanted = wanted ? wanted : "";
         if (!strcmp(wanted, "rounded"))
                 return MFL_CPU_BF16_ROUNDED;
-        if (strcmp(wanted, "library") != 0 && has_tiles())
-                return MFL_CPU_BF16_TILES;
         if (!strcmp(wanted, "tiles"))
                 return MFL_CPU_BF16_AS_TILES;
+        if (strcmp(wanted, "library") != 0 && has_tiles())
+                return MFL_CPU_BF16_TILES;
         if (has_instructions() && library_reaches(dnnl_cpu_isa_avx512_core_bf16))
                 return MFL_CPU_BF16_LIBRARY;
         return MFL_CPU_BF16_NONE;

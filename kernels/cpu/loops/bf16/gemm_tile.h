@@ -5,6 +5,8 @@
  * panels of 32 columns as pairs along k. Blocks are those of loops_gemm.h. A tile of sums begins with what is at its place, so that
  * an element's sum depends on its depth alone, not on the tile that it is in.
  */
+#include "kernels/cpu/loops/bf16/tile.h"
+
 #define GEMM_PANEL 32
 #define STEP_PAIRS 16 /* of a tile along k */
 #define TILE_WORDS 256
@@ -37,7 +39,8 @@ INLINE void store_up_to(float *p, vec v, int64_t n)
 
 /* Up to 16 pairs of up to 16 vectors along k, each s_i further, one of the strides 1: the pairs of vector i in m[i], or, with
  * s_i == 1, pair i of all. What is not there is 0. */
-INLINE void pairs_in_order(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, vec m[16], const bool whole)
+INLINE void pairs_in_order(
+        const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, vec m[16], const bool whole)
 {
         if (s_k == 1) {
                 UNROLL for (int64_t i = 0; i < 16; i++)
@@ -46,7 +49,8 @@ INLINE void pairs_in_order(const float *x, int64_t s_k, int64_t s_i, int64_t dep
                         if (whole)
                                 m[i] = pairs_along(load(at), load(at + 16));
                         else
-                                m[i] = pairs_along(load_up_to(at, i < n ? depth : 0), load_up_to(at + 16, i < n ? depth - 16 : 0));
+                                m[i] = pairs_along(load_up_to(at, i < n ? depth : 0),
+                                        load_up_to(at + 16, i < n ? depth - 16 : 0));
                 }
                 return;
         }
@@ -56,7 +60,8 @@ INLINE void pairs_in_order(const float *x, int64_t s_k, int64_t s_i, int64_t dep
                 if (whole)
                         m[p] = pairs_across(load(at), load(at + s_k));
                 else
-                        m[p] = pairs_across(load_up_to(at, 2 * p < depth ? n : 0), load_up_to(at + s_k, 2 * p + 1 < depth ? n : 0));
+                        m[p] = pairs_across(load_up_to(at, 2 * p < depth ? n : 0),
+                                load_up_to(at + s_k, 2 * p + 1 < depth ? n : 0));
         }
 }
 
@@ -75,7 +80,8 @@ static void pairs_apart(const float *x, int64_t s_k, int64_t s_i, int64_t depth,
 }
 
 /* m[i] has the pairs of vector i, or, not `along`, m[p] pair p of all. */
-INLINE void pairs_of(const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, const bool along, vec m[16])
+INLINE void pairs_of(
+        const float *x, int64_t s_k, int64_t s_i, int64_t depth, int64_t n, const bool along, vec m[16])
 {
         if (s_k != 1 && s_i != 1)
                 pairs_apart(x, s_k, s_i, depth, n, m);
@@ -94,8 +100,8 @@ static void pack_left(
         vec v[16];
         for (int64_t i = 0; i < m; i += 16)
                 for (int64_t k = 0; k < depth; k += 32) {
-                        pairs_of(a + i * a_i + k * a_k, a_k, a_i, MFL_MIN(depth - k, 32), MFL_MIN(m - i, 16), true,
-                                v);
+                        pairs_of(a + i * a_i + k * a_k, a_k, a_i, MFL_MIN(depth - k, 32), MFL_MIN(m - i, 16),
+                                true, v);
                         UNROLL for (int64_t r = 0; r < 16; r++) store_pairs(out + (i + r) * ld + k / 2, v[r]);
                 }
 }
@@ -185,12 +191,13 @@ static void write_place(const struct gemm_place *p, const float *sums)
                         store_up_to(p->c + r * p->ldc + j, load(sums + r * GEMM_PANEL + j), p->cols - j);
 }
 
-static void gemm_square(const uint32_t *left, int64_t ld, const uint32_t *right, int64_t pairs, const uint32_t *tail,
-        const struct gemm_place *p)
+static void gemm_square(const uint32_t *left, int64_t ld, const uint32_t *right, int64_t pairs,
+        const uint32_t *tail, const struct gemm_place *p)
 {
         _Alignas(64) float edge[GEMM_PANEL * GEMM_PANEL];
         struct gemm_sums s = {p->c, 4 * p->ldc, p->rows > 16, p->cols > 16};
         bool whole = p->rows % 16 == 0 && p->cols % 16 == 0 && !(p->bias && p->add);
+        gemm_fetch(p);
         if (!whole) {
                 read_place(p, edge);
                 s.at = edge;
@@ -226,8 +233,10 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
                 for (int64_t j = 0; j < n; j += GEMM_PANEL) {
                         const uint32_t *panel = b + j / GEMM_PANEL * stride;
                         if (rest) {
-                                memcpy(last, panel + (pairs - rest) * GEMM_PANEL, (size_t)(rest * GEMM_PANEL) * 4);
-                                memset(last + rest * GEMM_PANEL, 0, (size_t)((STEP_PAIRS - rest) * GEMM_PANEL) * 4);
+                                memcpy(last, panel + (pairs - rest) * GEMM_PANEL,
+                                        (size_t)(rest * GEMM_PANEL) * 4);
+                                memset(last + rest * GEMM_PANEL, 0,
+                                        (size_t)((STEP_PAIRS - rest) * GEMM_PANEL) * 4);
                         }
                         for (int64_t r = 0; r < height; r += GEMM_PANEL) {
                                 struct gemm_place p = {.c = g->c + (i + r) * g->ldc + first + j,
@@ -242,4 +251,4 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
         }
 }
 
-#include "kernels/cpu/loops/loops_gemm_pairs.h"
+#include "kernels/cpu/loops/bf16/gemm_pairs.h"

@@ -108,10 +108,10 @@ INLINE vec pairs_along(vec low, vec high)
 #ifdef __AVX512BF16__
         return (vec)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
 #else
-        vec even = __builtin_shufflevector(
-                low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-        vec odd = __builtin_shufflevector(
-                low, high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+        vec even =
+                __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+        vec odd =
+                __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
         return pairs_across(even, odd);
 #endif
 }

@@ -167,4 +167,4 @@ static void gemm_block(const struct mfl_gemm *g, int64_t k, int64_t depth, int64
 
 #define tiles_begin() ((void)0)
 #define tiles_end() ((void)0)
-#include "kernels/cpu/loops/loops_gemm_pairs.h"
+#include "kernels/cpu/loops/bf16/gemm_pairs.h"

@@ -5,7 +5,7 @@
  * Both are one product. Samples are copied as padded images in bfloat16, channels innermost, `part` of them one after another. Position
  * q of the output begins at the image's element q * step * channels, so that the 16 rows of a tile are positions in
  * order, and a row of the window, with all of its channels, is one run along k. Positions between the output's rows and between samples are
- * computed and left out. Weights are packed as loops_gemm_tile.h has its right side. The gradient of the input is the same with
+ * computed and left out. Weights are packed as bf16/gemm_tile.h has its right side. The gradient of the input is the same with
  * inputs and outputs exchanged, the window turned around, and the output's gradient spread out by the strides. An
  * element's sum depends on the shape of the convolution alone.
  */
@@ -22,7 +22,8 @@ struct tile_product {
         int64_t k[2], step, run; /* run: elements along k of a row of the window, in whole steps of 32 */
         int64_t part;            /* samples at a time */
         bool by_rows, relu;      /* by_rows: each row of the output has tiles of its own */
-        int64_t column, channel; /* weight (column, channel, r, s) is at their multiples, plus r * tap[0] + s * tap[1] + first */
+        int64_t column,
+                channel; /* weight (column, channel, r, s) is at their multiples, plus r * tap[0] + s * tap[1] + first */
         int64_t tap[2], first;
 };
 
@@ -42,7 +43,8 @@ static void product_sizes(struct tile_product *p)
         p->run = up_to(p->k[1] * blocks, 32);
         m->pitch = (p->to.w - 1) * p->step + p->k[1];
         m->rows = up_to((p->to.h - 1) * p->step + p->k[0], p->step);
-        const int64_t past = p->run - p->k[1] * blocks; /* what a run reads past the window belongs to its sample */
+        const int64_t past =
+                p->run - p->k[1] * blocks; /* what a run reads past the window belongs to its sample */
         m->rows += up_to((past + m->pitch * blocks - 1) / (m->pitch * blocks), p->step);
         int64_t lines = m->rows / p->step, whole = p->to.h * up_to(p->to.w, 16);
         p->by_rows = whole < lines * m->pitch;
@@ -89,7 +91,8 @@ INLINE int64_t weight_words(const struct tile_product *p)
 INLINE int64_t image_words(const struct tile_product *p)
 {
         const struct tile_image *m = &p->image;
-        int64_t beyond = GEMM_PANEL * p->step * m->channels + p->run; /* what the last tile reads past the last position */
+        int64_t beyond = GEMM_PANEL * p->step * m->channels +
+                         p->run; /* what the last tile reads past the last position */
         return up_to(p->part * m->rows * m->pitch * m->channels + beyond, 32) / 2;
 }
 
@@ -99,8 +102,8 @@ INLINE vec load_columns(const float *w, int64_t stride, int64_t n)
 #ifdef __AVX512BF16__
         const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
         __mmask16 there = (__mmask16)(n >= 16 ? 0xffff : n > 0 ? (1u << n) - 1u : 0u);
-        return (vec)_mm512_mask_i32gather_ps(_mm512_setzero_ps(), there,
-                _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)stride)), w, 4);
+        return (vec)_mm512_mask_i32gather_ps(
+                _mm512_setzero_ps(), there, _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)stride)), w, 4);
 #else
         vec v = {0};
         for (int64_t i = 0; i < MFL_MIN(n, 16); i++)
@@ -110,7 +113,8 @@ INLINE vec load_columns(const float *w, int64_t stride, int64_t n)
 }
 
 /* Panels [begin, end) of the weights. */
-static void pack_weights(const struct tile_product *p, const float *w, int64_t begin, int64_t end, uint32_t *out)
+static void pack_weights(
+        const struct tile_product *p, const float *w, int64_t begin, int64_t end, uint32_t *out)
 {
         const int64_t words = p->k[0] * p->run / 2 * GEMM_PANEL, c = p->image.from.c;
         memset(out + begin * words, 0, (size_t)((end - begin) * words) * sizeof *out);
@@ -120,8 +124,10 @@ static void pack_weights(const struct tile_product *p, const float *w, int64_t b
                 for (int64_t r = 0; r < p->k[0]; r++)
                         for (int64_t s = 0; s < p->k[1]; s++)
                                 for (int64_t i = 0; i < c; i += 2) {
-                                        const float *at = from + r * p->tap[0] + s * p->tap[1] + i * p->channel;
-                                        int64_t n = p->to.c - half * 16, k = r * p->run + s * p->image.channels + i;
+                                        const float *at =
+                                                from + r * p->tap[0] + s * p->tap[1] + i * p->channel;
+                                        int64_t n = p->to.c - half * 16,
+                                                k = r * p->run + s * p->image.channels + i;
                                         vec even = load_columns(at, p->column, n);
                                         vec odd = load_columns(at + p->channel, p->column, i + 1 < c ? n : 0);
                                         store_pairs(panel + k / 2 * GEMM_PANEL, pairs_across(even, odd));
@@ -133,7 +139,8 @@ static void pack_weights(const struct tile_product *p, const float *w, int64_t b
 static void image_row(const struct tile_image *m, const float *x, int64_t i, uint16_t *to)
 {
         const struct mfl_layout *l = &m->from;
-        const int64_t n = MFL_MIN(l->w, (m->pitch - 1 - m->left) / m->spread + 1), pixel = m->spread * m->channels;
+        const int64_t n = MFL_MIN(l->w, (m->pitch - 1 - m->left) / m->spread + 1),
+                      pixel = m->spread * m->channels;
         const float *row = x + i * l->stride_h;
         uint16_t *first = to + m->left * m->channels, *end = to + m->pitch * m->channels;
         if (m->spread > 1 || l->block != 16) {
@@ -173,13 +180,14 @@ static void fill_images(const struct tile_product *p, const float *x, int64_t n,
 }
 
 /* Sums of 32 positions from q on, with two blocks of 16 channels from `block` on, to their places. */
-static void write_positions(const struct tile_product *p, const float *sums, int64_t q, int64_t n, int64_t block, const float *bias, float *y)
+static void write_positions(const struct tile_product *p, const float *sums, int64_t q, int64_t n,
+        int64_t block, const float *bias, float *y)
 {
         const struct mfl_layout *l = &p->to;
         const int64_t lines = p->image.rows / p->step;
         int64_t w = q % p->image.pitch, line = q / p->image.pitch, h = line % lines, sample = line / lines;
         vec add[2] = {{0}, {0}};
-        int64_t halves = MFL_MIN(2, (l->c + 15) / 16 - block);
+        int64_t halves = MFL_MIN(2, (l->c + 15) / 16 - block), channels = l->n_blocks * l->block;
         for (int64_t b = 0; b < halves && bias; b++)
                 add[b] = load_up_to(bias + (block + b) * 16, l->c - (block + b) * 16);
         for (int64_t i = 0; i < n; i++, sums += GEMM_PANEL) {
@@ -191,7 +199,8 @@ static void write_positions(const struct tile_product *p, const float *sums, int
                                 if (l->block == 16)
                                         store(to + (block + b) * l->stride_block, v);
                                 else
-                                        for (int64_t c = (block + b) * 16, e = 0; e < 16 && c < l->c; c++, e++)
+                                        for (int64_t c = (block + b) * 16, e = 0; e < 16 && c < channels;
+                                                c++, e++)
                                                 to[c / l->block * l->stride_block + c % l->block] = v[e];
                         }
                 if (++w < p->image.pitch)
@@ -205,8 +214,8 @@ static void write_positions(const struct tile_product *p, const float *sums, int
 }
 
 /* Positions [q, q + n) of the images. */
-static void product_run(const struct tile_product *p, const uint16_t *images, const uint32_t *weights, int64_t q, int64_t n, int64_t block,
-        const float *bias, float *y)
+static void product_run(const struct tile_product *p, const uint16_t *images, const uint32_t *weights,
+        int64_t q, int64_t n, int64_t block, const float *bias, float *y)
 {
         _Alignas(64) float sums[GEMM_PANEL * GEMM_PANEL];
         const struct tile_image *m = &p->image;
@@ -220,16 +229,16 @@ static void product_run(const struct tile_product *p, const uint16_t *images, co
                 tile_zero(2);
                 tile_zero(3);
                 for (int64_t r = 0; r < p->k[0]; r++)
-                        multiply_tiles(&s, (const uint32_t *)(images + q * ld + r * m->pitch * m->channels), 2 * ld,
-                                weights + r * pairs * GEMM_PANEL, pairs, NULL);
+                        multiply_tiles(&s, (const uint32_t *)(images + q * ld + r * m->pitch * m->channels),
+                                2 * ld, weights + r * pairs * GEMM_PANEL, pairs, NULL);
                 store_sums(&s);
                 write_positions(p, sums, q, positions, block, bias, y);
         }
 }
 
 /* Samples [begin, end), by one thread. */
-static void product_samples(const struct tile_product *p, const float *x, const uint32_t *weights, const float *bias, int64_t begin,
-        int64_t end, float *y, uint16_t *images)
+static void product_samples(const struct tile_product *p, const float *x, const uint32_t *weights,
+        const float *bias, int64_t begin, int64_t end, float *y, uint16_t *images)
 {
         const struct tile_image *m = &p->image;
         const int64_t lines = m->rows / p->step, panel = p->k[0] * p->run / 2 * GEMM_PANEL;
@@ -250,17 +259,19 @@ static void product_samples(const struct tile_product *p, const float *x, const 
         tiles_end();
 }
 
-static void product_all(const struct mfl_tile_conv *v, const struct tile_product *p, const float *x, const float *w, const float *bias,
-        float *y)
+static void product_all(const struct mfl_tile_conv *v, const struct tile_product *p, const float *x,
+        const float *w, const float *bias, float *y)
 {
         uint32_t *weights = v->work, *images = weights + up_to(weight_words(p), 16);
         const int64_t own = image_words(p), share = (v->rows + v->threads - 1) / v->threads;
         DIVIDE(v->threads, (p->to.c + GEMM_PANEL - 1) / GEMM_PANEL, pack_weights(p, w, begin, end, weights));
         DIVIDE(v->threads, v->rows,
-                product_samples(p, x, weights, bias, begin, end, y, (uint16_t *)(images + begin / share * own)));
+                product_samples(
+                        p, x, weights, bias, begin, end, y, (uint16_t *)(images + begin / share * own)));
 }
 
-static void tile_forward(const struct mfl_tile_conv *v, const float *x, const float *w, const float *bias, float *y)
+static void tile_forward(
+        const struct mfl_tile_conv *v, const float *x, const float *w, const float *bias, float *y)
 {
         struct tile_product p = forward_product(v);
         product_all(v, &p, x, w, bias, y);
@@ -271,3 +282,5 @@ static void tile_data(const struct mfl_tile_conv *v, const float *w, const float
         struct tile_product p = data_product(v);
         product_all(v, &p, dy, w, NULL, dx);
 }
+
+#include "kernels/cpu/loops/bf16/grad_tile.h"
