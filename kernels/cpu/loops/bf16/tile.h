@@ -10,8 +10,11 @@
 typedef uint32_t vec_pairs __attribute__((vector_size(64)));
 typedef uint32_t vec_pairs_unaligned __attribute__((vector_size(64), aligned(4), may_alias));
 
-#ifdef __AMX_BF16__
+#ifdef __AVX512BF16__
 #include <immintrin.h>
+#endif
+
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) /* the second: clang before 16 */
 
 /* All tiles whole. Each thread says so before its first use, and releases them after its last one. */
 INLINE void tiles_begin(void)
