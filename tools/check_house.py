@@ -50,6 +50,7 @@ PURPOSE = {
     "kernels/reference": "the slow backend that the others are compared with",
     "kernels/cpu/base": "memory layouts and bf16 of the CPU backend",
     "kernels/cpu/loops": "inner loops, compiled once per instruction set",
+    "kernels/cpu/loops/bf16": "products and convolutions of bfloat16, on tiles too",
     "kernels/cpu": "the CPU backend (oneDNN)",
     "kernels/cuda/base": "CUDA contexts, libraries, tuning",
     "kernels/cuda/recurrent": "recurrent layers in CUDA",

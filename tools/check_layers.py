@@ -60,6 +60,7 @@ ROOMS = {
     "kernels/reference": ["common/*", "kernels"],
     "kernels/cpu/base": ["common/*", "kernels"],
     "kernels/cpu/loops": ["common/model", "kernels", "kernels/cpu/base"],
+    "kernels/cpu/loops/bf16": ["kernels/cpu/base", "kernels/cpu/loops"],
     "kernels/cpu": ["common/*", "kernels", "kernels/cpu/base", "kernels/cpu/loops"],
     "kernels/cuda/base": ["common/*", "kernels"],
     "kernels/cuda/recurrent": ["kernels/cuda/base"],

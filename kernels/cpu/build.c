@@ -396,7 +396,7 @@ int mfl_cpu_net_new(struct mfl_device *device, const struct mfl_graph *graph,
         net->device = &net->own_device;
         if (bf16) {
                 net->bf16 = device->bf16;
-                mfl_loops_bf16(device->loops, device->bf16 == MFL_CPU_BF16_LIBRARY, &net->own_loops);
+                mfl_loops_bf16(device->loops, device->bf16, &net->own_loops);
                 net->own_device.loops = &net->own_loops;
         }
         net->graph = graph;

@@ -182,7 +182,9 @@ static dnnl_status_t make(struct making *m, dnnl_engine_t engine, enum kind kind
         const struct mfl_cpu_conv *conv, int64_t batch, bool relu, const struct attempt *attempts, int n,
         dnnl_primitive_desc_t *ret_pd)
 {
-        m->bf16 = conv->bf16;
+        m->bf16 = conv->bf16 == MFL_CPU_BF16_NONE || conv->bf16 == MFL_CPU_BF16_LIBRARY
+                          ? conv->bf16
+                          : MFL_CPU_BF16_ROUNDED;
         dnnl_status_t s = making_init(m, engine, kind, conv, batch, relu);
         s = s ? s : create_best(conv, m, attempts, n, ret_pd);
         if (m->bf16 != MFL_CPU_BF16_LIBRARY || s == dnnl_out_of_memory || (!s && !is_slow(conv, *ret_pd)))
@@ -349,6 +351,9 @@ int mfl_cpu_conv_init(struct mfl_cpu_conv *conv, dnnl_engine_t engine, const str
         if (!conv->flat && !conv->transposed && mfl_small_conv_takes(&conv->window, in, loops->lanes))
                 return mfl_small_conv_init(
                         conv, loops, &graph->layers[layer].out, options, relu, ret_out, err);
+        if (bf16 && !conv->transposed && mfl_tile_conv_takes(&conv->window, loops))
+                return mfl_tile_conv_init(
+                        conv, loops, in, &graph->layers[layer].out, options, relu, ret_out, err);
         dims_of(conv, options->batch, src, weights, dst);
         const dnnl_dims_t outputs = {conv->window.o};
         conv->bf16 = bf16;
@@ -447,7 +452,7 @@ int mfl_cpu_conv_bind(struct mfl_cpu_conv *conv, dnnl_engine_t engine, void *src
         conv->y = dst;
         conv->dx = diff_src;
         conv->dy = diff_dst;
-        conv->small.work = conv->block.work = scratch;
+        conv->small.work = conv->block.work = conv->tile.work = scratch;
         if (conv->loops)
                 return 0;
         dnnl_memory_t pads[] = {conv->s_forward, conv->s_data, conv->s_gradient};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A convolution, grouped or transposed too, by oneDNN: its primitives, made once, and their execution.
- * Convolutions of few channels use the own loops of loops_conv.h instead; see small_conv.c.
+ * Convolutions of few channels use the own loops of loops_conv.h instead, and in a bf16 network on a processor with
+ * tiles, most use those of bf16/conv_tile.h.
  *
  * The library chooses the output's and the weights' layout; the input has that of the layer before. Backward
  * primitives are asked for these same layouts. Where no fast implementation takes them, the primitive gets
@@ -51,10 +52,12 @@ struct mfl_cpu_conv {
         dnnl_memory_t s_forward, s_data, s_gradient;          /* scratchpads */
         dnnl_primitive_t to_flat;
 
-        /* Own loops replace the primitives, and nothing above except window and weights is used; or
-         * block_loops compute the weights' gradients. */
+        /* Own loops replace the primitives, and nothing above except window and weights is used: those of
+         * `small`, or on_tiles those of `tile`; or block_loops compute the weights' gradients. */
         const struct mfl_loops *loops, *block_loops;
+        bool on_tiles;
         struct mfl_small_conv small;
+        struct mfl_tile_conv tile;
         struct mfl_block_conv block;
         const float *x, *dy;
         float *y, *dx;
@@ -90,14 +93,19 @@ int mfl_cpu_conv_run_gradient(struct mfl_cpu_conv *conv, dnnl_stream_t stream, f
 int mfl_cpu_conv_to_flat(struct mfl_cpu_conv *conv, dnnl_stream_t stream, const float *wide, float *flat,
         struct mfl_error *err);
 
-/* small_conv.c: whether the own loops take convolution `window` of an input with that layout. The rule is
+/* own_conv.c: whether the own loops take convolution `window` of an input with that layout. The rule is
  * fixed, so that bits depend only on the shape and the processor. */
 bool mfl_small_conv_takes(const struct mfl_window *window, const struct mfl_layout *in, int lanes);
 /* Replaces the rest of mfl_cpu_conv_init for these; window is already set. The floats of `work` are counted
  * in scratch_bytes. */
 int mfl_small_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_shape *out,
         const struct mfl_net_options *options, bool relu, struct mfl_layout *ret_out, struct mfl_error *err);
-/* block_conv.c: whether the own loops compute the gradients of the weights in the layout of forward's
+/* The same two for the loops on tiles. */
+bool mfl_tile_conv_takes(const struct mfl_window *window, const struct mfl_loops *loops);
+int mfl_tile_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_layout *in,
+        const struct mfl_shape *out, const struct mfl_net_options *options, bool relu,
+        struct mfl_layout *ret_out, struct mfl_error *err);
+/* Whether the own loops compute the gradients of the weights in the layout of forward's
  * primitive; the rule is fixed too. mfl_block_conv_init then sets them up; the floats of `work` are counted
  * in scratch_bytes. */
 bool mfl_block_conv_takes(const struct mfl_cpu_conv *conv, const struct mfl_layout *in,

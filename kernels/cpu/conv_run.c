@@ -91,12 +91,20 @@ static dnnl_status_t forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, dnnl_
         return s ? s : write_back(&c->forward_dst, stream, c->m_dst);
 }
 
+static void own_forward(struct mfl_cpu_conv *c, const float *weights, const float *bias)
+{
+        if (c->on_tiles)
+                c->loops->products.tile_forward(&c->tile, c->x, weights, bias, c->y);
+        else
+                c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
+}
+
 int mfl_cpu_conv_run_forward(struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights,
         const float *bias, struct mfl_error *err)
 {
         dnnl_memory_t w = NULL;
         if (c->loops) {
-                c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
+                own_forward(c, weights, bias);
                 return 0;
         }
         dnnl_status_t s = read_params(c, stream, weights, bias, &w);
@@ -109,8 +117,8 @@ int mfl_cpu_conv_run_rows(struct mfl_cpu_conv *c, dnnl_stream_t stream, const fl
 {
         dnnl_memory_t w = NULL;
         if (c->loops) {
-                c->small.rows = rows;
-                c->loops->small_forward(&c->small, c->x, weights, bias, c->y);
+                c->small.rows = c->tile.rows = rows;
+                own_forward(c, weights, bias);
                 return 0;
         }
         dnnl_status_t s = read_params(c, stream, weights, bias, &w);
@@ -125,6 +133,10 @@ int mfl_cpu_conv_run_rows(struct mfl_cpu_conv *c, dnnl_stream_t stream, const fl
 int mfl_cpu_conv_run_data(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *weights, struct mfl_error *err)
 {
+        if (c->on_tiles) {
+                c->loops->products.tile_data(&c->tile, weights, c->dy, c->dx);
+                return 0;
+        }
         if (c->loops) {
                 c->loops->small_data(&c->small, weights, c->dy, c->dx);
                 return 0;
@@ -145,6 +157,10 @@ int mfl_cpu_conv_run_data(
 int mfl_cpu_conv_run_gradient(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, float *dweights, float *dbias, struct mfl_error *err)
 {
+        if (c->on_tiles) {
+                c->loops->products.tile_gradient(&c->tile, c->x, c->dy, dweights, dbias);
+                return 0;
+        }
         if (c->loops) {
                 c->loops->small_gradient(&c->small, c->x, c->dy, dweights, dbias);
                 return 0;
@@ -174,6 +190,10 @@ int mfl_cpu_conv_run_gradient(
 int mfl_cpu_conv_to_flat(
         struct mfl_cpu_conv *c, dnnl_stream_t stream, const float *wide, float *flat, struct mfl_error *err)
 {
+        if (c->on_tiles) {
+                memcpy(flat, wide, mfl_md_bytes(mfl_md_in(&c->weights)));
+                return 0;
+        }
         if (c->loops) {
                 mfl_small_conv_to_flat(&c->window, wide, flat);
                 return 0;

@@ -10,6 +10,8 @@
 #include <cpuid.h>
 #endif
 #include <strings.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static bool has_instructions(void)
 {
@@ -64,11 +66,32 @@ static bool library_reaches(dnnl_cpu_isa_t isa)
         return ((unsigned)dnnl_get_effective_cpu_isa() & (unsigned)isa) == (unsigned)isa;
 }
 
+/* Whether this process may use tiles; asks the kernel for them, which it gives to a process once and for all of its threads.
+ * Source: Documentation/arch/x86/xstate.rst of Linux. */
+static bool has_tiles(void)
+{
+#if defined(__x86_64__)
+        const unsigned bits = 1u << 24 | 1u << 22; /* tiles, and their products of bfloat16 */
+        const long ask = 0x1023, tile_data = 18;
+        unsigned a = 0, b = 0, c = 0, d = 0;
+        if (!has_instructions() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & bits) != bits)
+                return false;
+        return !lacks_tile_palette() && !is_held_below_amx() && syscall(SYS_arch_prctl, ask, tile_data) == 0;
+#else
+        return false;
+#endif
+}
+
 enum mfl_cpu_bf16 mfl_cpu_bf16_choose(void)
 {
         const char *wanted = getenv("MFL_CPU_BF16");
-        if (wanted && !strcmp(wanted, "rounded"))
+        wanted = wanted ? wanted : "";
+        if (!strcmp(wanted, "rounded"))
                 return MFL_CPU_BF16_ROUNDED;
+        if (!strcmp(wanted, "tiles"))
+                return MFL_CPU_BF16_AS_TILES;
+        if (strcmp(wanted, "library") != 0 && has_tiles())
+                return MFL_CPU_BF16_TILES;
         if (has_instructions() && library_reaches(dnnl_cpu_isa_avx512_core_bf16))
                 return MFL_CPU_BF16_LIBRARY;
         return MFL_CPU_BF16_NONE;
@@ -76,9 +99,12 @@ enum mfl_cpu_bf16 mfl_cpu_bf16_choose(void)
 
 const char *mfl_cpu_bf16_name(enum mfl_cpu_bf16 bf16)
 {
-        if (bf16 == MFL_CPU_BF16_LIBRARY)
-                return library_reaches(dnnl_cpu_isa_avx512_core_amx) ? "amx_bf16" : "avx512_bf16";
-        return bf16 == MFL_CPU_BF16_ROUNDED ? "rounded" : "";
+        static const char *const names[] = {[MFL_CPU_BF16_NONE] = "",
+                [MFL_CPU_BF16_LIBRARY] = "avx512_bf16",
+                [MFL_CPU_BF16_TILES] = "amx_bf16",
+                [MFL_CPU_BF16_AS_TILES] = "as tiles",
+                [MFL_CPU_BF16_ROUNDED] = "rounded"};
+        return names[bf16];
 }
 
 int mfl_cpu_bf16_refuse(struct mfl_error *err)

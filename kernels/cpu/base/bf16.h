@@ -11,13 +11,16 @@
  * float. So are dense layers of vectors that train their weights: reading the weights takes most of their
  * time, and the step needs them as float.
  *
- * Convolutions are oneDNN's own in bfloat16. Where the library is fast only in float, it gets rounded float
- * operands: the same arithmetic. Matrix products are our own loops (loops_gemm_bf16.h). Subnormal operands
- * may count as 0, as the processors' instructions treat them.
+ * On processors with amx_bf16, matrix products and most convolutions are our own, on its tiles (bf16/tile.h). Their
+ * instructions of avx512_bf16 are slower than those for floats. On other processors with
+ * avx512_bf16, convolutions are oneDNN's own in bfloat16, and matrix products are our own loops
+ * (bf16/gemm_bf16.h). Where the library is fast only in float, it gets rounded float operands: the same
+ * arithmetic. Subnormal operands may count as 0, as the processors' instructions treat them.
  *
- * The processor must have avx512_bf16 (those with amx_bf16 have it too), and oneDNN must not be held below
- * it; otherwise networks are refused. $MFL_CPU_BF16 is for tests of this arithmetic on other processors:
- * "rounded" takes float convolutions of rounded operands, and loops that need no such instruction. */
+ * Without both, or where oneDNN is held below avx512_bf16, networks are refused. $MFL_CPU_BF16 is for tests of
+ * this arithmetic on other processors: "rounded" takes float convolutions of rounded operands, and loops that
+ * need no such instruction; "tiles" takes what runs on tiles, with loops in their place;
+ * "library" does without tiles. */
 #ifndef MFL_KERNELS_CPU_BASE_BF16_H
 #define MFL_KERNELS_CPU_BASE_BF16_H
 
@@ -30,7 +33,9 @@ struct mfl_device;
 enum mfl_cpu_bf16 {
         MFL_CPU_BF16_NONE,    /* refused */
         MFL_CPU_BF16_LIBRARY, /* oneDNN's types, own loops with the processor's instructions */
-        MFL_CPU_BF16_ROUNDED  /* float operations of rounded operands */
+        MFL_CPU_BF16_TILES, /* own products and convolutions on AMX's tiles; the library gets rounded floats */
+        MFL_CPU_BF16_AS_TILES, /* the same, and the tiles are loops */
+        MFL_CPU_BF16_ROUNDED   /* float operations of rounded operands */
 };
 
 /* Keeps oneDNN from AMX on virtual machines that report AMX without a tile palette, where its AMX

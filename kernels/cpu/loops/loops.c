@@ -22,15 +22,17 @@ const struct mfl_loops *mfl_loops_choose(void)
         return &mfl_loops_base;
 }
 
-void mfl_loops_bf16(const struct mfl_loops *loops, bool instructions, struct mfl_loops *ret_loops)
+void mfl_loops_bf16(const struct mfl_loops *loops, enum mfl_cpu_bf16 bf16, struct mfl_loops *ret_loops)
 {
 #if defined(__x86_64__)
-        if (instructions && loops == &mfl_loops_avx512) {
+        if (loops == &mfl_loops_avx512 && (bf16 == MFL_CPU_BF16_LIBRARY || bf16 == MFL_CPU_BF16_TILES)) {
                 *ret_loops = *loops;
-                ret_loops->products = mfl_products_avx512_bf16;
+                ret_loops->products =
+                        bf16 == MFL_CPU_BF16_TILES ? mfl_products_amx_bf16 : mfl_products_avx512_bf16;
                 return;
         }
 #endif
+        bool as_tiles = bf16 == MFL_CPU_BF16_TILES || bf16 == MFL_CPU_BF16_AS_TILES;
         *ret_loops = mfl_loops_base; /* only for tests, so one version serves all processors */
-        ret_loops->products = mfl_products_base_bf16;
+        ret_loops->products = as_tiles ? mfl_products_base_tile : mfl_products_base_bf16;
 }

@@ -12,6 +12,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/bodies.h"
+#include "kernels/cpu/base/bf16.h"
 #include "kernels/cpu/base/layout.h"
 #include "kernels/plan.h"
 
@@ -97,6 +98,18 @@ struct mfl_block_conv {
         int64_t rows, part;
         int threads;
         float *work;
+};
+
+/* A convolution of operands rounded to bfloat16: no groups, no dilation, equal strides, padding smaller than the
+ * window. Any layouts; fast where channels lie in blocks of 16. w and dw lie as [o][c][r][s]. The loops work in `work`, which has the
+ * bytes that tile_work says. */
+struct mfl_tile_conv {
+        struct mfl_window window;
+        struct mfl_layout in, out;
+        int64_t rows;
+        bool relu; /* y = max(y, 0) */
+        int threads;
+        void *work;
 };
 
 struct mfl_pool {
@@ -208,6 +221,13 @@ struct mfl_products {
         /* Pairs of row and head [begin, end); work: mfl_attention_work floats for the thread. */
         void (*attention_forward)(const struct mfl_attention *v, int64_t begin, int64_t end, float *work);
         void (*attention_backward)(const struct mfl_attention *v, int64_t begin, int64_t end, float *work);
+        /* Convolutions on tiles; NULL where there are none. bias, dbias: NULL where the layer has none. */
+        size_t (*tile_work)(const struct mfl_tile_conv *v, bool training);
+        void (*tile_forward)(
+                const struct mfl_tile_conv *v, const float *x, const float *w, const float *bias, float *y);
+        void (*tile_data)(const struct mfl_tile_conv *v, const float *w, const float *dy, float *dx);
+        void (*tile_gradient)(
+                const struct mfl_tile_conv *v, const float *x, const float *dy, float *dw, float *dbias);
 };
 
 struct mfl_loops {
@@ -305,14 +325,14 @@ struct mfl_loops {
 };
 
 extern const struct mfl_loops mfl_loops_base;
-extern const struct mfl_products mfl_products_base_bf16;
+extern const struct mfl_products mfl_products_base_bf16, mfl_products_base_tile;
 #if defined(__x86_64__)
 extern const struct mfl_loops mfl_loops_avx2, mfl_loops_avx512;
-extern const struct mfl_products mfl_products_avx512_bf16;
+extern const struct mfl_products mfl_products_avx512_bf16, mfl_products_amx_bf16;
 #endif
 /* The best loops that this processor runs. */
 const struct mfl_loops *mfl_loops_choose(void);
-/* The same loops with matrix products of bfloat16; instructions: the processor's own may be used. */
-void mfl_loops_bf16(const struct mfl_loops *loops, bool instructions, struct mfl_loops *ret_loops);
+/* The same loops with matrix products of bfloat16, or the base's where they are for tests. */
+void mfl_loops_bf16(const struct mfl_loops *loops, enum mfl_cpu_bf16 bf16, struct mfl_loops *ret_loops);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loops, for one instruction set. A file defines LANES (floats of a vector), TILE_ROWS (rows of a
  * register tile), LOOPS (the table's symbol) and LOOPS_NAME, is compiled with that set's flags, and includes
- * this. With LOOPS_BF16, matrix products take their operands in bfloat16 (bf16.h), and only a table of these
- * products, called LOOPS_BF16, is made, since the rest would be a copy. Vectors are GCC's vector extensions,
+ * this. With LOOPS_BF16, matrix products take their operands in bfloat16 (bf16.h): LOOPS_GEMM is the header with them,
+ * LOOPS_TILES one with convolutions, if there are any. Only a table of these products, called LOOPS_BF16, is
+ * made, since the rest would be a copy. Vectors are GCC's vector extensions,
  * so that gcc and clang compile the same text for every processor. Products and sums contract to FMA here:
  * this backend, like the library beside it, promises equal results only on equal processors. */
 #include <math.h>
@@ -508,7 +509,7 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops/loops_block.h"
 #include "kernels/cpu/loops/loops_gemm_common.h"
 #ifdef LOOPS_BF16
-#include "kernels/cpu/loops/loops_gemm_bf16.h"
+#include LOOPS_GEMM
 #else
 #include "kernels/cpu/loops/loops_gemm.h"
 #endif
@@ -521,10 +522,16 @@ static void update(int64_t n, const float *g, const struct mfl_apply *apply, int
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_shape.h"
 #include "kernels/cpu/loops/loops_map.h"
+#ifdef LOOPS_TILES
+#include LOOPS_TILES
+#define ON_TILES tile_work, tile_forward, tile_data, tile_gradient
+#else
+#define ON_TILES NULL, NULL, NULL, NULL
+#endif
 
 #define PRODUCTS                                                                                             \
         {                                                                                                    \
-                gemm, gemm_pack, gemm_packed, attention_forward, attention_backward                          \
+                gemm, gemm_pack, gemm_packed, attention_forward, attention_backward, ON_TILES                \
         }
 
 #ifdef LOOPS_BF16

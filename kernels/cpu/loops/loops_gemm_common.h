@@ -73,3 +73,9 @@ static int64_t width_of(int64_t n, const int panel)
         int64_t width = (n + blocks - 1) / MFL_MAX(blocks, 1);
         return (width + panel - 1) / panel * panel;
 }
+
+/* Pairs in `depth` elements, as bfloat16 operands lie. */
+INLINE int64_t pairs_in(int64_t depth)
+{
+        return (depth + 1) / 2;
+}

@@ -3,4 +3,5 @@
 #define LANES 4
 #define TILE_ROWS 2
 #define LOOPS_BF16 mfl_products_base_bf16
+#define LOOPS_GEMM "kernels/cpu/loops/bf16/gemm_bf16.h"
 #include "kernels/cpu/loops/loops_body.h"
