@@ -152,7 +152,8 @@ struct onnx_entry {
 
 struct onnx {
         const char *path;
-        const Onnx__GraphProto *graph;
+        const Onnx__ModelProto *file;
+        const Onnx__GraphProto *graph; /* the file's */
         int64_t opset;
         const struct mfl_onnx_files *files;
         struct onnx_block *blocks; /* all memory of the conversion; freed at its end */
@@ -289,6 +290,8 @@ int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
+/* open/changed.c: the same of a file that another program has changed. */
+int mfl_onnx_check_changed(struct onnx *o);
 
 /* origin.c: which numbers are trained. */
 /* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */
