@@ -288,9 +288,8 @@ bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
 /* Finds the layers that use tensors of earlier ones, once all layers are in order. */
 int mfl_onnx_share(struct onnx *o);
 
-/* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
+/* open/export.c, and open/changed.c: refuse to train what an export for inference, or another program, has changed. */
 int mfl_onnx_check_export(struct onnx *o);
-/* open/changed.c: the same of a file that another program has changed. */
 int mfl_onnx_check_changed(struct onnx *o);
 
 /* origin.c: which numbers are trained. */
