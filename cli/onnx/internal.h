@@ -208,6 +208,7 @@ const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o);
 const char *mfl_onnx_note_of(const Onnx__NodeProto *node);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */
 bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v);
+int mfl_onnx_check_batch(struct onnx *o, const struct onnx_value *x, int64_t axis); /* refuses the batch */
 const Onnx__AttributeProto *mfl_onnx_attribute(const struct onnx *o, const char *name); /* NULL: absent */
 int64_t mfl_onnx_int(const struct onnx *o, const char *name, int64_t otherwise);
 float mfl_onnx_float(const struct onnx *o, const char *name, float otherwise);
@@ -288,9 +289,8 @@ bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
 /* Finds the layers that use tensors of earlier ones, once all layers are in order. */
 int mfl_onnx_share(struct onnx *o);
 
-/* open/export.c, and open/changed.c: refuse to train what an export for inference, or another program, has changed. */
+/* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
-int mfl_onnx_check_changed(struct onnx *o);
 
 /* origin.c: which numbers are trained. */
 /* n elements of a tensor, in the order of map, which must outlive it; its shape is set by the caller. */

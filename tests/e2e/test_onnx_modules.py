@@ -286,6 +286,16 @@ class TurnedToo(WithW):
         return F.linear(torch.tanh(F.linear(x, self.w)), self.w.t())
 
 
+class OfBatch(Between):
+    def build(self):
+        pass
+
+
+for _name, _mid, _op in [("SumsOverTheBatch", lambda s, x: x.cumsum(0), "CumSum"), ("SortsTheBatch", lambda s, x: torch.sort(x, 0)[0], "TopK"),
+                         ("MeanOverTheBatch", lambda s, x: x - x.mean(0), "ReduceMean")]:
+    of((6,), refused=[_op, "is over the batch", "dim=1"])(type(_name, (OfBatch,), {"mid": _mid}))
+
+
 @of((6,), refused=["parameter p", "two places"])
 class WeightsOverlap(Between):
     def build(self):
