@@ -46,8 +46,8 @@ static const char *told_initializer(const struct onnx *o)
         return NULL;
 }
 
-/* Whether the current exporter wrote the file, in a release that lists the parameters, and its optimiser has run: it makes
- * initializers of all nodes of constants. */
+/* Whether the current exporter wrote the file, in a release that lists the parameters (which opsets below 18 lose), and its optimiser
+ * has run: it makes initializers of all nodes of constants. */
 static bool is_optimised(const struct onnx *o)
 {
         int major = 0, minor = 0;
@@ -55,7 +55,7 @@ static bool is_optimised(const struct onnx *o)
         if (!o->file->producer_name || strcmp(o->file->producer_name, "pytorch") != 0 ||
                 !o->file->producer_version ||
                 sscanf(o->file->producer_version, "%d.%d", &major, &minor) != 2 ||
-                (major == 2 && minor < 6) || major < 2 || !o->current)
+                (major == 2 && minor < 6) || major < 2 || !o->current || o->opset >= 18)
                 return false;
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const char *name = o->graph->node[i]->name;
@@ -64,6 +64,16 @@ static bool is_optimised(const struct onnx *o)
                         return false;
         }
         return named;
+}
+
+/* Whether the current exporter's notes on its operations are there, by which export.c finds what is lost. */
+static bool has_notes(const struct onnx *o)
+{
+        for (size_t i = 0; i < o->graph->n_node; i++)
+                for (size_t k = 0; k < o->graph->node[i]->n_metadata_props; k++)
+                        if (begins_with(o->graph->node[i]->metadata_props[k]->key, "pkg.torch.onnx."))
+                                return true;
+        return false;
 }
 
 /* The operator of "/module/Exp_1_output_0", a value of PyTorch's first exporter; false: it is no such name. */
@@ -112,6 +122,8 @@ int mfl_onnx_check_changed(struct onnx *o)
                 return mfl_onnx_fail(o,
                         "onnxruntime's optimiser has changed the file. It merges parameters into others and "
                         "leaves out those that are 0 or 1. " REMEDY);
+        if (has_notes(o))
+                return 0;
         if (is_optimised(o))
                 return mfl_onnx_fail(o,
                         "PyTorch's exporter optimised the file and then converted it to opset %lld, without "
