@@ -1060,7 +1060,7 @@ def _prove(net, examples, model):
         return None, "no parameter requires a gradient"
     inputs = [_input_kind(net, e, len(examples) > 1) for e in examples]
     if _depends(net, inputs):
-        raise ExportError("the output of a sample depends on the other samples of its batch, as by flip(0), x @ x.t(), a mean over dimension 0 or "
+        raise ExportError("the output of a sample depends on the other samples of its batch, as by flip(0), x @ x.t(), a mean over dimension 0, a recurrent layer without batch_first=True or "
                           "F.batch_norm with training=True: mfl trains samples by themselves, and batch norm only as nn.BatchNorm. Leave it out")
     if _branches(net, inputs):
         raise ExportError("the module takes one way or another by the numbers of its input (a tensor in an `if` or `while`); the file "
@@ -1156,11 +1156,17 @@ def _depends(net, inputs):
     try:
         copied = _copy(net).eval()
         own = [_make_input(kind, 1, 2 * i, 3) for i, kind in enumerate(inputs)]
-        others = [torch.cat([a[:1], _make_input(kind, 2, 2 * i, 2)]) for i, (a, kind) in enumerate(zip(own, inputs))]
+        others = [_make_input(kind, 2, 2 * i, 2) for i, kind in enumerate(inputs)]
+        behind = [torch.cat([a[:1], b]) for a, b in zip(own, others)]
+        before = [torch.cat([b, a[:1]]) for a, b in zip(own, others)]  # cumsum(0) and the like read earlier samples alone
         with torch.no_grad():
-            outs = [_tensors(copied(*x)) for x in (own, own, others)]
-        first, again, other = ((out[0] if isinstance(out, tuple) else out)[0].double() for out in outs)
-        return _difference(first, again) == 0 and _difference(first, other) > 1e-3 * float(first.abs().max())
+            outs = [_tensors(copied(*x)) for x in (own, own, behind, before)]
+        first, again, *mixed = (out[0] if isinstance(out, tuple) else out for out in outs)
+        one = first[0].double()
+        if _difference(one, again[0].double()) != 0:
+            return False
+        places = [mixed[0][0], *(mixed[1][-1:] if len(mixed[1]) == 3 else ())]
+        return any(_difference(one, place.double()) > 1e-3 * float(one.abs().max()) for place in places)
     except Exception:  # noqa: BLE001: the proof says what fails
         return False
 

@@ -152,7 +152,8 @@ struct onnx_entry {
 
 struct onnx {
         const char *path;
-        const Onnx__GraphProto *graph;
+        const Onnx__ModelProto *file;
+        const Onnx__GraphProto *graph; /* the file's */
         int64_t opset;
         const struct mfl_onnx_files *files;
         struct onnx_block *blocks; /* all memory of the conversion; freed at its end */
@@ -207,6 +208,7 @@ const Onnx__NodeProto *mfl_onnx_node(const struct onnx *o);
 const char *mfl_onnx_note_of(const Onnx__NodeProto *node);
 /* Whether a value is the same for all samples: a constant, or computed from parameters only. */
 bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v);
+int mfl_onnx_check_batch(struct onnx *o, const struct onnx_value *x, int64_t axis); /* refuses the batch */
 const Onnx__AttributeProto *mfl_onnx_attribute(const struct onnx *o, const char *name); /* NULL: absent */
 int64_t mfl_onnx_int(const struct onnx *o, const char *name, int64_t otherwise);
 float mfl_onnx_float(const struct onnx *o, const char *name, float otherwise);

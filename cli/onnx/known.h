@@ -39,6 +39,8 @@ bool mfl_onnx_is_copy(const struct onnx *o, const Onnx__NodeProto *node);
 /* The parameter that the node reads in place of another tensor or number; NULL: none. */
 const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart);
 int mfl_onnx_fail_merged(struct onnx *o, const char *name);
+/* open/changed.c: refuses to train a file that another program has changed, once the initializers are read. */
+int mfl_onnx_check_changed(struct onnx *o);
 /* Sets what t, an initializer, was in the module. */
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 

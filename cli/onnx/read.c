@@ -222,6 +222,14 @@ bool mfl_onnx_of_params(const struct onnx *o, const struct onnx_value *v)
                                                      : v->base && mfl_onnx_of_params(o, v->base));
 }
 
+int mfl_onnx_check_batch(struct onnx *o, const struct onnx_value *x, int64_t axis)
+{
+        if (axis || x->shape.rank < 2 || x->shape.dim[0] != 1 || mfl_onnx_of_params(o, x))
+                return 0;
+        return mfl_onnx_fail(o, "is over the batch, but the loss of a sample can't depend on other samples: "
+                                "name dimensions of the sample, as in dim=1 or dim=(2, 3)");
+}
+
 /* Whether the node puts another dimension first than its first input has there. */
 static bool moves_first(const struct onnx *o)
 {

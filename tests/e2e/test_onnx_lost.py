@@ -334,3 +334,69 @@ def test_recurrent_layers_that_are_refused_have_a_remedy(tmp_path, layer, optimi
             trains(tmp_path, path, net)
             continue
         assert code == 1 and "module rnn: " in err and "mfl_export.save(net, example, file)" in err, err
+
+
+# ---- files that another program has changed, or that have lost PyTorch's list ----
+
+def half(m, x):
+    """A parameter that is 0, which optimisers leave out, and a bias of zeros."""
+    return m.b(torch.tanh(m.a(x)) * 0.5 + m.p)
+
+
+def by_onnxscript(path, folded):
+    pytest.importorskip("onnxscript", reason="needs onnxscript, which PyTorch's exporter uses")
+    import onnx
+    import onnxscript.optimizer
+    onnx.save(onnxscript.optimizer.optimize(onnx.load(path)), path)
+
+
+def by_onnxruntime(path, folded):
+    """What onnxruntime writes: the domains of its operators, and constants in place of nodes."""
+    onnx = mfl_needs.module("onnx")
+    model = onnx.load(path)
+    model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path)
+
+
+def by_folding(path, folded):
+    """A node of parameters alone becomes an initializer of the name of its output, as onnx-simplifier does."""
+    onnx = mfl_needs.module("onnx")
+    model = onnx.load(path)
+    node = next(n for n in model.graph.node if n.op_type == "Exp")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(folded, node.output[0]))
+    model.graph.node.remove(node)
+    onnx.save(model, path)
+
+
+CHANGES = {
+    "onnxscript": (by_onnxscript, half, torch.zeros(()), "onnxscript"),
+    "bias": (by_onnxscript, lambda m, x: m.b(torch.tanh(m.a(x))), torch.zeros(()), "RemoveOptionalBiasFromGemm"),
+    "onnxruntime": (by_onnxruntime, half, torch.zeros(()), "onnxruntime's optimiser has changed the file"),
+    "folded": (by_folding, lambda m, x: m.b(m.a(x) * m.p.exp()), torch.zeros(()), "made a constant of the node that computed /Exp_output_0"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_file_that_a_tool_has_changed(tmp_path, name):
+    change, forward, p, says = CHANGES[name]
+    net = Net(forward, p=p)
+    if name == "bias":
+        nn.init.zeros_(net.a.bias)
+    path = tmp_path / "m.onnx"
+    export(net, torch.zeros(1, 6), path, 17, False)
+    change(path, p.exp().numpy())
+    code, _, err = run(path)
+    assert code == 1 and says in err and "Train the file as PyTorch wrote it" in err, err
+
+
+def converted(tmp_path, net, **options):
+    """The current exporter converts its file to an opset below 18, and nothing is left but the graph."""
+    torch.onnx.export(net, (torch.zeros(1, 6),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False, opset_version=17, **options)
+    return tmp_path / "m.onnx"
+
+
+def test_an_optimised_file_without_the_list(tmp_path):
+    net = Net(half, p=torch.zeros(()))
+    code, _, err = run(converted(tmp_path, net))
+    assert code == 1 and "without the list of the module's parameters" in err and "mfl_export.save" in err, err
+    trains(tmp_path, converted(tmp_path, net, optimize=False), net)

@@ -286,6 +286,16 @@ class TurnedToo(WithW):
         return F.linear(torch.tanh(F.linear(x, self.w)), self.w.t())
 
 
+class OfBatch(Between):
+    def build(self):
+        pass
+
+
+for _name, _mid, _op in [("SumsOverTheBatch", lambda s, x: x.cumsum(0), "CumSum"), ("SortsTheBatch", lambda s, x: torch.sort(x, 0)[0], "TopK"),
+                         ("MeanOverTheBatch", lambda s, x: x - x.mean(0), "ReduceMean")]:
+    of((6,), refused=[_op, "is over the batch", "dim=1"])(type(_name, (OfBatch,), {"mid": _mid}))
+
+
 @of((6,), refused=["parameter p", "two places"])
 class WeightsOverlap(Between):
     def build(self):
@@ -1190,12 +1200,26 @@ class Called(nn.Module):
 
 # Exports for inference, and what mfl says of them: by PyTorch's first exporter, and by the current one.
 TEXT = torch.arange(10).reshape(2, 5) % 9
+class Pruned(nn.Module):
+    """A Linear without a bias, whose weight is a parameter times a mask, or a weight norm's."""
+
+    def __init__(self, normed):
+        super().__init__()
+        self.w, self.b, self.normed = nn.Parameter(torch.randn(5, 6)), nn.Linear(5, 4), normed
+        self.register_buffer("mask", (torch.arange(30).reshape(5, 6) % 3 > 0).float())
+
+    def forward(self, x):
+        return self.b(torch.tanh(F.linear(x, F.normalize(self.w, dim=1) if self.normed else self.w * self.mask)))
+
+
 CHANGED = {
     "group-norm": (Grouped, torch.zeros(2, 3, 8, 8), "the exporter computed onnx::", None),
     "scaled": (Scaled, torch.zeros(2, 6), "reads onnx::Gemm_", "the exporter computed mul from"),
+    "masked": (lambda: Pruned(False), torch.zeros(2, 6), "reads onnx::MatMul_", "the exporter computed mul from"),
+    "normed": (lambda: Pruned(True), torch.zeros(2, 6), "reads onnx::", "the exporter computed"),
     "positions": (lambda: Sliced(nn.Parameter), TEXT, "reads onnx::Add_", "the exporter took a part of the parameter at"),
     "buffer": (lambda: Sliced(nn.Buffer if hasattr(nn, "Buffer") else nn.Parameter), TEXT, "reads onnx::Add_", None),
-    "temperature": (Tempered, torch.ones(2, 5, 6), None, "reads exp, which an export for inference computed"),
+    "temperature": (Tempered, torch.ones(2, 5, 6), "reads onnx::MatMul_", "reads exp, which an export for inference computed"),
     "numbers": (Interpolated, torch.zeros(2, 6), None, None),
     "lerp": (lambda: Interpolated(True), torch.zeros(2, 6), "which an export for inference computed", "the exporter computed weight"),
     "slopes": (lambda: nn.Sequential(nn.Linear(6, 5), nn.PReLU(5), nn.Linear(5, 4)), torch.zeros(2, 6), None, None),

@@ -135,6 +135,7 @@ UNSUPPORTED = {
     "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)), modules.VECTOR, "does not train with orthogonal weights"),
     "spectral": (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8))), modules.VECTOR, "0 (Linear): mfl does not train with spectral norm"),
     "of-the-batch": (lambda: Called(lambda x: x + x.flip(0)), modules.VECTOR, "depends on the other samples"),
+    "of-samples-before": (lambda: Called(lambda x: x.cumsum(0)), modules.VECTOR, "depends on the other samples"),
     "channels-called": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
                         "the module (Called) calls dropout2d: mfl drops single elements only"),
     "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),

@@ -202,7 +202,7 @@ def test_pulled_models_load_into_pytorch(tmp_path):
 def test_a_folded_tie_is_refused(tmp_path):
     torch.manual_seed(5)
     export(TiedGpt(), torch.zeros(1, 8, dtype=torch.int64), tmp_path / "m.onnx", 17, True, do_constant_folding=True)
-    assert "the export has untied them" in check(tmp_path, tmp_path / "m.onnx", 5).stderr
+    assert "reads onnx::MatMul_" in check(tmp_path, tmp_path / "m.onnx", 5).stderr
 
 
 class Fresh(nn.Module):

@@ -57,8 +57,8 @@ static int read_axes(struct onnx *o, const struct onnx_value *x, struct reductio
                 d.over = (1u << rank) - 1;
         /* Of a recurrent layer's last states, {1, batch, features}, the first dimension counts layers. */
         bool states = rank == 3 && (x->shape.dim[1] == 1 || x->shape.dim[2] == 1);
-        if ((d.over & 1) && rank > 1 && x->shape.dim[0] == 1 && !states && !mfl_onnx_of_params(o, x))
-                return mfl_onnx_fail(o, "is over the batch; the loss of a sample can't depend on others");
+        if ((d.over & 1) && !states && (r = mfl_onnx_check_batch(o, x, 0)))
+                return r;
         for (int k = 0; k < rank; k++) {
                 bool reduced = d.over >> k & 1;
                 d.n *= reduced ? x->shape.dim[k] : 1;

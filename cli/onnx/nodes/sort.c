@@ -128,6 +128,8 @@ int mfl_onnx_top(struct onnx *o)
                         "torch.sort, topk and median are supported for at most %d numbers; use amax, or "
                         "a softmax, over more",
                         SORTED_MAX);
+        if ((r = mfl_onnx_check_batch(o, x, axis)))
+                return r;
         w->n = (int)x->shape.dim[axis];
         int k = (int)wanted, taken[SORTED_MAX];
         struct onnx_shape rows = {2, {mfl_onnx_count(&x->shape) / w->n, w->n}}, shape = x->shape;

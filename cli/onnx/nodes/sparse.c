@@ -84,6 +84,8 @@ int mfl_onnx_convert_cumsum(struct onnx *o)
         if (mfl_onnx_int(o, "exclusive", 0) || mfl_onnx_int(o, "reverse", 0))
                 return mfl_onnx_fail(o, "exclusive and reverse are not supported");
         int at = (int)axis + (axis < 0 ? x->shape.rank : 0), r;
+        if ((r = mfl_onnx_check_batch(o, x, at)))
+                return r;
         group_dims(&x->shape, 1u << at, &g); /* one dimension gives at most three groups */
         struct mfl_layer l = {
                 .op = MFL_OP_MAP, .map = {.kind = MFL_MAP_CUMSUM, .axes = g.over}, .out = g.shape};

@@ -444,6 +444,7 @@ static int convert_model(const Onnx__ModelProto *proto, size_t n_bytes, const ch
 {
         struct mfl_onnx_model model = {.described = described};
         struct onnx o = {.path = path,
+                .file = proto,
                 .graph = proto->graph,
                 .opset = opset_of(proto),
                 .files = files,

@@ -33,16 +33,12 @@ static bool is_temperature(const struct onnx *o, const char *name)
         return v && v->tensor && v->tensor->f && v->tensor->count == 1 && v->tensor->folded;
 }
 
-/* The weights of a MatMul are those of an nn.Linear, transposed; those of a recurrent layer are sorted. */
+/* Constant folding transposes the weights of an nn.Linear and sorts those of a recurrent layer. It computes with them as well (w * mask,
+ * weight norm), and the name does not tell which. A recurrent layer also reads states, which are mostly zeros. */
 static const char *computed_input(const struct onnx *o, const Onnx__NodeProto *node)
 {
-        static const char *const taken[] = {"MatMul", "LSTM", "GRU", "RNN"}, *const weigh[] = {"Gemm", "Conv",
-                                                                                     "ConvTranspose",
-                                                                                     "Gather"};
+        static const char *const weigh[] = {"Gemm", "Conv", "ConvTranspose", "Gather", "MatMul"};
         bool weights = false;
-        for (size_t i = 0; i < MFL_ARRAY_SIZE(taken); i++)
-                if (!strcmp(node->op_type, taken[i]))
-                        return NULL;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(weigh); i++)
                 weights = weights || !strcmp(node->op_type, weigh[i]);
         for (size_t k = 0; k < node->n_input; k++)
@@ -129,10 +125,14 @@ static int check_node(struct onnx *o, size_t i)
                         computed);
         if (computed)
                 return mfl_onnx_fail(o,
-                        "reads %.40s, which an export for inference computed: a parameter of it is lost. "
+                        "reads %.40s, which an export for inference computed: a parameter of it is lost%s. "
                         "`mfl model import` "
                         "takes it. Export for training: " EXPORT_CALL,
-                        computed);
+                        computed,
+                        !strncmp(computed, "onnx::", 6)
+                                ? ", or it is one that constant folding has only moved, as the weights of a "
+                                  "Linear; the file does not say which"
+                                : "");
         if (weighs && was_batch_norm(node))
                 return mfl_onnx_fail(o, "batch norm was folded into it; `mfl model import` "
                                         "takes it. Export for training: " EXPORT_CALL);
@@ -420,6 +420,9 @@ int mfl_onnx_check_export(struct onnx *o)
         if (o->files && o->files->inference)
                 return 0;
         bool has_norm = false, has_conv = false;
+        int changed = mfl_onnx_check_changed(o);
+        if (changed)
+                return changed;
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const char *op = o->graph->node[i]->op_type;
                 has_norm = has_norm || strstr(op, "Normalization");

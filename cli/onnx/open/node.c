@@ -12,9 +12,12 @@ static int fail_missing(struct onnx *o, const char *input)
                                 return mfl_onnx_fail(o,
                                         "uses output %zu of node %.60s (%.20s), which mfl does not compute%s",
                                         k, node->name && *node->name ? node->name : "?", node->op_type,
-                                        strcmp(node->op_type, "TopK")
-                                                ? ""
-                                                : "; mfl_export.save writes the places of up to 256 numbers");
+                                        !strcmp(node->op_type, "TopK")
+                                                ? "; mfl_export.save writes the places of up to 256 numbers"
+                                        : !strcmp(node->op_type, "MaxPool")
+                                                ? " (the places of the largest): instead of max_unpool use "
+                                                  "F.interpolate or a ConvTranspose"
+                                                : "");
         }
         return mfl_onnx_fail(o, "reads %.60s, which no earlier node computes", input);
 }
