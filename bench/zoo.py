@@ -4,7 +4,7 @@
 
     ZOO_PYTHON bench/zoo.py build [--families torchvision modules fields transformers] [--only NAME ...] [--limit 100e6]
 
-Needs an interpreter with torch, torchvision and transformers. Weights are random, and nothing is downloaded. Each model is saved by
+Needs an interpreter with torch, torchvision, transformers and timm. Weights are random, and nothing is downloaded. Each model is saved by
 python/mfl_export.py with a small input, and
 
 * read: `mfl check` reads the file and builds the network. A refusal is printed below the table, as users see it.
@@ -172,7 +172,7 @@ def summary(results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build")
-    parser.add_argument("--families", nargs="+", default=["modules", "fields", "transformers", "torchvision"])
+    parser.add_argument("--families", nargs="+", default=["modules", "fields", "transformers", "timm", "torchvision"])
     parser.add_argument("--only", nargs="+", help="names of models; * stands for any text")
     parser.add_argument("--limit", type=float, default=100e6, help="parameters above which a model is only read")
     parser.add_argument("--seconds", type=int, default=600, help="time for one model")
