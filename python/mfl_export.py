@@ -221,6 +221,8 @@ class _Watch(torch.overrides.TorchFunctionMode):
         self.calls.setdefault(getattr(func, "__name__", "").replace("inverse", "linalg_inv"), self.scopes[-1])
         if func in REFUSED_CALLS and _changes(func, *args, **(kwargs or {})):
             self.refused.setdefault((self.scopes[-1], func.__name__), REFUSED_CALLS[func])
+        if isinstance(out, torch.Tensor) and out.dtype in OTHER_FLOATS:
+            self.calls.setdefault("other precision", self.scopes[-1])
         if any(isinstance(v, torch.Tensor) and v.is_complex() for v in (out, *args)):
             self.calls.setdefault("complex", self.scopes[-1])
         if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
@@ -473,7 +475,10 @@ class _Places(torch.overrides.TorchFunctionMode):
 
     def getitem(self, x, key):
         if self.knows(key) and x.is_floating_point():
-            return self.wrapped(key, int(x.shape[0])).to(x.dtype) @ x if x.dim() == 2 else None
+            if x.dim() < 2:
+                return None
+            rows = self.wrapped(key, int(x.shape[0])).to(x.dtype) @ x.reshape(int(x.shape[0]), -1)
+            return rows if x.dim() == 2 else rows.reshape(*rows.shape[:-1], *x.shape[1:])
         if not isinstance(key, tuple) or len(key) != 2 or not self.knows(key[1]) or key[1].dim() != 1 or x.dim() != 3:
             return None
         rows = key[0]
@@ -491,6 +496,65 @@ def _equal(places, other):
 def _flat(args, kwargs):
     for a in (*args, *kwargs.values()):
         yield from a if isinstance(a, (tuple, list)) else (a,)
+
+
+# ---- constants ----
+
+OTHER_FLOATS = (torch.bfloat16, torch.float16, torch.float64)
+
+
+class _Constants(torch.overrides.TorchFunctionMode):
+    """Within an export. What follows from no input, parameter or buffer is computed here if it is in another precision than mfl's (a bias in
+    bfloat16) or chooses between two values (torch.where). Where samples are computed in double, the file has float32, as mfl."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.live, self.kept = net, {}, {}
+
+    def start(self, inputs):
+        for t in itertools.chain(inputs, self.net.parameters(), self.net.buffers()):
+            self.live[id(t)] = t
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        values = list(_flat_deep((*args, *kwargs.values())))
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        live = any(id(t) in self.live for t in tensors)
+        other = any(v in OTHER_FLOATS for v in values if isinstance(v, torch.dtype)) or name in ("bfloat16", "half", "double") or any(
+            id(t) in self.kept or t.dtype in OTHER_FLOATS for t in tensors)
+        if name == "where" and len(args) == 3 and id(args[0]) not in self.live and isinstance(args[0], torch.Tensor):
+            with _untraced():
+                chosen = args[1] if bool(args[0].all()) else None if bool(args[0].any()) else args[2]
+            if isinstance(chosen, torch.Tensor):
+                return self.note(chosen.expand(torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))), live)
+        if other and not live and not any(word in name for word in RANDOM):
+            with _untraced():
+                out = func(*args, **kwargs)
+            for t in _flat_deep([out]):
+                if isinstance(t, torch.Tensor):
+                    self.kept[id(t)] = t
+            return out
+        if live and (torch.float64 in values or name == "double"):
+            out = args[0].float() if name == "double" else func(*(torch.float32 if a is torch.float64 else a for a in args),
+                                                                **{k: torch.float32 if v is torch.float64 else v for k, v in kwargs.items()})
+        else:
+            out = func(*args, **kwargs)
+        if func in SIZES or name in FILLED:
+            return out
+        in_place = name.endswith("_") and not name.endswith("__") or name == "__setitem__" or name.startswith("__i") and "in" not in name
+        self.note([out, args[0]] if in_place and args else out, live or any(word in name for word in RANDOM))
+        return out
+
+    def note(self, out, live):
+        for t in _flat_deep([out] if live else []):
+            if isinstance(t, torch.Tensor):
+                self.live[id(t)] = t
+        return out
+
+
+SIZES = (torch.Tensor.shape.__get__, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.dim, torch.Tensor.__len__)
+FILLED = {f"{fill}_like" for fill in ("empty", "zeros", "ones", "full")} | {f"new_{fill}" for fill in ("empty", "zeros", "ones", "full")}
+RANDOM = ("rand", "bernoulli", "normal", "uniform", "exponential", "multinomial", "dropout", "poisson")
 
 
 # ---- complex numbers ----
@@ -900,13 +964,16 @@ def _export(net, inputs, path, stops, calls):
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
     orders = calls.keys() & {*ORDERS.values(), "gather", "scatter", "scatter_", "scatter_add", "scatter_add_"} or {"sum", "embedding"} <= calls.keys()
-    modes = ([_InParts] if "complex" in calls else []) + ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
+    constants = [_Constants(net)] if calls.keys() & {"where", "other precision"} else []
+    modes = [lambda: constants[0]] * len(constants) + ([_InParts] if "complex" in calls else []) + ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
 
     @contextlib.contextmanager
-    def keep():
+    def keep(given):
         with contextlib.ExitStack() as stack:
             for mode in modes:
                 stack.enter_context(mode())
+            for mode in constants:
+                mode.start(given)
             yield
     with _only_torch(), _complex_as_pairs(net), _plain_forward(net, keep) as removed, _plain_functions(), _quiet():
         problem = None
@@ -943,8 +1010,11 @@ def _export(net, inputs, path, stops, calls):
 
 def _unexported(net, calls, function):
     scope, kind = calls.get(function, ("", type(net).__name__))
-    return ExportError(f"{scope or 'the module'} ({kind}) calls {function}, which PyTorch can't export: compute it before and store the "
-                       "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists")
+    if function == "histc" and any(hasattr(m, "set_experts_implementation") for m in net.modules()):
+        told = 'call set_experts_implementation("batched_mm") of the model before'
+    else:
+        told = ("compute it before and store the result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists")
+    return ExportError(f"{scope or 'the module'} ({kind}) calls {function}, which PyTorch can't export: {told}")
 
 
 @contextlib.contextmanager
@@ -979,12 +1049,12 @@ def _export_once(net, inputs, path, options):
 
 
 @contextlib.contextmanager
-def _plain_forward(net, within=contextlib.nullcontext):
+def _plain_forward(net, within):
     """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
     forward, own, removed = net.forward, net.__dict__.get("forward"), []
 
     def plain(*inputs):
-        with within(), _logits() as logits:
+        with within(inputs), _logits() as logits:
             out = _tensors(forward(*inputs))
             plain_out = logits(out)
             removed.extend(o for o, p in zip(*(o if isinstance(o, tuple) else (o,) for o in (out, plain_out))) if o is not p)

@@ -358,6 +358,7 @@ int mfl_onnx_fold_scatter_nd(struct onnx *o);
 int mfl_onnx_fold_scattered(struct onnx *o, const struct onnx_shape *shape, float data, const float *update,
         struct onnx_tensor **ret_tensor);
 int mfl_onnx_fold_reduce(struct onnx *o);
+int mfl_onnx_fold_pad(struct onnx *o);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
 int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,

@@ -968,6 +968,32 @@ class Caches(nn.Module):
         return self.fc(x * self.kept["bias"])
 
 
+class Precisions(nn.Module):
+    """A constant in bfloat16, a choice between values by a constant condition, and samples in double."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = self.a(x) + (torch.tensor([0.3]).bfloat16() * torch.arange(6)).reshape(1, 6).to(x.dtype)
+        seen = torch.ones_like(y).sum(-1, keepdim=True)
+        y = torch.where(seen > 0, y, y.mean(0, keepdim=True))
+        return self.fc(torch.softmax(y.double(), -1).to(self.fc.weight.dtype))
+
+
+class ExpertWeights(nn.Module):
+    """The weights of the experts that a sample chooses, read from one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.w, self.fc = nn.Linear(8, 4), nn.Parameter(torch.randn(4, 5, 8) / 3), nn.Linear(5, 3)
+
+    def forward(self, x):
+        share, places = torch.topk(torch.softmax(self.gate(x), -1), 2, -1)
+        return self.fc(((self.w[places] @ x[:, None, :, None]).squeeze(-1) * share.unsqueeze(-1)).sum(1))
+
+
 class Spectral(nn.Module):
     """As Fourier neural operators: complex weights of the first frequencies, written into zeros."""
 
@@ -1083,7 +1109,7 @@ PROVED = {
     "columns-of-codes": (ColumnsOfCodes, (torch.tensor([[4, 4, 4]]), torch.ones(1, 2))),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"spectral": (Spectral, torch.zeros(1, 2, 6, 8)), "filtered": (Filtered, VECTOR), "rotated": (Rotated, tokens()), "spectrogram": (Spectrogram, torch.zeros(1, 40)),
+    PROVED.update({"precisions": (Precisions, VECTOR), "expert-weights": (ExpertWeights, VECTOR), "spectral": (Spectral, torch.zeros(1, 2, 6, 8)), "filtered": (Filtered, VECTOR), "rotated": (Rotated, tokens()), "spectrogram": (Spectrogram, torch.zeros(1, 40)),
                    "state-space": (StateSpace, torch.zeros(1, 8, 2))})
     PROVED.update({"codebook": (Codebook, VECTOR), "numbers": (Numbers, tokens()), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
