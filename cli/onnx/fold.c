@@ -145,9 +145,9 @@ static const struct {
         {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
         {"ScatterND", OTHER, 0, SAME}, {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME},
         {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME},
-        {"NonZero", OTHER, 0, SAME}, {"Pad", OTHER, 0, SAME}, {"Tan", UNARY, '1', FLOAT_ONLY}, {"Asin", UNARY, '2', FLOAT_ONLY},
-        {"Acos", UNARY, '3', FLOAT_ONLY}, {"Atan", UNARY, '4', FLOAT_ONLY}, {"Sinh", UNARY, '5', FLOAT_ONLY},
-        {"Cosh", UNARY, '6', FLOAT_ONLY}, {"Asinh", UNARY, '7', FLOAT_ONLY},
+        {"NonZero", OTHER, 0, SAME}, {"Pad", OTHER, 0, SAME}, {"Tan", UNARY, '1', FLOAT_ONLY},
+        {"Asin", UNARY, '2', FLOAT_ONLY}, {"Acos", UNARY, '3', FLOAT_ONLY}, {"Atan", UNARY, '4', FLOAT_ONLY},
+        {"Sinh", UNARY, '5', FLOAT_ONLY}, {"Cosh", UNARY, '6', FLOAT_ONLY}, {"Asinh", UNARY, '7', FLOAT_ONLY},
         {"Acosh", UNARY, '8', FLOAT_ONLY}, {"Atanh", UNARY, '9', FLOAT_ONLY}};
 
 static int fold_of(const struct onnx *o)
