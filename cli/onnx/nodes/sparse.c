@@ -95,122 +95,6 @@ int mfl_onnx_convert_cumsum(struct onnx *o)
 
 /* ---- padding ---- */
 
-/* pads[d]: before and after dimension d. */
-static int read_pads(struct onnx *o, int rank, int64_t pads[ONNX_RANK_MAX][2])
-{
-        const int64_t *v, *axes;
-        int n, n_axes, r = mfl_onnx_ints(o, "pads", 1, &v, &n);
-        if (!r)
-                r = mfl_onnx_ints(o, NULL, 3, &axes, &n_axes);
-        if (r)
-                return r;
-        int count = n_axes < 0 ? rank : n_axes;
-        memset(pads, 0, ONNX_RANK_MAX * sizeof *pads);
-        if (n != 2 * count || count > rank)
-                return mfl_onnx_fail(o, "%d pads for %d dimensions", n, count);
-        for (int k = 0; k < count; k++) {
-                int64_t d = n_axes < 0 ? k : axes[k] < 0 ? axes[k] + rank : axes[k];
-                if (d < 0 || d >= rank)
-                        return mfl_onnx_fail(o, "axis %lld; there are %d dimensions", (long long)d, rank);
-                pads[d][0] = v[k];
-                pads[d][1] = v[k + count];
-        }
-        return 0;
-}
-
-bool mfl_onnx_pads_nothing(const struct onnx *o)
-{
-        const struct onnx_value *pads = mfl_onnx_input(o, 1);
-        const Onnx__AttributeProto *a = mfl_onnx_attribute(o, "pads");
-        if (a) {
-                for (size_t i = 0; i < a->n_ints; i++)
-                        if (a->ints[i])
-                                return false;
-                return true;
-        }
-        if (!pads || !pads->tensor || !pads->tensor->i)
-                return false;
-        for (int64_t i = 0; i < pads->tensor->count; i++)
-                if (pads->tensor->i[i])
-                        return false;
-        return true;
-}
-
-static int pad_mode(struct onnx *o, enum mfl_map_mode *ret_mode)
-{
-        static const char *const names[] = {[MFL_MAP_CONSTANT] = "constant",
-                [MFL_MAP_REFLECT] = "reflect",
-                [MFL_MAP_REPLICATE] = "edge",
-                [MFL_MAP_CIRCULAR] = "wrap"};
-        for (size_t k = 0; k < MFL_ARRAY_SIZE(names); k++)
-                if (mfl_onnx_string_is(o, "mode", "constant", names[k])) {
-                        *ret_mode = (enum mfl_map_mode)k;
-                        return 0;
-                }
-        return mfl_onnx_fail(o, "the mode is not one of constant, reflect, edge, wrap");
-}
-
-/* Which element is at place i of a padded dimension of n; -1: none. */
-static int64_t padded_place(enum mfl_map_mode mode, int64_t i, int64_t n)
-{
-        if (i >= 0 && i < n)
-                return i;
-        switch (mode) {
-        case MFL_MAP_REFLECT:
-                i = i < 0 ? -i : 2 * (n - 1) - i;
-                return i >= 0 && i < n ? i : -1;
-        case MFL_MAP_REPLICATE:
-                return i < 0 ? 0 : n - 1;
-        case MFL_MAP_CIRCULAR:
-                return i < -n || i >= 2 * n ? -1 : (i + n) % n;
-        default:
-                return -1;
-        }
-}
-
-int mfl_onnx_fold_pad(struct onnx *o)
-{
-        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
-        struct onnx_shape shape = a->shape;
-        enum mfl_map_mode mode = MFL_MAP_CONSTANT;
-        struct onnx_tensor *t;
-        int64_t pads[ONNX_RANK_MAX][2];
-        double value = (double)mfl_onnx_float(o, "value", 0);
-        int64_t total = 1;
-        int r = read_pads(o, shape.rank, pads);
-        if (r || (r = pad_mode(o, &mode)))
-                return r;
-        if (mfl_onnx_input(o, 2) && !mfl_onnx_scalar(mfl_onnx_input(o, 2), &value))
-                return mfl_onnx_fail(o, "the value of the padding is not one number");
-        for (int d = 0; d < shape.rank; d++) {
-                if (MFL_MAX(pads[d][0], pads[d][1]) > ONNX_ELEMENTS_MAX ||
-                        MFL_MIN(pads[d][0], pads[d][1]) < -ONNX_ELEMENTS_MAX)
-                        return mfl_onnx_fail(o, "pads a constant by too much");
-                shape.dim[d] = MFL_MAX(shape.dim[d] + pads[d][0] + pads[d][1], (int64_t)0);
-                if (shape.dim[d] > ONNX_ELEMENTS_MAX || (total *= shape.dim[d]) > ONNX_ELEMENTS_MAX)
-                        return mfl_onnx_fail(o, "pads a constant by too much");
-        }
-        if ((r = mfl_onnx_fold_new(o, &shape, a->f, &t)))
-                return r;
-        t->is_bool = a->is_bool;
-        for (int64_t i = 0; i < t->count; i++) {
-                int64_t at = 0, step = 1, left = i;
-                bool inside = true;
-                for (int d = shape.rank - 1; d >= 0; d--) {
-                        int64_t n = a->shape.dim[d],
-                                place = padded_place(mode, left % shape.dim[d] - pads[d][0], n);
-                        if (place < 0 && mode != MFL_MAP_CONSTANT)
-                                return mfl_onnx_fail(o, "pads a constant by more than it has");
-                        inside = inside && place >= 0;
-                        at += MFL_MAX(place, (int64_t)0) * step;
-                        step *= n;
-                        left /= shape.dim[d];
-                }
-                mfl_onnx_fold_put(t, i, inside ? mfl_onnx_number(a, at) : value);
-        }
-        return mfl_onnx_fold_output(o, t);
-}
-
 /* Negative pads cut off; what is left of the pads is positive. *x becomes what is left of the value. */
 static int crop(struct onnx *o, int64_t pads[ONNX_RANK_MAX][2], struct onnx_value **x)
 {
@@ -307,9 +191,9 @@ int mfl_onnx_convert_pad(struct onnx *o)
         struct mfl_shape in;
         int64_t pads[ONNX_RANK_MAX][2];
         double value = (double)mfl_onnx_float(o, "value", 0);
-        int batch = 0, to = 0, r = read_pads(o, shape.rank, pads);
+        int batch = 0, to = 0, r = mfl_onnx_read_pads(o, shape.rank, pads);
         if (!r)
-                r = pad_mode(o, &l.map.mode);
+                r = mfl_onnx_pad_mode(o, &l.map.mode);
         if (!r && mfl_onnx_of_params(o, x) && l.map.mode == MFL_MAP_CONSTANT && value == 0 &&
                 !mfl_onnx_input(o, 2))
                 return pad_param(o, x, pads, &l);
