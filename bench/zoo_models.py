@@ -392,14 +392,20 @@ def transformer_entries():
     return zoo_transformers.entries()
 
 
+def timm_entries():
+    import zoo_timm
+    return zoo_timm.entries()
+
+
 def field_entries():
     import zoo_fields
     return zoo_fields.entries()
 
 
 class Families(dict):
-    """Made when they are asked for: torchvision and transformers take seconds to import."""
-    kinds = {"torchvision": torchvision_models, "modules": module_entries, "transformers": transformer_entries, "fields": field_entries}
+    """Made when they are asked for: torchvision, transformers and timm take seconds to import."""
+    kinds = {"torchvision": torchvision_models, "modules": module_entries, "transformers": transformer_entries, "timm": timm_entries,
+             "fields": field_entries}
 
     def __missing__(self, family):
         self[family] = self.kinds[family]()

@@ -134,7 +134,7 @@ def entries():
     text("granite", "GraniteForCausalLM", "GraniteConfig", **decoder)
     text("starcoder2", "Starcoder2ForCausalLM", "Starcoder2Config", **dict(decoder, sliding_window=None))
     text("xglm", "XGLMForCausalLM", "XGLMConfig", d_model=32, num_layers=2, attention_heads=4, ffn_dim=64, vocab_size=WORDS, max_position_embeddings=32, use_cache=False, **EAGER)
-    text("mixtral", "MixtralForCausalLM", "MixtralConfig", **dict(decoder, sliding_window=None, num_local_experts=4, num_experts_per_tok=2))
+    text("mixtral", "MixtralForCausalLM", "MixtralConfig", **dict(decoder, sliding_window=None, num_local_experts=4, num_experts_per_tok=2, experts_implementation="batched_mm"))
     text("mamba", "MambaForCausalLM", "MambaConfig", hidden_size=32, num_hidden_layers=2, state_size=4, vocab_size=WORDS, use_cache=False)
     text("rwkv", "RwkvForCausalLM", "RwkvConfig", hidden_size=32, num_hidden_layers=2, attention_hidden_size=32, vocab_size=WORDS, context_length=32, use_cache=False)
     # Narrow ones with the vocabularies of Llama 3 and Qwen2.

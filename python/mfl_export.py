@@ -224,6 +224,10 @@ class _Watch(torch.overrides.TorchFunctionMode):
         self.calls.setdefault(getattr(func, "__name__", "").replace("inverse", "linalg_inv"), self.scopes[-1])
         if func in REFUSED_CALLS and _changes(func, *args, **(kwargs or {})):
             self.refused.setdefault((self.scopes[-1], func.__name__), REFUSED_CALLS[func])
+        if isinstance(out, torch.Tensor) and out.dtype in OTHER_FLOATS:
+            self.calls.setdefault("other precision", self.scopes[-1])
+        if any(isinstance(v, torch.Tensor) and v.is_complex() for v in (out, *args)):
+            self.calls.setdefault("complex", self.scopes[-1])
         if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             if func in DETACHES:
                 self.note("detach()", True)
@@ -474,7 +478,10 @@ class _Places(torch.overrides.TorchFunctionMode):
 
     def getitem(self, x, key):
         if self.knows(key) and x.is_floating_point():
-            return self.wrapped(key, int(x.shape[0])).to(x.dtype) @ x if x.dim() == 2 else None
+            if x.dim() < 2:
+                return None
+            rows = self.wrapped(key, int(x.shape[0])).to(x.dtype) @ x.reshape(int(x.shape[0]), -1)
+            return rows if x.dim() == 2 else rows.reshape(*rows.shape[:-1], *x.shape[1:])
         if not isinstance(key, tuple) or len(key) != 2 or not self.knows(key[1]) or key[1].dim() != 1 or x.dim() != 3:
             return None
         rows = key[0]
@@ -494,6 +501,465 @@ def _flat(args, kwargs):
         yield from a if isinstance(a, (tuple, list)) else (a,)
 
 
+# ---- constants ----
+
+OTHER_FLOATS = (torch.bfloat16, torch.float16, torch.float64)
+
+
+class _Constants(torch.overrides.TorchFunctionMode):
+    """Within an export. What follows from no input, parameter or buffer is computed here if it is in another precision than mfl's (a bias in
+    bfloat16) or chooses between two values (torch.where). Where samples are computed in double, the file has float32, as mfl."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.net, self.live, self.kept = net, {}, {}
+
+    def start(self, inputs):
+        for t in itertools.chain(inputs, self.net.parameters(), self.net.buffers()):
+            self.live[id(t)] = t
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        values = list(_flat_deep((*args, *kwargs.values())))
+        tensors = [v for v in values if isinstance(v, torch.Tensor)]
+        live = any(id(t) in self.live for t in tensors)
+        other = any(v in OTHER_FLOATS for v in values if isinstance(v, torch.dtype)) or name in ("bfloat16", "half", "double") or any(
+            id(t) in self.kept or t.dtype in OTHER_FLOATS for t in tensors)
+        if name == "where" and len(args) == 3 and id(args[0]) not in self.live and isinstance(args[0], torch.Tensor):
+            with _untraced():
+                chosen = args[1] if bool(args[0].all()) else None if bool(args[0].any()) else args[2]
+            if isinstance(chosen, torch.Tensor):
+                return self.note(chosen.expand(torch.broadcast_shapes(*(a.shape for a in args if isinstance(a, torch.Tensor)))), live)
+        if other and not live and not any(word in name for word in RANDOM):
+            with _untraced():
+                out = func(*args, **kwargs)
+            for t in _flat_deep([out]):
+                if isinstance(t, torch.Tensor):
+                    self.kept[id(t)] = t
+            return out
+        if live and (torch.float64 in values or name == "double"):
+            out = args[0].float() if name == "double" else func(*(torch.float32 if a is torch.float64 else a for a in args),
+                                                                **{k: torch.float32 if v is torch.float64 else v for k, v in kwargs.items()})
+        else:
+            out = func(*args, **kwargs)
+        if func in SIZES or name in FILLED:
+            return out
+        in_place = name.endswith("_") and not name.endswith("__") or name == "__setitem__" or name.startswith("__i") and "in" not in name
+        self.note([out, args[0]] if in_place and args else out, live or any(word in name for word in RANDOM))
+        return out
+
+    def note(self, out, live):
+        for t in _flat_deep([out] if live else []):
+            if isinstance(t, torch.Tensor):
+                self.live[id(t)] = t
+        return out
+
+
+SIZES = (torch.Tensor.shape.__get__, torch.Tensor.size, torch.Tensor.numel, torch.Tensor.dim, torch.Tensor.__len__)
+FILLED = {f"{fill}_like" for fill in ("empty", "zeros", "ones", "full")} | {f"new_{fill}" for fill in ("empty", "zeros", "ones", "full")}
+RANDOM = ("rand", "bernoulli", "normal", "uniform", "exponential", "multinomial", "dropout", "poisson")
+
+
+# ---- complex numbers ----
+
+TRANSFORMED_MAX = 1 << 24  # elements of a discrete Fourier transform's matrix
+BOTH_PARTS = {"reshape", "view", "permute", "transpose", "swapaxes", "movedim", "flatten", "unflatten", "unsqueeze", "squeeze", "expand", "expand_as", "repeat", "cat",
+              "stack", "chunk", "split", "tensor_split", "unbind", "getitem", "sum", "mean", "roll", "flip", "contiguous", "clone", "narrow", "select", "index_select",
+              "pad", "tile", "t", "detach", "neg", "zeros_like", "diff", "cumsum", "broadcast_to", "take_along_dim", "gather", "masked_fill", "where"}
+PRODUCTS = {"mul", "matmul", "bmm", "mm", "einsum", "outer", "rmul", "multiply"}
+FACTORIES = {"zeros", "empty", "ones", "full", "eye", "new_zeros", "new_empty", "new_ones"}
+COMPLEX = (torch.complex64, torch.complex128)
+
+
+class _NotInParts(ExportError):
+    """A function of complex numbers, by its name."""
+
+
+class _Complex:
+    """A complex value within an export, as its real and its imaginary part: neither mfl nor the exporter has complex numbers."""
+
+    def __init__(self, real, imag):
+        self.parts = [real, imag]
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return _computed_in_parts(func, args, kwargs or {})
+
+    real, imag = property(lambda self: self.parts[0]), property(lambda self: self.parts[1])
+    shape, ndim, device, requires_grad = (property(lambda self, name=name: getattr(self.parts[0], name)) for name in ("shape", "ndim", "device", "requires_grad"))
+    dtype, T, mT = torch.complex64, property(lambda self: self.t()), property(lambda self: self.transpose(-2, -1))
+
+    def __getattr__(self, name):
+        if name in ("dim", "size", "numel", "ndimension"):
+            return getattr(self.parts[0], name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        func = getattr(torch.Tensor, name)
+        return lambda *args, **kwargs: _computed_in_parts(func, (self, *args), kwargs)
+
+    def __len__(self):
+        return len(self.parts[0])
+
+    def __iter__(self):
+        return iter(self.unbind(0))
+
+
+for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "neg", "matmul", "rmatmul", "pow", "getitem", "setitem", "abs"):
+    setattr(_Complex, f"__{_name}__", lambda self, *args, _name=_name: _computed_in_parts(getattr(torch.Tensor, f"__{_name}__"), (self, *args), {}))
+del _name
+
+
+class _ComplexParameter(_Complex):
+    """A parameter, which the file has as pairs of real numbers."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    parts = property(lambda self: [self.pairs.select(-1, k) for k in (0, 1)])
+
+
+class _InParts(torch.overrides.TorchFunctionMode):
+    """Within an export: complex values are computed by their parts, and Fourier transforms as products with constant matrices."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name, values = getattr(func, "__name__", ""), list(_flat_deep((*args, *kwargs.values())))
+        own = any(isinstance(v, (_Complex, complex)) for v in values)
+        constants = [v for v in values if isinstance(v, torch.Tensor) and v.is_complex()]
+        if constants and not own and all(v.is_complex() for v in values if isinstance(v, torch.Tensor)):
+            with _untraced():
+                return func(*args, **kwargs)
+        transforms = name.startswith("fft_") and not name.endswith("freq") or name in ("stft", "istft")
+        if own or constants or transforms or name in ("view_as_complex", "polar", "complex") or any(v in COMPLEX for v in values if isinstance(v, torch.dtype)):
+            return _computed_in_parts(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _flat_deep(values):
+    for v in values:
+        if isinstance(v, (tuple, list)):
+            yield from _flat_deep(v)
+        else:
+            yield v
+
+
+def _parts(value):
+    """Real and imaginary part, which is None for a real value."""
+    if isinstance(value, _Complex):
+        return value.parts
+    if isinstance(value, torch.Tensor) and value.is_complex():
+        with _untraced():
+            return [value.real.detach().clone(), value.imag.detach().clone()]
+    return [value.real, value.imag] if isinstance(value, complex) else [value, None]
+
+
+def _made_of(real, imag):
+    if isinstance(real, (tuple, list)):
+        return tuple(_Complex(r, i) for r, i in zip(real, imag))
+    return _Complex(real, imag)
+
+
+def _computed_in_parts(func, args, kwargs):
+    name = getattr(func, "__name__", "")
+    known, in_place = name.strip("_"), name.endswith("_") and not name.endswith("__")
+    if name.startswith("fft_"):
+        known = name[4:]
+    if known in BOTH_PARTS:
+        out = _made_of(*(func(*_part(args, k), **_part(kwargs, k)) for k in (0, 1)))
+    elif known in PRODUCTS:
+        out = _multilinear(func, args, kwargs)
+    elif known in IN_PARTS:
+        out = IN_PARTS[known](*args, **kwargs)
+    elif known in FACTORIES:
+        out = _Complex(*(_filled(func, args, kwargs, k) for k in (0, 1)))
+    elif known == "setitem":
+        for part, value in zip(args[0].parts, _both(args[2])):
+            part[args[1]] = value
+        return None
+    else:
+        raise _NotInParts(name)
+    if in_place:
+        for part, value in zip(args[0].parts, _both(out)):
+            part.copy_(value)
+        return args[0]
+    return out
+
+
+def _both(value):
+    real, imag = _parts(value)
+    if imag is None:
+        imag = torch.zeros_like(real) if isinstance(real, torch.Tensor) else 0.0
+    return real, imag
+
+
+def _part(values, k):
+    """Arguments of the k-th part: constants as they are, real numbers among complex ones without an imaginary part."""
+    if isinstance(values, dict):
+        return {key: v if key == "dtype" else _part((v,), k)[0] for key, v in values.items()}
+    mixed = any(isinstance(v, _Complex) or isinstance(v, torch.Tensor) and v.is_complex() for v in values)
+    return type(values)(_part(v, k) if isinstance(v, (tuple, list)) else _both(v)[k] if isinstance(v, (_Complex, complex)) or
+                        isinstance(v, torch.Tensor) and (v.is_complex() or mixed and v.is_floating_point()) else v for v in values)
+
+
+def _filled(func, args, kwargs, k):
+    kwargs = {key: v for key, v in kwargs.items() if key != "dtype"}
+    if getattr(func, "__name__", "") == "full":
+        args = (args[0], _both(args[1])[k])
+    elif k:
+        func = {"ones": torch.zeros, "eye": torch.zeros, "new_ones": torch.Tensor.new_zeros}.get(func.__name__, func)
+    return func(*(a for a in args if not isinstance(a, torch.dtype)), **kwargs)
+
+
+def _multilinear(func, args, kwargs):
+    """A product of several values: every choice of their parts, each imaginary one of which is a quarter of a turn."""
+    head, values = (list(args[:1]), args[1:]) if isinstance(args[0], str) else ([], args)
+    if head and len(values) == 1 and isinstance(values[0], (tuple, list)):
+        values = values[0]
+    sums = [None, None]
+    for choice in itertools.product((0, 1), repeat=len(values)):
+        chosen = [_parts(v)[k] for v, k in zip(values, choice)]
+        if any(c is None or isinstance(c, float) and c == 0 for c in chosen):
+            continue
+        if not any(isinstance(c, torch.Tensor) for c in chosen[:1]):
+            chosen.reverse()  # a number times a value
+        term, turns = func(*head, *chosen, **kwargs), sum(choice)
+        before = sums[turns % 2]
+        sums[turns % 2] = term if before is None and turns < 2 else -term if before is None else before + term if turns % 4 < 2 else before - term
+    real, imag = sums
+    return _Complex(torch.zeros_like(imag) if real is None else real, torch.zeros_like(real) if imag is None else imag)
+
+
+def _sum(sign, swapped=False):
+    def add(a, b, *, alpha=1):
+        a, b = (b, a) if swapped else (a, b)
+        (real, imag), (other, turned) = _both(a), _both(b)
+        return _Complex(real + sign * alpha * other, imag + sign * alpha * turned)
+    return add
+
+
+def _quotient(a, b):
+    (real, imag), (other, turned) = _parts(a), _parts(b)
+    if turned is None:
+        return _Complex(real / other, imag / other)
+    size = other * other + turned * turned
+    imag = 0.0 if imag is None else imag
+    return _Complex((real * other + imag * turned) / size, (imag * other - real * turned) / size)
+
+
+def _absolute(x):
+    """PyTorch's has the gradient 0 at 0, where that of a root is infinite."""
+    real, imag = _both(x)
+    return (real * real + imag * imag + 1e-24).sqrt()
+
+
+def _polar(size, angle):
+    return _Complex(size * torch.cos(angle), size * torch.sin(angle))
+
+
+def _power(x, exponent):
+    if not isinstance(exponent, int) or not 0 < exponent <= 8:
+        raise ExportError("a power of complex numbers is supported for the exponents 1 to 8")
+    return x if exponent == 1 else _multilinear(torch.mul, (x, _power(x, exponent - 1)), {})
+
+
+def _cast(x, *args, **kwargs):
+    """To a complex type, a device, or from complex to real numbers."""
+    types = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)]
+    if types and types[0] not in COMPLEX:
+        return _parts(x)[0].to(types[0])
+    return _Complex(*_both(x))
+
+
+def _along(x, dim, n, matrices):
+    """The product of x along a dimension, cut to the first n places, with pairs of constant matrices: [(of the real part, of the imaginary part)]."""
+    parts = [p if p is None or int(p.shape[dim]) == n else p.narrow(dim, 0, n) for p in _parts(x)]
+    turn = (lambda t: t) if dim % parts[0].dim() == parts[0].dim() - 1 else (lambda t: t.transpose(dim, -1))
+    sums = []
+    for pair in matrices:
+        terms = [turn(p) @ m.to(p.dtype) for p, m in zip(parts, pair) if p is not None and m is not None]
+        sums.append(turn(terms[0] + terms[1] if len(terms) > 1 else terms[0]))
+    return sums
+
+
+def _angles(rows, columns, n, norm, inverse):
+    """2 pi j k / n, and the factor."""
+    if rows * columns > TRANSFORMED_MAX:
+        raise ExportError(f"a Fourier transform of {n} numbers is a product with a matrix of {rows} x {columns} in mfl, which is too large: transform shorter "
+                          "parts (torch.stft)")
+    if norm not in (None, "backward", "ortho", "forward"):
+        raise ExportError(f'norm="{norm}" of a Fourier transform: write "backward", "ortho" or "forward"')
+    turns = (torch.arange(rows)[:, None] * torch.arange(columns)[None]) % n
+    divided = norm == "ortho" or (norm == "forward") != inverse
+    return turns.double() * (2 * math.pi / n), n ** -(0.5 if norm == "ortho" else 1.0) if divided else 1.0
+
+
+def _exact(x):
+    """Sines and cosines of what is a whole number of quarters."""
+    return torch.where((x - x.round()).abs() < 1e-14, x.round(), x)
+
+
+def _dft(x, n=None, dim=-1, norm=None, inverse=False, half=False):
+    real = _parts(x)[0]
+    n = int(n or real.shape[dim])
+    taken = min(n, int(real.shape[dim]))
+    with _untraced():
+        angles, factor = _angles(taken, n // 2 + 1 if half else n, n, norm, inverse)
+        c, s = _exact(torch.cos(angles)) * factor, _exact(torch.sin(angles)) * (factor if inverse else -factor)
+        matrices = [(c.float(), -s.float()), (s.float(), c.float())]
+    return _Complex(*_along(x, dim, taken, matrices))
+
+
+def _real_from_half(x, n=None, dim=-1, norm=None):
+    """The inverse of a real transform: all but the first frequency, and the last one of an even n, stand for two."""
+    real = _both(x)[0]
+    n = int(n or 2 * (int(real.shape[dim]) - 1))
+    taken = min(n // 2 + 1, int(real.shape[dim]))
+    with _untraced():
+        angles, factor = _angles(taken, n, n, norm, True)
+        twice = torch.full((taken, 1), 2.0 * factor, dtype=torch.float64)
+        twice[0] = factor
+        if n % 2 == 0 and taken == n // 2 + 1:
+            twice[-1] = factor
+        pair = (_exact(torch.cos(angles)) * twice).float(), (-_exact(torch.sin(angles)) * twice).float()
+    return _along(_Complex(*_both(x)), dim, taken, [pair])[0]
+
+
+def _several(default, last, other):
+    """A transform over several dimensions: `last` along the last one, `other` along those before. An inverse real one comes last."""
+    def transform(x, s=None, dim=default, norm=None):
+        rank = _parts(x)[0].dim()
+        dims = list(range(rank))[rank - len(s) if s is not None else 0:] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+        sizes = [None] * len(dims) if s is None else [None if v == -1 else v for v in s]
+        order = list(zip(dims, sizes))
+        if last is _real_from_half:
+            for d, n in order[:-1]:
+                x = other(x, n, d, norm)
+            return last(x, order[-1][1], order[-1][0], norm)
+        x = last(x, order[-1][1], order[-1][0], norm)
+        for d, n in order[:-1]:
+            x = other(x, n, d, norm)
+        return x
+    return transform
+
+
+def _inverse(*args, **kwargs):
+    return _dft(*args, **kwargs, inverse=True)
+
+
+def _half(*args, **kwargs):
+    return _dft(*args, **kwargs, half=True)
+
+
+def _shift(forward):
+    def shift(x, dim=None):
+        real = _parts(x)[0]
+        dims = list(range(real.dim())) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+        by = [int(real.shape[d]) // 2 if forward else -(int(real.shape[d]) // 2) for d in dims]
+        parts = [None if p is None else torch.roll(p, by, dims) for p in _parts(x)]
+        return parts[0] if parts[1] is None else _Complex(*parts)
+    return shift
+
+
+def _stft(input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect", normalized=False, onesided=None,
+          return_complex=None, **_):
+    """A convolution with constant weights."""
+    x, n = input.reshape(-1, 1, int(input.shape[-1])), n_fft if onesided is False else n_fft // 2 + 1
+    if center:
+        x = torch.nn.functional.pad(x, (n_fft // 2, n_fft // 2), mode=pad_mode)
+    taper = _taper(window, win_length, n_fft)
+    with _untraced():
+        angles, factor = _angles(n, n_fft, n_fft, "ortho" if normalized else None, False)
+        weights = (torch.cat([_exact(torch.cos(angles)), -_exact(torch.sin(angles))]) * factor * taper).to(x.dtype).unsqueeze(1)
+    out = torch.nn.functional.conv1d(x, weights, stride=hop_length or n_fft // 4)
+    out = out if input.dim() > 1 else out[0]
+    parts = out.narrow(-2, 0, n), out.narrow(-2, n, n)
+    return _Complex(*parts) if return_complex else torch.stack(parts, -1)
+
+
+def _taper(window, width, n_fft):
+    with _untraced():
+        width = width or n_fft
+        taper = torch.ones(width) if window is None else window.detach().clone()
+        return torch.nn.functional.pad(taper, ((n_fft - width) // 2, n_fft - width - (n_fft - width) // 2))
+
+
+def _istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False, onesided=None, length=None, return_complex=False):
+    """Frames, added where they overlap, and divided by the sum of the windows' squares."""
+    if onesided is False or return_complex:
+        raise ExportError("istft is supported for the half of the frequencies that a real signal has (onesided=True, return_complex=False)")
+    hop, taper, shape = hop_length or n_fft // 4, _taper(window, win_length, n_fft), [int(d) if k else -1 for k, d in enumerate(x.shape[:-2])]
+    frames = _real_from_half(x.transpose(-2, -1), n_fft, norm="ortho" if normalized else None) * taper
+    n = int(frames.shape[-2])
+    total = n_fft + hop * (n - 1)
+
+    def joined(columns):
+        return torch.nn.functional.fold(columns, (1, total), (1, n_fft), stride=(1, hop))
+    with _untraced():
+        squares = joined((taper * taper)[None, :, None].repeat(1, 1, n)).reshape(-1)
+    begin = n_fft // 2 if center else 0
+    end = min(total, begin + length) if length else total - begin
+    y = joined(frames.reshape(-1, n, n_fft).transpose(1, 2)).reshape(*shape, total)[..., begin:end] / squares[begin:end]
+    return torch.nn.functional.pad(y, (0, length - (end - begin))) if length and length > end - begin else y
+
+
+IN_PARTS = {
+    "add": _sum(1), "radd": _sum(1), "sub": _sum(-1), "rsub": _sum(-1, True), "truediv": _quotient, "div": _quotient, "rtruediv": lambda a, b: _quotient(b, a),
+    "rmatmul": lambda a, b: _multilinear(torch.matmul, (b, a), {}), "pow": _power, "square": lambda x: _power(x, 2), "abs": _absolute,
+    "conj": lambda x: _Complex(_both(x)[0], -_both(x)[1]), "conj_physical": lambda x: _Complex(_both(x)[0], -_both(x)[1]), "resolve_conj": lambda x: x,
+    "real": lambda x: _both(x)[0], "imag": lambda x: _both(x)[1], "view_as_real": lambda x: torch.stack(_both(x), -1),
+    "view_as_complex": lambda x: _Complex(x[..., 0], x[..., 1]), "complex": _Complex, "polar": _polar,
+    "angle": lambda x: torch.atan2(_both(x)[1], _both(x)[0]), "exp": lambda x: _polar(torch.exp(_both(x)[0]), _both(x)[1]),
+    "log": lambda x: _Complex(torch.log(_absolute(x)), torch.atan2(_both(x)[1], _both(x)[0])),
+    "is_complex": lambda x: True, "is_floating_point": lambda x: False, "to": _cast, "type": _cast, "cfloat": _cast, "cdouble": _cast, "type_as": lambda x, _: _cast(x),
+    "cuda": _cast, "cpu": _cast,
+    "fft": _dft, "ifft": _inverse, "rfft": _half, "irfft": _real_from_half,
+    "fft2": _several((-2, -1), _dft, _dft), "ifft2": _several((-2, -1), _inverse, _inverse), "fftn": _several(None, _dft, _dft), "ifftn": _several(None, _inverse, _inverse),
+    "rfft2": _several((-2, -1), _half, _dft), "rfftn": _several(None, _half, _dft), "irfft2": _several((-2, -1), _real_from_half, _inverse),
+    "irfftn": _several(None, _real_from_half, _inverse), "fftshift": _shift(True), "ifftshift": _shift(False), "stft": _stft, "istft": _istft,
+}
+
+
+@contextlib.contextmanager
+def _complex_as_pairs(net):
+    """Within an export, parameters of complex numbers are parameters of pairs, under their names, and buffers are constants."""
+    pairs, changed = {}, []
+    for module in net.modules():
+        for kept in (module._parameters, module._buffers):
+            for name, tensor in list(kept.items()):
+                if tensor is None or not tensor.is_complex():
+                    continue
+                if kept is module._parameters:
+                    made = pairs.setdefault(id(tensor), torch.nn.Parameter(torch.view_as_real(tensor.detach()).clone(), tensor.requires_grad))
+                    kept[name] = made
+                    module.__dict__[name] = _ComplexParameter(made)
+                else:
+                    kept[name] = None
+                    module.__dict__[name] = tensor
+                changed.append((module, kept, name, tensor))
+    try:
+        yield
+    finally:
+        for module, kept, name, tensor in changed:
+            del module.__dict__[name]
+            kept[name] = tensor
+
+
+def _pairs(tensor):
+    """As mfl has it: of complex numbers, pairs of real ones."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+@contextlib.contextmanager
+def _untraced():
+    """What is computed within is a constant of the graph."""
+    state = torch._C._get_tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
 # ---- the graph ----
 
 def _export(net, inputs, path, stops, calls):
@@ -501,20 +967,27 @@ def _export(net, inputs, path, stops, calls):
     first exporter keeps names and needs no other package; the second one writes operators that the first does not know."""
     takes = inspect.signature(torch.onnx.export).parameters
     orders = calls.keys() & {*ORDERS.values(), "gather", "scatter", "scatter_", "scatter_add", "scatter_add_"} or {"sum", "embedding"} <= calls.keys()
-    modes = ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
+    constants = [_Constants(net)] if calls.keys() & {"where", "other precision"} else []
+    modes = [lambda: constants[0]] * len(constants) + ([_InParts] if "complex" in calls else []) + ([_Places] if orders else []) + ([_KeepStops(stops).patched] if any(s.kept for s in stops) else [])
 
     @contextlib.contextmanager
-    def keep():
+    def keep(given):
         with contextlib.ExitStack() as stack:
             for mode in modes:
                 stack.enter_context(mode())
+            for mode in constants:
+                mode.start(given)
             yield
-    with _only_torch(), _plain_forward(net, keep) as removed, _plain_functions(), _quiet():
+    with _only_torch(), _complex_as_pairs(net), _plain_forward(net, keep) as removed, _plain_functions(), _quiet():
         problem = None
         if "training" in takes:
             try:
                 _export_once(net, inputs, path, {"dynamo": False} if "dynamo" in takes else {})
                 return "torchscript", bool(removed)
+            except _NotInParts as e:
+                scope, kind = calls.get(str(e), ("", type(net).__name__))
+                raise ExportError(f"{scope or 'the module'} ({kind}) calls {e} of complex numbers, which is not supported: compute it from the real and "
+                                  "the imaginary part (x.real, x.imag)") from e
             except ExportError:
                 raise
             except Exception as e:  # noqa: BLE001
@@ -540,8 +1013,11 @@ def _export(net, inputs, path, stops, calls):
 
 def _unexported(net, calls, function):
     scope, kind = calls.get(function, ("", type(net).__name__))
-    return ExportError(f"{scope or 'the module'} ({kind}) calls {function}, which PyTorch can't export: compute it before and store the "
-                       "result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists")
+    if function == "histc" and any(hasattr(m, "set_experts_implementation") for m in net.modules()):
+        told = 'call set_experts_implementation("batched_mm") of the model before'
+    else:
+        told = ("compute it before and store the result with the data or as the parameter, or write it with the functions that docs/pytorch.md lists")
+    return ExportError(f"{scope or 'the module'} ({kind}) calls {function}, which PyTorch can't export: {told}")
 
 
 @contextlib.contextmanager
@@ -576,12 +1052,12 @@ def _export_once(net, inputs, path, options):
 
 
 @contextlib.contextmanager
-def _plain_forward(net, within=contextlib.nullcontext):
+def _plain_forward(net, within):
     """Takes positional tensors and returns tensors: the exporter makes inputs of default values, and can't write caches."""
     forward, own, removed = net.forward, net.__dict__.get("forward"), []
 
     def plain(*inputs):
-        with within(), _logits() as logits:
+        with within(inputs), _logits() as logits:
             out = _tensors(forward(*inputs))
             plain_out = logits(out)
             removed.extend(o for o, p in zip(*(o if isinstance(o, tuple) else (o,) for o in (out, plain_out))) if o is not p)
@@ -1025,7 +1501,7 @@ def _describe(net, initializers, exporter):
     parameters = []
     for parameter, names in tensors.values():
         names = list(dict.fromkeys(names))
-        entry = {"name": names[0], "shape": list(parameter.shape), "requires_grad": parameter.requires_grad,
+        entry = {"name": names[0], "shape": list(_pairs(parameter).shape), "requires_grad": parameter.requires_grad,
                  "initializer": next((n for n in names if n in initializers), None)}
         if len(names) > 1:
             entry["tied"] = names[1:]
@@ -1141,7 +1617,7 @@ def _asks_parameters(net, inputs):
             return False
         for _ in range(BRANCH_TRIES):
             with torch.no_grad():
-                for p in changed.parameters():
+                for p in map(_pairs, changed.parameters()):
                     p.mul_(torch.empty_like(p).uniform_(-1.5, 1.5)).add_(torch.randn_like(p), alpha=0.1)
             right, after = _ask(changed, inputs)
             if before != after and not torch.allclose(_ask(changed, inputs, before)[0], right, 1e-4, 1e-6, equal_nan=True):
@@ -1270,6 +1746,9 @@ def _runs(net, inputs, rows, seed, names, in_double):
     if in_double:
         try:
             base.double()
+            for p in base.parameters():
+                if p.is_complex():
+                    p.data = p.data.to(torch.complex128)
         except Exception:  # noqa: BLE001: modules with their own idea of precision
             in_double = False
             base = _copy(net)
@@ -1355,6 +1834,7 @@ def _perturb(net, bits):
     """By 2**-bits of each parameter, at random."""
     with torch.no_grad():
         for p in net.parameters():
+            p = _pairs(p)
             p.mul_(torch.empty_like(p).bernoulli_(0.5).mul_(2.0 ** (1 - bits)).add_(1 - 2.0 ** -bits))
 
 
@@ -1419,7 +1899,7 @@ def _run(net, x, seed, batch, names, in_double):
     params = [by_name[name] for name in names]
     grads = torch.autograd.grad((out * weights).sum(), params, allow_unused=True)
     return {"out": out.detach(), "norms": {k: v for k, v in norms.items() if calls[k] == 1},
-            "grads": {n: torch.zeros_like(p).detach() if g is None else g.detach() for n, p, g in zip(names, params, grads)}}
+            "grads": {n: _pairs(torch.zeros_like(p).detach() if g is None else g.detach()) for n, p, g in zip(names, params, grads)}}
 
 
 def _pick(tensors, n, seed, stream):

@@ -145,9 +145,9 @@ static const struct {
         {"CumSum", OTHER, 0, SAME}, {"GatherND", OTHER, 0, SAME}, {"GatherElements", OTHER, 0, SAME},
         {"ScatterND", OTHER, 0, SAME}, {"ReduceSum", OTHER, 0, SAME}, {"ReduceMean", OTHER, 0, SAME},
         {"ReduceMax", OTHER, 0, SAME}, {"ReduceMin", OTHER, 0, SAME}, {"ReduceProd", OTHER, 0, SAME},
-        {"NonZero", OTHER, 0, SAME}, {"Tan", UNARY, '1', FLOAT_ONLY}, {"Asin", UNARY, '2', FLOAT_ONLY},
-        {"Acos", UNARY, '3', FLOAT_ONLY}, {"Atan", UNARY, '4', FLOAT_ONLY}, {"Sinh", UNARY, '5', FLOAT_ONLY},
-        {"Cosh", UNARY, '6', FLOAT_ONLY}, {"Asinh", UNARY, '7', FLOAT_ONLY},
+        {"NonZero", OTHER, 0, SAME}, {"Pad", OTHER, 0, SAME}, {"Tan", UNARY, '1', FLOAT_ONLY},
+        {"Asin", UNARY, '2', FLOAT_ONLY}, {"Acos", UNARY, '3', FLOAT_ONLY}, {"Atan", UNARY, '4', FLOAT_ONLY},
+        {"Sinh", UNARY, '5', FLOAT_ONLY}, {"Cosh", UNARY, '6', FLOAT_ONLY}, {"Asinh", UNARY, '7', FLOAT_ONLY},
         {"Acosh", UNARY, '8', FLOAT_ONLY}, {"Atanh", UNARY, '9', FLOAT_ONLY}};
 
 static int fold_of(const struct onnx *o)
@@ -163,6 +163,8 @@ bool mfl_onnx_is_fold(const struct onnx *o)
         const Onnx__NodeProto *node = mfl_onnx_node(o);
         if (!strcmp(node->op_type, "Shape") || !strcmp(node->op_type, "Size"))
                 return true;
+        if (!strcmp(node->op_type, "Pad") && mfl_onnx_pads_nothing(o))
+                return false; /* stays what it is, also a parameter */
         /* Only the type of CastLike's second input counts. */
         size_t n = strcmp(node->op_type, "CastLike") ? node->n_input : MFL_MIN(node->n_input, (size_t)1);
         for (size_t i = 0; i < n; i++) {
@@ -498,6 +500,8 @@ int mfl_onnx_fold(struct onnx *o)
                 return fold_trilu(o);
         if (!strcmp(op, "Constant"))
                 return fold_constant(o);
+        if (!strcmp(op, "Pad"))
+                return mfl_onnx_fold_pad(o);
         bool scatter = !strcmp(op, "ScatterND");
         int r = need(o, scatter ? 3 : !strncmp(op, "Reduce", 6) || !strcmp(op, "NonZero") ? 1 : 2);
         if (r)

@@ -246,3 +246,64 @@ int mfl_onnx_fold_reduce(struct onnx *o)
                 mfl_onnx_fold_put(t, i, code == 'm' ? sum[i] * (double)t->count / (double)a->count : sum[i]);
         return mfl_onnx_fold_output(o, t);
 }
+
+/* Which element is at place i of a padded dimension of n; -1: none. */
+static int64_t padded_place(enum mfl_map_mode mode, int64_t i, int64_t n)
+{
+        if (i >= 0 && i < n)
+                return i;
+        switch (mode) {
+        case MFL_MAP_REFLECT:
+                i = i < 0 ? -i : 2 * (n - 1) - i;
+                return i >= 0 && i < n ? i : -1;
+        case MFL_MAP_REPLICATE:
+                return i < 0 ? 0 : n - 1;
+        case MFL_MAP_CIRCULAR:
+                return i < -n || i >= 2 * n ? -1 : (i + n) % n;
+        default:
+                return -1;
+        }
+}
+
+int mfl_onnx_fold_pad(struct onnx *o)
+{
+        const struct onnx_tensor *a = mfl_onnx_input(o, 0)->tensor;
+        struct onnx_shape shape = a->shape;
+        enum mfl_map_mode mode = MFL_MAP_CONSTANT;
+        struct onnx_tensor *t;
+        int64_t pads[ONNX_RANK_MAX][2];
+        double value = (double)mfl_onnx_float(o, "value", 0);
+        int64_t total = 1;
+        int r = mfl_onnx_read_pads(o, shape.rank, pads);
+        if (r || (r = mfl_onnx_pad_mode(o, &mode)))
+                return r;
+        if (mfl_onnx_input(o, 2) && !mfl_onnx_scalar(mfl_onnx_input(o, 2), &value))
+                return mfl_onnx_fail(o, "the value of the padding is not one number");
+        for (int d = 0; d < shape.rank; d++) {
+                if (MFL_MAX(pads[d][0], pads[d][1]) > ONNX_ELEMENTS_MAX ||
+                        MFL_MIN(pads[d][0], pads[d][1]) < -ONNX_ELEMENTS_MAX)
+                        return mfl_onnx_fail(o, "pads a constant by too much");
+                shape.dim[d] = MFL_MAX(shape.dim[d] + pads[d][0] + pads[d][1], (int64_t)0);
+                if (shape.dim[d] > ONNX_ELEMENTS_MAX || (total *= shape.dim[d]) > ONNX_ELEMENTS_MAX)
+                        return mfl_onnx_fail(o, "pads a constant by too much");
+        }
+        if ((r = mfl_onnx_fold_new(o, &shape, a->f, &t)))
+                return r;
+        t->is_bool = a->is_bool;
+        for (int64_t i = 0; i < t->count; i++) {
+                int64_t at = 0, step = 1, left = i;
+                bool inside = true;
+                for (int d = shape.rank - 1; d >= 0; d--) {
+                        int64_t n = a->shape.dim[d],
+                                place = padded_place(mode, left % shape.dim[d] - pads[d][0], n);
+                        if (place < 0 && mode != MFL_MAP_CONSTANT)
+                                return mfl_onnx_fail(o, "pads a constant by more than it has");
+                        inside = inside && place >= 0;
+                        at += MFL_MAX(place, (int64_t)0) * step;
+                        step *= n;
+                        left /= shape.dim[d];
+                }
+                mfl_onnx_fold_put(t, i, inside ? mfl_onnx_number(a, at) : value);
+        }
+        return mfl_onnx_fold_output(o, t);
+}

@@ -355,11 +355,14 @@ int mfl_onnx_fold_non_zero(struct onnx *o);
 int mfl_onnx_fold_gather_nd(struct onnx *o);
 int mfl_onnx_fold_gather_elements(struct onnx *o);
 int mfl_onnx_fold_scatter_nd(struct onnx *o);
-/* The node's result if its data had this shape and were all `data`, and its updates as they are or, if `update` is not NULL,
- * all that number. */
+/* The node's result if its data had this shape and were all `data`; its updates are all *update if that is not NULL. */
 int mfl_onnx_fold_scattered(struct onnx *o, const struct onnx_shape *shape, float data, const float *update,
         struct onnx_tensor **ret_tensor);
 int mfl_onnx_fold_reduce(struct onnx *o);
+int mfl_onnx_fold_pad(struct onnx *o);
+int mfl_onnx_read_pads(struct onnx *o, int rank, int64_t pads[ONNX_RANK_MAX][2]);
+bool mfl_onnx_pads_nothing(const struct onnx *o);
+int mfl_onnx_pad_mode(struct onnx *o, enum mfl_map_mode *ret_mode);
 
 /* view.c. A new view: the elements of `of` in the order of map (NULL: the same order), in a shape. */
 int mfl_onnx_view(struct onnx *o, const struct onnx_value *of, const struct onnx_shape *shape,
@@ -526,7 +529,6 @@ int mfl_onnx_cut_step(struct onnx *o, bool *ret_taken);
 /* Trilu of computed values. */
 int mfl_onnx_convert_trilu(struct onnx *o);
 int mfl_onnx_convert_pad(struct onnx *o);
-bool mfl_onnx_pads_nothing(const struct onnx *o);
 int mfl_onnx_convert_resize(struct onnx *o);
 int mfl_onnx_convert_cumsum(struct onnx *o);
 /* The sum or the mean over the dimensions of x that have a bit in `over`. *ret_done is false if the dimensions lie too

@@ -84,6 +84,19 @@ class SteepGate(Between):
         return torch.sigmoid(50 * (x - 0.3)) + F.softplus(100 * x) / 100
 
 
+@of((6,))
+class PaddedConstants(Between):
+    """A table that is padded in each mode."""
+
+    def build(self):
+        pass
+
+    def mid(self, x):
+        row = torch.tensor([[[-1.0, 0.5, 2.0]]])
+        modes = [F.pad(row, (1, 1), mode=mode) for mode in ("constant", "reflect", "replicate", "circular")]
+        return x * (sum(modes) + F.pad(row, (3, -1), value=0.5) + F.pad(torch.arange(4), (1, 0), value=7))[0, 0]
+
+
 # ---- bounds and numbers that samples of a function do not show ----
 
 @of((6,))

@@ -139,6 +139,7 @@ UNSUPPORTED = {
     "channels-called": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
                         "the module (Called) calls dropout2d: mfl drops single elements only"),
     "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),
+    "complex": (lambda: Called(lambda x: torch.fft.fft(x).sgn().real), modules.VECTOR, "the module (Called) calls sgn of complex numbers"),
     "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
 }
 
@@ -433,6 +434,18 @@ def test_save_leaves_the_module_as_it_was(tmp_path, mode):
     assert after[4] == [None] * len(after[4]) and before[5] == after[5]
     assert all(a is b for a, b in zip(before[6], after[6]))
     assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+@pytest.mark.parametrize("name", [name for name in ("spectral", "rotated") if name in modules.PROVED])
+def test_complex_numbers_stay_what_they_are(tmp_path, name):
+    made, example = modules.PROVED[name]
+    net = made()
+    before = state_of(net)
+    mfl_export.save(net, example, tmp_path / "model.onnx")
+    after = state_of(net)
+    assert before[5] == after[5] and all(a is b for a, b in zip(before[6], after[6]))
+    assert list(before[0]) == list(after[0]) and all(torch.equal(before[0][k], v) for k, v in after[0].items())
+    assert any(t.is_complex() for t in (*net.parameters(), *net.buffers()))
 
 
 def test_a_failed_export_leaves_no_file(tmp_path):

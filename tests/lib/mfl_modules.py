@@ -968,6 +968,112 @@ class Caches(nn.Module):
         return self.fc(x * self.kept["bias"])
 
 
+class Precisions(nn.Module):
+    """A constant in bfloat16, a choice between values by a constant condition, and samples in double."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        y = self.a(x) + (torch.tensor([0.3]).bfloat16() * torch.arange(6)).reshape(1, 6).to(x.dtype)
+        seen = torch.ones_like(y).sum(-1, keepdim=True)
+        y = torch.where(seen > 0, y, y.mean(0, keepdim=True))
+        return self.fc(torch.softmax(y.double(), -1).to(self.fc.weight.dtype))
+
+
+class ExpertWeights(nn.Module):
+    """The weights of the experts that a sample chooses, read from one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.w, self.fc = nn.Linear(8, 4), nn.Parameter(torch.randn(4, 5, 8) / 3), nn.Linear(5, 3)
+
+    def forward(self, x):
+        share, places = torch.topk(torch.softmax(self.gate(x), -1), 2, -1)
+        return self.fc(((self.w[places] @ x[:, None, :, None]).squeeze(-1) * share.unsqueeze(-1)).sum(1))
+
+
+class Spectral(nn.Module):
+    """As Fourier neural operators: complex weights of the first frequencies, written into zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift, self.fc = nn.Conv2d(2, 4, 1), nn.Linear(4, 3)
+        self.low, self.high = (nn.Parameter(torch.randn(4, 4, 2, 3, dtype=torch.cfloat) / 4) for _ in range(2))
+
+    def forward(self, x):
+        x = self.lift(x)
+        found = torch.fft.rfft2(x)
+        kept = torch.zeros(x.shape[0], 4, x.size(-2), x.size(-1) // 2 + 1, dtype=torch.cfloat, device=x.device)
+        kept[:, :, :2, :3] = torch.einsum("bixy,ioxy->boxy", found[:, :, :2, :3], self.low)
+        kept[:, :, -2:, :3] = torch.einsum("bixy,ioxy->boxy", found[:, :, -2:, :3], self.high)
+        return self.fc(torch.tanh(torch.fft.irfft2(kept, s=x.shape[-2:])).mean((2, 3)))
+
+
+class Filtered(nn.Module):
+    """As global filter networks and Wiener filters."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 9), nn.Linear(9, 3)
+        self.pairs, self.other = nn.Parameter(torch.randn(5, 2)), nn.Parameter(torch.randn(5, dtype=torch.cfloat))
+
+    def forward(self, x):
+        f = torch.fft.rfft(self.a(x), norm="ortho") * torch.view_as_complex(self.pairs)
+        f = f * self.other.conj() / (self.other.abs() ** 2 + 0.1) + f * (0.5 + 0.2j)
+        f = 1j * f - f.conj() / (f * f.conj() + 1.0) + torch.exp(1j * f.real)
+        y = torch.fft.ifft(torch.fft.fft(x, n=9, norm="forward"), norm="forward").real
+        return self.fc(torch.tanh(torch.fft.irfft(f, n=9, norm="ortho") + y) + torch.fft.fftshift(torch.fft.fftn(x[:, None], dim=(1, 2)).abs(), dim=2)[:, :, :1].mean(1))
+
+
+class Rotated(nn.Module):
+    """Positions as complex rotations, as in Llama's own code."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.q, self.fc = nn.Embedding(TOKENS, 8), nn.Linear(8, 8), nn.Linear(8, TOKENS)
+        angles = torch.outer(torch.arange(6.0), torch.tensor([1.0, 0.1]))
+        self.register_buffer("turns", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def forward(self, x):
+        q = self.q(self.embed(x)).view(*x.shape, 2, 4)
+        q = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2)) * self.turns[:x.shape[1]].view(1, -1, 1, 2)
+        q = torch.view_as_real(q).flatten(3).transpose(1, 2)
+        return self.fc(F.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Spectrogram(nn.Module):
+    """Masks of a short-time Fourier transform, and the power of what is left."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask, self.fc = nn.Conv1d(9, 9, 3, padding=1), nn.Linear(9, 3)
+        self.register_buffer("window", torch.hann_window(16))
+
+    def forward(self, x):
+        f = torch.stft(x, 16, hop_length=8, window=self.window, return_complex=True)
+        y = torch.istft(f * torch.sigmoid(self.mask(torch.log1p(f.abs()))), 16, hop_length=8, window=self.window, length=40)
+        again = torch.view_as_real(torch.stft(y, 16, hop_length=4, win_length=12, window=self.window[:12], center=False, return_complex=True))
+        return self.fc(again.pow(2).sum(-1).mean(-1))
+
+
+class StateSpace(nn.Module):
+    """As S4D: a kernel of complex exponentials of the parameters, convolved by transforms."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.fc, self.decay = nn.Linear(2, 3), nn.Linear(3, 3), nn.Parameter(torch.rand(3, 2))
+        self.turn, self.c = nn.Parameter(torch.rand(3, 2)), nn.Parameter(torch.randn(3, 2, dtype=torch.cfloat))
+
+    def forward(self, x):
+        x, n = self.a(x).transpose(1, 2), int(x.shape[1])
+        rates = (-torch.exp(self.decay) + 1j * self.turn).unsqueeze(-1) * (torch.arange(n) / 8)
+        kernel = 2 * torch.einsum("hn,hnl->hl", self.c, torch.exp(rates)).real
+        y = torch.fft.irfft(torch.fft.rfft(x, n=2 * n) * torch.fft.rfft(kernel, n=2 * n), n=2 * n)[..., :n]
+        return self.fc(F.gelu(y).mean(-1))
+
+
 # mfl computes what PyTorch computes.
 PROVED = {
     "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
@@ -1003,6 +1109,8 @@ PROVED = {
     "columns-of-codes": (ColumnsOfCodes, (torch.tensor([[4, 4, 4]]), torch.ones(1, 2))),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
+    PROVED.update({"precisions": (Precisions, VECTOR), "expert-weights": (ExpertWeights, VECTOR), "spectral": (Spectral, torch.zeros(1, 2, 6, 8)), "filtered": (Filtered, VECTOR), "rotated": (Rotated, tokens()), "spectrogram": (Spectrogram, torch.zeros(1, 40)),
+                   "state-space": (StateSpace, torch.zeros(1, 8, 2))})
     PROVED.update({"codebook": (Codebook, VECTOR), "numbers": (Numbers, tokens()), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
 REFUSED = {

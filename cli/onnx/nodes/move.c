@@ -14,7 +14,7 @@ bool mfl_onnx_is_move(const struct onnx *o)
         if (!strcmp(op, "Gather"))
                 return v && index && index->tensor && (!v->tensor || v->tensor->count);
         if (!strcmp(op, "Pad"))
-                return v && (v->tensor || mfl_onnx_pads_nothing(o));
+                return v && mfl_onnx_pads_nothing(o);
         for (int i = 0; moves[i]; i++)
                 if (!strcmp(moves[i], op))
                         return true;
@@ -306,21 +306,6 @@ static int move_gather(struct onnx *o, struct move *m)
         return 0;
 }
 
-/* Exporters write the padding of an average pool as a node of its own, mostly with a padding of 0. */
-static int move_pad(struct onnx *o, struct move *m)
-{
-        const int64_t *pads;
-        int n, r = mfl_onnx_ints(o, "pads", 1, &pads, &n);
-        if (r)
-                return r;
-        m->out = m->in->shape;
-        for (int i = 0; i < n; i++)
-                if (pads[i])
-                        return mfl_onnx_fail(o, "padding of a constant is not supported: pad it before the "
-                                                "export, as a buffer");
-        return 0;
-}
-
 static int move_expand(struct onnx *o, struct move *m)
 {
         const int64_t *dims;
@@ -569,8 +554,8 @@ int mfl_onnx_move(struct onnx *o)
                 r = move_gather(o, &m);
         else if (!strncmp(op, "Cast", 4) && !in->tensor)
                 r = move_cast(o, &m);
-        else if (!strcmp(op, "Pad"))
-                r = move_pad(o, &m);
+        else if (!strcmp(op, "Pad")) /* by 0, as exporters write before average pools */
+                m.out = m.in->shape;
         else if (!strcmp(op, "Tile"))
                 r = move_tile(o, &m);
         else if (!strcmp(op, "DepthToSpace") || !strcmp(op, "SpaceToDepth"))
