@@ -15,7 +15,8 @@ layers, functions, parameters and inputs (bench/random_ops.py). It goes through 
 
 The last three can't say what is frozen, detached, in eval mode or padding, so that the module is made without these. Of what is accepted,
 ten steps are compared, as in bench/zoo.py: losses, and outputs of the trained model. Where they differ by more than 1e-3, and with other data as
-well, the module is printed: that is an error. So is a crash, and a proof that fails: the file was read as another model.
+well, that is an error. So is a crash, a proof that fails (the file was read as another model), and what `mfl pull --format onnx` writes
+if it is not the trained model (written).
 --shrink prints the smallest module that fails in the same way.
 """
 import argparse
@@ -41,7 +42,7 @@ import zoo
 
 EXPORTS = ("mfl", "first", "plain", "default")
 DATA_SEEDS = (5, 6, 7)
-FINDINGS = ("different", "proof", "crash")
+FINDINGS = ("different", "proof", "crash", "written")
 BATCHES = (1, 2, 3)
 
 
@@ -141,8 +142,8 @@ def compared(build, folder, entry, net, note):
         except RuntimeError as e:
             return "no training in PyTorch", short(str(e))
         if difference is None:
-            refused = why.startswith("mfl-onnx-trajectory: ") and "the export " not in why
-            return ("refused" if refused else "crash"), why
+            written = "final.onnx" in why or re.match("mfl-onnx-trajectory: the export (is not|gives)", why)
+            return ("written" if written else "refused" if why.startswith("mfl-onnx-trajectory: ") else "crash"), why
         told.append(difference)
         if difference < zoo.TOLERANCE or why:
             return ("rounding" if why else "same"), note
@@ -251,14 +252,14 @@ def cost(program):
 
 def shrink(build, program, kind, seconds, tell=lambda text: None):
     what, text = forked(build, program, kind, seconds)
-    want = (what, pattern(text) if what in ("refused", "crash", "not exported") else "")
+    want = (what, pattern(text) if what in ("refused", "crash", "written", "not exported") else "")
     begin = time.monotonic()
     while time.monotonic() - begin < 20 * seconds:
         for candidate in smaller(program):
             if cost(candidate) >= cost(program):
                 continue
             what, text = forked(build, candidate, kind, seconds)
-            if (what, pattern(text) if what in ("refused", "crash", "not exported") else "") == want:
+            if (what, pattern(text) if what in ("refused", "crash", "written", "not exported") else "") == want:
                 program = candidate
                 tell(f"{len(program.statements)} statements")
                 break
@@ -342,12 +343,12 @@ def run(args):
 
 
 def table(results, exports, reasons):
-    print(f"{'export':9} {'modules':>7} {'accepted':>8} {'same':>6} {'rounding':>8} {'different':>9} {'proof':>6} {'crash':>6} {'refused':>7} {'not exported':>12} {'other':>6}")
+    print(f"{'export':9} {'modules':>7} {'accepted':>8} {'same':>6} {'rounding':>8} {'different':>9} {'proof':>6} {'crash':>6} {'written':>7} {'refused':>7} {'not exported':>12} {'other':>6}")
     for kind in exports:
         counts = collections.Counter(r["what"] for r in results if r["export"] == kind)
         accepted = counts["same"] + counts["rounding"] + counts["different"]
-        known = ("same", "rounding", "different", "proof", "crash", "refused", "not exported")
-        print(f"{kind:9} {sum(counts.values()):7} {accepted:8} {counts['same']:6} {counts['rounding']:8} {counts['different']:9} {counts['proof']:6} {counts['crash']:6} "
+        known = ("same", "rounding", "different", "proof", "crash", "written", "refused", "not exported")
+        print(f"{kind:9} {sum(counts.values()):7} {accepted:8} {counts['same']:6} {counts['rounding']:8} {counts['different']:9} {counts['proof']:6} {counts['crash']:6} {counts['written']:7} "
               f"{counts['refused']:7} {counts['not exported']:12} {sum(v for k, v in counts.items() if k not in known):6}")
     for kind in exports:
         found = collections.defaultdict(list)

@@ -612,7 +612,7 @@ def move(g, v):
     slices[d] = g.pick(f"{a}:{b}", f"{a}:", f"-{size - a}:", f"::{g.pick(2, 3)}", f"{a}:{b}:2", f"{a}:{a + 1}", f":{b}", "[" + ", ".join(str(g.int(0, size - 1)) for _ in range(g.int(1, 3))) + "]")
     index = ", ".join(slices)
     return g.pick(f"{v}.flip({dims(g, v)})", f"torch.roll({v}, {g.pick(1, -1, 2)}, {d})", f"{v}.permute(0, {', '.join(map(str, order))})", f"{v}[{index}]", f"{v}[{index}]",
-                  f"{v}.transpose({d}, {dim(g, v)})", f"{v}.narrow({d}, {a}, {b - a})", f"{v}.unsqueeze({g.int(1, n)})", f"{v}.squeeze()", f"{v}.select({d}, {a})", f"{v}.movedim(1, -1)",
+                  f"{v}.transpose({d}, {dim(g, v)})", f"{v}.narrow({d}, {a}, {b - a})", f"{v}.unsqueeze({g.int(1, n)})", f"{v}.select({d}, {a})", f"{v}.movedim(1, -1)",
                   f"{v}.chunk({g.pick(2, 3)}, {d})[{g.pick(0, -1)}]", f"{v}.split({g.pick(1, 2)}, {d})[{g.pick(0, -1)}]", f"{v}.unbind({d})[{a}]", f"{v}[..., ::2]", f"{v}[..., -1]", f"{v}[:, 0]",
                   f"torch.index_select({v}, {d}, torch.tensor([{a}, {b - 1}, {a}]))", f"torch.rot90({v}, 1, (-2, -1))", f"{v}.swapaxes(1, -1)", f"{v}.tril()", f"{v}.triu(1)", f"torch.tril({v}, -1)",
                   f"torch.diagonal({v}, dim1=-2, dim2=-1)", f"{v}.unfold({d}, {g.pick(1, 2)}, {g.pick(1, 2)})", f"{v}.squeeze({d})", f"{v}.tensor_split({g.pick(2, 3)}, {d})[0]",

@@ -619,7 +619,7 @@ def _plain_functions():
     """Adaptive pools whose windows differ, as means of slices, bags of tokens, as reductions of their embeddings, and norms over
     neighbouring channels, as sums: no exporter writes them in another way that has a gradient, or without loops and volumes."""
     functional, patches = torch.nn.functional, []
-    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean"), ("adaptive_max_pool1d", "amax"), ("adaptive_max_pool2d", "amax")):
+    for name, reduce in ((f"adaptive_{kind}_pool{n}d", reduce) for kind, reduce in (("avg", "mean"), ("max", "amax")) for n in (1, 2, 3)):
         def pool(x, output_size, return_indices=False, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
             if return_indices:
                 return plain(x, output_size, True)
@@ -681,6 +681,9 @@ def _plain_functions():
     patches.append(unittest.mock.patch.object(functional, "interpolate", _nearest_by_select(functional.interpolate)))
     for owner in (torch, functional):
         patches.append(unittest.mock.patch.object(owner, "cosine_similarity", _cosine_of_alike(owner.cosine_similarity)))
+    for name, written in LAYERS.items():
+        if hasattr(functional, name):
+            patches.append(unittest.mock.patch.object(functional, name, written(getattr(functional, name))))
     for kind in (_nn.LSTM, _nn.GRU, _nn.RNN):
         patches.append(unittest.mock.patch.object(kind, "forward", _from_states(kind.forward)))
     patches.append(unittest.mock.patch.object(torch._VF, "_pack_padded_sequence", _refuse_packed))
@@ -950,6 +953,44 @@ def _product_with_log(plain):
     return xlogy
 
 
+def _bilinear(x, y, weight, bias=None):
+    """A dense layer of the products of each number with each."""
+    return torch.nn.functional.linear((x.unsqueeze(-1) * y.unsqueeze(-2)).flatten(-2), weight.flatten(1), bias)
+
+
+def _rms_norm(x, normalized_shape, weight=None, eps=None):
+    dims = tuple(range(-len(normalized_shape), 0))
+    y = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps))
+    return y if weight is None else y * weight
+
+
+def _threshold_by_choice(plain):
+    return lambda x, threshold, value, inplace=False: plain(x, threshold, value, inplace) if inplace else torch.where(x > threshold, x, float(value))
+
+
+def _padded_by_numbers(plain):
+    """padding="same", without the numbers in the file. Of an odd sum the larger part is behind: as much before, and one place less."""
+    def conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        if padding != "same":
+            return plain(input, weight, bias, stride, 0 if padding == "valid" else padding, dilation, groups)
+        n = weight.dim() - 2
+        each = [d * (int(k) - 1) for d, k in zip((dilation,) * n if isinstance(dilation, int) else dilation, weight.shape[2:])]
+        out = plain(input, weight, bias, stride, tuple(e - e // 2 for e in each), dilation, groups)
+        for d, e in enumerate(each):
+            out = out.narrow(d + 2, 1, int(out.shape[d + 2]) - 1) if e % 2 else out
+        return out
+    return conv
+
+
+# Functions of torch.nn.functional that PyTorch's first exporter does not write, or not so that mfl can read it.
+LAYERS = {
+    "bilinear": lambda plain: _bilinear,
+    "rms_norm": lambda plain: _rms_norm,
+    "threshold": _threshold_by_choice,
+    "conv3d": _padded_by_numbers,
+}
+
+
 def _distance(a, b, p=2.0, eps=1e-6, keepdim=False):
     """PyTorch's first exporter forgets the absolute values, which matter where p is odd."""
     return torch.linalg.vector_norm(a - b + eps, p, -1, keepdim)
@@ -976,6 +1017,7 @@ WRITTEN = {
     "repeat_interleave": _repeat_by_expand,
     "tile": lambda plain: _repeat_by_tile,
     "index_add": _add_by_product,
+    "inner": lambda plain: lambda x, y: x @ y.transpose(-2, -1) if x.dim() > 1 and y.dim() == 2 else plain(x, y),
     "addmm": _add_by_factors,
     "baddbmm": _add_by_factors,
     "hypot": lambda plain: lambda x, y: (x * x + y * y).sqrt(),
