@@ -1000,6 +1000,7 @@ def _distance(a, b, p=2.0, eps=1e-6, keepdim=False):
 WRITTEN = {
     **{name: lambda plain, name=name: lambda x: _ByName.apply(x, name) for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
     "xlogy": _product_with_log,
+    "erfc": lambda plain: lambda x: 1 - torch.erf(x),
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
     "hstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 1) if tensors[0].dim() > 1 else plain(tensors),
     "dstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 2) if tensors[0].dim() > 2 else plain(tensors),
