@@ -996,6 +996,14 @@ def _distance(a, b, p=2.0, eps=1e-6, keepdim=False):
     return torch.linalg.vector_norm(a - b + eps, p, -1, keepdim)
 
 
+def _distances(plain):
+    """PyTorch's first exporter adds 1e-6, and a root, whose slope is infinite between equal rows, where PyTorch's has the gradient 0."""
+    def cdist(x1, x2, p=2.0, compute_mode=None):
+        difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return torch.linalg.vector_norm(difference, p, -1) if p != 2 else ((difference * difference).sum(-1) + 1e-24).sqrt()
+    return cdist
+
+
 # Functions that no exporter writes, or none in a way that mfl reads, by others.
 WRITTEN = {
     **{name: lambda plain, name=name: lambda x: _ByName.apply(x, name) for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
@@ -1012,6 +1020,7 @@ WRITTEN = {
     "kthvalue": lambda plain: lambda x, k, dim=-1, keepdim=False: Ordered(_kth(torch.sort(x, dim)[0], k - 1, dim, keepdim), None),
     "quantile": _quantile_by_sort,
     "lerp": lambda plain: lambda x, end, weight: x + (end - x) * weight,
+    "cdist": _distances,
     "pairwise_distance": lambda plain: _distance,
     "copysign": lambda plain: lambda x, y: x.abs() * torch.where(y < 0, -1.0, 1.0) if isinstance(y, torch.Tensor) else plain(x, y),
     "diff": _differences,

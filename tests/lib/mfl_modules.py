@@ -255,6 +255,18 @@ class Kinds(nn.Module):
         return self.fc(torch.inner(self.gate(self.norm(self.pairs(y, x))) + self.bare(y[:, 1:]).detach() * y[:, :4], self.w))
 
 
+class Distances(nn.Module):
+    """Between rows of which some are equal, and to rows that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.p, self.fc = nn.Embedding(9, 4), nn.Parameter(torch.randn(3, 4)), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        y = self.e(ids)
+        return self.fc(torch.cdist(y, y).tanh().sum(1) + torch.cdist(y, self.p).mean(-1) + torch.cdist(y, y[:, :2], p=1.0).mean(-1))
+
+
 class SameVolume(nn.Module):
     """padding="same" of an odd and of an even kernel, and pools of windows that differ."""
 
@@ -995,7 +1007,7 @@ class Caches(nn.Module):
 
 # mfl computes what PyTorch computes.
 PROVED = {
-    **({"kinds": (Kinds, torch.zeros(1, 6))} if hasattr(nn, "RMSNorm") else {}), "same-volume": (SameVolume, torch.zeros(1, 2, 3, 4, 5)),
+    **({"kinds": (Kinds, torch.zeros(1, 6))} if hasattr(nn, "RMSNorm") else {}), "distances": (Distances, tokens()), "same-volume": (SameVolume, torch.zeros(1, 2, 3, 4, 5)),
     "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
