@@ -62,48 +62,73 @@ def read(build, folder):
     return "yes", proof.group(1) if proof else None, "", none and f"no proof: {none.group(1)}"
 
 
-def steps(build, folder, entry, net):
+def inputs(entry, n):
+    """Examples as a tuple: of several inputs, the data has one row of numbers for all."""
+    x = entry.example(n)
+    return x if isinstance(x, tuple) else (x,)
+
+
+def difference(ours, theirs):
+    """Relative, absolute below 1; of what is no number, infinite."""
+    found = [abs(a - b) / max(1, abs(b)) for a, b in zip(ours, theirs)]
+    return max(found) if all(d == d for d in found) else float("inf")
+
+
+def steps(build, folder, entry, net, seed=5, outputs=False):
+    """The largest difference of ten steps' losses and, with `outputs`, of what the trained models say of the first batch."""
     import numpy as np
     import torch
-    torch.manual_seed(5)
-    x = torch.cat([entry.example(entry.batch) for _ in range(STEPS)])
+    torch.manual_seed(seed)
+    x = tuple(map(torch.cat, zip(*[inputs(entry, entry.batch) for _ in range(STEPS)])))
     with torch.no_grad():
-        out = entry.logits(net.eval()(x[:1]))
+        out = entry.logits(net.eval()(*(t[:1] for t in x)))
     net.train()
     classes = out.shape[-1]
     positions = out.numel() // classes
-    y = torch.randint(0, classes, (len(x), positions))
-    x.float().numpy().tofile(os.path.join(folder, "x"))
+    y = torch.randint(0, classes, (len(x[0]), positions))
+    torch.cat([t.float().reshape(len(t), -1) for t in x], 1).numpy().tofile(os.path.join(folder, "x"))
     y.int().numpy().tofile(os.path.join(folder, "y"))
     lr = entry.lr
     p = subprocess.run([os.path.join(build, "tests", "e2e", "mfl-onnx-trajectory"), "net.onnx", "x", "y", str(entry.batch), str(STEPS),
                         str(lr), ".", "cpu", "outputs", *map(str, entry.auxiliary)], cwd=folder, text=True, capture_output=True,
                        env=dict(os.environ, MFL_MODULE_DIR=os.path.join(build, "kernels", "cpu")))
     if p.returncode:
-        return None, re.sub(r"\s+", " ", p.stderr.strip())[:400]
+        return None, re.sub(r"\s+", " ", p.stderr.strip())[:400] or f"mfl-onnx-trajectory ended with status {p.returncode}"
     ours = np.fromfile(os.path.join(folder, "losses.f64"))
+    said = np.fromfile(os.path.join(folder, "logits.f32"), dtype=np.float32)
     exact, rounded = copy.deepcopy(net).double(), copy.deepcopy(net)
     with torch.no_grad():
         for parameter in rounded.parameters():
             parameter.mul_(1 + 1e-7 * torch.randn_like(parameter))
-    theirs = losses(entry, net, x, y, classes)
-    worst = max(abs(a - b) / max(1, abs(b)) for a, b in zip(ours, theirs))
+    theirs, theirs_said = losses(entry, net, x, y, classes), logits(entry, net, x)
+
+    def worst_of(losses_, said_):
+        return max(difference(losses_, theirs), difference([0.0], [np.abs(said_ - theirs_said).max() / max(1, np.abs(theirs_said).max())]) if outputs else 0)
+    worst = worst_of(ours, said.reshape(len(theirs_said), -1)[:, :theirs_said.shape[1]] if outputs else None)
     if not worst < TOLERANCE:
-        other = [losses(entry, exact, x.double() if x.is_floating_point() else x, y, classes), losses(entry, rounded, x, y, classes)]
-        rounding = [max(abs(a - b) / max(1, abs(b)) for a, b in zip(found, theirs)) for found in other]
+        wide = tuple(t.double() if t.is_floating_point() else t for t in x)
+        others = [(exact, wide), (rounded, x)]
+        rounding = [worst_of(losses(entry, other, own, y, classes), logits(entry, other, own)) for other, own in others]
         if worst < ROUNDING * max(rounding):
             return worst, f"PyTorch in float32 differs from itself in float64 by {rounding[0]:.1e}, and with other last bits of its parameters by {rounding[1]:.1e}"
     return worst, ""
+
+
+def logits(entry, net, x):
+    """Of the first batch, after training; one row per sample."""
+    import torch
+    with torch.no_grad():
+        return entry.logits(net.eval()(*(t[:entry.batch] for t in x))).reshape(entry.batch, -1).numpy()
 
 
 def losses(entry, net, x, y, classes):
     """Ten steps in PyTorch."""
     import torch
     from torch.nn import functional as F
-    found, opt = [], torch.optim.SGD(net.parameters(), entry.lr)
+    found, opt = [], torch.optim.SGD([p for p in net.parameters() if p.requires_grad], entry.lr)
     for s in range(STEPS):
         part = slice(s * entry.batch, (s + 1) * entry.batch)
-        out = net(x[part])
+        out = net(*(t[part] for t in x))
         loss = F.cross_entropy(entry.logits(out).reshape(-1, classes), y[part].reshape(-1))
         for weight, other in zip(entry.auxiliary, out[1:] if entry.auxiliary else ()):
             loss = loss + weight * F.cross_entropy(other, y[part].reshape(-1))
@@ -127,11 +152,11 @@ def one(build, family, name, limit):
     with tempfile.TemporaryDirectory() as folder:
         job(os.path.join(folder, "job.yaml"), entry.auxiliary)
         path = os.path.join(folder, "net.onnx")
-        mfl_export.save(net.train(), (entry.example(1),), path)
+        mfl_export.save(net.train(), inputs(entry, 1), path)
         result["read"], result["proof"], result["why"], result["note"] = read(build, folder)
         if result["read"] == "yes" and result["params"] <= limit:
             if quiet(net):
-                mfl_export.save(net.train(), (entry.example(1),), path)
+                mfl_export.save(net.train(), inputs(entry, 1), path)
             result["steps"], why = steps(build, folder, entry, net)
             result["why"] = result["why"] or why
             result["rounding"] = bool(why and result["steps"] is not None)

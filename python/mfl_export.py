@@ -1098,7 +1098,7 @@ def _plain_functions():
     """Adaptive pools whose windows differ, as means of slices, bags of tokens, as reductions of their embeddings, and norms over
     neighbouring channels, as sums: no exporter writes them in another way that has a gradient, or without loops and volumes."""
     functional, patches = torch.nn.functional, []
-    for name, reduce in (("adaptive_avg_pool1d", "mean"), ("adaptive_avg_pool2d", "mean"), ("adaptive_max_pool1d", "amax"), ("adaptive_max_pool2d", "amax")):
+    for name, reduce in ((f"adaptive_{kind}_pool{n}d", reduce) for kind, reduce in (("avg", "mean"), ("max", "amax")) for n in (1, 2, 3)):
         def pool(x, output_size, return_indices=False, plain=getattr(functional, name), reduce=reduce, rank=int(name[-2])):
             if return_indices:
                 return plain(x, output_size, True)
@@ -1160,6 +1160,9 @@ def _plain_functions():
     patches.append(unittest.mock.patch.object(functional, "interpolate", _nearest_by_select(functional.interpolate)))
     for owner in (torch, functional):
         patches.append(unittest.mock.patch.object(owner, "cosine_similarity", _cosine_of_alike(owner.cosine_similarity)))
+    for name, written in LAYERS.items():
+        if hasattr(functional, name):
+            patches.append(unittest.mock.patch.object(functional, name, written(getattr(functional, name))))
     for kind in (_nn.LSTM, _nn.GRU, _nn.RNN):
         patches.append(unittest.mock.patch.object(kind, "forward", _from_states(kind.forward)))
     patches.append(unittest.mock.patch.object(torch._VF, "_pack_padded_sequence", _refuse_packed))
@@ -1429,15 +1432,62 @@ def _product_with_log(plain):
     return xlogy
 
 
+def _bilinear(x, y, weight, bias=None):
+    """A dense layer of the products of each number with each."""
+    return torch.nn.functional.linear((x.unsqueeze(-1) * y.unsqueeze(-2)).flatten(-2), weight.flatten(1), bias)
+
+
+def _rms_norm(x, normalized_shape, weight=None, eps=None):
+    dims = tuple(range(-len(normalized_shape), 0))
+    y = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps))
+    return y if weight is None else y * weight
+
+
+def _threshold_by_choice(plain):
+    return lambda x, threshold, value, inplace=False: plain(x, threshold, value, inplace) if inplace else torch.where(x > threshold, x, float(value))
+
+
+def _padded_by_numbers(plain):
+    """padding="same", without the numbers in the file. Of an odd sum the larger part is behind: as much before, and one place less."""
+    def conv(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
+        if padding != "same":
+            return plain(input, weight, bias, stride, 0 if padding == "valid" else padding, dilation, groups)
+        n = weight.dim() - 2
+        each = [d * (int(k) - 1) for d, k in zip((dilation,) * n if isinstance(dilation, int) else dilation, weight.shape[2:])]
+        out = plain(input, weight, bias, stride, tuple(e - e // 2 for e in each), dilation, groups)
+        for d, e in enumerate(each):
+            out = out.narrow(d + 2, 1, int(out.shape[d + 2]) - 1) if e % 2 else out
+        return out
+    return conv
+
+
+# Functions of torch.nn.functional that PyTorch's first exporter does not write, or not so that mfl can read it.
+LAYERS = {
+    "bilinear": lambda plain: _bilinear,
+    "rms_norm": lambda plain: _rms_norm,
+    "threshold": _threshold_by_choice,
+    "conv3d": _padded_by_numbers,
+}
+
+
 def _distance(a, b, p=2.0, eps=1e-6, keepdim=False):
     """PyTorch's first exporter forgets the absolute values, which matter where p is odd."""
     return torch.linalg.vector_norm(a - b + eps, p, -1, keepdim)
+
+
+def _distances(plain):
+    """PyTorch's first exporter adds 1e-6, and a root, whose slope is infinite between equal rows, where PyTorch's has the gradient 0."""
+    def cdist(x1, x2, p=2.0, compute_mode=None):
+        difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+        return torch.linalg.vector_norm(difference, p, -1) if p != 2 else ((difference * difference).sum(-1) + 1e-24).sqrt()
+    return cdist
 
 
 # Functions that no exporter writes, or none in a way that mfl reads, by others.
 WRITTEN = {
     **{name: lambda plain, name=name: lambda x: _ByName.apply(x, name) for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
     "xlogy": _product_with_log,
+    "erfc": lambda plain: lambda x: 1 - torch.erf(x),
     "exp2": lambda plain: lambda x: torch.exp(x * math.log(2)),
     "hstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 1) if tensors[0].dim() > 1 else plain(tensors),
     "dstack": lambda plain: lambda tensors: torch.cat(tuple(tensors), 2) if tensors[0].dim() > 2 else plain(tensors),
@@ -1449,12 +1499,14 @@ WRITTEN = {
     "kthvalue": lambda plain: lambda x, k, dim=-1, keepdim=False: Ordered(_kth(torch.sort(x, dim)[0], k - 1, dim, keepdim), None),
     "quantile": _quantile_by_sort,
     "lerp": lambda plain: lambda x, end, weight: x + (end - x) * weight,
+    "cdist": _distances,
     "pairwise_distance": lambda plain: _distance,
     "copysign": lambda plain: lambda x, y: x.abs() * torch.where(y < 0, -1.0, 1.0) if isinstance(y, torch.Tensor) else plain(x, y),
     "diff": _differences,
     "repeat_interleave": _repeat_by_expand,
     "tile": lambda plain: _repeat_by_tile,
     "index_add": _add_by_product,
+    "inner": lambda plain: lambda x, y: x @ y.transpose(-2, -1) if x.dim() > 1 and y.dim() == 2 else plain(x, y),
     "addmm": _add_by_factors,
     "baddbmm": _add_by_factors,
     "hypot": lambda plain: lambda x, y: (x * x + y * y).sqrt(),

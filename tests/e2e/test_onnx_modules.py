@@ -4,6 +4,8 @@
 Skipped where there is no PyTorch.
 """
 import math
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ torch = mfl_needs.module("torch")
 from torch import nn
 from torch.nn import functional as F
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
+import mfl_export  # noqa: E402
 from test_onnx import BATCH, NEW, STEPS, TOLERANCE, batches, export, rate, run, train
 
 MODELS, REFUSED = {}, {}
@@ -1379,6 +1383,29 @@ def test_a_fixed_batch(tmp_path, way, exporter):
     if way in ("first", "square"):
         assert code == 1 and "export the model with a batch of 1, with dynamic_axes, or by mfl_export.save" in err
         return
+    assert code == 0, err
+    want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
+    assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
+
+
+class FrozenStart(LearnedStart):
+    """A recurrent layer that starts from a row that is not trained: mfl_export writes it position by position."""
+
+    def __init__(self):
+        super().__init__()
+        self.h.requires_grad_(False).normal_(0, 0.5)
+
+
+def test_a_frozen_start_is_read_back(tmp_path):
+    """The pulled file has a dense layer of the constant row."""
+    torch.set_num_threads(1)
+    torch.manual_seed(3)
+    model = FrozenStart().train()
+    x, y = batches(model)
+    mfl_export.save(model, torch.tensor(x[:1]), tmp_path / "m.onnx")
+    x.astype(np.float32).tofile(tmp_path / "x.f32")
+    y.astype(np.int32).tofile(tmp_path / "y.i32")
+    code, _, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", BATCH, STEPS, rate(model), tmp_path, "reference", "outputs")
     assert code == 0, err
     want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
     assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE

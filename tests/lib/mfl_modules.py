@@ -242,6 +242,43 @@ class Products(nn.Module):
         return self.fc(F.cosine_similarity(x.unsqueeze(1), self.w, 2))
 
 
+class Kinds(nn.Module):
+    """Layers that PyTorch's first exporter does not write, or not with all of their options."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.pairs, self.norm, self.w = nn.Linear(6, 5), nn.Bilinear(5, 6, 4), nn.RMSNorm(4, eps=1e-3), nn.Parameter(torch.randn(3, 4))
+        self.bare, self.gate, self.fc = nn.RMSNorm(4, elementwise_affine=False, eps=1e-2), nn.Threshold(0.1, -0.3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = torch.erfc(self.a(x))
+        return self.fc(torch.inner(self.gate(self.norm(self.pairs(y, x))) + self.bare(y[:, 1:]).detach() * y[:, :4], self.w))
+
+
+class Distances(nn.Module):
+    """Between rows of which some are equal, and to rows that are trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.e, self.p, self.fc = nn.Embedding(9, 4), nn.Parameter(torch.randn(3, 4)), nn.Linear(6, 3)
+
+    def forward(self, ids):
+        y = self.e(ids)
+        return self.fc(torch.cdist(y, y).tanh().sum(1) + torch.cdist(y, self.p).mean(-1) + torch.cdist(y, y[:, :2], p=1.0).mean(-1))
+
+
+class SameVolume(nn.Module):
+    """padding="same" of an odd and of an even kernel, and pools of windows that differ."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Conv3d(2, 3, 3, padding="same"), nn.Conv3d(3, 2, (1, 2, 3), padding="same", dilation=(1, 1, 2)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        y = torch.tanh(self.b(torch.tanh(self.a(x))))
+        return self.fc((nn.functional.adaptive_avg_pool3d(y, 2) + nn.functional.adaptive_max_pool3d(y, (2, 2, 2))).flatten(1))
+
+
 def partial():
     net = nn.Sequential(nn.LSTM(6, 5, batch_first=True))
     net[0].weight_ih_l0.requires_grad_(False)
@@ -1076,6 +1113,7 @@ class StateSpace(nn.Module):
 
 # mfl computes what PyTorch computes.
 PROVED = {
+    **({"kinds": (Kinds, torch.zeros(1, 6))} if hasattr(nn, "RMSNorm") else {}), "distances": (Distances, tokens()), "same-volume": (SameVolume, torch.zeros(1, 2, 3, 4, 5)),
     "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),

@@ -285,11 +285,14 @@ int mfl_onnx_gemm(struct onnx *o)
 
 /* ---- the first state of a cell that is called position by position ---- */
 
-static bool is_zeros(const struct onnx_value *x)
+/* One row of any numbers, as an export of a frozen state has it, or any number of rows of zeros. */
+static bool is_state(const struct onnx_value *x, bool gemm)
 {
         if (!x || !x->tensor || !x->tensor->f || x->tensor->param || x->tensor->generated ||
                 x->shape.rank != 2)
                 return false;
+        if (gemm && x->shape.dim[0] == 1)
+                return true;
         for (int64_t i = 0; i < x->tensor->count; i++)
                 if (x->tensor->f[i] != 0)
                         return false;
@@ -301,8 +304,8 @@ int mfl_onnx_zeros_step(struct onnx *o, bool *ret_taken)
 {
         struct onnx_value *x = mfl_onnx_input(o, 0), *w = mfl_onnx_input(o, 1), *row, *v;
         bool gemm = !strcmp(mfl_onnx_node(o)->op_type, "Gemm");
-        if ((!gemm && strcmp(mfl_onnx_node(o)->op_type, "MatMul")) || !is_zeros(x) || !w || !w->tensor ||
-                !w->tensor->f || w->shape.rank != 2)
+        if ((!gemm && strcmp(mfl_onnx_node(o)->op_type, "MatMul")) || !is_state(x, gemm) || !w ||
+                !w->tensor || !w->tensor->f || w->shape.rank != 2)
                 return 0;
         *ret_taken = true;
         struct onnx_value *one = mfl_onnx_alloc(o, 1, sizeof *one);
