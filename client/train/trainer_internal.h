@@ -181,6 +181,7 @@ struct trainer_job {
         uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
         uint64_t population_bytes;    /* reserved, too, as long as the job is kept */
         bool told_ungrouped;
+        bool checked_codes; /* of its data; what the model adds to them came with the first task */
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks;          /* of all its daemons */
