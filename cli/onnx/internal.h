@@ -72,6 +72,7 @@ enum onnx_pending {
                        * the share */
         ONNX_KEPT,
         ONNX_NOISE,
+        ONNX_DROPPED, /* the base times KEPT of `drawn`, by a node of itself; a division by the share may follow */
         ONNX_LIST /* a SplitToSequence of the base */
 };
 
@@ -112,8 +113,10 @@ struct onnx_value {
         double scale; /* factor of the scores */
         const struct onnx_value
                 *mask; /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
-        const struct onnx_value *added;  /* to the scores, besides: a view without a function; NULL: none */
-        struct onnx_value *narrow;       /* the value that this one repeats (Expand); NULL: none */
+        const struct onnx_value *added; /* to the scores, besides: a view without a function; NULL: none */
+        struct onnx_value *narrow;      /* the value that this one repeats (Expand); NULL: none */
+        struct onnx_value
+                *drawn; /* of random numbers: those that the random node made, whose layer is the dropout */
         struct onnx_value *made, *exact; /* the views that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
 };
@@ -501,6 +504,8 @@ int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
+/* The layers of a value that is ONNX_DROPPED. */
+int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
 #define ONNX_RANDOM                                                                                          \
         "random numbers are supported as dropout (nn.Dropout) and as stochastic depth: x * (torch.rand(n, "  \
         "1, 1) < p) / p; give others as an input, drawn with the data"
