@@ -430,7 +430,8 @@ static int check_drawn(struct onnx *o)
                 }
                 if (found)
                         return mfl_onnx_fail(o,
-                                "%.60s was random, and PyTorch's optimiser drew it once, for all steps of the "
+                                "%.60s was random, and PyTorch's optimiser drew it once, for all steps of "
+                                "the "
                                 "training. Export with mfl_export.save(net, example, file), or with "
                                 "optimize=False",
                                 name);
