@@ -278,18 +278,6 @@ bool mfl_onnx_same_elements(const struct onnx_tensor *a, const struct onnx_tenso
 bool mfl_onnx_same_tensor(const struct onnx_tensor *a, const struct onnx_tensor *b);
 bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
 
-/* share.c */
-/* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
- * says that all ties are known. */
-int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
-/* A tensor of one number that two layers read, and of which nothing says whether it is one parameter. */
-int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t);
-bool mfl_onnx_is_uniform(const struct onnx_tensor *t); /* one number, repeated */
-/* Whether the node belongs to the module that has the parameter by its name, or to another call of that module. */
-bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
-/* Finds the layers that use tensors of earlier ones, once all layers are in order. */
-int mfl_onnx_share(struct onnx *o);
-
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
 
@@ -452,6 +440,12 @@ int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const 
 int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
         const struct onnx_tensor *bias, struct onnx_value **ret_view);
 
+int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+/* Samples of x, a view as above, that the noise, one number for each sample, keeps; `divided` by the share. */
+int mfl_onnx_make_kept(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise, bool divided,
+        struct onnx_value **ret_view);
+bool mfl_onnx_is_of_samples(const struct onnx *o, const struct onnx_shape *shape);
+
 /* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
 bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);
 /* Whether the dimensions before two matrices are the same. */
@@ -504,8 +498,6 @@ int mfl_onnx_tokens_step(struct onnx *o, bool *ret_taken);
 /* sequence.c */
 int mfl_onnx_sequence_step(struct onnx *o, bool *ret_taken);
 int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken);
-/* The layers of a value that is ONNX_DROPPED. */
-int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
 #define ONNX_RANDOM                                                                                          \
         "random numbers are supported as dropout (nn.Dropout) and as stochastic depth: x * (torch.rand(n, "  \
         "1, 1) < p) / p; give others as an input, drawn with the data"

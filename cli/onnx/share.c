@@ -289,8 +289,8 @@ static int check_value(struct onnx *o, int i)
                         o->node = k;
                         return mfl_onnx_fail_equal(o, t);
                 }
-                n += first >= 0 && (!module_of(o, first, of_first) || !module_of(o, k, scope) ||
-                                           !strcmp(scope, of_first));
+                n += first >= 0 &&
+                     (!module_of(o, first, of_first) || !module_of(o, k, scope) || !strcmp(scope, of_first));
                 first = first < 0 ? k : first;
         }
         if (n > 1 && !o->said)

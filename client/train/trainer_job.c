@@ -273,11 +273,6 @@ int mfl_trainer_job_get(struct mfl_trainer *trainer, const struct mfl_train_requ
         if (request->task->n_grid && request->task->n_grid != n_grid)
                 return mfl_fail(err, MFL_INVALID, "the server sends a grid for %u tensors, not %u",
                         request->task->n_grid, n_grid);
-        const struct mfl_model_numbers numbers = {.frozen = request->frozen, .moving = request->params};
-        if (!job->checked_codes && !mfl_job_has_program(job->spec) &&
-                (r = mfl_check_codes(job->graph, &numbers, job->data->dataset, err)))
-                return r;
-        job->checked_codes = true;
         *ret_job = job;
         return 0;
 }

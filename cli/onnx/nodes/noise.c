@@ -44,20 +44,11 @@ static bool hangs_on_samples(const struct onnx *o, const char *name, int depth)
         return hangs;
 }
 
-/* One number per sample: all dimensions but the first are 1. */
-static bool is_of_samples(const struct onnx *o, const struct onnx_shape *shape)
-{
-        bool fits = shape->rank > 0 && (shape->dim[0] == 1 || shape->dim[0] == o->batch);
-        for (int d = 1; d < shape->rank; d++)
-                fits = fits && shape->dim[d] == 1;
-        return fits;
-}
-
 /* A shape of constants with a 1 for the batch: one number for all samples, unless the file has one sample. */
 static int check_drawn(struct onnx *o, const struct onnx_shape *shape)
 {
         const Onnx__NodeProto *node = mfl_onnx_node(o);
-        if (!is_of_samples(o, shape) || (o->batch > 1 && shape->dim[0] == o->batch))
+        if (!mfl_onnx_is_of_samples(o, shape) || (o->batch > 1 && shape->dim[0] == o->batch))
                 return 0;
         for (size_t i = 0; i < node->n_input; i++)
                 if (*node->input[i] && hangs_on_samples(o, node->input[i], SHAPE_DEPTH))
@@ -106,89 +97,13 @@ static int bernoulli(struct onnx *o)
 
 /* ---- what is done with them ---- */
 
-/* The dropout of a 1 that the random numbers are, in the rank of x. What is kept by the same numbers is kept together. */
-static int mask_layer(
-        struct onnx *o, const struct onnx_value *x, const struct onnx_value *noise, int *ret_layer)
-{
-        struct onnx_value *drawn = noise->drawn;
-        int one, r;
-        if (!drawn->layer) {
-                if ((r = mfl_onnx_add_scalar(o, x, 1, &one)))
-                        return r;
-                struct mfl_layer dropout = {.op = MFL_OP_DROPOUT,
-                        .input = one,
-                        .rate = noise->rate,
-                        .out = *mfl_onnx_layer_shape(o, one)};
-                if ((r = mfl_onnx_add_layer(o, &dropout, NULL, o->node, &drawn->layer)))
-                        return r;
-        }
-        const struct mfl_layer *made = &o->layers[drawn->layer].layer;
-        struct mfl_shape shape = {.rank = mfl_onnx_layer_shape(o, x->layer)->rank};
-        for (int d = 0; d < shape.rank; d++)
-                shape.dim[d] = 1;
-        if (made->rate != noise->rate)
-                return mfl_onnx_fail(o, "compares the same random numbers with another share than an earlier "
-                                        "node; draw numbers "
-                                        "of its own");
-        *ret_layer = drawn->layer;
-        struct mfl_layer reshape = {
-                .op = MFL_OP_RESHAPE, .input = drawn->layer, .shape = shape, .out = shape};
-        return mfl_shape_equal(&made->out, &shape) ? 0 : mfl_onnx_derive(o, &reshape, o->node, ret_layer);
-}
-
-/* divided: what is kept is divided by the share. */
-static int apply(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise, bool divided,
-        struct onnx_value **ret_view)
+static int apply(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise)
 {
         struct onnx_value *view;
-        int mask, layer, r = mfl_onnx_resolve(o, x, &view);
-        if (!r && (!is_of_samples(o, &noise->shape) || noise->shape.rank != x->shape.rank))
-                r = mfl_onnx_fail(
-                        o, "random numbers other than one per sample are supported only as Dropout");
+        int r = mfl_onnx_resolve(o, x, &view);
         if (!r)
-                r = mask_layer(o, view, noise, &mask);
-        struct mfl_layer whole = {.op = MFL_OP_SIGN, .input = r ? 0 : mask};
-        if (!r && !divided) {
-                whole.out = *mfl_onnx_layer_shape(o, mask);
-                r = mfl_onnx_derive(o, &whole, o->node, &mask);
-        }
-        if (r)
-                return r;
-        struct mfl_layer join = {.op = MFL_OP_MULTIPLY,
-                .input = view->layer,
-                .input2 = mask,
-                .out = *mfl_onnx_layer_shape(o, view->layer)};
-        if ((r = mfl_onnx_add_layer(o, &join, NULL, o->node, &layer)) ||
-                (r = mfl_onnx_view(o, view, &view->shape, NULL, ret_view)))
-                return r;
-        (*ret_view)->layer = layer;
-        (*ret_view)->samples = NULL;
-        return 0;
-}
-
-static int apply_here(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise)
-{
-        struct onnx_value *view;
-        int r = apply(o, x, noise, true, &view);
+                r = mfl_onnx_make_kept(o, view, noise, true, &view);
         return r ? r : mfl_onnx_output(o, 0, view);
-}
-
-/* In evaluation, most take all of x (as the sign of the dropout gives it), and Huang et al. x times the share; a proof tells. */
-int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
-{
-        const struct onnx_value noise = {.shape = v->other->shape, .rate = v->rate, .drawn = v->drawn};
-        struct onnx_value *x;
-        int r = mfl_onnx_view(o, v->base, &v->base->shape, NULL, &x);
-        if (r)
-                return r;
-        if (!o->described)
-                return mfl_onnx_fail(o,
-                        "leaves samples out at random, and does not divide the others by the share that is "
-                        "kept, %g: "
-                        "the file does not say what evaluation does then. Divide by it, or export with "
-                        "mfl_export.save(net, example, file)",
-                        1 - (double)v->rate);
-        return apply(o, x, &noise, false, ret_view);
 }
 
 /* A comparison of the random number with a constant: the share that it drops, or -1. */
@@ -220,7 +135,7 @@ static int apply_kept(struct onnx *o, struct onnx_value *x, struct onnx_value *n
 {
         struct onnx_value *before = undivided(o, x, 1 - (double)noise->rate), *view, *v;
         if (before && !before->tensor && !is_noise(before))
-                return apply_here(o, before, noise);
+                return apply(o, before, noise);
         int r = mfl_onnx_resolve(o, x, &view);
         if (!r)
                 r = mfl_onnx_new_value(o, &x->shape, &v);
@@ -264,7 +179,7 @@ static int step(struct onnx *o, struct onnx_value *a, struct onnx_value *b)
         if (noise->pending == ONNX_KEPT && divides(o, other, noise == a, kept))
                 return give(o, ONNX_NOISE, noise, &noise->shape, (double)noise->rate);
         if (multiplies && noise->pending == ONNX_NOISE && other && !other->tensor && !is_noise(other))
-                return apply_here(o, other, noise);
+                return apply(o, other, noise);
         if (multiplies && noise->pending == ONNX_KEPT && other && !other->tensor && !is_noise(other))
                 return apply_kept(o, other, noise);
         return mfl_onnx_fail(o, ONNX_RANDOM);
@@ -288,7 +203,7 @@ int mfl_onnx_noise_step(struct onnx *o, bool *ret_taken)
         if (cut && divides(o, cut == a ? b : a, cut == a, 1 - (double)cut->rate)) {
                 int r = mfl_onnx_view(o, cut->base, &cut->base->shape, NULL, &view);
                 return r ? r
-                         : apply_here(o, view,
+                         : apply(o, view,
                                    &(struct onnx_value){.shape = cut->other->shape,
                                            .rate = cut->rate,
                                            .drawn = cut->drawn});
