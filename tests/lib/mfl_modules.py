@@ -1023,5 +1023,7 @@ REFUSED = {
     "partial": (partial, torch.zeros(1, 4, 6), "is trained, but 0.weight_ih_l0 is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
+    "momentum-0": (lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4, momentum=0.0)), VECTOR, "momentum and eps must be above 0"),
+    "eps-0": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4, eps=0.0), nn.Linear(4, 3)), VECTOR, "needs an eps above 0"),
     "undivided-share": (lambda: Undivided(0.75), VECTOR, "differ"),
 }
