@@ -88,75 +88,6 @@ static int check_positions(const struct mfl_graph *graph, const struct mfl_loss 
         return 0;
 }
 
-/* What a model sees of a number, if the sample is a row. */
-static float value_at(const struct mfl_dataset *dataset, const struct mfl_split *split, size_t at)
-{
-        float v = split->dtype == MFL_U8 ? (float)((const uint8_t *)split->samples)[at]
-                                         : ((const float *)split->samples)[at];
-        return v * dataset->scale[0] + dataset->shift[0];
-}
-
-/* The columns of the input that an embedding reads: the input, a slice of it, or either plus where each column's rows begin. */
-static bool find_columns(
-        const struct mfl_graph *graph, const struct mfl_layer *layer, int64_t *ret_start, int64_t *ret_end)
-{
-        const struct mfl_layer *in = &graph->layers[layer->input];
-        int at = layer->input;
-        if (in->op == MFL_OP_ADD) {
-                at = in->input;
-                in = &graph->layers[at];
-        }
-        if (at && (in->op != MFL_OP_SLICE || in->input))
-                return false;
-        *ret_start = at ? in->start : 0;
-        *ret_end = at ? in->end : mfl_shape_count(&in->out);
-        return true;
-}
-
-/* The columns that an embedding reads hold whole numbers inside its vocabulary. */
-static int check_categories(const struct mfl_graph *graph, int i, const struct mfl_dataset *dataset,
-        const struct mfl_split *split, const char *name, struct mfl_error *err)
-{
-        const struct mfl_layer *layer = &graph->layers[i];
-        int64_t start, end;
-        if (!find_columns(graph, layer, &start, &end))
-                return 0;
-        size_t width = (size_t)mfl_shape_count(&dataset->shape);
-        bool scaled = dataset->scale[0] != 1.0f || dataset->shift[0] != 0.0f;
-        for (size_t n = 0; n < split->n; n++)
-                for (size_t c = (size_t)start; c < (size_t)end; c++) {
-                        float v = value_at(dataset, split, n * width + c);
-                        if (v >= 0 && v < (float)layer->vocabulary && v == (float)(int)v)
-                                continue;
-                        bool named = dataset->feature_names && dataset->shape.rank == 1;
-                        return mfl_fail(err, MFL_INVALID,
-                                "data set %s: feature %zu%s%.40s%s of %s sample %zu is %g, but layer %.63s "
-                                "reads "
-                                "categories there: whole numbers from 0 to %d%s",
-                                dataset->name, c, named ? " (" : "", named ? dataset->feature_names[c] : "",
-                                named ? ")" : "", name, n, (double)v, layer->name, layer->vocabulary - 1,
-                                scaled ? "; mean, std and normalise: auto change them, normalise: columns "
-                                         "leaves "
-                                         "columns with declared categories alone"
-                                       : "");
-                }
-        return 0;
-}
-
-static int check_embeddings(
-        const struct mfl_graph *graph, const struct mfl_dataset *dataset, struct mfl_error *err)
-{
-        int r = 0;
-        for (int i = 1; !r && i < graph->n_layers; i++) {
-                if (graph->layers[i].op != MFL_OP_EMBEDDING || !graph->layers[i].input)
-                        continue;
-                r = check_categories(graph, i, dataset, &dataset->train, "training", err);
-                if (!r)
-                        r = check_categories(graph, i, dataset, &dataset->test, "test", err);
-        }
-        return r;
-}
-
 static int check_answers(const struct mfl_graph *graph, const struct mfl_loss *loss,
         const struct mfl_dataset *dataset, struct mfl_error *err)
 {
@@ -193,8 +124,7 @@ int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
                 return mfl_fail(err, MFL_INVALID,
                         "data set %s has a vocabulary of %d tokens, but model %s expects %d (0: no tokens)",
                         dataset->name, dataset->vocabulary, graph->name, graph->vocabulary);
-        int r = check_answers(graph, loss, dataset, err);
-        return r || dataset->vocabulary ? r : check_embeddings(graph, dataset, err);
+        return check_answers(graph, loss, dataset, err);
 }
 
 /* A simulated attack on data. */

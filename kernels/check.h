@@ -10,6 +10,16 @@
  * labels or targets, or a larger vocabulary. */
 int mfl_check_data(const struct mfl_graph *graph, const struct mfl_loss *loss,
         const struct mfl_dataset *dataset, struct mfl_error *err);
+/* A model's numbers: the two parts of its flat vector, graph->n_frozen floats, NULL where that is 0, and n_moving; or, not NULL, all of
+ * them in the order of layers. */
+struct mfl_model_numbers {
+        const float *frozen, *moving, *by_layers;
+};
+/* MFL_INVALID where a column that an embedding reads has a number in a sample that is no row of its table. What the model adds to
+ * the column before (where the column's rows begin in a table of several columns) is among its numbers; of NULL: not
+ * known, and such columns are not checked. Reads all samples. */
+int mfl_check_codes(const struct mfl_graph *graph, const struct mfl_model_numbers *of,
+        const struct mfl_dataset *dataset, struct mfl_error *err);
 /* The graph that a daemon trains: the job's, for a data set; its outputs are classes or, where the data set
  * has them, targets. MFL_INVALID where loss, model and data do not fit together. */
 int mfl_check_job(const struct mfl_job *job, const struct mfl_dataset *dataset, struct mfl_graph **ret_graph,

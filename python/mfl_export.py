@@ -31,6 +31,7 @@ import itertools
 import json
 import math
 import os
+import random
 import re
 import struct
 import sys
@@ -118,6 +119,7 @@ def save(net, example, path):
                 net.train()
             _check(net)
             stops, calls = _find_stops(net, examples)
+            _check_draws(net, examples)
             _check_states(net, examples)
             exporter, is_log = _export(net, tuple(e.detach()[:1] for e in examples), unfinished, stops, calls)
             model = _describe(net, _initializers(unfinished), exporter)
@@ -201,6 +203,92 @@ def _check_states(net, examples):
 
 def _changed(before, after):
     return [name for (name, a), (_, b) in zip(before, after) if not torch.allclose(a.detach().cpu().to(b.dtype), b, 0, 0, equal_nan=True)]
+
+
+# ---- random numbers ----
+
+DRAWS = {"rand", "rand_like", "randn", "randn_like", "bernoulli", "bernoulli_", "uniform_", "normal", "normal_", "exponential_", "gumbel_softmax",
+         "multinomial", "randint", "randperm", "rrelu"}
+DROPOUTS = {"dropout", "alpha_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d", "scaled_dot_product_attention",
+            "multi_head_attention_forward"}
+LOW, HIGH = 0.0, 1 - 2.0 ** -24  # of torch.rand
+
+
+class _Draws(torch.overrides.TorchFunctionMode):
+    """Lists what draws random numbers. `fill`, LOW or HIGH: what a number that is drawn alone becomes, and what Python's own are."""
+
+    def __init__(self, net, fill=None):
+        super().__init__()
+        self.net, self.fill, self.found, self.single, self.scopes = net, fill, [], False, [("", type(net).__name__)]
+
+    def draws(self, name, args, kwargs):
+        if name not in DROPOUTS:
+            return name in DRAWS
+        given = inspect.signature(getattr(_nn.functional, name)).bind(*args, **kwargs).arguments if name != "scaled_dot_product_attention" else kwargs
+        if name == "scaled_dot_product_attention":
+            return (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) > 0
+        if name == "multi_head_attention_forward":
+            return given.get("training", True) and given.get("dropout_p", 0.0) > 0
+        return given.get("training", name not in ("alpha_dropout", "feature_alpha_dropout")) and given.get("p", 0.5) > 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name, out = getattr(func, "__name__", ""), func(*args, **(kwargs or {}))
+        if self.draws(name, args, kwargs or {}):
+            self.found.append((*self.scopes[-1], name))
+            if isinstance(out, torch.Tensor) and out.numel() == 1 and name in DRAWS:
+                self.single = True
+                if self.fill is not None:
+                    out.data.fill_(self.fill if name in ("rand", "rand_like", "uniform_") else round(self.fill))
+        return out
+
+    def run(self, examples):
+        handles, asked, plain = [], [], torch.Tensor.__bool__
+        for name, module in self.net.named_modules():
+            handles.append(module.register_forward_pre_hook(lambda m, args, name=name: self.scopes.append((name, type(m).__name__))))
+            handles.append(module.register_forward_hook(lambda m, args, out: self.scopes.pop() and None))
+        torch.manual_seed(1)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(unittest.mock.patch.object(torch.Tensor, "__bool__", lambda t: asked.append(plain(t)) or asked[-1]))
+            others = [random] + ([sys.modules["numpy"].random] if "numpy" in sys.modules else [])
+            for owner, name in itertools.product(others if self.fill is not None else (), ("random", "rand", "uniform")):
+                if hasattr(owner, name):
+                    stack.enter_context(unittest.mock.patch.object(owner, name, lambda *args, plain=getattr(owner, name), uniform=name == "uniform", **kwargs: (
+                        args[0] + (args[1] - args[0]) * self.fill if uniform and len(args) == 2 else plain(*args, **kwargs) if args or kwargs else self.fill)))
+            try:
+                with self, torch.no_grad():
+                    out = _tensors(self.net(*(torch.cat([e[:1], e[:1]]) for e in examples)))
+            finally:
+                for handle in handles:
+                    handle.remove()
+        return [o.detach().double() for o in (out if isinstance(out, tuple) else (out,))], asked
+
+    def where(self):
+        scope, kind, name = self.found[0]
+        return f"{scope or 'the module'} ({kind}) calls {name}"
+
+
+def _check_draws(net, examples):
+    """Refuses random numbers in evaluation, where mfl has none, and those that a whole batch shares: mfl draws one for each sample."""
+    try:
+        still, low, high = _Draws(_copy(net)), _Draws(_copy_as_it_is(net), LOW), _Draws(_copy_as_it_is(net), HIGH)
+        still.run(examples)
+        (a, ways), (b, others) = low.run(examples), high.run(examples)
+        same = len(a) == len(b) and all(x.shape == y.shape and torch.allclose(x, y, 1e-6, 1e-6 * float(x.abs().max()), equal_nan=True)
+                                        for x, y in zip(a, b) if x.numel())
+    except Exception:  # noqa: BLE001: the export says what fails
+        return
+    if still.found and still.found[0][2] in DROPOUTS:
+        raise ExportError(f"{still.where()}, which drops in evaluation, too; mfl drops in training alone: write "
+                          "F.dropout(x, p, self.training), or dropout_p=p if self.training else 0.0")
+    if still.found:
+        raise ExportError(f"{still.where()} in evaluation, too, where mfl draws no random numbers: draw them `if self.training`, or take them "
+                          "as an input, drawn with the data")
+    if not same and (not low.single or ways != others):
+        raise ExportError("the module takes one way or another by a random number in training, as layer drop does; the file would have the way "
+                          "that the export took. Set the share of layers that are dropped to 0, or use StochasticDepth(p, 'row')")
+    if not same:
+        raise ExportError(f"{low.where()}, one number for all samples of a batch; mfl draws one for each: torch.rand(x.shape[0], 1, 1), "
+                          "StochasticDepth(p, 'row')")
 
 
 # ---- where gradients stop ----

@@ -150,14 +150,14 @@ static json_t *check_json(const struct mfl_submission *s, const struct mfl_graph
                 "privacy", privacy_json(j, budget));
 }
 
-static int check_beside_data(struct mfl_cli *cli, const struct mfl_job *job, struct mfl_graph **ret_graph,
-        struct mfl_data_facts *ret_facts, struct mfl_error *err)
+static int check_beside_data(struct mfl_cli *cli, const struct mfl_submission *s,
+        struct mfl_graph **ret_graph, struct mfl_data_facts *ret_facts, struct mfl_error *err)
 {
         struct mfl_dataset_config config;
-        int r = mfl_data_option_find(cli->options.data, cli->options.n_data, job->data.name, &config, err);
+        int r = mfl_data_option_find(cli->options.data, cli->options.n_data, s->job->data.name, &config, err);
         if (r)
                 return r;
-        r = mfl_data_check(job, &config, ret_graph, ret_facts, err);
+        r = mfl_data_check(s->job, s->initial, &config, ret_graph, ret_facts, err);
         mfl_dataset_config_deinit(&config);
         return r;
 }
@@ -179,7 +179,7 @@ int mfl_cmd_check(struct mfl_cli *cli)
         if (!r)
                 r = mfl_submission_read(cli->argument[0], &sets, backend, &s, &err);
         if (!r)
-                r = beside ? check_beside_data(cli, s.job, &graph, &facts, &err)
+                r = beside ? check_beside_data(cli, &s, &graph, &facts, &err)
                            : known_graph(s.job, &graph, &err);
         if (!r && graph)
                 r = mfl_method_check_states(

@@ -40,7 +40,7 @@ static int find_graph(
         int r = mfl_data_option_find(cli->options.data, cli->options.n_data, job->data.name, &config, err);
         if (r)
                 return r;
-        r = mfl_data_check(job, &config, ret_graph, &facts, err);
+        r = mfl_data_check(job, NULL, &config, ret_graph, &facts, err);
         mfl_dataset_config_deinit(&config);
         return r;
 }

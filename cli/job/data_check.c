@@ -24,7 +24,7 @@ static int check_partition(const struct mfl_job *job, const struct mfl_dataset *
         return 0;
 }
 
-int mfl_data_check(const struct mfl_job *job, const struct mfl_dataset_config *config,
+int mfl_data_check(const struct mfl_job *job, const float *initial, const struct mfl_dataset_config *config,
         struct mfl_graph **ret_graph, struct mfl_data_facts *ret_facts, struct mfl_error *err)
 {
         struct mfl_dataset *d = NULL;
@@ -42,6 +42,9 @@ int mfl_data_check(const struct mfl_job *job, const struct mfl_dataset_config *c
         mfl_strcpy(facts.note, sizeof facts.note, d->note);
         r = mfl_job_has_program(job) ? mfl_job_graph(job, &d->shape, d->classes, &graph, err)
                                      : mfl_check_job(job, d, &graph, err);
+        const struct mfl_model_numbers numbers = {.by_layers = initial};
+        if (!r && !mfl_job_has_program(job))
+                r = mfl_check_codes(graph, initial ? &numbers : NULL, d, err);
         if (!r)
                 r = check_partition(job, d, &facts, err);
         if (!r)

@@ -13,10 +13,10 @@ struct mfl_data_facts {
         char note[256];
 };
 
-/* Reads the data set, builds the job's graph for it, and cuts it into the job's clients. The caller owns the
- * graph. MFL_INVALID and MFL_NOT_FOUND with the text that the server or the daemon would give. Blocking I/O.
+/* Reads the data set, builds the job's graph for it, and cuts it into the job's clients. initial: the model's numbers in the order of
+ * layers; NULL: not known. The caller owns the graph. MFL_INVALID and MFL_NOT_FOUND with the text that the server or the daemon would give. Blocking I/O.
  */
-int mfl_data_check(const struct mfl_job *job, const struct mfl_dataset_config *config,
+int mfl_data_check(const struct mfl_job *job, const float *initial, const struct mfl_dataset_config *config,
         struct mfl_graph **ret_graph, struct mfl_data_facts *ret_facts, struct mfl_error *err);
 
 #endif

@@ -72,6 +72,7 @@ enum onnx_pending {
                        * the share */
         ONNX_KEPT,
         ONNX_NOISE,
+        ONNX_DROPPED, /* the base times KEPT of `drawn`, by a node of itself; a division by the share may follow */
         ONNX_LIST /* a SplitToSequence of the base */
 };
 
@@ -112,8 +113,10 @@ struct onnx_value {
         double scale; /* factor of the scores */
         const struct onnx_value
                 *mask; /* of the scores, a constant: not 0 where nothing is seen; NULL: none */
-        const struct onnx_value *added;  /* to the scores, besides: a view without a function; NULL: none */
-        struct onnx_value *narrow;       /* the value that this one repeats (Expand); NULL: none */
+        const struct onnx_value *added; /* to the scores, besides: a view without a function; NULL: none */
+        struct onnx_value *narrow;      /* the value that this one repeats (Expand); NULL: none */
+        struct onnx_value
+                *drawn; /* of random numbers: those that the random node made, whose layer is the dropout */
         struct onnx_value *made, *exact; /* the views that it was resolved to; NULL: not yet */
         struct onnx_value *lifted; /* of a constant: the same numbers as a view of a layer; NULL: not yet */
 };
@@ -276,18 +279,6 @@ bool mfl_onnx_same_elements(const struct onnx_tensor *a, const struct onnx_tenso
 /* Whether both come from one initializer in the same way. */
 bool mfl_onnx_same_tensor(const struct onnx_tensor *a, const struct onnx_tensor *b);
 bool mfl_onnx_same_view(const struct onnx_value *a, const struct onnx_value *b);
-
-/* share.c */
-/* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
- * says that all ties are known. */
-int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
-/* A tensor of one number that two layers read, and of which nothing says whether it is one parameter. */
-int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t);
-bool mfl_onnx_is_uniform(const struct onnx_tensor *t); /* one number, repeated */
-/* Whether the node belongs to the module that has the parameter by its name, or to another call of that module. */
-bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
-/* Finds the layers that use tensors of earlier ones, once all layers are in order. */
-int mfl_onnx_share(struct onnx *o);
 
 /* open/export.c: refuses to train what an export for inference has changed, once the initializers are read. */
 int mfl_onnx_check_export(struct onnx *o);
@@ -453,6 +444,12 @@ int mfl_onnx_make_scaled_norm(struct onnx *o, const struct onnx_value *v, const 
         struct onnx_value **ret_view);
 int mfl_onnx_make_scaled_groups(struct onnx *o, const struct onnx_value *v, const struct onnx_tensor *weight,
         const struct onnx_tensor *bias, struct onnx_value **ret_view);
+
+int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view);
+/* Samples of x, a view as above, that the noise, one number for each sample, keeps; `divided` by the share. */
+int mfl_onnx_make_kept(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise, bool divided,
+        struct onnx_value **ret_view);
+bool mfl_onnx_is_of_samples(const struct onnx *o, const struct onnx_shape *shape);
 
 /* scores.c. Matrices at the end of a shape: {.., rows, columns}, `heads` of them; false: it has none. */
 bool mfl_onnx_heads(const struct onnx_shape *s, int64_t *heads, int64_t *rows, int64_t *columns);

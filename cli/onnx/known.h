@@ -44,4 +44,16 @@ int mfl_onnx_check_changed(struct onnx *o);
 /* Sets what t, an initializer, was in the module. */
 int mfl_onnx_mark_param(struct onnx *o, struct onnx_tensor *t);
 
+/* share.c */
+/* Says that tensors with these names are one; the array outlives the conversion. Called before the nodes; with n 0 it
+ * says that all ties are known. */
+int mfl_onnx_tie(struct onnx *o, const char *const *names, size_t n);
+/* A tensor of one number that two layers read, and of which nothing says whether it is one parameter. */
+int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t);
+bool mfl_onnx_is_uniform(const struct onnx_tensor *t); /* one number, repeated */
+/* Whether the node belongs to the module that has the parameter by its name, or to another call of that module. */
+bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin);
+/* Finds the layers that use tensors of earlier ones, once all layers are in order. */
+int mfl_onnx_share(struct onnx *o);
+
 #endif

@@ -153,3 +153,85 @@ int mfl_onnx_make_groupnorm(struct onnx *o, struct onnx_value *v, struct onnx_va
                 return mfl_onnx_fail(o, "expected a shift per channel after the scale of this normalisation");
         return mfl_onnx_make_scaled_groups(o, v, NULL, NULL, ret_view);
 }
+
+/* ---- stochastic depth ---- */
+
+bool mfl_onnx_is_of_samples(const struct onnx *o, const struct onnx_shape *shape)
+{
+        bool fits = shape->rank > 0 && (shape->dim[0] == 1 || shape->dim[0] == o->batch);
+        for (int d = 1; d < shape->rank; d++)
+                fits = fits && shape->dim[d] == 1;
+        return fits;
+}
+
+/* The dropout of a 1 that the random numbers are, in the rank of x. What is kept by the same numbers is kept together. */
+static int mask_layer(
+        struct onnx *o, const struct onnx_value *x, const struct onnx_value *noise, int *ret_layer)
+{
+        struct onnx_value *drawn = noise->drawn;
+        int one, r;
+        if (!drawn->layer) {
+                if ((r = mfl_onnx_add_scalar(o, x, 1, &one)))
+                        return r;
+                struct mfl_layer dropout = {.op = MFL_OP_DROPOUT,
+                        .input = one,
+                        .rate = noise->rate,
+                        .out = *mfl_onnx_layer_shape(o, one)};
+                if ((r = mfl_onnx_add_layer(o, &dropout, NULL, o->node, &drawn->layer)))
+                        return r;
+        }
+        const struct mfl_layer *made = &o->layers[drawn->layer].layer;
+        struct mfl_shape shape = {.rank = mfl_onnx_layer_shape(o, x->layer)->rank};
+        for (int d = 0; d < shape.rank; d++)
+                shape.dim[d] = 1;
+        if (made->rate != noise->rate)
+                return mfl_onnx_fail(o, "compares the same random numbers with another share than an earlier "
+                                        "node; draw numbers "
+                                        "of its own");
+        *ret_layer = drawn->layer;
+        struct mfl_layer reshape = {
+                .op = MFL_OP_RESHAPE, .input = drawn->layer, .shape = shape, .out = shape};
+        return mfl_shape_equal(&made->out, &shape) ? 0 : mfl_onnx_derive(o, &reshape, o->node, ret_layer);
+}
+
+int mfl_onnx_make_kept(struct onnx *o, struct onnx_value *x, const struct onnx_value *noise, bool divided,
+        struct onnx_value **ret_view)
+{
+        int mask = 0, layer, r;
+        if (!mfl_onnx_is_of_samples(o, &noise->shape) || noise->shape.rank != x->shape.rank)
+                return mfl_onnx_fail(
+                        o, "random numbers other than one per sample are supported only as Dropout");
+        if ((r = mask_layer(o, x, noise, &mask)))
+                return r;
+        struct mfl_layer whole = {.op = MFL_OP_SIGN, .input = mask, .out = *mfl_onnx_layer_shape(o, mask)};
+        if (!divided && (r = mfl_onnx_derive(o, &whole, o->node, &mask)))
+                return r;
+        struct mfl_layer join = {.op = MFL_OP_MULTIPLY,
+                .input = x->layer,
+                .input2 = mask,
+                .out = *mfl_onnx_layer_shape(o, x->layer)};
+        if ((r = mfl_onnx_add_layer(o, &join, NULL, o->node, &layer)) ||
+                (r = mfl_onnx_view(o, x, &x->shape, NULL, ret_view)))
+                return r;
+        (*ret_view)->layer = layer;
+        (*ret_view)->samples = NULL;
+        return 0;
+}
+
+/* In evaluation, most take all of x (as the sign of the dropout gives it), and Huang et al. x times the share; a proof tells. */
+int mfl_onnx_make_dropped(struct onnx *o, const struct onnx_value *v, struct onnx_value **ret_view)
+{
+        const struct onnx_value noise = {.shape = v->other->shape, .rate = v->rate, .drawn = v->drawn};
+        struct onnx_value *x;
+        int r = mfl_onnx_view(o, v->base, &v->base->shape, NULL, &x);
+        if (r)
+                return r;
+        if (!o->described)
+                return mfl_onnx_fail(o,
+                        "leaves samples out at random, and does not divide the others by the share that is "
+                        "kept, "
+                        "%g: the file does not say what evaluation does then. Divide by it, or export with "
+                        "mfl_export.save(net, example, file)",
+                        1 - (double)v->rate);
+        return mfl_onnx_make_kept(o, x, &noise, false, ret_view);
+}

@@ -59,6 +59,8 @@ int mfl_onnx_settle(struct onnx *o, struct onnx_value *v, struct onnx_value **re
                         r = mfl_onnx_make_weights(o, v, &v->made);
                 else if (v->pending == ONNX_UNIFORM || v->pending == ONNX_KEPT || v->pending == ONNX_NOISE)
                         r = mfl_onnx_fail(o, ONNX_RANDOM);
+                else if (v->pending == ONNX_DROPPED)
+                        r = mfl_onnx_make_dropped(o, v, &v->made);
                 else if (v->pending == ONNX_GROUPS || v->pending == ONNX_SCALED_GROUPS)
                         r = mfl_onnx_make_groupnorm(o, v, &v->made);
                 else if (v->pending >= ONNX_CENTERED && v->pending <= ONNX_INVERSE)

@@ -249,6 +249,59 @@ static const struct onnx_tensor *equal_part(const struct onnx *o, int i)
         return NULL;
 }
 
+/* Whether tensors of one number may be two that a tool made one of: the file does not say which are tied. */
+static bool may_be_merged(const struct onnx *o, const struct onnx_tensor *t)
+{
+        return !o->described && !o->knows_ties && !o->own && t && t->origin && t->param &&
+               mfl_onnx_is_uniform(t) && !mfl_onnx_is_generated(o, t->origin);
+}
+
+/* Of two places: whether one is the other module's, by the tensor's name, and no other call of the same. */
+static bool parts(const struct onnx *o, int a, int b, const struct onnx_tensor *t)
+{
+        char of_a[MFL_NAME_BYTES], of_b[MFL_NAME_BYTES];
+        if (!module_of(o, a, of_a) || !module_of(o, b, of_b) || is_same_module(of_a, of_b) ||
+                is_same_module(of_b, of_a))
+                return false;
+        return !mfl_onnx_is_of_module(o, a, t->origin) || !mfl_onnx_is_of_module(o, b, t->origin);
+}
+
+static bool reads(const Onnx__NodeProto *node, const char *name)
+{
+        for (size_t k = 0; k < node->n_input; k++)
+                if (!strcmp(node->input[k], name))
+                        return true;
+        return false;
+}
+
+/* A parameter that the model computes with: the nodes where it stands. Those of one call of a module may have read two. */
+static int check_value(struct onnx *o, int i)
+{
+        const struct onnx_tensor *t = o->layers[i].tensors[0];
+        char scope[MFL_NAME_BYTES], of_first[MFL_NAME_BYTES];
+        int first = -1, n = 1;
+        if (o->layers[i].layer.op != MFL_OP_WEIGHT || o->layers[i].layer.frozen || !may_be_merged(o, t))
+                return 0;
+        for (int k = 0; k < (int)o->graph->n_node; k++) {
+                if (!reads(o->graph->node[k], t->origin))
+                        continue;
+                if (first >= 0 && parts(o, first, k, t)) {
+                        o->node = k;
+                        return mfl_onnx_fail_equal(o, t);
+                }
+                n += first >= 0 &&
+                     (!module_of(o, first, of_first) || !module_of(o, k, scope) || !strcmp(scope, of_first));
+                first = first < 0 ? k : first;
+        }
+        if (n > 1 && !o->said)
+                mfl_onnx_note(o,
+                        "%.60s, whose numbers are all %g, stands in %d places: it is trained as one "
+                        "parameter. The file does not say whether a tool made one of several that are equal; "
+                        "mfl_export.save tells",
+                        t->origin, (double)t->f[0], n);
+        return 0;
+}
+
 /* Finds the earlier layer that is this one, or has its weight. */
 static int share_layer(struct onnx *o, int i)
 {
@@ -275,8 +328,12 @@ static int share_layer(struct onnx *o, int i)
                         layer->layer.shares = j;
                         return 0;
                 }
-                if (!with && has_weight(o, layer, earlier))
+                if (!with && has_weight(o, layer, earlier)) {
                         with = j;
+                        if (may_be_merged(o, layer->tensors[0]) &&
+                                parts(o, layer->node, earlier->node, layer->tensors[0]))
+                                return mfl_onnx_fail_equal(o, layer->tensors[0]);
+                }
                 other = other || (n > 0 && !has_weight(o, layer, earlier));
                 other = other || (n > 1);
         }
@@ -310,6 +367,8 @@ int mfl_onnx_share(struct onnx *o)
                 o->node = o->layers[i].node;
                 if (o->layers[i].tensors[0] && o->layers[i].layer.op != MFL_OP_INPUT)
                         r = share_layer(o, i);
+                if (!r)
+                        r = check_value(o, i);
         }
         o->node = -1;
         return r;

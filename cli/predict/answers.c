@@ -20,11 +20,13 @@ int mfl_answers_compute(struct mfl_infer *infer, const struct mfl_samples *sampl
         struct mfl_answers a = {.kind = kind_of(c), .n = split->n};
         a.classes = a.kind == MFL_ANSWER_CLASS ? mfl_infer_classes(infer) : outputs;
         a.positions = outputs / a.classes;
+        int r = mfl_infer_check(infer, samples->dataset, err);
+        if (r)
+                return r;
         size_t floats = (size_t)a.n * outputs, bytes = mfl_contract_sample_bytes(c);
         a.z = mfl_alloc_aligned(floats * sizeof *a.z + 1);
         if (!a.z)
                 return mfl_fail_memory(err, floats * sizeof *a.z, "answers");
-        int r = 0;
         for (uint32_t at = 0; !r && at < a.n; at += batch)
                 r = mfl_infer_run(infer, MFL_MIN(batch, a.n - at), (const char *)split->samples + at * bytes,
                         a.z + (size_t)at * outputs, err);

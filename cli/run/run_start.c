@@ -282,7 +282,7 @@ int mfl_run_check_data(struct mfl_run *run, struct mfl_error *err)
         if (r) /* of the file's data sets, and of those of programs there, a daemon says what is wrong */
                 return own_config ? 0 : r;
         if (config.format == MFL_FORMAT_CSV) {
-                r = mfl_data_check(job, &config, &graph, &facts, err);
+                r = mfl_data_check(job, run->submission.initial, &config, &graph, &facts, err);
                 if (!r) {
                         mfl_graph_free(graph);
                         if (facts.note[0])

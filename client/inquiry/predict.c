@@ -80,7 +80,9 @@ static int open_model(
                 r = mfl_contract_plain(&d->shape, d->vocabulary, &p->model.contract, err);
         p->model.params = model->params;
         p->model.path = (char *)"the model";
-        return r ? r : mfl_infer_new(&p->model, &options, &p->infer, err);
+        if (!r)
+                r = mfl_infer_new(&p->model, &options, &p->infer, err);
+        return r ? r : mfl_infer_check(p->infer, d, err);
 }
 
 /* What the model sees: x * scale + shift. */

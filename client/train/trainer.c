@@ -403,6 +403,8 @@ static int get_job(struct mfl_trainer *trainer, const struct mfl_train_request *
         trainer_turn(trainer, 1, MFL_ACTIVITY_IDLE, MFL_ACTIVITY_READS);
         mfl_communicator_close_of(&trainer->comm, request->task->job, true);
         int r = mfl_trainer_job_get(trainer, request, ret_job, err);
+        if (!r)
+                r = mfl_trainer_check_codes(request, *ret_job, err);
         trainer_turn(trainer, 1, MFL_ACTIVITY_READS, r ? MFL_ACTIVITY_IDLE : MFL_ACTIVITY_COMPUTES);
         return r;
 }

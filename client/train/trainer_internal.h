@@ -181,6 +181,7 @@ struct trainer_job {
         uint64_t bytes, device_bytes; /* reserved, of the host's memory and of the device's own */
         uint64_t population_bytes;    /* reserved, too, as long as the job is kept */
         bool told_ungrouped;
+        bool checked_codes; /* of its data; what the model adds to them came with the first task */
         uint32_t
                 apart; /* ranks of this daemon in the current task's team of several daemons; 0: it has none */
         uint32_t apart_ranks;          /* of all its daemons */
@@ -251,6 +252,9 @@ struct mfl_optimizer mfl_trainer_task_optimizer(const struct mfl_job *spec, cons
 /* data.normalise: the job gets a scaled copy of its data set. trainer_spec.c. */
 int mfl_trainer_scale(struct mfl_trainer *trainer, struct trainer_job *job, struct mfl_error *err);
 void mfl_trainer_scale_free(struct mfl_trainer *trainer, struct trainer_job *job);
+/* Once, with the first task's params: the codes among its data. trainer_spec.c. */
+int mfl_trainer_check_codes(
+        const struct mfl_train_request *request, struct trainer_job *job, struct mfl_error *err);
 int mfl_trainer_find_data(struct mfl_trainer *trainer, const struct mfl_job *spec,
         const struct mfl_task *task, struct trainer_data **ret_data, struct mfl_error *err);
 /* trainer_spec.c: the request's population becomes that of the job. */

@@ -111,3 +111,14 @@ void mfl_trainer_scale_free(struct mfl_trainer *trainer, struct trainer_job *job
         mfl_trainer_memory_release(&trainer->device_memory, job->scaled.device_bytes);
         mfl_dataset_scaled_free((struct mfl_dataset *)(uintptr_t)job->scaled.dataset);
 }
+
+int mfl_trainer_check_codes(
+        const struct mfl_train_request *request, struct trainer_job *job, struct mfl_error *err)
+{
+        const struct mfl_model_numbers numbers = {.frozen = request->frozen, .moving = request->params};
+        int r = job->checked_codes || mfl_job_has_program(job->spec)
+                        ? 0
+                        : mfl_check_codes(job->graph, &numbers, job->data->dataset, err);
+        job->checked_codes = !r;
+        return r;
+}

@@ -1,6 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Evaluates a model as daemons do: their batches, their function. */
+#include "kernels/check.h"
 #include "kernels/infer/internal.h"
+
+int mfl_infer_check(const struct mfl_infer *infer, const struct mfl_dataset *dataset, struct mfl_error *err)
+{
+        const struct mfl_graph *graph = infer->model->graph;
+        const struct mfl_model_numbers numbers = {
+                .frozen = infer->model->params, .moving = infer->model->params + graph->n_frozen};
+        struct mfl_dataset scaled = *dataset;
+        size_t bytes = dataset->train.n * (size_t)infer->count * sizeof(float);
+        if (!infer->columns)
+                return mfl_check_codes(graph, &numbers, dataset, err);
+        scaled.train.samples = mfl_alloc_aligned(bytes);
+        if (!scaled.train.samples)
+                return mfl_fail_memory(err, bytes, "rows of a table");
+        mfl_infer_scale_columns(infer, dataset->train.n, dataset->train.samples, scaled.train.samples);
+        int r = mfl_check_codes(graph, &numbers, &scaled, err);
+        free(scaled.train.samples);
+        return r;
+}
 
 static int evaluate(const struct mfl_infer *v, struct mfl_net *net, struct mfl_device_data *data, uint32_t n,
         struct mfl_score *ret_score, struct mfl_error *err)
@@ -48,13 +67,16 @@ int mfl_infer_evaluate(const struct mfl_infer *infer, const struct mfl_dataset *
         if (!infer->model->job)
                 return mfl_fail(err, MFL_INVALID,
                         "%.200s: the model does not say what loss it was trained with", infer->model->path);
+        int r = mfl_infer_check(infer, dataset, err);
+        if (r)
+                return r;
         if (!infer->columns)
                 return evaluate_split(infer, dataset, &split, tally, ret_score, err);
         split.samples = mfl_alloc_aligned(bytes);
         if (!split.samples)
                 return mfl_fail_memory(err, bytes, "rows of a table");
         mfl_infer_scale_columns(infer, split.n, dataset->train.samples, split.samples);
-        int r = evaluate_split(infer, dataset, &split, tally, ret_score, err);
+        r = evaluate_split(infer, dataset, &split, tally, ret_score, err);
         free(split.samples);
         return r;
 }

@@ -50,6 +50,10 @@ uint32_t mfl_infer_classes(const struct mfl_infer *infer);
  * mfl_infer_outputs. Not finite values in a row make that row's answer meaningless, and no other. */
 int mfl_infer_run(struct mfl_infer *infer, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
+/* evaluate.c. MFL_INVALID: a column that an embedding reads has a number in dataset->train that is no row of its table
+ * (mfl_check_codes); mfl_infer_run takes the nearest row. The samples are raw, with the contract's scale and shift in the data set. */
+int mfl_infer_check(const struct mfl_infer *infer, const struct mfl_dataset *dataset, struct mfl_error *err);
+
 /* evaluate.c: the loss and the right predictions of labelled samples, by the backend's `eval` in batches of the job's
  * evaluation, in the object's precision: what a daemon of this kind of device says, whose precision is the job's. The samples are raw, with the contract's scale and shift in the data set.
  * tally: what the caller's ret_score->tally adds up. MFL_INVALID: the model carries no job, or the data do not fit it. */

@@ -618,27 +618,76 @@ DEPTHS = {  # of a share of 0.75: what is kept, and what is done with it
     "floor": lambda y, r: y.div(0.75) * torch.floor(r + 0.75), "floor-first": lambda y, r: (0.75 + r).floor() * (y / 0.75),
     "floor-function": lambda y, r: torch.relu(y).div(0.75) * (0.75 + r).floor(), "greater": lambda y, r: y * (r > 0.25).float() / 0.75,
     "greater-equal": lambda y, r: y * ((r >= 0.25) / 0.75), "constant-first": lambda y, r: y * (0.25 < r).float() / 0.75,
-    "undivided": lambda y, r: y * (r + 0.75).floor() / 1.0,
+    "divided-later": lambda y, r: 2 * (y * (r + 0.75).floor()).div(0.75) / 2,
 }
+DEPTHS_REFUSED = {  # what is drawn or done, and what the refusal says
+    "undivided": (lambda y: y * (torch.rand(y.shape[0], 1) + 0.75).floor() / 1.0, "the file does not say what evaluation does then"),
+    "batch": (lambda y: y * (torch.rand(1, 1) > 0.25).float() / 0.75, "draws one random number for all samples of a batch"),
+    "batch-bernoulli": (lambda y: y * torch.bernoulli(torch.full((1, 1), 0.75)) / 0.75, "draws one random number for all samples of a batch"),
+    "last-dimension": (lambda y: y * (torch.rand(y.shape[0]) > 0.25).float() / 0.75, "random numbers other than one per sample"),
+    "two-shares": (lambda y: (lambda r: y * (r > 0.25).float() / 0.75 + torch.relu(y) * (r > 0.5).float() / 0.5)(torch.rand(y.shape[0], 1)),
+                   "the same random numbers with another share"),
+}
+
+
+class DepthNet(nn.Module):
+    def __init__(self, drop):
+        super().__init__()
+        self.a, self.fc, self.drop = nn.Linear(6, 5), nn.Linear(5, 4), drop
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x))
+        return self.fc(y + self.drop(y))
 
 
 @pytest.mark.parametrize("name", DEPTHS)
 def test_other_ways_to_write_stochastic_depth(tmp_path, name):
-    """As transformers and timm do. What is not divided by the share is multiplied by it in front of the dropout."""
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.fc = nn.Linear(6, 5), nn.Linear(5, 4)
-
-        def forward(self, x):
-            y = torch.tanh(self.a(x))
-            return self.fc(y + DEPTHS[name](y, torch.rand(x.shape[0], 1)))
-    export(Net().train(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, True)
+    """As transformers and timm do."""
+    export(DepthNet(lambda y: DEPTHS[name](y, torch.rand(y.shape[0], 1))).train(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, True)
     code, layers, err = run(tmp_path / "m.onnx")
     assert code == 0, err
     assert re.search(r"dropout: {name: '?dropout1'?, rate: 0\.25[0-9]*}", layers), layers
-    scaled = re.findall(r"- multiply: ", layers)
-    assert len(scaled) == (2 if name == "undivided" else 1), layers
+    assert len(re.findall(r"- multiply: ", layers)) == 1, layers
+
+
+@pytest.mark.parametrize("name", DEPTHS_REFUSED)
+def test_stochastic_depth_of_another_kind_is_refused(tmp_path, name):
+    drop, text = DEPTHS_REFUSED[name]
+    export(DepthNet(drop).train(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, True)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and text in err, err
+
+
+@pytest.mark.parametrize("file", ["one-sample", "samples"])
+def test_a_random_number_in_a_fixed_batch(tmp_path, file):
+    """A file of one sample does not say whether the number is the sample's or the batch's; one of several does."""
+    net = DepthNet(lambda y: y * y.new_empty((1, 1)).bernoulli_(0.75) / 0.75).train()
+    export(net, torch.zeros(1 if file == "one-sample" else 3, 6), tmp_path / "m.onnx", 17, False)
+    code, out, err = run(tmp_path / "m.onnx")
+    if file == "samples":
+        assert code == 1 and "draws one random number for all samples of a batch" in err, err
+    else:
+        assert code == 0 and "does not say whether for each sample or for a whole batch" in out, err
+
+
+def test_one_mask_of_two_values(tmp_path):
+    """What the same random numbers keep is kept together."""
+    def drop(y):
+        mask = (torch.rand(y.shape[0], 1) > 0.25).float() / 0.75
+        return y * mask + torch.relu(y) * mask
+    export(DepthNet(drop).train(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, True)
+    code, layers, err = run(tmp_path / "m.onnx")
+    assert code == 0, err
+    assert layers.count("- dropout:") == 1 and layers.count("'dropout1'") == 3, layers
+
+
+@pytest.mark.skipif(not NEW, reason="the other exporter needs a current PyTorch")
+def test_a_mask_that_the_exporter_drew(tmp_path):
+    """PyTorch's optimiser computes torch.bernoulli of constants once."""
+    net = DepthNet(lambda y: y * (torch.bernoulli(torch.full((y.shape[0], 1), 0.75)) / 0.75)).train()
+    torch.onnx.export(net, (torch.zeros(1, 6),), str(tmp_path / "m.onnx"), dynamo=True, external_data=False)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "was random, and PyTorch's optimiser drew it once" in err, err
 
 
 def test_a_far_bound_is_no_relu(tmp_path):

@@ -169,6 +169,60 @@ def test_unused_and_tied_parameters_are_told(tmp_path, optimize):
     assert re.search("the file lacks the module's parameters (p, [ac].weight|[ac].weight, p): they are tied to others, or the module does not use them", out), out
 
 
+def merge(path, named=True):
+    """Of equal initializers, the first; as onnx-simplifier and onnxruntime's optimiser do."""
+    onnx = mfl_needs.module("onnx")
+    model, first, names = onnx.load(path), {}, {}
+    for t in model.graph.initializer:
+        names[t.name] = first.setdefault((tuple(t.dims), onnx.numpy_helper.to_array(t).tobytes()), t.name)
+    kept = [t for t in model.graph.initializer if names[t.name] == t.name]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.name = node.name if named else ""
+    onnx.save(model, path)
+
+
+def scaled(*layers):
+    return nn.Sequential(nn.Linear(6, 6), *layers, nn.Linear(6, 4))
+
+
+VALUES = {  # that a tool made one of two parameters: what is said of it; refused, where the file shows two modules
+    "added": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) + m.p) + m.q), p=torch.zeros(6), q=torch.zeros(6)), False),
+    "functions": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p.exp()) * m.q.exp()), p=torch.zeros(6), q=torch.zeros(6)), False),
+    "one-plus": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * (1 + m.p)) + m.q), p=torch.zeros(6), q=torch.zeros(6)), False),
+    "numbers": (lambda: Net(lambda m, x: m.b(torch.tanh(m.a(x) * m.p) * m.q), p=torch.ones(1), q=torch.ones(1)), False),
+    "modules": (lambda: scaled(Scale(), nn.Tanh(), Scale()), True),
+    "norm": (lambda: Net(lambda m, x: m.b(F.silu(m.n(m.a(x))) * m.p), p=torch.ones(6)), True),
+}
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("name", VALUES)
+def test_equal_values_that_a_tool_made_one(tmp_path, name, named):
+    """Of one module, nobody can tell: mfl names the parameter."""
+    made, refused = VALUES[name]
+    net = made()
+    if name == "norm":
+        net.n = nn.LayerNorm(6)
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    merge(tmp_path / "m.onnx", named)
+    code, out, err = run(tmp_path / "m.onnx")
+    if refused and named:
+        assert code == 1 and "which an earlier layer has, and all its numbers are" in err, err
+    elif name != "norm":
+        assert code == 0 and "The file does not say whether a tool made one of several that are equal" in out, out + err
+
+
+def test_a_module_that_is_called_twice_has_one(tmp_path):
+    scale = Scale()
+    net = scaled(scale, nn.Tanh(), scale)
+    net.shape, net.tokens = (6,), 0
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    assert "a tool made one" not in trains(tmp_path, tmp_path / "m.onnx", net)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_equal_tensors_that_a_tool_made_one(tmp_path, named):
     """As onnx-simplifier and onnxruntime's optimiser do. Zeros of two biases part in training, and a tied bias looks the same."""

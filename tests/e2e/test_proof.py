@@ -6,6 +6,7 @@ Skipped where there is no PyTorch.
 import base64
 import json
 import os
+import random
 import struct
 import sys
 
@@ -141,6 +142,15 @@ UNSUPPORTED = {
     "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),
     "complex": (lambda: Called(lambda x: torch.fft.fft(x).sgn().real), modules.VECTOR, "the module (Called) calls sgn of complex numbers"),
     "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
+    "drops-always": (lambda: Called(lambda x: nn.functional.dropout(x, 0.5)), modules.VECTOR, "calls dropout, which drops in evaluation, too"),
+    "attention-drops-always": (lambda: Called(lambda x: nn.functional.scaled_dot_product_attention(*[x.view(-1, 1, 2, 2)] * 3, dropout_p=0.1).flatten(1)),
+                               modules.VECTOR, "calls scaled_dot_product_attention, which drops in evaluation, too"),
+    "noise-always": (lambda: Called(lambda x: x + torch.randn_like(x)), modules.VECTOR, "calls randn_like in evaluation, too"),
+    "depth-always": (lambda: Called(lambda x: x * (torch.rand(len(x), 1) < 0.5) / 0.5), modules.VECTOR, "calls rand in evaluation, too"),
+    "depth-of-the-batch": (lambda: Keeps(lambda net, y: y * torch.empty(1, 1).bernoulli_(0.5) / 0.5 if net.training else y), modules.VECTOR,
+                           "calls bernoulli_, one number for all samples of a batch"),
+    "layer-drop": (lambda: Keeps(lambda net, y: torch.tanh(y) if net.training and torch.rand([]) < 0.3 else y), modules.VECTOR, "as layer drop does"),
+    "layer-drop-by-python": (lambda: Keeps(lambda net, y: torch.tanh(y) if net.training and random.random() < 0.3 else y), modules.VECTOR, "as layer drop does"),
 }
 
 

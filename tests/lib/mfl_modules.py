@@ -1111,9 +1111,23 @@ class StateSpace(nn.Module):
         return self.fc(F.gelu(y).mean(-1))
 
 
+class Undivided(nn.Module):
+    """Stochastic depth that does not divide by the share that it keeps, as timm's drop_path with scale_by_keep=False. `kept`: what evaluation
+    multiplies by; as the first paper of it does, the share."""
+
+    def __init__(self, kept=1.0):
+        super().__init__()
+        self.a, self.fc, self.kept = nn.Linear(8, 8), nn.Linear(8, 4), kept
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x))
+        return self.fc(x + (y * (torch.rand(len(y), 1) < 0.75) if self.training else y * self.kept))
+
+
 # mfl computes what PyTorch computes.
 PROVED = {
     **({"kinds": (Kinds, torch.zeros(1, 6))} if hasattr(nn, "RMSNorm") else {}), "distances": (Distances, tokens()), "same-volume": (SameVolume, torch.zeros(1, 2, 3, 4, 5)),
+    "undivided": (Undivided, VECTOR),
     "odd": (Odd, torch.zeros(1, 6)), "masked-padding": (MaskedPadding, torch.tensor([[3, 0, 8, 1, 0]])),
     "codes": (Codes, (torch.tensor([[4, 6]]), torch.ones(1, 4))),
     "cnn": (Cnn, IMAGE), "norms": (lambda: Norms(True), torch.zeros(1, 1, 8, 8)), "affine-false": (Norms, torch.zeros(1, 1, 8, 8)),
@@ -1155,4 +1169,7 @@ REFUSED = {
     "partial": (partial, torch.zeros(1, 4, 6), "is trained, but 0.weight_ih_l0 is not"),
     "own-backward": (lambda: nn.Sequential(nn.Linear(8, 6), Rounds(), nn.Linear(6, 4)), VECTOR,
                      "1 (Rounds) has a gradient of its own, Nearest.backward(), which no ONNX file says"),
+    "momentum-0": (lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4, momentum=0.0)), VECTOR, "momentum and eps must be above 0"),
+    "eps-0": (lambda: nn.Sequential(nn.Linear(8, 4), nn.LayerNorm(4, eps=0.0), nn.Linear(4, 3)), VECTOR, "needs an eps above 0"),
+    "undivided-share": (lambda: Undivided(0.75), VECTOR, "differ"),
 }

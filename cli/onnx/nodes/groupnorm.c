@@ -85,6 +85,8 @@ static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
                         o, "scale and shift must be initializers, as many as there are channels");
         struct onnx_value whole = {.shape = x->shape, .eps = mfl_onnx_float(o, "epsilon", 1e-5f)}, *view,
                           *made;
+        if (!(whole.eps > 0)) /* in a layer, 0 means the default */
+                return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
         if (groups < 1 || groups > 65536 || x->shape.rank < 2 || x->shape.dim[1] % groups)
                 return mfl_onnx_fail(o, "the channels can't be divided into %lld groups", (long long)groups);
         int r = mfl_onnx_resolve(o, x, &view);

@@ -314,6 +314,10 @@ static int convert_batchnorm(struct onnx *o)
                 return r;
         /* 1 - 0.9 in floats is not 0.1. */
         l.momentum = (float)(round((double)l.momentum * 1e6) / 1e6);
+        if (!(l.momentum > 0 && l.eps > 0)) /* in a layer, 0 means the default */
+                return mfl_onnx_fail(o, "momentum and eps must be above 0; a norm that keeps its running "
+                                        "statistics is one in "
+                                        "eval mode, which mfl_export.save(net, example, file) writes");
         if (!x || x->tensor)
                 return mfl_onnx_fail(o, "input 0 is missing");
         if (x->shape.rank == 2 && x->shape.dim[0] == 1)
@@ -347,6 +351,8 @@ static int convert_layernorm(struct onnx *o)
                           *shift = mfl_onnx_input(o, 2), *v;
         int64_t axis = mfl_onnx_int(o, "axis", -1);
         int layer, r;
+        if (!(l.eps > 0)) /* in a layer, 0 means the default */
+                return mfl_onnx_fail(o, "the normalisation needs an eps above 0");
         if (!x || x->tensor || !scale)
                 return mfl_onnx_fail(o, "needs data of the samples, and a scale");
         axis += axis < 0 ? x->shape.rank : 0;

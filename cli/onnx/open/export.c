@@ -415,14 +415,39 @@ static int check_lost(struct onnx *o)
         return 0;
 }
 
+/* A random mask that PyTorch's optimiser drew itself: it computes a Bernoulli of constants, and the file has its numbers. */
+static int check_drawn(struct onnx *o)
+{
+        static const char *const drawn[] = {"bernoulli", NULL};
+        for (size_t i = 0; i < o->graph->n_initializer; i++) {
+                const char *name = o->graph->initializer[i]->name;
+                const char *from = name ? mfl_onnx_said_of(o, name, ONNX_FOLDED) : NULL;
+                bool found = from && mfl_onnx_has_stem(name, strlen(name), drawn);
+                for (const char *at = from; at && !found && (at = strchr(at, '\''));) {
+                        size_t n = strcspn(++at, "'");
+                        found = mfl_onnx_has_stem(at, n, drawn);
+                        at += n + (at[n] == '\'');
+                }
+                if (found)
+                        return mfl_onnx_fail(o,
+                                "%.60s was random, and PyTorch's optimiser drew it once, for all steps of "
+                                "the "
+                                "training. Export with mfl_export.save(net, example, file), or with "
+                                "optimize=False",
+                                name);
+        }
+        return 0;
+}
+
 int mfl_onnx_check_export(struct onnx *o)
 {
         if (o->files && o->files->inference)
                 return 0;
         bool has_norm = false, has_conv = false;
-        int changed = mfl_onnx_check_changed(o);
-        if (changed)
-                return changed;
+        int rc = mfl_onnx_check_changed(o);
+        rc = rc ? rc : check_drawn(o);
+        if (rc)
+                return rc;
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const char *op = o->graph->node[i]->op_type;
                 has_norm = has_norm || strstr(op, "Normalization");
