@@ -29,6 +29,7 @@
 #define MFL_PROTOCOL_EVALUATION 8 /* the first for evaluations on clients */
 #define MFL_PROTOCOL_INQUIRIES 8  /* the first with Inquiry */
 #define MFL_PROTOCOL_WIDTHS 8     /* the first for layers wider than MFL_WIDTH_OLD */
+#define MFL_PROTOCOL_NAMES 8      /* the first for names of layers above MFL_LAYER_NAME_OLD bytes */
 #define MFL_PROTOCOL_LAST_CELL 8  /* the first for jobs with lstm layers with last_cell */
 #define MFL_PROTOCOL_ROBUST                                                                                  \
         8 /* the first for jobs with the robust strategies beside median, and with `simulation` */

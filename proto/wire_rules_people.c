@@ -169,7 +169,7 @@ static const struct mfl_wire_message messages[] = {
                 {"classes", 1, 1 << 24}, {"n_frozen", PARAMS_OFFSET}, {"contract", 0, CONTRACT_MAX, LINE},
                 {"n_tensors", ANY}, {"clients", 0, 4096}, {"weights", 0, 4096}),
         MESSAGE(model_tensors, NULL, {"tensors", 0, 1000}),
-        MESSAGE(model_tensor, check_model_tensor, {"name", 1, MFL_NAME_BYTES + 15},
+        MESSAGE(model_tensor, check_model_tensor, {"name", 1, MFL_TENSOR_NAME_BYTES - 1},
                 {"shape", 1, MFL_SHAPE_RANK_MAX}, {"offset", PARAMS_OFFSET}),
         MESSAGE(list_daemons, NULL, {"after", NAME_OR_EMPTY}, {"count", 0, 65536}),
         MESSAGE(daemon_info, NULL, {"name", NAME}, {"node", 0, MFL_NODE_BYTES - 1, LINE},

@@ -160,22 +160,65 @@ def _check(net):
 
 @contextlib.contextmanager
 def _unchanged(net):
-    """Restores flags, buffers and random states. A forward pass moves running statistics, and may replace the buffer."""
-    flags = [(module, module.training) for module in net.modules()]
-    buffers = [(module, name, buffer, None if buffer is None else buffer.detach().clone())
-               for module in net.modules() for name, buffer in module._buffers.items()]
+    """Whatever happens within, the module and PyTorch's modes and random states are afterwards what they were."""
     devices = sorted({p.get_device() for p in itertools.chain(net.parameters(), net.buffers()) if p.is_cuda})
-    with torch.random.fork_rng(devices=devices):
+    dtype, drawn, numpy = torch.get_default_dtype(), random.getstate(), sys.modules.get("numpy")
+    drawn_by_numpy = numpy.random.get_state() if numpy else None
+    with torch.random.fork_rng(devices=devices), torch.inference_mode(False), torch.enable_grad(), _as_it_was(net, True):
         try:
             yield
         finally:
-            for module, flag in flags:
-                module.training = flag
-            with torch.no_grad():
-                for module, name, buffer, value in buffers:
-                    module._buffers[name] = buffer
-                    if buffer is not None:
-                        buffer.copy_(value)
+            torch.set_default_dtype(dtype)
+            random.setstate(drawn)
+            if numpy:
+                numpy.random.set_state(drawn_by_numpy)
+
+
+@contextlib.contextmanager
+def _as_it_was(net, parameters):
+    """Restores what the modules hold: flags, attributes, hooks, what a forward pass keeps in dicts and lists, buffers, and parameters if
+    asked. Dicts and lists are restored in place, since several modules may share one, and tensors only where they have changed: a graph of
+    the user's may need them as they are."""
+    held, tensors = {}, {}
+
+    def hold(value):
+        if isinstance(value, (dict, list, set, collections.deque)) and id(value) not in held:
+            held[id(value)] = value, list(value.items()) if isinstance(value, dict) else list(value)
+            for inner in value.values() if isinstance(value, dict) else value:
+                hold(inner)
+        elif isinstance(value, tuple):
+            for inner in value:
+                hold(inner)
+
+    for module in net.modules():
+        hold(vars(module))
+        for kind, own in ((module._buffers, True), (module._parameters, parameters)):
+            tensors.update({id(t): (t, t.data, t.detach().clone() if own else None, t.requires_grad, t.grad)
+                            for t in kind.values() if t is not None and not torch.nn.parameter.is_lazy(t) and not t.is_meta})
+    try:
+        yield
+    finally:
+        for value, before in held.values():
+            _restore(value, before)
+        for tensor, memory, before, requires_grad, grad in tensors.values():
+            if tensor.data_ptr() != memory.data_ptr() or tensor.shape != memory.shape:
+                tensor.data = memory
+            if before is not None and not torch.equal(memory, before):
+                memory.copy_(before)
+            if tensor.requires_grad != requires_grad:
+                tensor.requires_grad_(requires_grad)
+            if tensor.grad is not grad:
+                tensor.grad = grad
+
+
+def _restore(value, before):
+    """The contents of a dict, list, set or deque."""
+    now = list(value.items()) if isinstance(value, dict) else list(value)
+    pairs = zip(itertools.chain.from_iterable(now), itertools.chain.from_iterable(before)) if isinstance(value, dict) else zip(now, before)
+    if len(now) == len(before) and all(a is b for a, b in pairs):
+        return
+    value.clear()
+    (value.extend if isinstance(value, (list, collections.deque)) else value.update)(before)
 
 
 def _check_states(net, examples):
@@ -1995,6 +2038,11 @@ class _OnlyCodes(torch.overrides.TorchFunctionMode):
 
 
 def _run(net, x, seed, batch, names, in_double):
+    with _as_it_was(net, False):  # what a forward pass keeps has the graph of its gradients
+        return _run_once(net, x, seed, batch, names, in_double)
+
+
+def _run_once(net, x, seed, batch, names, in_double):
     norms, handles, calls = {}, [], {}
 
     def hook(name):
@@ -2007,8 +2055,6 @@ def _run(net, x, seed, batch, names, in_double):
     for name, module in itertools.islice(net.named_modules(), MODULES):
         if name and not any(True for _ in module.children()):
             handles.append(module.register_forward_hook(hook(name)))
-    kept = [(m, k, b, b.clone()) for m in net.modules() for k, b in m._buffers.items() if b is not None]
-    caches = [(m, k, copy.copy(v)) for m in net.modules() for k, v in vars(m).items() if isinstance(v, (dict, list)) and not k.startswith("_")]
     drop = {name: getattr(torch.nn.functional, name) for name in
             ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
             if hasattr(torch.nn.functional, name)}
@@ -2025,11 +2071,6 @@ def _run(net, x, seed, batch, names, in_double):
             setattr(torch.nn.functional, name, function)
         for handle in handles:
             handle.remove()
-        for module, name, buffer, value in kept:
-            module._buffers[name] = buffer
-            buffer.data.copy_(value)
-        for module, name, value in caches:  # what a forward pass keeps has the graph of its gradients
-            setattr(module, name, value)
     if out is None or not out.is_floating_point() or out.dim() < 2 or len(out) != len(x[0]):
         raise ExportError("its first output is not a tensor of floats with a row for each sample")
     weights = (_hash(seed, 50 + 100 * batch, out.numel()).double() / 8388608.0 - 1.0).to(out.dtype).reshape(out.shape)

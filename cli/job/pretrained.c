@@ -41,7 +41,7 @@ struct pretrained {
 
 /* A list in a message, which is cut when it is too long. */
 struct list {
-        char text[160];
+        char text[224];
         unsigned n;
 };
 
@@ -79,7 +79,7 @@ static int open_shards(struct pretrained *p, const json_t *map, struct mfl_error
                 int at = 0, r;
                 if (!shard || !*shard || strchr(shard, '/') || strlen(shard) > 255)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: weight_map: the place of %.64s is not a file name", p->path, name);
+                                "%s: weight_map: the place of %.120s is not a file name", p->path, name);
                 while (at < p->n_files && strcmp(seen[at], shard))
                         at++;
                 if (at < p->n_files)
@@ -158,7 +158,7 @@ static int list_sources(struct pretrained *p, struct mfl_error *err)
         qsort(p->sources, p->n, sizeof *p->sources, compare_sources);
         for (size_t i = 1; i < p->n; i++)
                 if (!strcmp(p->sources[i - 1].name, p->sources[i].name))
-                        return mfl_fail(err, MFL_INVALID, "%s: two shards have tensor %.64s", p->path,
+                        return mfl_fail(err, MFL_INVALID, "%s: two shards have tensor %.120s", p->path,
                                 p->sources[i].name);
         return 0;
 }
@@ -294,7 +294,7 @@ static bool suggest_prefix(
 static int fail_names(const struct pretrained *p, const struct list *missing, const struct list *unused,
         const struct mfl_param *first, struct mfl_error *err)
 {
-        char prefix[64], hint[320] = "";
+        char prefix[MFL_TENSOR_NAME_BYTES], hint[480] = "";
         if (first && !p->job->model.from.prefix && suggest_prefix(p, first, prefix, sizeof prefix))
                 mfl_snprintf(hint, sizeof hint, "; write model.initial: {file: ..., prefix: %s}", prefix);
         else if (missing->n && unused->n)
@@ -349,7 +349,7 @@ static int use_aliases(const struct pretrained *p, int t, const struct source *p
                 if (strcmp(place->dtype, other->dtype) || !mfl_shape_equal(&a->shape, &b->shape) ||
                         !mfl_st_equal(place->file, place->i, other->file, other->i))
                         return mfl_fail(err, MFL_INVALID,
-                                "%.100s: tensors %.64s and %.64s differ, but the model shares one tensor "
+                                "%.100s: tensors %.120s and %.120s differ, but the model shares one tensor "
                                 "under "
                                 "both names",
                                 p->path, place->name, other->name);
@@ -385,7 +385,7 @@ static int find_all(
                         return fail_ambiguous(p, param, err);
                 if (places[t] && places[t]->used)
                         return mfl_fail(err, MFL_INVALID,
-                                "%.100s: tensor %.64s would be two tensors of the model", p->path,
+                                "%.100s: tensor %.120s would be two tensors of the model", p->path,
                                 places[t]->name);
                 if (places[t]) {
                         places[t]->used = true;
@@ -480,11 +480,11 @@ static int check_shape(const struct pretrained *p, const struct mfl_param *param
         mfl_shape_text(&param->shape, wants, sizeof wants);
         if (matrix && !transposed && mfl_shape_equal(&turned, &param->shape))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.100s: tensor %.64s is %s; the model expects %s: if it is stored transposed "
+                        "%.100s: tensor %.120s is %s; the model expects %s: if it is stored transposed "
                         "(Conv1D of "
                         "GPT-2), add '%s' to model.initial.transposed",
                         p->path, s->name, is, wants, param->name);
-        return mfl_fail(err, MFL_INVALID, "%.100s: tensor %.64s is %s; the model expects %s%s", p->path,
+        return mfl_fail(err, MFL_INVALID, "%.100s: tensor %.120s is %s; the model expects %s%s", p->path,
                 s->name, is, wants, transposed ? ", transposed" : "");
 }
 
@@ -535,7 +535,7 @@ static int take_part(struct pretrained *p, const struct mfl_param *param, const 
                 return mfl_fail_memory(err, n * sizeof *stored, "a tensor");
         if (!mfl_st_floats(s->file, s->i, stored))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.100s: tensor %.64s is %s; F32, F16 and BF16 are supported", p->path, s->name,
+                        "%.100s: tensor %.120s is %s; F32, F16 and BF16 are supported", p->path, s->name,
                         s->dtype);
         memcpy(params + param->offset, stored + first, param->count * sizeof *stored);
         return 0;
@@ -557,7 +557,7 @@ static int convert(struct pretrained *p, const struct mfl_param *param, const st
                 return mfl_fail_memory(err, param->count * sizeof *stored, "a tensor");
         if (!mfl_st_floats(s->file, s->i, transposed ? stored : to))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.100s: tensor %.64s is %s; F32, F16 and BF16 are supported", p->path, s->name,
+                        "%.100s: tensor %.120s is %s; F32, F16 and BF16 are supported", p->path, s->name,
                         s->dtype);
         int64_t n_out = param->shape.dim[0], n_in = param->shape.dim[1];
         for (int64_t o = 0; transposed && o < n_out; o++)

@@ -26,12 +26,12 @@ static int check_tensor(
         if (strpbrk(t->name, "'\n"))
                 return mfl_fail(err, MFL_INVALID, "%s: tensor %.80s: a name has no quotes and is one line",
                         path, t->name);
-        if (floats && strlen(t->name) < MFL_NAME_BYTES + 16 && t->count)
+        if (floats && strlen(t->name) < MFL_TENSOR_NAME_BYTES && t->count)
                 return 0;
         return mfl_fail(err, MFL_INVALID,
                 "%s: tensor %.100s %s: leave it out, or name it under model.initial.unused", path, t->name,
                 !floats    ? "is not of floats, and only floats are trained"
-                : t->count ? "has a name of more than 79 bytes"
+                : t->count ? "has a name of more than 207 bytes"
                            : "is empty");
 }
 

@@ -111,7 +111,7 @@ static int read_folded(
 /* Whether the exporter made other initializers of the same parameter: then the parts may overlap. */
 static bool has_others(const struct onnx *o, const char *own, const char *source)
 {
-        char quoted[MFL_NAME_BYTES * 4];
+        char quoted[MFL_LAYER_NAME_BYTES * 4];
         mfl_snprintf(quoted, sizeof quoted, "'%.240s'", source);
         for (size_t i = 0; i < o->graph->n_initializer; i++) {
                 const char *name = o->graph->initializer[i]->name;
@@ -129,7 +129,7 @@ static bool is_recurrent(const struct onnx *o, const char *folded)
         bool any = false;
         for (const char *at = folded; (at = strchr(at, '\''));) {
                 const char *end = strchr(++at, '\'');
-                char name[MFL_NAME_BYTES * 4];
+                char name[MFL_LAYER_NAME_BYTES * 4];
                 bool found = false;
                 mfl_snprintf(name, sizeof name, "%.*s", end ? (int)(end - at) : 0, at);
                 for (int i = 0; !found && stems[i]; i++)
@@ -186,7 +186,7 @@ static bool is_listed(const char *arg, size_t n, const char *list)
 {
         for (const char *at = list; (at = strchr(at, '\''));) {
                 const char *end = strchr(++at, '\'');
-                char name[MFL_NAME_BYTES * 4];
+                char name[MFL_LAYER_NAME_BYTES * 4];
                 if (!end)
                         break;
                 mfl_snprintf(name, sizeof name, "%.*s", (int)(end - at), at);
@@ -279,7 +279,7 @@ const char *mfl_onnx_merged_at(const struct onnx *o, int node, bool *ret_apart)
 int mfl_onnx_fail_merged(struct onnx *o, const char *name)
 {
         return mfl_onnx_fail(o,
-                "reads the parameter %.60s in place of another tensor or number with the same value: "
+                "reads the parameter %.120s in place of another tensor or number with the same value: "
                 "PyTorch's optimiser made one of "
                 "both. Export with mfl_export.save(net, example, file), or with optimize=False",
                 name);

@@ -56,7 +56,7 @@ bool mfl_onnx_is_generated(const struct onnx *o, const char *name)
 void mfl_onnx_name(
         struct onnx *o, struct mfl_layer *layer, const struct onnx_tensor *tensor, const char *suffix)
 {
-        char name[MFL_NAME_BYTES];
+        char name[MFL_LAYER_NAME_BYTES];
         if (layer->name[0] || !tensor || !tensor->origin || mfl_onnx_is_generated(o, tensor->origin))
                 return;
         size_t n = strlen(tensor->origin), cut = strlen(suffix);
@@ -127,12 +127,12 @@ static int fail_moved(struct onnx *o, const struct onnx_tensor *t)
 {
         if (mfl_onnx_role(o, t->origin) == ONNX_PARAMETER)
                 return mfl_onnx_fail(o,
-                        "the exporter took a part of the parameter %.60s, or moved its elements, and the "
+                        "the exporter took a part of the parameter %.120s, or moved its elements, and the "
                         "file does not "
                         "have it as it was. Export with mfl_export.save(net, example, file)",
                         t->origin);
         return mfl_onnx_fail(o,
-                "the exporter moved elements of %.60s, and the file does not say whether that is a "
+                "the exporter moved elements of %.120s, and the file does not say whether that is a "
                 "parameter, which is "
                 "trained, or a buffer. Export with mfl_export.save(net, example, file)",
                 t->origin);
@@ -147,7 +147,7 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
         for (int k = 0; k < n && l->tensors[k]; k++) {
                 if (l->tensors[k]->folded && trains_later)
                         return mfl_onnx_fail(o,
-                                "the exporter computed %.40s from %.80s, so what PyTorch trains is lost. "
+                                "the exporter computed %.120s from %.120s, so what PyTorch trains is lost. "
                                 "Export with mfl_export.save(net, example, file)",
                                 l->tensors[k]->origin ? l->tensors[k]->origin : "?", l->tensors[k]->folded);
                 if (l->tensors[k]->unsure && l->layer.op == MFL_OP_WEIGHT && trains_later)
@@ -156,7 +156,7 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
                 if (!trains && trains_later && l->tensors[k]->generated && l->tensors[k]->count > 1 &&
                         !strncmp(l->tensors[k]->origin, "onnx::", 6))
                         return mfl_onnx_fail(o,
-                                "the exporter computed %.40s, and the file does not say from what: a "
+                                "the exporter computed %.120s, and the file does not say from what: a "
                                 "parameter of it would not be trained. Export with "
                                 "mfl_export.save(net, example, file), or with do_constant_folding=False",
                                 l->tensors[k]->origin);
@@ -164,7 +164,8 @@ static int set_frozen(struct onnx *o, struct onnx_layer *l)
         }
         if (trained && constant && trains_later)
                 return mfl_onnx_fail(o,
-                        "%.60s is a parameter, but %.60s is a constant; mfl trains all tensors of a layer or "
+                        "%.120s is a parameter, but %.120s is a constant; mfl trains all tensors of a layer "
+                        "or "
                         "none. Make both parameters, or both buffers, before the export",
                         trained->origin, constant->origin ? constant->origin : "the other tensor");
         l->layer.frozen = constant && !trained;

@@ -52,7 +52,7 @@ int mfl_onnx_make_product(
         if (!l.name[0] && v->weight->origin && strlen(v->weight->origin) > 7 &&
                 !strcmp(v->weight->origin + strlen(v->weight->origin) - 7, "_weight")) {
                 struct onnx_tensor named = *v->weight;
-                char stem[MFL_NAME_BYTES + 8];
+                char stem[MFL_LAYER_NAME_BYTES + 8];
                 mfl_strcpy(stem, sizeof stem, v->weight->origin);
                 size_t n = strlen(stem);
                 if (n > 7 && n == strlen(v->weight->origin)) {

@@ -447,7 +447,7 @@ static void list(struct names *names, const char *name)
 {
         size_t n = strlen(names->text);
         if (names->n++ < 3)
-                mfl_snprintf(names->text + n, sizeof names->text - n, "%s%.40s", n ? ", " : "", name);
+                mfl_snprintf(names->text + n, sizeof names->text - n, "%s%.120s", n ? ", " : "", name);
 }
 
 static void end_list(struct names *names)
@@ -504,7 +504,7 @@ static int claim(struct onnx *o, const struct onnx_layer *l, const struct onnx_t
                 if (mfl_onnx_is_uniform(t) && !o->described)
                         return mfl_onnx_fail_equal(o, t);
                 return mfl_onnx_fail(o,
-                        "the parameter %.60s is used in two places, one of them %.40s (%s), and in another "
+                        "the parameter %.120s is used in two places, one of them %.120s (%s), and in another "
                         "order or "
                         "part there (as w and w.t(), or slices that overlap); mfl would train two tensors. "
                         "Give each place its own parameter",

@@ -104,7 +104,7 @@ int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
         module_of(node, module, sizeof module);
         if (!*module && !o->own && (name[0] == '/' || metadata_of(node, "pkg.torch.onnx.name_scopes")))
                 own_forward(node, own, sizeof own);
-        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%s%snode %.80s (%.30s): %s", o->path,
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%s%snode %.120s (%.30s): %s", o->path,
                 *module ? "module " : "", module, own, *module || *own ? ": " : "", name,
                 node->op_type ? node->op_type : "?", text);
 }
@@ -143,7 +143,7 @@ int mfl_onnx_set(struct onnx *o, const char *name, struct onnx_value *value)
 {
         struct onnx_entry *entry = &o->table[slot_of(o, name)];
         if (entry->value && entry->value->shape.rank >= 0)
-                return mfl_onnx_fail(o, "value '%.60s' is computed twice", name);
+                return mfl_onnx_fail(o, "value '%.120s' is computed twice", name);
         if (entry->value)
                 value->uses = entry->value->uses;
         *entry = (struct onnx_entry){name, value};
@@ -425,20 +425,21 @@ static int describe_external(
                 bool offset = key && !strcmp(key, "offset"), length = key && !strcmp(key, "length");
                 if (!key || !value)
                         return mfl_onnx_fail(
-                                o, "tensor %.60s: a key of its external data has no value", name);
+                                o, "tensor %.120s: a key of its external data has no value", name);
                 if (!strcmp(key, "location"))
                         e.file = value;
                 if ((offset || length) && !parse_u64(value, offset ? &e.offset : &e.length))
                         return mfl_onnx_fail(o,
-                                "tensor %.60s: the %s of its external data is '%.30s', which is not a number "
+                                "tensor %.120s: the %s of its external data is '%.30s', which is not a "
+                                "number "
                                 "of bytes",
                                 name, key, value);
         }
         if (!e.file)
-                return mfl_onnx_fail(o, "tensor %.60s: its external data have no location", name);
+                return mfl_onnx_fail(o, "tensor %.120s: its external data have no location", name);
         if (!is_below(e.file))
                 return mfl_onnx_fail(o,
-                        "tensor %.60s: its external data are in '%.100s', but must be in a file in or below "
+                        "tensor %.120s: its external data are in '%.100s', but must be in a file in or below "
                         "the model's folder",
                         name, e.file);
         *ret_external = e;
@@ -456,18 +457,19 @@ static int find_external(struct onnx *o, const Onnx__TensorProto *proto, const c
         if (r)
                 return r;
         if (!o->files)
-                return mfl_onnx_fail(o, "tensor %.60s: its data are in another file, %.60s", name, e.file);
+                return mfl_onnx_fail(o, "tensor %.120s: its data are in another file, %.120s", name, e.file);
         if ((r = o->files->map(o->files->user, e.file, &bytes, &n, o->err)))
                 return r;
         if (!e.length)
                 e.length = need;
         if (e.length != need)
                 return mfl_onnx_fail(o,
-                        "tensor %.60s: has %llu bytes of data in %.60s, but its shape needs %llu", name,
+                        "tensor %.120s: has %llu bytes of data in %.120s, but its shape needs %llu", name,
                         (unsigned long long)e.length, e.file, (unsigned long long)need);
         if (e.offset > n || e.length > n - e.offset)
                 return mfl_onnx_fail(o,
-                        "tensor %.60s: its data are %llu bytes from byte %llu of %.60s, which has only %zu: "
+                        "tensor %.120s: its data are %llu bytes from byte %llu of %.120s, which has only "
+                        "%zu: "
                         "the file is truncated or from another model",
                         name, (unsigned long long)e.length, (unsigned long long)e.offset, e.file, n);
         *ret_data = bytes + e.offset;
@@ -516,14 +518,14 @@ static int read_shape(struct onnx *o, const Onnx__TensorProto *proto, const char
 {
         t->count = 1;
         if (proto->n_dims > ONNX_RANK_MAX)
-                return mfl_onnx_fail(o, "tensor %.60s has %zu dimensions; the limit is %d", name,
+                return mfl_onnx_fail(o, "tensor %.120s has %zu dimensions; the limit is %d", name,
                         proto->n_dims, ONNX_RANK_MAX);
         for (size_t d = 0; d < proto->n_dims; d++) {
                 t->shape.dim[d] = proto->dims[d];
                 if (proto->dims[d] < 0 || proto->dims[d] > ONNX_ELEMENTS_MAX ||
                         (t->count *= proto->dims[d]) > ONNX_ELEMENTS_MAX)
-                        return mfl_onnx_fail(
-                                o, "tensor %.60s: dimension %zu is %lld", name, d, (long long)proto->dims[d]);
+                        return mfl_onnx_fail(o, "tensor %.120s: dimension %zu is %lld", name, d,
+                                (long long)proto->dims[d]);
         }
         t->shape.rank = (int)proto->n_dims;
         return 0;
@@ -540,7 +542,8 @@ int mfl_onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct 
                 return onnx_memory(o);
         if (!each)
                 return mfl_onnx_fail(o,
-                        "tensor %.60s has element type %d; only float32 (1) and whole numbers are supported: "
+                        "tensor %.120s has element type %d; only float32 (1) and whole numbers are "
+                        "supported: "
                         "export the model in float32 with model.float()",
                         name, type);
         int r = read_shape(o, proto, name, t);
@@ -549,8 +552,8 @@ int mfl_onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct 
         if (r)
                 return r;
         if (raw && n != (size_t)t->count * each)
-                return mfl_onnx_fail(o, "tensor %.60s: has %zu bytes of data, but its shape needs %lld", name,
-                        n, (long long)t->count * (long long)each);
+                return mfl_onnx_fail(o, "tensor %.120s: has %zu bytes of data, but its shape needs %lld",
+                        name, n, (long long)t->count * (long long)each);
         bool is_float = type == FLOAT || type == DOUBLE;
         float *f = is_float ? mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *f) : NULL;
         int64_t *v = is_float ? NULL : mfl_onnx_alloc(o, (size_t)t->count + 1, sizeof *v);
@@ -564,7 +567,7 @@ int mfl_onnx_read_tensor(struct onnx *o, const Onnx__TensorProto *proto, struct 
                 return fill_raw(o, raw, type, f, v, t->count);
         if (!fill_typed(proto, type, f, v, t->count))
                 return mfl_onnx_fail(o,
-                        "tensor %.60s: the number of values differs from what its shape needs (%lld)", name,
+                        "tensor %.120s: the number of values differs from what its shape needs (%lld)", name,
                         (long long)t->count);
         return 0;
 }

@@ -79,14 +79,14 @@ static bool is_same_constant(const struct onnx_tensor *a, const struct onnx_tens
 
 /* The module that the node belongs to, "block.0.norm", "" for the model itself; false: the file does not say.
  * TorchScript's exporter names nodes "/block/block.0/norm/Add", the newer one lists the modules. */
-static bool module_of(const struct onnx *o, int node, char name[MFL_NAME_BYTES])
+static bool module_of(const struct onnx *o, int node, char name[MFL_LAYER_NAME_BYTES])
 {
         const Onnx__NodeProto *n = node < 0 ? NULL : o->graph->node[node];
         size_t len = 0;
         name[0] = '\0';
         if (n && o->own && n->name && n->name[0] == '/') {
                 len = strcspn(n->name + 1, "/");
-                if (len >= MFL_NAME_BYTES)
+                if (len >= MFL_LAYER_NAME_BYTES)
                         return false;
                 memcpy(name, n->name + 1, len);
                 name[len] = '\0';
@@ -100,7 +100,7 @@ static bool module_of(const struct onnx *o, int node, char name[MFL_NAME_BYTES])
                         bool longer = size > len - part && len > part && at[len - part] == '.' &&
                                       !strncmp(at, name + part, len - part);
                         size_t from = longer ? part : len + (len > 0);
-                        if (from + size >= MFL_NAME_BYTES)
+                        if (from + size >= MFL_LAYER_NAME_BYTES)
                                 return false;
                         if (!longer && len)
                                 name[len] = '.';
@@ -118,7 +118,7 @@ static bool module_of(const struct onnx *o, int node, char name[MFL_NAME_BYTES])
                 const char *last = strrchr(value, ','), *open = last;
                 while (open > value && open[-1] != '[' && open[-1] != ' ')
                         open--;
-                if (!last || *open != '\'' || last - open < 2 || last - open - 2 >= MFL_NAME_BYTES)
+                if (!last || *open != '\'' || last - open < 2 || last - open - 2 >= MFL_LAYER_NAME_BYTES)
                         return false;
                 memcpy(name, open + 1, (size_t)(last - open - 2));
                 name[last - open - 2] = '\0';
@@ -144,17 +144,17 @@ static bool is_same_module(const char *scope, const char *module)
 }
 
 /* The module that a parameter belongs to by its name. */
-static void owner_of(const char *origin, char name[MFL_NAME_BYTES])
+static void owner_of(const char *origin, char name[MFL_LAYER_NAME_BYTES])
 {
         const char *dot = strrchr(origin, '.');
-        size_t n = dot ? MFL_MIN((size_t)(dot - origin), (size_t)MFL_NAME_BYTES - 1) : 0;
+        size_t n = dot ? MFL_MIN((size_t)(dot - origin), (size_t)MFL_LAYER_NAME_BYTES - 1) : 0;
         memcpy(name, origin, n);
         name[n] = '\0';
 }
 
 bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin)
 {
-        char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
+        char scope[MFL_LAYER_NAME_BYTES], owner[MFL_LAYER_NAME_BYTES];
         owner_of(origin, owner);
         return module_of(o, node, scope) && is_same_module(scope, owner);
 }
@@ -165,7 +165,7 @@ bool mfl_onnx_is_of_module(const struct onnx *o, int node, const char *origin)
 static bool is_merged(const struct onnx *o, const struct onnx_layer *layer, const struct onnx_layer *earlier,
         const struct onnx_tensor *t)
 {
-        char scope[MFL_NAME_BYTES], before[MFL_NAME_BYTES];
+        char scope[MFL_LAYER_NAME_BYTES], before[MFL_LAYER_NAME_BYTES];
         if (o->knows_ties || !mfl_onnx_is_uniform(t) || mfl_onnx_is_generated(o, t->origin) ||
                 !module_of(o, layer->node, scope) || mfl_onnx_is_of_module(o, layer->node, t->origin))
                 return false;
@@ -202,13 +202,13 @@ static bool has_weight(const struct onnx *o, const struct onnx_layer *a, const s
 static void share_weight(struct onnx *o, int i, int with, bool turned)
 {
         struct onnx_layer *layer = &o->layers[i];
-        char scope[MFL_NAME_BYTES];
+        char scope[MFL_LAYER_NAME_BYTES];
         layer->layer.shares = with;
         layer->layer.sharing = turned ? MFL_SHARES_TRANSPOSED : MFL_SHARES_WEIGHT;
         if (!layer->layer.name[0] && module_of(o, layer->node, scope) && *scope &&
                 !mfl_onnx_name_is_taken(o, scope))
                 mfl_strcpy(layer->layer.name, sizeof layer->layer.name, scope);
-        mfl_onnx_note(o, "%.60s uses the tensor %.60s again: it is trained as one tensor",
+        mfl_onnx_note(o, "%.120s uses the tensor %.120s again: it is trained as one tensor",
                 layer->layer.name[0] ? layer->layer.name : mfl_layer_kind(&layer->layer),
                 layer->tensors[0]->origin);
 }
@@ -227,7 +227,7 @@ static bool is_computed_copy(
 int mfl_onnx_fail_equal(struct onnx *o, const struct onnx_tensor *t)
 {
         return mfl_onnx_fail(o,
-                "reads %.60s, which an earlier layer has, and all its numbers are %g: the model ties both, "
+                "reads %.120s, which an earlier layer has, and all its numbers are %g: the model ties both, "
                 "or a tool (onnx-simplifier, "
                 "onnxruntime) made one of equal tensors, which part in training; the file does not say "
                 "which. Take the file as PyTorch wrote "
@@ -259,7 +259,7 @@ static bool may_be_merged(const struct onnx *o, const struct onnx_tensor *t)
 /* Of two places: whether one is the other module's, by the tensor's name, and no other call of the same. */
 static bool parts(const struct onnx *o, int a, int b, const struct onnx_tensor *t)
 {
-        char of_a[MFL_NAME_BYTES], of_b[MFL_NAME_BYTES];
+        char of_a[MFL_LAYER_NAME_BYTES], of_b[MFL_LAYER_NAME_BYTES];
         if (!module_of(o, a, of_a) || !module_of(o, b, of_b) || is_same_module(of_a, of_b) ||
                 is_same_module(of_b, of_a))
                 return false;
@@ -278,7 +278,7 @@ static bool reads(const Onnx__NodeProto *node, const char *name)
 static int check_value(struct onnx *o, int i)
 {
         const struct onnx_tensor *t = o->layers[i].tensors[0];
-        char scope[MFL_NAME_BYTES], of_first[MFL_NAME_BYTES];
+        char scope[MFL_LAYER_NAME_BYTES], of_first[MFL_LAYER_NAME_BYTES];
         int first = -1, n = 1;
         if (o->layers[i].layer.op != MFL_OP_WEIGHT || o->layers[i].layer.frozen || !may_be_merged(o, t))
                 return 0;
@@ -312,11 +312,11 @@ static int share_layer(struct onnx *o, int i)
                 const struct onnx_layer *earlier = &o->layers[j];
                 if (is_computed_copy(o, layer->tensors[0], earlier->tensors[0]))
                         return mfl_onnx_fail(o,
-                                "its weight %.40s, which the export computed, equals %.60s. If the model "
+                                "its weight %.120s, which the export computed, equals %.120s. If the model "
                                 "ties them, the "
                                 "export has untied them: export with do_constant_folding=False",
                                 layer->tensors[0]->origin, earlier->tensors[0]->origin);
-                char scope[MFL_NAME_BYTES], owner[MFL_NAME_BYTES];
+                char scope[MFL_LAYER_NAME_BYTES], owner[MFL_LAYER_NAME_BYTES];
                 int n = count_same(o, layer, earlier, &all, &turned);
                 bool again = n > 0 && n == all && !turned && layer->layer.op == earlier->layer.op;
                 if (again && module_of(o, layer->node, scope) && all == 1 && layer->tensors[0]->origin) {
@@ -342,7 +342,8 @@ static int share_layer(struct onnx *o, int i)
                 return mfl_onnx_fail_equal(o, equal);
         if (other)
                 return mfl_onnx_fail(o,
-                        "shares some of its tensors with an earlier layer, such as %.60s; a layer shares all "
+                        "shares some of its tensors with an earlier layer, such as %.120s; a layer shares "
+                        "all "
                         "of "
                         "its tensors, or its weight alone",
                         layer->tensors[0]->origin ? layer->tensors[0]->origin : "?");
@@ -351,7 +352,7 @@ static int share_layer(struct onnx *o, int i)
         count_same(o, layer, &o->layers[with], &all, &turned);
         if (turned && layer->layer.op != MFL_OP_DENSE)
                 return mfl_onnx_fail(o,
-                        "uses the parameter %.60s as it is, but %.60s uses it transposed, as x @ w does: "
+                        "uses the parameter %.120s as it is, but %.120s uses it transposed, as x @ w does: "
                         "store it "
                         "as {outputs, inputs} and write F.linear(x, w)",
                         layer->tensors[0]->origin,

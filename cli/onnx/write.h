@@ -6,7 +6,7 @@
 #include "cli/onnx/onnx.h"
 #include "onnx.pb-c.h"
 
-#define WRITER_NAME_BYTES 96
+#define WRITER_NAME_BYTES (MFL_LAYER_NAME_BYTES + 32)
 
 enum { WRITER_TYPE_FLOAT = 1, WRITER_TYPE_UINT8 = 2, WRITER_TYPE_INT64 = 7 }; /* TensorProto.DataType */
 

@@ -91,7 +91,7 @@ static const char *dense_weight(struct onnx_writer *w, const struct mfl_layer *l
                     *a = w->params + w->graph->params[l->param_weight2].offset,
                     *b = w->params + w->graph->params[l->param_bias2].offset;
         int64_t in = mfl_graph_features(w->graph, (int)(l - w->graph->layers)), out = l->out_channels;
-        char name[MFL_NAME_BYTES + 16]; /* the sum is no shared tensor, even where the weight is */
+        char name[MFL_TENSOR_NAME_BYTES]; /* the sum is no shared tensor, even where the weight is */
         mfl_snprintf(name, sizeof name, "%s.weight",
                 w->graph->layers[w->graph->params[l->param_weight2].layer].name);
         float *sum = mfl_onnx_writer_alloc(w, (size_t)p->count, sizeof *sum);
@@ -470,7 +470,7 @@ static char *formula_of(struct onnx_writer *w, const struct mfl_layer *l)
 /* "step" and a number: names of one layer's nodes are unique. */
 static const char *name_of(struct onnx_writer *w, const char *what, int i)
 {
-        char name[MFL_NAME_BYTES];
+        char name[MFL_LAYER_NAME_BYTES];
         snprintf(name, sizeof name, "%s%d", what, i);
         return mfl_onnx_writer_name(w, name);
 }
@@ -478,7 +478,7 @@ static const char *name_of(struct onnx_writer *w, const char *what, int i)
 static void write_unary(struct onnx_writer *w, const struct mfl_layer *l, const char *in, const char *out)
 {
         const char *stack[STACK];
-        char *rest = formula_of(w, l), name[MFL_NAME_BYTES];
+        char *rest = formula_of(w, l), name[MFL_LAYER_NAME_BYTES];
         int n = 0;
         for (int i = 0; rest; i++) {
                 char *word = rest, *space = strchr(rest, ' ');

@@ -204,7 +204,7 @@ static int read_model(struct mfl_described *d, struct mfl_error *err)
         if (json_array_size(
                     eval)) /* of an earlier mfl_export, which kept batch norm in eval mode as batch norm */
                 return mfl_fail(err, MFL_INVALID,
-                        "%.200s: batch norm %.80s keeps its running statistics, which an earlier "
+                        "%.200s: batch norm %.120s keeps its running statistics, which an earlier "
                         "mfl_export.py wrote "
                         "as one that trains them: export the module again",
                         d->path,
@@ -330,7 +330,8 @@ static void name_stop(struct mfl_described *d)
                    *by = json_string_value(json_object_get(stop, "by"));
         if (module && kind && by)
                 mfl_snprintf(d->head.stops, sizeof d->head.stops,
-                        "%.80s (%.60s) has a gradient of its own, %.60s, which no ONNX file says: write x + "
+                        "%.120s (%.120s) has a gradient of its own, %.120s, which no ONNX file says: write x "
+                        "+ "
                         "(f(x) - x).detach() for a function f that passes gradients on",
                         *module ? module : "the module", kind, by);
 }
@@ -368,7 +369,7 @@ static int parse(
         *ret_v = json_loads(text, JSON_REJECT_DUPLICATES, &why);
         if (!json_is_object(*ret_v))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.200s: its metadata are damaged: %s is not a JSON object (%.80s). Export again "
+                        "%.200s: its metadata are damaged: %s is not a JSON object (%.120s). Export again "
                         "with "
                         "mfl_export.save(net, example, file)",
                         d->path, key, *ret_v ? "another value" : why.text);

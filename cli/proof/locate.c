@@ -120,20 +120,22 @@ static int judge_layer(struct mfl_described *d, const struct mfl_layer *layer, i
                 return 0;
         if (o->fixed)
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is trained, but %.80s is not (requires_grad=False); both are in layer "
+                        "%.120s: %.120s is trained, but %.120s is not (requires_grad=False); both are in "
+                        "layer "
                         "%s, which mfl "
                         "trains or freezes as a whole. Set requires_grad alike for both",
                         d->path, o->trained->name, o->fixed->name, layer->name);
         if (layer->frozen)
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is trained in PyTorch, but mfl would keep layer %s (%s) as it is: a "
+                        "%.120s: %.120s is trained in PyTorch, but mfl would keep layer %s (%s) as it is: a "
                         "parameter is "
                         "computed into a constant there. Use the parameter as it is, or set "
                         "requires_grad=False",
                         d->path, o->trained->name, layer->name, mfl_layer_kind(layer));
         if (o->constant)
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is trained, but %.80s of the same layer is a buffer or a constant in "
+                        "%.120s: %.120s is trained, but %.120s of the same layer is a buffer or a constant "
+                        "in "
                         "PyTorch; mfl "
                         "trains or freezes a layer as a whole. Make both parameters, or set "
                         "requires_grad=False",
@@ -189,7 +191,7 @@ static int judge_sample(const struct mfl_described *d, const struct mfl_graph *g
         const struct described_place *place = &d->places[p->first + k];
         if (place->at == NOWHERE && moves(p, k, scale))
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is trained in PyTorch, but it is no parameter of mfl's model: the "
+                        "%.120s: %.120s is trained in PyTorch, but it is no parameter of mfl's model: the "
                         "export or mfl "
                         "computed something else from it. Use the parameter as it is, or set "
                         "requires_grad=False",
@@ -198,12 +200,13 @@ static int judge_sample(const struct mfl_described *d, const struct mfl_graph *g
                 return 0;
         if (place->negated)
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is subtracted, and mfl would train its negative under the same name. "
+                        "%.120s: %.120s is subtracted, and mfl would train its negative under the same name. "
                         "Add it instead",
                         d->path, p->name);
         if (place->twice)
                 return mfl_fail(err, MFL_INVALID,
-                        "%.120s: %.80s is used twice, in layers %s and %s, which mfl would train apart. Give "
+                        "%.120s: %.120s is used twice, in layers %s and %s, which mfl would train apart. "
+                        "Give "
                         "each layer its "
                         "own parameter",
                         d->path, p->name, graph->layers[place->layer].name, graph->layers[place->other].name);
@@ -252,7 +255,7 @@ static int judge_padding(struct mfl_described *d, const struct mfl_graph *graph,
         if (n == 1 || (n && (p->n_names == 0 || p->n_padded + 1 == p->n_names)))
                 return 0;
         return mfl_fail(err, MFL_INVALID,
-                "%.120s: %.80s has padding_idx=%lld, and is used %s; mfl would train that row, too. Remove "
+                "%.120s: %.120s has padding_idx=%lld, and is used %s; mfl would train that row, too. Remove "
                 "padding_idx",
                 d->path, p->name, (long long)p->padding,
                 n ? "by several embeddings, of which not all have it" : "by no embedding");

@@ -19,7 +19,7 @@
 #define MFL_PROOF_INPUTS_MAX 8
 #define MFL_PROOF_RANK_MAX 6
 #define MFL_PROOF_BYTES_MAX ((uint64_t)32 << 20)
-#define MFL_PROOF_NAME_BYTES 128
+#define MFL_PROOF_NAME_BYTES 256
 #define MFL_PROOF_STOPS_BYTES 320
 
 /* How an input is made from the seed: tokens below a number, or mean + deviation * (uniform, of variance 1). */

@@ -472,7 +472,7 @@ static const struct mfl_layer *leaving_layer(struct replay *p, struct replay *q,
 static int fail_backend(struct replay *p, struct replay *q, const struct far *far, struct mfl_error *err)
 {
         struct mfl_device_info info;
-        char where[MFL_NAME_BYTES + 64] = "", what[MFL_PROOF_NAME_BYTES + 32] = "outputs differ";
+        char where[MFL_LAYER_NAME_BYTES + 64] = "", what[MFL_PROOF_NAME_BYTES + 32] = "outputs differ";
         p->ops->device_info(p->device, &info);
         if (far->gradient < 0) {
                 const struct mfl_layer *l = leaving_layer(p, q, far->b);

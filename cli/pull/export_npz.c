@@ -179,7 +179,7 @@ static int add_changes(zip_t *zip, const struct content *content, struct header 
                 r = add_array(zip, "weights", &weights, headers++);
         for (uint32_t k = 0; !r && k < c->n; k++)
                 for (int t = graph->i_moving; !r && t < graph->n_params; t++) {
-                        char name[200];
+                        char name[MFL_TENSOR_NAME_BYTES + 32];
                         snprintf(name, sizeof name, "client-%" PRIu64 "/%s", c->clients[k],
                                 graph->params[t].name);
                         r = add_param(zip, name, &graph->params[t], c->v + k * graph->n, headers++);

@@ -8,7 +8,7 @@
 #include "common/model/safetensors.h"
 
 #define ROOT "base_model.model."
-#define NAME_BYTES (sizeof ROOT + MFL_NAME_BYTES + 32)
+#define NAME_BYTES (sizeof ROOT + MFL_TENSOR_NAME_BYTES + 16)
 
 struct adapter {
         const struct mfl_job *job;
@@ -91,7 +91,7 @@ static json_t *names_of(const struct mfl_graph *graph, bool (*takes)(const struc
 /* (a\.b|c): the whole names. */
 static json_t *expression_of(const struct mfl_graph *graph, struct mfl_error *err)
 {
-        size_t room = 2 * MFL_NAME_BYTES * (size_t)graph->n_layers + 8, n = 0;
+        size_t room = 2 * MFL_LAYER_NAME_BYTES * (size_t)graph->n_layers + 8, n = 0;
         MFL_CLEANUP_FREE char *text = mfl_malloc(room);
         if (!text) {
                 mfl_fail_memory(err, room, "names of layers");

@@ -163,13 +163,13 @@ enum mfl_schedule_unit {
 
 /* Patterns for names of layers, or of all params of layers: '*' stands for any text and '?' for any one character. */
 struct mfl_job_globs {
-        char (*v)[MFL_NAME_BYTES + 16];
+        char (*v)[MFL_TENSOR_NAME_BYTES];
         uint32_t n;
 };
 
 /* A tensor of a model that only its program knows (training.program). */
 struct mfl_job_tensor {
-        char name[MFL_NAME_BYTES + 16];
+        char name[MFL_TENSOR_NAME_BYTES];
         struct mfl_shape shape; /* rank 0: one number */
 };
 

@@ -101,7 +101,7 @@ static int choose_layer(
                         match_tensor(choice, graph->aliases[k].name, &selected);
         if (selected.with && selected.without)
                 return mfl_fail(err, MFL_INVALID,
-                        "model.%s: selects %.79s but not %.79s; a layer is trained or frozen as a whole",
+                        "model.%s: selects %.160s but not %.160s; a layer is trained or frozen as a whole",
                         choice->key, selected.with, selected.without);
         *ret_chosen = chosen || selected.with;
         return 0;
@@ -112,7 +112,7 @@ static int check_used(const struct choice *choice, struct mfl_error *err)
         for (uint32_t i = 0; i < choice->globs->n; i++)
                 if (!choice->used[i])
                         return mfl_fail(err, MFL_INVALID,
-                                "model.%s: '%.80s' is not a layer of this model; `mfl presets NAME` lists "
+                                "model.%s: '%.160s' is not a layer of this model; `mfl presets NAME` lists "
                                 "the layers of a preset",
                                 choice->key, choice->globs->v[i]);
         return 0;

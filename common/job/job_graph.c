@@ -47,12 +47,13 @@ static int check_used(const struct mfl_job *job, const struct mfl_graph *graph, 
                         }
                 if (!found)
                         return mfl_fail(err, MFL_INVALID,
-                                "personal.layers: '%.80s' is not a layer of this model that has params; `mfl "
+                                "personal.layers: '%.160s' is not a layer of this model that has params; "
+                                "`mfl "
                                 "presets NAME` lists the layers of a preset",
                                 pattern);
                 if (!moves)
                         return mfl_fail(err, MFL_INVALID,
-                                "personal.layers: '%.80s' selects only layers that are not trained; remove "
+                                "personal.layers: '%.160s' selects only layers that are not trained; remove "
                                 "it",
                                 pattern);
         }

@@ -46,9 +46,9 @@ static int read_padding(
 
 /* A name that is too long is not cut: no layer has it. */
 static int read_layer_name(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
-        char name[MFL_NAME_BYTES], struct mfl_error *err)
+        char name[MFL_LAYER_NAME_BYTES], struct mfl_error *err)
 {
-        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_NAME_BYTES};
+        static const struct mfl_yaml_field field = {.kind = MFL_YAML_STRING, .size = MFL_LAYER_NAME_BYTES};
         return mfl_yaml_read_value(doc, node, &field, name, err);
 }
 
@@ -61,7 +61,7 @@ int mfl_job_read_input(
 static int read_input_names(
         const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node, void *value, struct mfl_error *err)
 {
-        char(*names)[MFL_NAME_BYTES] = value;
+        char(*names)[MFL_LAYER_NAME_BYTES] = value;
         if (node->type != MFL_YAML_SEQUENCE || node->n_children != 2)
                 return mfl_yaml_fail(doc, node, err, "expected the names of two layers: [a, b]");
         int r = read_layer_name(doc, node->first, names[0], err);
@@ -320,9 +320,9 @@ static int read_op(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *n
         const char *nearest = mfl_yaml_nearest(name, names);
         if (nearest)
                 return mfl_yaml_fail(
-                        doc, node, err, "there is no layer '%.64s'; did you mean '%s'?", name, nearest);
+                        doc, node, err, "there is no layer '%.120s'; did you mean '%s'?", name, nearest);
         return mfl_yaml_fail(
-                doc, node, err, "there is no layer '%.64s'; `mfl help job` lists the layers", name);
+                doc, node, err, "there is no layer '%.120s'; `mfl help job` lists the layers", name);
 }
 
 static int read_layer(const struct mfl_yaml_doc *doc, const struct mfl_yaml_node *node,
@@ -375,7 +375,7 @@ static int find_inputs(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
                 *found[k] = find_layer(job, name);
                 if (*found[k] < 0)
                         return mfl_yaml_fail(doc, node, err,
-                                "%s: no layer before this one has the name '%.64s'; name the layer that "
+                                "%s: no layer before this one has the name '%.120s'; name the layer that "
                                 "should be read",
                                 mfl_op_inputs(reader->layer.op) == 2 ? "inputs" : "input", name);
         }
@@ -400,7 +400,7 @@ static int find_shared(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
                 reader->layer.shares = find_layer(job, name);
                 if (reader->layer.shares <= 0)
                         return mfl_yaml_fail(doc, node, err,
-                                "%s: no layer before this one has the name '%.64s'; the later layer names "
+                                "%s: no layer before this one has the name '%.120s'; the later layer names "
                                 "the "
                                 "earlier one",
                                 key, name);

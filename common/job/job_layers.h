@@ -10,11 +10,11 @@
 struct mfl_layer_reader {
         struct mfl_layer layer;
         int init;
-        char inputs[2][MFL_NAME_BYTES]; /* names of the layers that it reads */
-        char shares[3][MFL_NAME_BYTES]; /* by enum mfl_sharing: the layer whose tensors it uses */
-        bool count_include_pad;         /* avgpool2d; true unless it is set */
-        int n_strides, n_shifts;        /* view: how many were given */
-        int map_mode;                   /* pad, resize: a position in the mode's names */
+        char inputs[2][MFL_LAYER_NAME_BYTES]; /* names of the layers that it reads */
+        char shares[3][MFL_LAYER_NAME_BYTES]; /* by enum mfl_sharing: the layer whose tensors it uses */
+        bool count_include_pad;               /* avgpool2d; true unless it is set */
+        int n_strides, n_shifts;              /* view: how many were given */
+        int map_mode;                         /* pad, resize: a position in the mode's names */
 };
 
 /* Readers of values: kernel and stride, padding, a shape, the name of the layer that is read. */

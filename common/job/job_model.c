@@ -184,7 +184,7 @@ static int check_names(const struct mfl_yaml_doc *doc, const struct mfl_yaml_nod
                 for (int j = 0; *name && j < i; j++) {
                         if (!strcmp(job->model.layers[j].name, name))
                                 return mfl_yaml_fail(
-                                        doc, node, err, "layers[%d] already has the name %.64s", j, name);
+                                        doc, node, err, "layers[%d] already has the name %.120s", j, name);
                 }
         }
         return 0;

@@ -18,7 +18,7 @@ static int check_name(const struct mfl_layer *layer, int i, struct mfl_error *er
 {
         if (!memchr(layer->name, 0, sizeof layer->name))
                 return mfl_fail(err, MFL_INVALID, "layer %d: the name is longer than %d bytes", i,
-                        MFL_NAME_BYTES - 1);
+                        MFL_LAYER_NAME_BYTES - 1);
         for (const char *p = layer->name; *p; p++) {
                 bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
                              (*p >= '0' && *p <= '9') || *p == '_' || *p == '-' || *p == '.';
@@ -33,7 +33,7 @@ static int check_name(const struct mfl_layer *layer, int i, struct mfl_error *er
 
 static void generate_name(const struct mfl_graph *graph, struct mfl_layer *layer, int *counter)
 {
-        char name[MFL_NAME_BYTES];
+        char name[MFL_LAYER_NAME_BYTES];
         do
                 snprintf(name, sizeof name, "%s%d",
                         layer->op == MFL_OP_MAP ? mfl_map_name(layer->map.kind)

@@ -26,6 +26,10 @@
         (1 << 20) /* features, channels, classes, targets, tokens of a vocabulary, sizes of the input */
 #define MFL_WIDTH_OLD 65536 /* before protocol 8 */
 #define MFL_NAME_BYTES 64
+#define MFL_LAYER_NAME_BYTES 192 /* PyTorch's names of modules, which are paths */
+#define MFL_LAYER_NAME_OLD 63    /* bytes of a name before protocol 8 */
+#define MFL_TENSOR_NAME_BYTES                                                                                \
+        (MFL_LAYER_NAME_BYTES + 16)        /* a layer's name and its tensor's: ".weight_ih_l0" */
 #define MFL_TAGS_BYTES 256                 /* a daemon's tags: "gpu=h100,region=eu" */
 #define MFL_PARAMS_MAX ((uint64_t)1 << 34) /* elements */
 #define MFL_GRAPH_ALPHA_MAX 1000           /* of slopes and the like of functions of one variable */
@@ -111,7 +115,7 @@ enum mfl_sharing {
 
 struct mfl_layer {
         enum mfl_op op;
-        char name[MFL_NAME_BYTES];
+        char name[MFL_LAYER_NAME_BYTES];
         int input;  /* index of the layer it reads; -1 for MFL_OP_INPUT and MFL_OP_WEIGHT */
         int input2; /* add, multiply, concat, matmul: the second input; attention: the mask or -1; otherwise -1 (0 in a description means -1
                        there) */
@@ -164,7 +168,7 @@ struct mfl_layer {
  * round, is one range at its end: [n_frozen, n). Within each of the two parts the tensors are in the order of layers,
  * as in a state_dict. If all params move, the whole vector is in this order. */
 struct mfl_param {
-        char name[MFL_NAME_BYTES + 16]; /* "conv1.weight", "bn1.running_mean" */
+        char name[MFL_TENSOR_NAME_BYTES]; /* "conv1.weight", "bn1.running_mean" */
         struct mfl_shape shape;
         uint64_t offset, count;
         int number;              /* in the order of layers; names the stream of its first values */
@@ -194,7 +198,7 @@ static inline bool mfl_param_stays(const struct mfl_param *param, enum mfl_moves
 
 /* The name that a shared tensor would have as a later layer's own. Files may have either name. */
 struct mfl_alias {
-        char name[MFL_NAME_BYTES + 16]; /* "lm_head.weight" */
+        char name[MFL_TENSOR_NAME_BYTES]; /* "lm_head.weight" */
         int param, layer;
         bool written; /* exported files have it too, as a PyTorch state_dict has: of MFL_SHARES_WEIGHT in a
                          layer whose name is not generated */
@@ -240,7 +244,7 @@ int mfl_graph_build(const char *name, const struct mfl_layer *layers, int n_laye
 void mfl_graph_free(struct mfl_graph *graph);
 /* A graph without layers, whose params are n tensors in their order: of a model that only a program knows. All of them are trained,
  * except those whose names end in running_mean or running_var, as PyTorch calls running statistics. Its input is {1}, and it has
- * one class. names: n texts of at most MFL_NAME_BYTES + 15 bytes. MFL_INVALID: too many params, or two tensors with one name. */
+ * one class. names: n texts of less than MFL_TENSOR_NAME_BYTES bytes. MFL_INVALID: too many params, or two tensors with one name. */
 int mfl_graph_of_tensors(const char *name, const char *const *names, const struct mfl_shape *shapes, int n,
         struct mfl_graph **ret_graph, struct mfl_error *err);
 /* The same layers without shared tensors: each layer has its own. *ret_param (freed by the caller) has the tensor of

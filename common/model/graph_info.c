@@ -136,7 +136,7 @@ void mfl_graph_flops(const struct mfl_graph *graph, uint64_t *ret_forward, uint6
         *ret_training = training;
 }
 
-#define DESCRIBE_ROW_BYTES 512
+#define DESCRIBE_ROW_BYTES 1024
 
 /* The line of one layer; with "reads ..." unless it just reads the layer above. */
 static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, size_t bytes)
@@ -145,7 +145,7 @@ static size_t describe_layer(const struct mfl_graph *graph, int i, char *text, s
         const int params[] = {layer->param_weight, layer->param_bias, layer->param_weight2,
                 layer->param_bias2, layer->param_mean, layer->param_var};
         uint64_t count = 0;
-        char shape[96], reads[2 * MFL_NAME_BYTES + 16] = "", shares[MFL_NAME_BYTES + 48] = "";
+        char shape[96], reads[2 * MFL_LAYER_NAME_BYTES + 16] = "", shares[MFL_LAYER_NAME_BYTES + 48] = "";
         for (size_t k = 0; k < MFL_ARRAY_SIZE(params); k++)
                 if (params[k] >= 0 && graph->params[params[k]].layer == i)
                         count += graph->params[params[k]].count;

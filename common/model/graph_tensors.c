@@ -18,7 +18,7 @@ static int add_tensor(
                 count = mfl_graph_multiply(count, (uint64_t)shape->dim[d]);
         if (!count || count > MFL_PARAMS_MAX || graph->n + count > MFL_PARAMS_MAX)
                 return mfl_fail(err, MFL_INVALID,
-                        "tensor %.80s: a model has between 1 and %llu numbers, and so has each tensor", name,
+                        "tensor %.160s: a model has between 1 and %llu numbers, and so has each tensor", name,
                         (unsigned long long)MFL_PARAMS_MAX);
         *param = (struct mfl_param){.shape = *shape,
                 .offset = graph->n,
@@ -31,7 +31,7 @@ static int add_tensor(
                 .trained = !statistics,
                 .moves = true};
         if (!mfl_strcpy(param->name, sizeof param->name, name))
-                return mfl_fail(err, MFL_INVALID, "tensor %.80s...: a name has at most %zu bytes", name,
+                return mfl_fail(err, MFL_INVALID, "tensor %.160s...: a name has at most %zu bytes", name,
                         sizeof param->name - 1);
         graph->n += count;
         graph->n_params++;
@@ -56,7 +56,7 @@ static int fill(struct mfl_graph *graph, const char *const *names, const struct 
         const char *twin;
         int r = mfl_graph_find_twin(names, n, &twin, err);
         if (!r && twin)
-                r = mfl_fail(err, MFL_INVALID, "two tensors have the name %.80s", twin);
+                r = mfl_fail(err, MFL_INVALID, "two tensors have the name %.160s", twin);
         for (int i = 0; i < n && !r; i++)
                 r = add_tensor(graph, names[i], &shapes[i], err);
         return r ? r : mfl_graph_part_params(graph, err);

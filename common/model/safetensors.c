@@ -71,7 +71,7 @@ static bool is_printable(const char *s)
 
 static int fail_tensor(struct mfl_st_file *file, const char *name, struct mfl_error *err, const char *what)
 {
-        return mfl_fail(err, MFL_INVALID, "%s: tensor %.64s: %s", file->path, name, what);
+        return mfl_fail(err, MFL_INVALID, "%s: tensor %.120s: %s", file->path, name, what);
 }
 
 static bool get_u64(const json_t *value, uint64_t *ret)
@@ -139,12 +139,12 @@ static int read_entry(struct mfl_st_file *file, const char *name, const json_t *
                 return fail_tensor(file, name, err, "its data_offsets must be two whole numbers");
         if (entry->begin > entry->end || entry->end > file->data_bytes)
                 return mfl_fail(err, MFL_INVALID,
-                        "%s: tensor %.64s: bytes %llu to %llu are outside the file's %llu", file->path, name,
+                        "%s: tensor %.120s: bytes %llu to %llu are outside the file's %llu", file->path, name,
                         (unsigned long long)entry->begin, (unsigned long long)entry->end,
                         (unsigned long long)file->data_bytes);
         if (__builtin_mul_overflow(entry->tensor.count, dtypes[i].bytes, &bytes) ||
                 bytes != entry->end - entry->begin)
-                return mfl_fail(err, MFL_INVALID, "%s: tensor %.64s: %llu bytes for %llu elements of %s",
+                return mfl_fail(err, MFL_INVALID, "%s: tensor %.120s: %llu bytes for %llu elements of %s",
                         file->path, name, (unsigned long long)(entry->end - entry->begin),
                         (unsigned long long)entry->tensor.count, entry->dtype);
         if (i == 0) {
@@ -199,7 +199,7 @@ static int check_places(struct mfl_st_file *file, struct mfl_error *err)
                 const struct entry *entry = file->by_name[i];
                 if (entry->begin != end)
                         return mfl_fail(err, MFL_INVALID,
-                                "%s: tensor %.64s: starts at byte %llu; expected %llu (%s)", file->path,
+                                "%s: tensor %.120s: starts at byte %llu; expected %llu (%s)", file->path,
                                 entry->tensor.name, (unsigned long long)entry->begin, (unsigned long long)end,
                                 entry->begin < end ? "overlap" : "gap");
                 end = entry->end;
@@ -521,7 +521,7 @@ static int check_names(const struct mfl_st_file *file, const struct mfl_graph *g
                 const char *name = file->entries[i].tensor.name;
                 if (!strchr(name, '/') && !has_param(graph, name) && !is_batch_counter(graph, name))
                         return mfl_fail(
-                                err, MFL_INVALID, "%s: the model has no tensor %.64s", file->path, name);
+                                err, MFL_INVALID, "%s: the model has no tensor %.120s", file->path, name);
         }
         return 0;
 }

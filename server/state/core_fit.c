@@ -103,6 +103,9 @@ static struct core_demand demand_of_model(const struct core_job *job)
                         demand = (struct core_demand){MFL_PROTOCOL_WIDTHS, "layers wider than 65536", ""};
                 if (layer->ceil_mode && MFL_PROTOCOL_LAYERS > demand.version)
                         demand = (struct core_demand){MFL_PROTOCOL_LAYERS, "pools with ceil_mode", ""};
+                if (strlen(layer->name) > MFL_LAYER_NAME_OLD && MFL_PROTOCOL_NAMES > demand.version)
+                        demand = (struct core_demand){
+                                MFL_PROTOCOL_NAMES, "names of layers above 63 bytes", ""};
         }
         if (job->spec->model.n_layers > MFL_LAYERS_OLD && MFL_PROTOCOL_FUNCTIONS > demand.version)
                 demand = (struct core_demand){MFL_PROTOCOL_FUNCTIONS, "more than 1024 layers", ""};

@@ -331,6 +331,55 @@ def test_a_half_frozen_batch_norm_comes_home(one, tmp_path):
     assert (got['norm.statistics.weight'] == 1).all() and (got['norm.statistics.bias'] == 0).all()
 
 
+def test_names_as_long_as_those_of_large_models(one, tmp_path):
+    """Trained, frozen, adapted, pulled and refused under PyTorch's names of 120 characters."""
+    torch = pytest.importorskip('torch', reason='PyTorch is not installed')
+    import sys
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
+    import mfl_export
+    deep = '.'.join('encoder_of_many_words_%d' % k for k in range(4)) + '.attention'
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ('query', 'kept', 'norm'):
+                at = self
+                for part in (deep + '.' + name).split('.')[:-1]:
+                    at.add_module(part, getattr(at, part, torch.nn.Module()))
+                    at = getattr(at, part)
+                at.add_module(name, torch.nn.Linear(8, 8) if name != 'norm' else torch.nn.BatchNorm1d(8))
+            self.fc, self.head, self.own = torch.nn.Linear(64, 8), torch.nn.Linear(8, 4), at
+            at.kept.requires_grad_(False)
+
+        def forward(self, x):
+            x = torch.tanh(self.own.kept(torch.tanh(self.own.query(self.fc(torch.flatten(x, 1))))))
+            return self.head(self.own.norm(x))
+    torch.manual_seed(2)
+    net, onnx = Net(), str(tmp_path / 'net.onnx')
+    mfl_export.save(net, torch.randn(4, 1, 8, 8), onnx)
+    state = {n: (t + 0.25).numpy() for n, t in net.state_dict().items() if n.startswith(deep) and 'num' not in n or n[:2] in ('fc', 'he')}
+    assert len(state) == 12
+    path = write_safetensors(tmp_path / 'start.safetensors', state)
+    job, got = run(one, {'onnx': onnx, 'initial': path}, **STILL)
+    assert sorted(got) == sorted(state)
+    assert all(got[n].tobytes() == a.tobytes() for n, a in state.items() if 'running' not in n)
+    del state[deep + '.query.bias']
+    write_safetensors(path, state)
+    assert deep + '.query.bias of the model is missing' in refusal(one, tmp_path, {'onnx': onnx, 'initial': path})
+    said = refusal(one, tmp_path, {'onnx': onnx, 'freeze': [deep + '.nothing']})
+    assert deep + '.nothing' in said
+    _, got = run(one, {'onnx': onnx, 'freeze': [deep + '.q*']}, rounds=1)
+    assert got[deep + '.query.weight'].tobytes() == net.own.query.weight.detach().numpy().tobytes()
+    assert got['fc.weight'].tobytes() != net.fc.weight.detach().numpy().tobytes()
+    job, got = run(one, {'onnx': onnx, 'lora': {'rank': 2, 'layers': ['*.attention.query']}}, rounds=1)
+    assert got[deep + '.query.lora_B'].any() and deep + '.kept.lora_B' not in got
+    one.mfl('pull', job, '--format', 'onnx', '-o', str(tmp_path / 'end.onnx'))
+    one.mfl('pull', job, '--format', 'npz', '-o', str(tmp_path / 'end.npz'))
+    one.mfl('pull', job, '--format', 'peft', '-o', str(tmp_path / 'adapter'))
+    with open(tmp_path / 'adapter' / 'adapter_config.json') as f:
+        assert json.load(f)['target_modules'] == [deep + '.query']
+
+
 def test_constants_of_an_onnx_file_beside_initial(one, tmp_path):
     """A constant of the module is in no state_dict; a tensor that may be missing keeps the file's numbers."""
     torch = pytest.importorskip('torch', reason='PyTorch is not installed')

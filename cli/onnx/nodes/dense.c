@@ -12,7 +12,7 @@ int mfl_onnx_fail_computed(struct onnx *o, size_t i, const struct onnx_value *v)
                                     strstr(name, "parametrizations"));
         if (!name)
                 return mfl_onnx_fail(o, "input %zu is computed from the samples; it must be a parameter", i);
-        return mfl_onnx_fail(o, "input %zu is computed from the parameter %.60s; %s", i, name,
+        return mfl_onnx_fail(o, "input %zu is computed from the parameter %.120s; %s", i, name,
                 norm ? "before the export, call torch.nn.utils.remove_weight_norm(module), or "
                        "torch.nn.utils.parametrize.remove_parametrizations(module, name)"
                      : "mfl trains weights that are parameters themselves. Store the result as the parameter "

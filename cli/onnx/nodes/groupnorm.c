@@ -97,8 +97,8 @@ static int convert(struct onnx *o, struct onnx_value *x, int64_t groups)
         if (!strcmp(mfl_onnx_node(o)->op_type, "InstanceNormalization") && is_taken(o, scale->tensor) &&
                 !mfl_onnx_is_of_module(o, o->node, scale->tensor->origin))
                 return mfl_onnx_fail(o,
-                        "its scale is %.60s, which another layer has: the exporter merged equal tensors, so "
-                        "it can't be known whether this one is trained. Give %.60s other numbers than 1 "
+                        "its scale is %.120s, which another layer has: the exporter merged equal tensors, so "
+                        "it can't be known whether this one is trained. Give %.120s other numbers than 1 "
                         "before "
                         "the export",
                         scale->tensor->origin, scale->tensor->origin);

@@ -281,9 +281,9 @@ bool mfl_onnx_scale_is_apart(const struct onnx *o)
 static void name_statistics(struct onnx *o, const struct onnx_tensor *mean, struct mfl_layer *l)
 {
         struct onnx_tensor named = *mean;
-        char origin[MFL_NAME_BYTES * 2];
+        char origin[MFL_LAYER_NAME_BYTES * 2];
         const char *end = mean->origin ? strstr(mean->origin, ".running_mean") : NULL;
-        if (!end || end - mean->origin >= MFL_NAME_BYTES)
+        if (!end || end - mean->origin >= MFL_LAYER_NAME_BYTES)
                 return;
         mfl_snprintf(origin, sizeof origin, "%.*s.statistics", (int)(end - mean->origin), mean->origin);
         named.origin = origin;

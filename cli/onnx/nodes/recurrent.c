@@ -77,7 +77,7 @@ static int check(struct onnx *o, enum mfl_cell cell, int64_t hidden)
                 const char *name = state ? mfl_onnx_param_of(o, state) : NULL;
                 if (name)
                         return mfl_onnx_fail(o,
-                                "starts from the parameter %.60s, but mfl's recurrent layers start from "
+                                "starts from the parameter %.120s, but mfl's recurrent layers start from "
                                 "zeros; call the "
                                 "module without an initial state",
                                 name);
@@ -99,7 +99,7 @@ static void name_layer(
 {
         static const char stem[] = "weight_ih_l";
         const char *origin = weight->origin, *end = origin ? strstr(origin, stem) : NULL;
-        char name[MFL_NAME_BYTES + 16];
+        char name[MFL_TENSOR_NAME_BYTES];
         int number;
         if (!backward)
                 mfl_onnx_name(o, layer, weight, "weight_ih_l0");
@@ -107,7 +107,7 @@ static void name_layer(
                 return;
         const char *digits = end + sizeof stem - 1;
         size_t n = strspn(digits, "0123456789");
-        if (n < 1 || n > 4 || digits[n] || end - origin >= MFL_NAME_BYTES)
+        if (n < 1 || n > 4 || digits[n] || end - origin >= MFL_LAYER_NAME_BYTES)
                 return;
         number = atoi(digits);
         if (number || backward)

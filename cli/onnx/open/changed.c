@@ -136,7 +136,7 @@ int mfl_onnx_check_changed(struct onnx *o)
                 o->node = rule ? (int)i : -1;
                 if (rule)
                         return mfl_onnx_fail(o,
-                                "onnxscript's optimiser has made it (%.40s), which may leave out a bias of "
+                                "onnxscript's optimiser has made it (%.120s), which may leave out a bias of "
                                 "zeros or merge parameters. " REMEDY,
                                 rule);
         }

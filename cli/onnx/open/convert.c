@@ -303,10 +303,10 @@ static int output_layer(struct onnx *o, size_t i, struct mfl_shape *ret_shape, i
         struct mfl_shape shape;
         int r;
         if (!v || v->shape.rank < 1 || v->tensor || o->node < 0)
-                return mfl_onnx_fail(o, "the output %.60s does not depend on the input", name ? name : "?");
+                return mfl_onnx_fail(o, "the output %.120s does not depend on the input", name ? name : "?");
         if (!fits_declared(o, o->graph->output[i], &v->shape))
                 return mfl_onnx_fail(o,
-                        "the output %.60s has another shape for one sample than for the %lld of the file; "
+                        "the output %.120s has another shape for one sample than for the %lld of the file; "
                         "export the model with a batch of 1, with dynamic_axes, or by mfl_export.save(net, "
                         "example, file)",
                         name, (long long)o->batch);
@@ -339,7 +339,7 @@ static int append_output(struct onnx *o, size_t i, const struct mfl_shape *shape
         struct mfl_layer flat = {.op = MFL_OP_RESHAPE, .out = row, .shape = row, .input2 = -1};
         if (!r && !mfl_shape_equal(&other, shape))
                 return mfl_onnx_fail(o,
-                        "the output %.60s has another shape than the first; auxiliary outputs are for the "
+                        "the output %.120s has another shape than the first; auxiliary outputs are for the "
                         "same labels",
                         o->graph->output[i]->name);
         if (!r && shape->rank == 1) {

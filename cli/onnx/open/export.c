@@ -120,12 +120,12 @@ static int check_node(struct onnx *o, size_t i)
         o->node = (int)i;
         if (conv && computed)
                 return mfl_onnx_fail(o,
-                        "batch norm was folded into its weights %.40s by an export for inference, which "
+                        "batch norm was folded into its weights %.120s by an export for inference, which "
                         "`mfl model import` takes. Export for training: " EXPORT_CALL,
                         computed);
         if (computed)
                 return mfl_onnx_fail(o,
-                        "reads %.40s, which an export for inference computed: a parameter of it is lost%s. "
+                        "reads %.120s, which an export for inference computed: a parameter of it is lost%s. "
                         "`mfl model import` "
                         "takes it. Export for training: " EXPORT_CALL,
                         computed,
@@ -148,7 +148,7 @@ static int check_node(struct onnx *o, size_t i)
 /* Whether the file has the parameter under some name, or a tensor that was computed from it. */
 static bool has_param(const struct onnx *o, const char *name)
 {
-        char quoted[MFL_NAME_BYTES * 4];
+        char quoted[MFL_LAYER_NAME_BYTES * 4];
         const struct onnx_value *v = mfl_onnx_find(o, name);
         if (v && v->tensor)
                 return true;
@@ -217,14 +217,14 @@ static bool is_sum(const char *name)
 }
 
 /* A sum or a product that some node reads by its note, and that no node makes any more; NULL: there is none. */
-static const char *missing_sum(const struct onnx *o, char name[MFL_NAME_BYTES])
+static const char *missing_sum(const struct onnx *o, char name[MFL_LAYER_NAME_BYTES])
 {
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const char *note = mfl_onnx_note_of(o->graph->node[i]);
                 for (const char *at = note ? strstr(note, "(args = ") : NULL; at && (at = strchr(at, '%'));) {
                         size_t n = strcspn(++at, ",)]}: ");
-                        mfl_snprintf(
-                                name, MFL_NAME_BYTES, "%.*s", (int)MFL_MIN(n, (size_t)MFL_NAME_BYTES), at);
+                        mfl_snprintf(name, MFL_LAYER_NAME_BYTES, "%.*s",
+                                (int)MFL_MIN(n, (size_t)MFL_LAYER_NAME_BYTES), at);
                         if (is_sum(name) && !mfl_onnx_find(o, name))
                                 return name;
                 }
@@ -269,7 +269,7 @@ static const char *number_of(const struct onnx *o)
 static bool is_read_near(const struct onnx *o, int node, const char *name)
 {
         const char *note = mfl_onnx_note_of(o->graph->node[node]);
-        char quoted[MFL_NAME_BYTES * 4];
+        char quoted[MFL_LAYER_NAME_BYTES * 4];
         mfl_snprintf(quoted, sizeof quoted, "'%.240s'", name);
         for (size_t i = 0; i < o->graph->n_node; i++) {
                 const Onnx__NodeProto *other = o->graph->node[i];
@@ -293,7 +293,7 @@ static int check_numbers(struct onnx *o)
                                 continue;
                         o->node = (int)k;
                         return mfl_onnx_fail(o,
-                                "has lost the parameter %.60s, which is 0 or 1: PyTorch's optimiser left it "
+                                "has lost the parameter %.120s, which is 0 or 1: PyTorch's optimiser left it "
                                 "out. Export with "
                                 "mfl_export.save(net, example, file), or with optimize=False",
                                 name);
@@ -306,7 +306,7 @@ static void list(char *names, size_t room, const char *name, int n)
 {
         size_t used = strlen(names);
         if (n < 4)
-                mfl_snprintf(names + used, room - used, "%s%.40s", n ? ", " : "", name);
+                mfl_snprintf(names + used, room - used, "%s%.120s", n ? ", " : "", name);
         else if (n == 4)
                 mfl_snprintf(names + used, room - used, " and others");
 }
@@ -368,7 +368,7 @@ static int check_symmetric(struct onnx *o)
 /* Tied parameters have several names in the list and one in the file; those that the module does not use are only in the list. */
 static int check_lost(struct onnx *o)
 {
-        char names[240] = "", lost[240] = "", gone[MFL_NAME_BYTES];
+        char names[240] = "", lost[240] = "", gone[MFL_LAYER_NAME_BYTES];
         bool apart;
         int n = 0, n_lost = 0, r = check_merged(o);
         if (!r && o->current)
@@ -387,7 +387,7 @@ static int check_lost(struct onnx *o)
                                 list(lost, sizeof lost, name, n_lost++);
                 } else if (!mfl_onnx_merged_at(o, o->node, &apart))
                         return mfl_onnx_fail(o,
-                                "has lost the parameter %.60s to an export for inference, which "
+                                "has lost the parameter %.120s to an export for inference, which "
                                 "`mfl model import` takes. Export for training: " EXPORT_CALL,
                                 name);
         }
@@ -396,15 +396,15 @@ static int check_lost(struct onnx *o)
         sum = sum ? sum : missing_output(o);
         if (n_lost && sum)
                 return mfl_onnx_fail(o,
-                        "the file lacks the module's parameters %s, and the operation %.40s: PyTorch's "
+                        "the file lacks the module's parameters %s, and the operation %.120s: PyTorch's "
                         "optimiser left it out, "
                         "since one side is 0 or 1. Export with mfl_export.save(net, example, file), or with "
                         "optimize=False",
                         lost, sum);
         if (sum && number)
                 return mfl_onnx_fail(o,
-                        "PyTorch's optimiser left out the operation %.40s, one side of which is 0 or 1, as "
-                        "the parameter %.60s is. "
+                        "PyTorch's optimiser left out the operation %.120s, one side of which is 0 or 1, as "
+                        "the parameter %.120s is. "
                         "Export with mfl_export.save(net, example, file), or with optimize=False",
                         sum, number);
         if (n)

@@ -10,14 +10,14 @@ static int read_shape(struct onnx *o, const Onnx__ValueInfoProto *info, struct o
         struct onnx_shape shape = {0};
         if (!dims || dims->n_dim < 2 || dims->n_dim > 5)
                 return mfl_onnx_fail(o,
-                        "input %.60s has %zu dimensions; expected the batch and 1 to 4 dimensions of a "
+                        "input %.120s has %zu dimensions; expected the batch and 1 to 4 dimensions of a "
                         "sample",
                         info->name, dims ? dims->n_dim : 0);
         for (size_t d = 0; d < dims->n_dim; d++) {
                 int64_t size = dims->dim[d]->has_dim_value ? dims->dim[d]->dim_value : 0;
                 if (d && (size < 1 || size > MFL_WIDTH_MAX))
                         return mfl_onnx_fail(o,
-                                "input %.60s: dimension %zu must be a number from 1 to %d (only the batch "
+                                "input %.120s: dimension %zu must be a number from 1 to %d (only the batch "
                                 "may be "
                                 "dynamic)",
                                 info->name, d, MFL_WIDTH_MAX);
@@ -27,15 +27,15 @@ static int read_shape(struct onnx *o, const Onnx__ValueInfoProto *info, struct o
         }
         shape.rank = (int)dims->n_dim;
         if (mfl_onnx_count(&shape) > INT32_MAX)
-                return mfl_onnx_fail(o, "input %.60s is larger than mfl's limits", info->name);
+                return mfl_onnx_fail(o, "input %.120s is larger than mfl's limits", info->name);
         if (type->elem_type == 2 && o->own)
                 return mfl_onnx_fail(o,
-                        "input %.60s is bytes, which the first layers scale: `mfl pull --format onnx` "
+                        "input %.120s is bytes, which the first layers scale: `mfl pull --format onnx` "
                         "without --with-input writes the network alone",
                         info->name);
         if (type->elem_type != 1 && type->elem_type != 6 && type->elem_type != 7 && type->elem_type != 9)
                 return mfl_onnx_fail(o,
-                        "input %.60s: expected float32 numbers, or int64 tokens of shape {batch, positions}",
+                        "input %.120s: expected float32 numbers, or int64 tokens of shape {batch, positions}",
                         info->name);
         *ret_shape = shape;
         return 0;
@@ -94,7 +94,7 @@ static int add_inputs(struct onnx *o, const Onnx__ValueInfoProto *const *infos, 
         l.out = o->n_inputs == 1 ? sample_of(&shape[0]) : (struct mfl_shape){1, {total}};
         if (o->n_inputs == 1 && o->inputs[0].whole && l.out.rank != 1)
                 return mfl_onnx_fail(o,
-                        "input %.60s: expected float32 numbers, or int64 tokens of shape {batch, positions}",
+                        "input %.120s: expected float32 numbers, or int64 tokens of shape {batch, positions}",
                         infos[0]->name);
         r = mfl_onnx_add_layer(o, &l, NULL, -1, &layer);
         for (int k = 0; !r && k < o->n_inputs; k++)
@@ -138,7 +138,7 @@ static int check_names(struct onnx *o)
         if (!argument && (!twin || n >= n_known))
                 return 0;
         return mfl_onnx_fail(o,
-                "an input and a parameter both have the name %.60s: give the argument of forward() another "
+                "an input and a parameter both have the name %.120s: give the argument of forward() another "
                 "name, and export again",
                 argument ? argument : twin);
 }

@@ -10,7 +10,8 @@ static int fail_missing(struct onnx *o, const char *input)
                 for (size_t k = 0; k < node->n_output; k++)
                         if (!strcmp(node->output[k], input))
                                 return mfl_onnx_fail(o,
-                                        "uses output %zu of node %.60s (%.20s), which mfl does not compute%s",
+                                        "uses output %zu of node %.120s (%.20s), which mfl does not "
+                                        "compute%s",
                                         k, node->name && *node->name ? node->name : "?", node->op_type,
                                         !strcmp(node->op_type, "TopK")
                                                 ? "; mfl_export.save writes the places of up to 256 numbers"
@@ -19,7 +20,7 @@ static int fail_missing(struct onnx *o, const char *input)
                                                   "F.interpolate or a ConvTranspose"
                                                 : "");
         }
-        return mfl_onnx_fail(o, "reads %.60s, which no earlier node computes", input);
+        return mfl_onnx_fail(o, "reads %.120s, which no earlier node computes", input);
 }
 
 static int check_node(struct onnx *o)
@@ -29,12 +30,12 @@ static int check_node(struct onnx *o)
                    (!strcmp(node->domain, "mfl") && !strcmp(node->op_type, ONNX_STOP));
         if (!own && !strncmp(node->domain, "pkg.", 4))
                 return mfl_onnx_fail(o,
-                        "calls a function of %.60s that is not in the file; torch.onnx.export(..., "
+                        "calls a function of %.120s that is not in the file; torch.onnx.export(..., "
                         "dynamo=True, optimize=True) writes it",
                         node->domain);
         if (!own)
                 return mfl_onnx_fail(o,
-                        "the operator is from domain %.60s; only ONNX's own operators are supported",
+                        "the operator is from domain %.120s; only ONNX's own operators are supported",
                         node->domain);
         for (size_t i = 0; i < node->n_input; i++) {
                 const struct onnx_value *v = mfl_onnx_input(o, i);

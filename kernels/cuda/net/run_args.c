@@ -72,7 +72,7 @@ cudaError_t mfl_cuda_clear_grad(const struct mfl_cuda_run *pass, int i)
 
 int mfl_cuda_check_layer(const struct mfl_cuda_run *pass, int i, const char *what, cudaError_t status)
 {
-        char text[MFL_NAME_BYTES + 64];
+        char text[MFL_LAYER_NAME_BYTES + 64];
         if (status == cudaSuccess)
                 return 0;
         snprintf(text, sizeof text, "%s of layer %s", what, pass->net->model.graph->layers[i].name);

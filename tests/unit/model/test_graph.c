@@ -441,7 +441,7 @@ static void bad_structure_is_refused(void **state)
         assert_refused(
                 l, 3, 4, "layer 2: the name has byte 0x20; letters, digits, '_', '-' and '.' are allowed");
         memset(l[2].name, 'a', sizeof l[2].name);
-        assert_refused(l, 3, 4, "layer 2: the name is longer than 63 bytes");
+        assert_refused(l, 3, 4, "layer 2: the name is longer than 191 bytes");
         RESET;
         l[0].out.rank = 2;
         assert_refused(l, 3, 4,

@@ -403,6 +403,17 @@ static void test_wider_than_before(void **state)
                 "1 daemon offers pets: site-a must be upgraded: inputs wider than 65536 need protocol 8");
 }
 
+/* And models with names that older daemons don't read. */
+static void test_longer_names_than_before(void **state)
+{
+        struct mfl_layer layers[] = {
+                {.op = MFL_OP_DENSE, .out_channels = 2}, {.op = MFL_OP_DENSE, .out_channels = 2}};
+        memset(layers[0].name, 'a', MFL_LAYER_NAME_OLD + 1);
+        assert_too_old(layers, MFL_ARRAY_SIZE(layers), 0, 0, MFL_PROTOCOL_NAMES,
+                "1 daemon offers pets: site-a must be upgraded: names of layers above 63 bytes need protocol "
+                "8");
+}
+
 /* A setting of a later version than that of anything else in the job. */
 static void test_last_cells(void **state)
 {
@@ -856,6 +867,7 @@ int main(void)
                 cmocka_unit_test(test_meaning_comes_later),
                 cmocka_unit_test(test_more_layers_than_before),
                 cmocka_unit_test(test_wider_than_before),
+                cmocka_unit_test(test_longer_names_than_before),
                 cmocka_unit_test(test_last_cells),
                 cmocka_unit_test(test_layers_of_a_later_version),
                 cmocka_unit_test(test_whom_it_lacks),

@@ -369,7 +369,7 @@ static void own_statistics_may_be_large(void **state)
         struct bed b;
         struct mfl_error err = {{0}};
         uint64_t edges[] = {50, 150};
-        char(*globs)[MFL_NAME_BYTES + 16] = calloc(1, sizeof *globs);
+        char(*globs)[MFL_TENSOR_NAME_BYTES] = calloc(1, sizeof *globs);
         const struct mfl_fixed_parts personal = {edges, 2};
         float *delta = calloc(N, sizeof *delta), *got = malloc(N * sizeof *got);
         b = (struct bed){.population = 8};
