@@ -15,7 +15,9 @@
  * instructions of avx512_bf16 are slower than those for floats. On other processors with
  * avx512_bf16, convolutions are oneDNN's own in bfloat16, and matrix products are our own loops
  * (bf16/gemm_bf16.h). Where the library is fast only in float, it gets rounded float operands: the same
- * arithmetic. Subnormal operands may count as 0, as the processors' instructions treat them.
+ * arithmetic. Subnormal operands
+ * may count as 0, as the processors' instructions treat them. On tiles, what is not finite may spread to neighbouring positions of
+ * its own sample.
  *
  * Without both, or where oneDNN is held below avx512_bf16, networks are refused. $MFL_CPU_BF16 is for tests of
  * this arithmetic on other processors: "rounded" takes float convolutions of rounded operands, and loops that
