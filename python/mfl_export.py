@@ -73,8 +73,7 @@ UNSUPPORTED = (
      "mfl's instance norm has no running statistics: use track_running_stats=False"),
     ((_nn.AvgPool2d, _nn.AvgPool3d), lambda m: m.divisor_override is not None,
      "divisor_override is not supported: multiply the pool's output by the size of the window / divisor"),
-    (tuple(getattr(_nn, n) for n in ("Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout") if hasattr(_nn, n)),
-     lambda m: m.p > 0, "mfl drops single elements only: use nn.Dropout"),
+    ((_nn.AlphaDropout, _nn.FeatureAlphaDropout), lambda m: m.p > 0, "mfl drops to 0 only: use nn.Dropout, or nn.Dropout2d for whole channels"),
     ((_nn.MultiheadAttention,), lambda m: m.add_zero_attn, "add_zero_attn is not supported: use add_bias_kv=True, whose key and value start near 0"),
     ((_nn.RReLU,), lambda m: m.lower != m.upper, "draws its slopes at random, which mfl does not: use nn.LeakyReLU"),
 )
@@ -83,8 +82,8 @@ UNSUPPORTED = (
 PARAMETRIZATIONS = {"_SpectralNorm": "spectral norm", "SpectralNorm": "spectral norm", "_Orthogonal": "orthogonal weights"}
 # Functions that have an ONNX file of another function, or none.
 REFUSED_CALLS = {
-    **{getattr(_nn.functional, n): "mfl drops single elements only: use F.dropout"
-       for n in ("dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout") if hasattr(_nn.functional, n)},
+    **{getattr(_nn.functional, n): "mfl drops to 0 only: use F.dropout, or F.dropout2d for whole channels"
+       for n in ("alpha_dropout", "feature_alpha_dropout") if hasattr(_nn.functional, n)},
     _nn.functional.rrelu: "draws its slopes at random, which mfl does not: use F.leaky_relu",
     _nn.functional.grid_sample: "samples at computed places are not supported: use F.interpolate, or crops of constant places",
     _nn.functional.affine_grid: "samples at computed places are not supported: use F.interpolate, or crops of constant places",
@@ -1568,6 +1567,18 @@ def _bilinear(x, y, weight, bias=None):
     return torch.nn.functional.linear((x.unsqueeze(-1) * y.unsqueeze(-2)).flatten(-2), weight.flatten(1), bias)
 
 
+def _dropout_of_channels(plain):
+    """One random number for each channel of a sample: a 1 that is dropped or not, times the channel."""
+    def dropout(input, p=0.5, training=True, inplace=False):
+        if not training or p <= 0 or input.dim() < 3:
+            return plain(input, p, training, inplace)
+        one = input
+        for d in range(2, input.dim()):
+            one = one.narrow(d, 0, 1)
+        return input * torch.nn.functional.dropout(one * 0 + 1, p)
+    return dropout
+
+
 def _rms_norm(x, normalized_shape, weight=None, eps=None):
     dims = tuple(range(-len(normalized_shape), 0))
     y = x * torch.rsqrt((x * x).mean(dims, keepdim=True) + (torch.finfo(x.dtype).eps if eps is None else eps))
@@ -1596,6 +1607,7 @@ def _padded_by_numbers(plain):
 LAYERS = {
     "bilinear": lambda plain: _bilinear,
     "rms_norm": lambda plain: _rms_norm,
+    **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), _dropout_of_channels),
     "threshold": _threshold_by_choice,
     "conv3d": _padded_by_numbers,
 }

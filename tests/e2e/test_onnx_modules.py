@@ -1409,3 +1409,31 @@ def test_a_frozen_start_is_read_back(tmp_path):
     assert code == 0, err
     want, got = train(model, x, y), np.fromfile(tmp_path / "losses.f64")
     assert np.max(np.abs(got - want) / np.abs(want)) < TOLERANCE
+
+
+class Channels(nn.Module):
+    """Dropout of whole channels, of two numbers each; `stop`: by PyTorch's second exporter."""
+
+    def __init__(self, rank, stop):
+        super().__init__()
+        self.w, self.drop, self.rank, self.stop = nn.Parameter(torch.ones(4)), getattr(nn, f"Dropout{rank}d")(0.5), rank, stop
+
+    def forward(self, x):
+        y = self.drop((x * self.w).view(-1, 2, *(1,) * (self.rank - 1), 2)).flatten(1)
+        return y + (y - y).detach() if self.stop else y
+
+
+@pytest.mark.skipif(not hasattr(nn, "Dropout1d"), reason="Dropout1d needs a newer PyTorch")
+@pytest.mark.parametrize("rank, stop", [(1, False), (2, False), (3, False), (2, True)])
+def test_channels_are_dropped_whole(tmp_path, rank, stop):
+    """Of four numbers in two channels: the mean loss is 2.54 where channels are dropped, 3.33 where numbers are; evaluation drops none."""
+    rows = 800
+    mfl_export.save(Channels(rank, stop), torch.ones(1, 4), tmp_path / "m.onnx")
+    np.full((rows, 4), 3, np.float32).tofile(tmp_path / "x.f32")
+    np.zeros(rows, np.int32).tofile(tmp_path / "y.i32")
+    code, _, err = run(tmp_path / "m.onnx", tmp_path / "x.f32", tmp_path / "y.i32", rows, 1, 1e-9, tmp_path, "reference", "outputs")
+    assert code == 0, err
+    alike, one = math.log(4), math.log(2 + 2 * math.exp(-6))  # both or none are dropped; the other, or the label's
+    wanted = (2 * alike + one + one + 6) / 4
+    assert abs(np.fromfile(tmp_path / "losses.f64")[0] - wanted) < 0.35
+    assert np.allclose(np.fromfile(tmp_path / "logits.f32", dtype=np.float32)[:4], 3, atol=1e-4)

@@ -132,13 +132,13 @@ UNSUPPORTED = {
                       "use track_running_stats=True"),
     "statistics": (lambda: nn.Sequential(nn.InstanceNorm2d(3, track_running_stats=True)), modules.IMAGE, "use track_running_stats=False"),
     "divisor": (lambda: nn.Sequential(nn.AvgPool2d(2, divisor_override=3)), modules.IMAGE, "divisor_override"),
-    "channels": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Dropout2d(0.2)), modules.IMAGE, "1 (Dropout2d): mfl drops single elements only"),
+    "drops-to-less": (lambda: nn.Sequential(nn.Linear(8, 4), nn.AlphaDropout(0.2)), modules.VECTOR, "1 (AlphaDropout): mfl drops to 0 only"),
     "orthogonal": (lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)), modules.VECTOR, "does not train with orthogonal weights"),
     "spectral": (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8))), modules.VECTOR, "0 (Linear): mfl does not train with spectral norm"),
     "of-the-batch": (lambda: Called(lambda x: x + x.flip(0)), modules.VECTOR, "depends on the other samples"),
     "of-samples-before": (lambda: Called(lambda x: x.cumsum(0)), modules.VECTOR, "depends on the other samples"),
-    "channels-called": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
-                        "the module (Called) calls dropout2d: mfl drops single elements only"),
+    "channels-always": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
+                        "calls dropout2d, which drops in evaluation, too"),
     "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),
     "complex": (lambda: Called(lambda x: torch.fft.fft(x).sgn().real), modules.VECTOR, "the module (Called) calls sgn of complex numbers"),
     "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
@@ -487,7 +487,7 @@ def state_of(net):
 def test_save_leaves_the_module_as_it_was(tmp_path, mode, made):
     net = modules.Cnn() if made == "net" else Leaves(made == "fails")
     if made == "refused":
-        net.drop = nn.Dropout2d(0.5)
+        net.drop = nn.AlphaDropout(0.5)
     net.train(mode != "eval")
     net.drop.train(mode == "train")
     example = modules.IMAGE if made == "net" else torch.randn(4, 8)
@@ -497,7 +497,7 @@ def test_save_leaves_the_module_as_it_was(tmp_path, mode, made):
         if made == "net":
             mfl_export.save(net, example, tmp_path / "model.onnx")
         else:
-            with pytest.raises(Exception):  # it has states, or fails, or drops channels
+            with pytest.raises(Exception):  # it has states, or fails, or drops to another number than 0
                 mfl_export.save(net, example, tmp_path / "model.onnx")
         after = state_of(net)
     finally:

@@ -11,11 +11,12 @@
  * float. So are dense layers of vectors that train their weights: reading the weights takes most of their
  * time, and the step needs them as float.
  *
- * On processors with amx_bf16, matrix products and most convolutions are our own, on its tiles (bf16/tile.h). Their
- * instructions of avx512_bf16 are slower than those for floats. On other processors with
- * avx512_bf16, convolutions are oneDNN's own in bfloat16, and matrix products are our own loops
- * (bf16/gemm_bf16.h). Where the library is fast only in float, it gets rounded float operands: the same
- * arithmetic. Subnormal operands may count as 0, as the processors' instructions treat them.
+ * On processors with amx_bf16, matrix products and most convolutions are our own, on its tiles (bf16/tile.h);
+ * with avx512_bf16, such processors are slower than in float. On other processors with avx512_bf16,
+ * convolutions are oneDNN's own in bfloat16, and matrix products are our own loops (bf16/gemm_bf16.h). Where
+ * the library is fast only in float, it gets rounded float operands: the same arithmetic. Subnormal operands
+ * may count as 0, as the processors' instructions treat them. On tiles, what is not finite may spread to
+ * neighbouring positions of its own sample.
  *
  * Without both, or where oneDNN is held below avx512_bf16, networks are refused. $MFL_CPU_BF16 is for tests of
  * this arithmetic on other processors: "rounded" takes float convolutions of rounded operands, and loops that

@@ -194,7 +194,14 @@ struct run {
 };
 
 /* A device whose networks are bf16, whatever the processor has: see kernels/cpu/base/bf16.h. */
-static struct mfl_device *bf16_device;
+/* Of each kind of arithmetic that every processor has. */
+static struct mfl_device *bf16_devices[2];
+static const char *const bf16_kinds[] = {"rounded", "tiles"};
+
+static bool is_bf16(const struct mfl_device *device)
+{
+        return device == bf16_devices[0] || device == bf16_devices[1];
+}
 
 static void run_new(struct run *r, const struct mfl_graph *graph, int batch)
 {
@@ -230,7 +237,7 @@ static void execute(const struct mfl_backend_ops *ops, struct mfl_device *device
                 .threads = threads,
                 .training = true,
                 .input_grad = true,
-                .precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32};
+                .precision = is_bf16(device) ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32};
         struct mfl_net *net = NULL;
         struct mfl_error err = {""};
         if (ops->net_new(device, graph, &options, &net, &err))
@@ -359,7 +366,7 @@ static void check_estimates(struct mfl_device *device)
                 struct mfl_net_options options = {
                         .batch = 8, .groups = GROUPS, .threads = 2, .training = true, .accumulate = 2};
                 struct mfl_net *net = NULL;
-                options.precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
+                options.precision = is_bf16(device) ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
                 struct mallinfo2 before = mallinfo2(), after;
                 assert_int_equal(cpu->net_new(device, graph, &options, &net, NULL), 0);
                 after = mallinfo2();
@@ -372,12 +379,51 @@ static void check_estimates(struct mfl_device *device)
         }
 }
 
+/* What convolutions on tiles lay out depends on their shape in other ways than tensors do. */
+static void estimates_hold_on_tiles(void **state)
+{
+        static const struct {
+                struct mfl_shape input;
+                int out, kernel, stride, batch, threads;
+        } cases[] = {{IN3(512, 4, 4), 512, 3, 1, 32, 2}, {IN3(1, 5, 5), 1, 5, 1, 1, 8},
+                {IN3(2048, 1, 1), 8, 1, 1, 2, 1}, {IN3(8, 1, 1), 2048, 1, 1, 2, 1},
+                {IN3(3, 224, 224), 64, 7, 2, 2, 4}, {IN3(64, 56, 56), 64, 3, 3, 1, 16},
+                {IN3(1024, 14, 14), 17, 1, 2, 8, 1}, {IN3(2, 1, 3000), 1, 5, 1, 3, 2}};
+        if (!cpu)
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++) {
+                const int k = cases[i].kernel, s = cases[i].stride;
+                const struct mfl_layer layer = {.op = MFL_OP_CONV2D,
+                        .out_channels = cases[i].out,
+                        .kernel = {k, k},
+                        .stride = {s, s},
+                        .padding = {k / 2, k / 2}};
+                struct mfl_graph *graph = graph_of(&cases[i].input, &layer, 1, 0);
+                struct mfl_net_options options = {.batch = cases[i].batch,
+                        .groups = 1,
+                        .threads = cases[i].threads,
+                        .training = true,
+                        .precision = MFL_PRECISION_BF16};
+                struct mfl_net *net = NULL;
+                struct mallinfo2 before = mallinfo2(), after;
+                assert_int_equal(cpu->net_new(bf16_devices[1], graph, &options, &net, NULL), 0);
+                after = mallinfo2();
+                uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+                uint64_t estimate = cpu->net_bytes(graph, &options);
+                if (taken > estimate)
+                        fail_msg("case %zu: %zu bytes, estimate %zu", i, (size_t)taken, (size_t)estimate);
+                cpu->net_free(net);
+                mfl_graph_free(graph);
+        }
+}
+
 static void estimates_hold(void **state)
 {
         if (!cpu)
                 skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         check_estimates(cpu_device);
-        check_estimates(bf16_device);
+        for (int i = 0; i < 2; i++)
+                check_estimates(bf16_devices[i]);
 }
 
 /* The same where activations are computed again: the estimate follows the plan, and stays above what is
@@ -436,24 +482,26 @@ static void memory_may_run_out(void **state)
 static int open_all(void **state)
 {
         int rc = open_devices(state);
-        assert_int_equal(setenv("MFL_CPU_BF16", "rounded", 1), 0);
-        if (cpu)
-                assert_int_equal(cpu->device_open(&bf16_device, NULL), 0);
+        for (int i = 0; cpu && i < 2; i++) {
+                assert_int_equal(setenv("MFL_CPU_BF16", bf16_kinds[i], 1), 0);
+                assert_int_equal(cpu->device_open(&bf16_devices[i], NULL), 0);
+        }
         assert_int_equal(unsetenv("MFL_CPU_BF16"), 0);
         return rc;
 }
 
 static int close_all(void **state)
 {
-        if (cpu)
-                cpu->device_close(bf16_device);
+        for (int i = 0; cpu && i < 2; i++)
+                cpu->device_close(bf16_devices[i]);
         return close_devices(state);
 }
 
 /* One weight and one input, neither of them a bfloat16 number: y = w x, dx = w dy and dw = x dy are products
  * of the nearest bfloat16 numbers. 1 + 2^-8 and 1 + 3 2^-8 are half way between two, and the even ones are 1
  * and 1 + 2^-6. */
-static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape *input)
+static void check_rounding(
+        struct mfl_device *device, const struct mfl_layer *layer, const struct mfl_shape *input)
 {
         struct mfl_graph *graph = graph_of(input, layer, 1, 0);
         struct run r;
@@ -463,7 +511,7 @@ static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape
                 r.x[g] = g ? -1 - 0x1p-8f : 1 + 0x1p-8f;
                 r.dy[g] = 3 + 0x1p-6f + 0x1p-20f; /* slightly too much */
         }
-        execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
+        execute(cpu, device, graph, &r, 1, 0, GROUPS, 1);
         for (size_t g = 0; g < GROUPS; g++) {
                 float w = 1 + 0x1p-6f, x = g ? -1 : 1, dy = 3 + 0x1p-6f;
                 assert_true(r.y[g] == w * x && r.dx[g] == w * dy && r.dparams[g] == x * dy);
@@ -471,7 +519,7 @@ static void check_rounding(const struct mfl_layer *layer, const struct mfl_shape
         r.x[0] = NAN;
         r.x[1] = INFINITY;
         r.x[2] = 0x1.ffp127f; /* the nearest is 2^128, which does not exist */
-        execute(cpu, bf16_device, graph, &r, 1, 0, GROUPS, 1);
+        execute(cpu, device, graph, &r, 1, 0, GROUPS, 1);
         assert_true(isnan(r.y[0]) && r.y[1] == INFINITY && r.y[2] == INFINITY);
         run_free(&r);
         mfl_graph_free(graph);
@@ -483,8 +531,10 @@ static void bf16_operands_are_rounded(void **state)
         static const struct mfl_layer dense = {.op = MFL_OP_DENSE, .out_channels = 1};
         if (!cpu)
                 skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
-        check_rounding(&conv, &(struct mfl_shape)IN3(1, 1, 1));
-        check_rounding(&dense, &(struct mfl_shape)IN2(1, 1));
+        for (int i = 0; i < 2; i++) {
+                check_rounding(bf16_devices[i], &conv, &(struct mfl_shape)IN3(1, 1, 1));
+                check_rounding(bf16_devices[i], &dense, &(struct mfl_shape)IN2(1, 1));
+        }
 }
 
 /* Every thread count gives the bits of one thread. Widths and lengths are odd: one pair lacks its second
@@ -501,9 +551,11 @@ static void bf16_products_do_not_depend_on_threads(void **state)
         struct mfl_graph *graph = graph_of(&input, layers, MFL_ARRAY_SIZE(layers), 0);
         run_new(&one, graph, 5);
         run_new(&three, graph, 5);
-        execute(cpu, bf16_device, graph, &one, 5, 0, GROUPS, 1);
-        execute(cpu, bf16_device, graph, &three, 5, 0, GROUPS, 3);
-        assert_same("bf16 on threads", &three, &one);
+        for (int i = 0; i < 2; i++) {
+                execute(cpu, bf16_devices[i], graph, &one, 5, 0, GROUPS, 1);
+                execute(cpu, bf16_devices[i], graph, &three, 5, 0, GROUPS, 3);
+                assert_same(bf16_kinds[i], &three, &one);
+        }
         run_free(&one);
         run_free(&three);
         mfl_graph_free(graph);
@@ -522,8 +574,10 @@ static void bf16_needs_a_processor_that_has_it(void **state)
         if (!cpu)
                 skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         struct mfl_graph *graph = graph_of(&input, &layer, 1, 0);
-        cpu->device_info(bf16_device, &info);
+        cpu->device_info(bf16_devices[0], &info);
         assert_non_null(strstr(info.library, ", bf16 rounded"));
+        cpu->device_info(bf16_devices[1], &info);
+        assert_non_null(strstr(info.library, ", bf16 as tiles"));
         cpu->device_info(cpu_device, &info);
         int rc = cpu->net_new(cpu_device, graph, &options, &net, &err);
         assert_int_equal(rc, strstr(info.library, ", bf16 a") ? 0 : MFL_INVALID);
@@ -539,6 +593,7 @@ int main(void)
                 cmocka_unit_test(operators_agree),
                 cmocka_unit_test(few_channels_keep_their_bits),
                 cmocka_unit_test(estimates_hold),
+                cmocka_unit_test(estimates_hold_on_tiles),
                 cmocka_unit_test(estimates_follow_segments),
                 cmocka_unit_test(memory_may_run_out),
                 cmocka_unit_test(bf16_operands_are_rounded),
