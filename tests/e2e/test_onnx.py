@@ -661,7 +661,7 @@ def test_stochastic_depth_of_another_kind_is_refused(tmp_path, name):
 @pytest.mark.parametrize("file", ["one-sample", "samples"])
 def test_a_random_number_in_a_fixed_batch(tmp_path, file):
     """A file of one sample does not say whether the number is the sample's or the batch's; one of several does."""
-    net = DepthNet(lambda y: y * y.new_empty((1, 1)).bernoulli_(0.75) / 0.75).train()
+    net = DepthNet(lambda y: y * torch.bernoulli(torch.full((1, 1), 0.75)) / 0.75).train()
     export(net, torch.zeros(1 if file == "one-sample" else 3, 6), tmp_path / "m.onnx", 17, False)
     code, out, err = run(tmp_path / "m.onnx")
     if file == "samples":
