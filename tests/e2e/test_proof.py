@@ -367,20 +367,6 @@ def test_without_a_proof(tmp_path):
     assert "has no proof" in said and "tied or frozen" in said and "mfl_export.save" in said
 
 
-class Noise(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.fc(x * (1 + torch.rand_like(x)))
-
-
-def test_a_random_module_has_no_proof(tmp_path):
-    with pytest.warns(UserWarning, match="random even without dropout"):
-        mfl_export.save(Noise(), modules.VECTOR, tmp_path / "model.onnx")
-
-
 # ---- what is trained ----
 
 def run(tmp_path, rounds, data):
