@@ -156,6 +156,7 @@ def test_equal_tensors_of_an_export_for_inference_are_several(tmp_path, name):
     net = LOST[name][0]() if name in LOST else copies(nn.Linear(6, 6) if name == "layers" else Scale())
     export(net.eval(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
     trains(tmp_path, tmp_path / "m.onnx", net)
+    assert "it is trained as one parameter" not in run(tmp_path / "m.onnx")[1]
 
 
 @pytest.mark.parametrize("optimize", [True, False])
@@ -315,6 +316,21 @@ def test_names_that_the_exporter_numbered_twice(tmp_path):
         node.input[:] = [names.get(name, name) for name in node.input]
     onnx.save(model, str(path))
     trains(tmp_path, path, net)
+
+
+def test_running_statistics_of_an_instance_norm_are_refused(tmp_path):
+    """Training reads none, evaluation does; PyTorch's first exporter writes a batch norm for one sample."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(36, 3))
+    net.shape, net.tokens = (3, 5, 5), 0
+    for path in (current(tmp_path, net, optimize=False), current(tmp_path, net)):
+        code, _, err = run(path)
+        assert code == 1 and "has lost 1.running_mean, with which the module evaluates: use an InstanceNorm with track_running_stats=False" in err, err
+    export(net, torch.zeros(1, 3, 5, 5), tmp_path / "m.onnx", 17, False)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "is an InstanceNorm with running statistics: use track_running_stats=False" in err, err
+    unused = Net(lambda m, x: m.b(m.a(x)))
+    unused.norm = nn.InstanceNorm1d(4, track_running_stats=True)
+    assert run(current(tmp_path, unused, optimize=False))[0] == 0
 
 
 class Twins(nn.Module):
