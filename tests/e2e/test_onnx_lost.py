@@ -333,6 +333,17 @@ def test_running_statistics_of_an_instance_norm_are_refused(tmp_path):
     assert run(current(tmp_path, unused, optimize=False))[0] == 0
 
 
+def test_what_to_do_is_said_of_nodes_with_long_names(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    for k in range(6):
+        outer = nn.Sequential()
+        outer.add_module("a_module_with_a_long_name_%d" % k, net)
+        net = outer
+    export(net.eval(), torch.zeros(1, 5, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "node /a_module" in err and "Export for training: mfl_export.save(model, x, file) (see pytorch.md)" in err, err
+
+
 class Twins(nn.Module):
     """Parameters with the names of arguments."""
 
