@@ -431,6 +431,22 @@ def by_onnxscript(path, folded):
     onnx.save(onnxscript.optimizer.optimize(onnx.load(path)), path)
 
 
+def test_nothing_is_repeated_of_an_empty_constant(tmp_path):
+    onnx = mfl_needs.module("onnx")
+    net = Net(lambda m, x: m.b(m.a(x)))
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    model = onnx.load(tmp_path / "m.onnx")
+    g, make = model.graph, onnx.helper.make_node
+    g.initializer.append(onnx.numpy_helper.from_array(np.array([0, 6, 0, 0]), "pads"))
+    g.node[0].input[0] = "sum"
+    for node in (make("Add", ["x", "padded"], ["sum"]), make("Pad", ["empty", "pads"], ["padded"], mode="edge"),
+                 make("Constant", [], ["empty"], value=onnx.numpy_helper.from_array(np.zeros((1, 0), np.float32)))):
+        g.node.insert(0, node)
+    onnx.save(model, tmp_path / "m.onnx")
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "pads a constant by more than it has" in err, err
+
+
 def by_onnxruntime(path, folded):
     """What onnxruntime writes: the domains of its operators, and constants in place of nodes."""
     onnx = mfl_needs.module("onnx")
