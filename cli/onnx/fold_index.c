@@ -257,7 +257,7 @@ static int64_t padded_place(enum mfl_map_mode mode, int64_t i, int64_t n)
                 i = i < 0 ? -i : 2 * (n - 1) - i;
                 return i >= 0 && i < n ? i : -1;
         case MFL_MAP_REPLICATE:
-                return i < 0 ? 0 : n - 1;
+                return i >= 0 ? n - 1 : n ? 0 : -1;
         case MFL_MAP_CIRCULAR:
                 return i < -n || i >= 2 * n ? -1 : (i + n) % n;
         default:

@@ -90,7 +90,7 @@ static void own_forward(const Onnx__NodeProto *node, char *text, size_t room)
 
 int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
 {
-        char text[400], module[80], own[120] = "";
+        char text[sizeof o->err->text], module[80], own[120] = "";
         va_list ap;
         va_start(ap, fmt);
         mfl_vsnprintf(text, sizeof text, fmt, ap);
@@ -104,8 +104,13 @@ int mfl_onnx_fail(struct onnx *o, const char *fmt, ...)
         module_of(node, module, sizeof module);
         if (!*module && !o->own && (name[0] == '/' || metadata_of(node, "pkg.torch.onnx.name_scopes")))
                 own_forward(node, own, sizeof own);
-        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%s%snode %.120s (%.30s): %s", o->path,
-                *module ? "module " : "", module, own, *module || *own ? ": " : "", name,
+        /* What to do instead stands at the end: the name of the node gives way to it. */
+        size_t others = strlen(text) + MFL_MIN(strlen(o->path), (size_t)120) + strlen(module) + strlen(own) +
+                        sizeof "module : node  (): : " + 30;
+        size_t room = others < sizeof text ? sizeof text - others : 0;
+        return mfl_fail(o->err, MFL_INVALID, "%.120s: %s%s%s%snode %.*s (%.30s): %s", o->path,
+                *module ? "module " : "", module, own, *module || *own ? ": " : "",
+                (int)MFL_MIN(MFL_MAX(room, (size_t)16), (size_t)120), name,
                 node->op_type ? node->op_type : "?", text);
 }
 

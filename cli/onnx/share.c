@@ -274,6 +274,15 @@ static bool reads(const Onnx__NodeProto *node, const char *name)
         return false;
 }
 
+/* An Identity by which PyTorch parts equal tensors: its output is a parameter of its own (mfl_onnx_read_copies). */
+static bool is_own(const struct onnx *o, const Onnx__NodeProto *node)
+{
+        const struct onnx_value *v = !strcmp(node->op_type, "Identity") && node->n_output
+                                             ? mfl_onnx_find(o, node->output[0])
+                                             : NULL;
+        return v && v->tensor && v->tensor->origin && !strcmp(v->tensor->origin, node->output[0]);
+}
+
 /* A parameter that the model computes with: the nodes where it stands. Those of one call of a module may have read two. */
 static int check_value(struct onnx *o, int i)
 {
@@ -283,7 +292,7 @@ static int check_value(struct onnx *o, int i)
         if (o->layers[i].layer.op != MFL_OP_WEIGHT || o->layers[i].layer.frozen || !may_be_merged(o, t))
                 return 0;
         for (int k = 0; k < (int)o->graph->n_node; k++) {
-                if (!reads(o->graph->node[k], t->origin))
+                if (!reads(o->graph->node[k], t->origin) || is_own(o, o->graph->node[k]))
                         continue;
                 if (first >= 0 && parts(o, first, k, t)) {
                         o->node = k;

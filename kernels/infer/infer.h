@@ -51,7 +51,8 @@ uint32_t mfl_infer_classes(const struct mfl_infer *infer);
 int mfl_infer_run(struct mfl_infer *infer, uint32_t n, const void *x, float *y, struct mfl_error *err);
 
 /* evaluate.c. MFL_INVALID: a column that an embedding reads has a number in dataset->train that is no row of its table
- * (mfl_check_codes); mfl_infer_run takes the nearest row. The samples are raw, with the contract's scale and shift in the data set. */
+ * (mfl_check_codes); mfl_infer_run takes the nearest row. The samples are raw, with the contract's scale and shift in the data set. Reads
+ * nothing that mfl_infer_run changes: another thread may be in it. */
 int mfl_infer_check(const struct mfl_infer *infer, const struct mfl_dataset *dataset, struct mfl_error *err);
 
 /* evaluate.c: the loss and the right predictions of labelled samples, by the backend's `eval` in batches of the job's

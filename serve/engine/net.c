@@ -69,6 +69,20 @@ void mfl_net_close(struct mfl_version *v)
         }
 }
 
+int mfl_net_check_codes(const struct mfl_version *v, uint32_t n, const void *x, struct mfl_error *err)
+{
+        const struct mfl_contract *c = mfl_infer_contract(v->infer[0]);
+        const bool scales = !c->normalised && c->n_channels;
+        struct mfl_dataset rows = {.name = "of the request",
+                .shape = c->shape,
+                .vocabulary = c->vocabulary,
+                .feature_names = c->feature_names,
+                .scale = {scales ? c->scale[0] : 1.0f},
+                .shift = {scales ? c->shift[0] : 0.0f},
+                .train = {.n = n, .dtype = mfl_contract_dtype(c), .samples = (void *)(uintptr_t)x}};
+        return mfl_infer_check(v->infer[0], &rows, err);
+}
+
 int mfl_net_run(
         struct mfl_version *v, uint32_t instance, uint32_t n, const void *x, float *y, struct mfl_error *err)
 {

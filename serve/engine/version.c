@@ -330,6 +330,11 @@ void mfl_version_free(struct mfl_version *v)
         free(v);
 }
 
+int mfl_version_check(const struct mfl_version *v, uint32_t n, const void *x, struct mfl_error *err)
+{
+        return v->infer[0] ? mfl_net_check_codes(v, n, x, err) : 0;
+}
+
 int mfl_version_run(
         struct mfl_version *v, uint32_t instance, uint32_t n, const void *x, float *y, struct mfl_error *err)
 {

@@ -61,6 +61,9 @@ void mfl_version_free(struct mfl_version *version);
 int mfl_version_run(struct mfl_version *version, uint32_t instance, uint32_t n, const void *x, float *y,
         struct mfl_error *err);
 
+/* Whether n rows at x have only codes that the model's embeddings have rows for. MFL_INVALID; -ENOMEM. Any thread, also while others run. */
+int mfl_version_check(const struct mfl_version *version, uint32_t n, const void *x, struct mfl_error *err);
+
 /* Notes in the cache which version is served, after it has been taken into service, which was before it, and which one a rollback
  * keeps out ("": none); copies of others, and rounds that other sources have brought, are removed. */
 int mfl_version_note(const struct mfl_version_options *options, const char *current, const char *previous,

@@ -220,6 +220,8 @@ static void infer(struct mfl_serve *serve, struct mfl_http_exchange *x,
         int r = a ? mfl_kserve_parse(&lane->version->model, serve->config->rows_max, request->body,
                             request->body_bytes, json_bytes, &a->request, &err)
                   : mfl_fail_memory(&err, sizeof *a, "a request");
+        if (!r && (r = mfl_version_check(lane->version, a->request.rows, a->request.x, &err)))
+                free(a->request.x);
         if (r) {
                 free(a);
                 if (r < 0)

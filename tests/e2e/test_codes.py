@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'python'))
 import mfl_export  # noqa: E402
 import mfl_harness as h  # noqa: E402
+import mfl_serve as s  # noqa: E402
 
 
 class Fields(nn.Module):
@@ -84,6 +85,11 @@ def test_daemons_and_answers(cluster):
     np.save(os.path.join(c.dir, 'x.npy'), rows_of(9, 8, **TRAIN)[0])
     err = c.mfl('predict', 'm.safetensors', '--data', 'x.npy', '-o', 'q.csv', status=5).stderr
     assert 'feature 2 of sample 5 ' + SAYS in err, err
+    with s.Serve(c.dir, {'m': os.path.join(c.dir, 'm.safetensors')}) as serve:
+        connection = serve.connect()
+        for row, status in ((x[:4], 200), (rows_of(9, 8, **TRAIN)[0], 400), (x[4:], 200)):
+            got, said = s.infer(connection, 'm', s.question([[float(v) for v in line] for line in row]))
+            assert got == status and (status == 200 or 'feature 2 of sample 5 ' + SAYS in said['error']), said
     x, y = rows_of(9, 8, **TRAIN)
     np.savez(os.path.join(c.dir, 'e.npz'), x_train=x, y_train=y, x_test=x, y_test=y)
     err = c.mfl('evaluate', 'm.safetensors', '--data', 'e.npz', status=5).stderr

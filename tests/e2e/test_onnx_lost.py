@@ -156,6 +156,7 @@ def test_equal_tensors_of_an_export_for_inference_are_several(tmp_path, name):
     net = LOST[name][0]() if name in LOST else copies(nn.Linear(6, 6) if name == "layers" else Scale())
     export(net.eval(), torch.zeros(1, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
     trains(tmp_path, tmp_path / "m.onnx", net)
+    assert "it is trained as one parameter" not in run(tmp_path / "m.onnx")[1]
 
 
 @pytest.mark.parametrize("optimize", [True, False])
@@ -317,6 +318,32 @@ def test_names_that_the_exporter_numbered_twice(tmp_path):
     trains(tmp_path, path, net)
 
 
+def test_running_statistics_of_an_instance_norm_are_refused(tmp_path):
+    """Training reads none, evaluation does; PyTorch's first exporter writes a batch norm for one sample."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.Flatten(), nn.Linear(36, 3))
+    net.shape, net.tokens = (3, 5, 5), 0
+    for path in (current(tmp_path, net, optimize=False), current(tmp_path, net)):
+        code, _, err = run(path)
+        assert code == 1 and "has lost 1.running_mean, with which the module evaluates: use an InstanceNorm with track_running_stats=False" in err, err
+    export(net, torch.zeros(1, 3, 5, 5), tmp_path / "m.onnx", 17, False)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "is an InstanceNorm with running statistics: use track_running_stats=False" in err, err
+    unused = Net(lambda m, x: m.b(m.a(x)))
+    unused.norm = nn.InstanceNorm1d(4, track_running_stats=True)
+    assert run(current(tmp_path, unused, optimize=False))[0] == 0
+
+
+def test_what_to_do_is_said_of_nodes_with_long_names(tmp_path):
+    net = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    for k in range(6):
+        outer = nn.Sequential()
+        outer.add_module("a_module_with_a_long_name_%d" % k, net)
+        net = outer
+    export(net.eval(), torch.zeros(1, 5, 6), tmp_path / "m.onnx", 17, False, training=torch.onnx.TrainingMode.EVAL, do_constant_folding=True)
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "node /a_module" in err and "Export for training: mfl_export.save(model, x, file) (see pytorch.md)" in err, err
+
+
 class Twins(nn.Module):
     """Parameters with the names of arguments."""
 
@@ -402,6 +429,22 @@ def by_onnxscript(path, folded):
     import onnx
     import onnxscript.optimizer
     onnx.save(onnxscript.optimizer.optimize(onnx.load(path)), path)
+
+
+def test_nothing_is_repeated_of_an_empty_constant(tmp_path):
+    onnx = mfl_needs.module("onnx")
+    net = Net(lambda m, x: m.b(m.a(x)))
+    export(net, torch.zeros(1, 6), tmp_path / "m.onnx", 17, False)
+    model = onnx.load(tmp_path / "m.onnx")
+    g, make = model.graph, onnx.helper.make_node
+    g.initializer.append(onnx.numpy_helper.from_array(np.array([0, 6, 0, 0]), "pads"))
+    g.node[0].input[0] = "sum"
+    for node in (make("Add", ["x", "padded"], ["sum"]), make("Pad", ["empty", "pads"], ["padded"], mode="edge"),
+                 make("Constant", [], ["empty"], value=onnx.numpy_helper.from_array(np.zeros((1, 0), np.float32)))):
+        g.node.insert(0, node)
+    onnx.save(model, tmp_path / "m.onnx")
+    code, _, err = run(tmp_path / "m.onnx")
+    assert code == 1 and "pads a constant by more than it has" in err, err
 
 
 def by_onnxruntime(path, folded):

@@ -290,6 +290,14 @@ static void name_statistics(struct onnx *o, const struct onnx_tensor *mean, stru
         mfl_onnx_name(o, l, &named, "");
 }
 
+/* PyTorch's first exporter writes an InstanceNorm with running statistics as a batch norm of all samples' channels, with the
+ * statistics once for each sample: of one sample, as a batch norm. */
+static bool is_of_instances(const struct onnx *o)
+{
+        const struct onnx_value *mean = mfl_onnx_input(o, 3);
+        return mean && mean->node >= 0 && !strcmp(o->graph->node[mean->node]->op_type, "Tile");
+}
+
 static int convert_batchnorm(struct onnx *o)
 {
         struct mfl_layer l = {.op = MFL_OP_BATCHNORM,
@@ -300,6 +308,9 @@ static int convert_batchnorm(struct onnx *o)
         static const char *const names[] = {"weight", "bias", "running_mean", "running_var"};
         bool apart = mfl_onnx_scale_is_apart(o);
         int layer, r = 0;
+        if (is_of_instances(o))
+                return mfl_onnx_fail(
+                        o, "is an InstanceNorm with running statistics: use track_running_stats=False");
         for (int i = 0; !r && i < 4; i++) {
                 r = mfl_onnx_weight_of(o, (size_t)i + 1, 1, &t[i]);
                 if (!r && !apart &&

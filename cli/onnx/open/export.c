@@ -439,6 +439,37 @@ static int check_drawn(struct onnx *o)
         return 0;
 }
 
+/* Whether the node's note names the buffer, "%b_1_running_mean" of "1.running_mean". */
+static bool reads_buffer(const Onnx__NodeProto *node, const char *name)
+{
+        const char *note = mfl_onnx_note_of(node);
+        for (const char *at = note; at && (at = strstr(at, "%b_")); at++)
+                if (mfl_onnx_is_noted(at + 1, strcspn(at + 1, ",) ]"), name))
+                        return true;
+        return false;
+}
+
+/* A norm of each sample that keeps running statistics for evaluation: ONNX's InstanceNormalization has none. */
+static int check_statistics(struct onnx *o)
+{
+        for (size_t k = 0; k < o->n_said; k++) {
+                const char *name = mfl_onnx_said_name(o, k);
+                if (!name || mfl_onnx_role(o, name) != ONNX_BUFFER || has_param(o, name))
+                        continue;
+                for (size_t i = 0; i < o->graph->n_node; i++) {
+                        o->node = (int)i;
+                        if (!strcmp(o->graph->node[i]->op_type, "InstanceNormalization") &&
+                                reads_buffer(o->graph->node[i], name))
+                                return mfl_onnx_fail(o,
+                                        "has lost %.120s, with which the module evaluates: use an "
+                                        "InstanceNorm with track_running_stats=False",
+                                        name);
+                }
+        }
+        o->node = -1;
+        return 0;
+}
+
 int mfl_onnx_check_export(struct onnx *o)
 {
         if (o->files && o->files->inference)
@@ -461,5 +492,6 @@ int mfl_onnx_check_export(struct onnx *o)
                         "the graph has convolutions and no norm; if the model has batch norm, the export "
                         "lost it: use " EXPORT_CALL);
         o->node = -1;
-        return o->described ? 0 : check_lost(o);
+        rc = o->described ? 0 : check_statistics(o);
+        return rc || o->described ? rc : check_lost(o);
 }
