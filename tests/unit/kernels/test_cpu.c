@@ -351,6 +351,20 @@ static void few_channels_keep_their_bits(void **state)
 
 /* What net_new takes from the heap is within the estimate that budgets use. (Under a sanitizer the heap
  * cannot be measured, and this checks nothing.) */
+static void check_estimate(struct mfl_device *device, const struct mfl_graph *graph,
+        const struct mfl_net_options *options, const char *name)
+{
+        struct mfl_net *net = NULL;
+        struct mallinfo2 before = mallinfo2(), after;
+        assert_int_equal(cpu->net_new(device, graph, options, &net, NULL), 0);
+        after = mallinfo2();
+        uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+        if (taken > cpu->net_bytes(graph, options))
+                fail_msg("%s: %zu bytes, estimate %zu", name, (size_t)taken,
+                        (size_t)cpu->net_bytes(graph, options));
+        cpu->net_free(net);
+}
+
 static void check_estimates(struct mfl_device *device)
 {
         for (size_t i = 0; i < MFL_ARRAY_SIZE(op_cases); i++) {
@@ -358,16 +372,8 @@ static void check_estimates(struct mfl_device *device)
                 struct mfl_graph *graph = graph_of(&kase->input, kase->layers, count_layers(kase->layers), 0);
                 struct mfl_net_options options = {
                         .batch = 8, .groups = GROUPS, .threads = 2, .training = true, .accumulate = 2};
-                struct mfl_net *net = NULL;
                 options.precision = device == bf16_device ? MFL_PRECISION_BF16 : MFL_PRECISION_FP32;
-                struct mallinfo2 before = mallinfo2(), after;
-                assert_int_equal(cpu->net_new(device, graph, &options, &net, NULL), 0);
-                after = mallinfo2();
-                uint64_t taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
-                if (taken > cpu->net_bytes(graph, &options))
-                        fail_msg("%s: %zu bytes, estimate %zu", kase->name, (size_t)taken,
-                                (size_t)cpu->net_bytes(graph, &options));
-                cpu->net_free(net);
+                check_estimate(device, graph, &options, kase->name);
                 mfl_graph_free(graph);
         }
 }
@@ -378,6 +384,40 @@ static void estimates_hold(void **state)
                 skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
         check_estimates(cpu_device);
         check_estimates(bf16_device);
+}
+
+/* Convolutions on tiles whose working memory is large beside their tensors. */
+static void estimates_hold_on_tiles(void **state)
+{
+        static const struct {
+                int64_t c, side, kernel, stride;
+                int outs, batch, threads;
+        } cases[] = {{3, 64, 16, 16, 768, 64, 64}, {16, 224, 224, 224, 1, 1, 1}, {1, 1024, 1, 1, 4, 1, 64},
+                {2, 7, 1, 1, 2, 256, 256}, {16, 96, 1, 64, 16, 1, 1}, {3, 25, 5, 3, 33, 9, 4}};
+        struct mfl_device *device = NULL;
+        if (!cpu)
+                skip_for("this build has no CPU backend (Debian: libdnnl-dev)");
+        assert_int_equal(setenv("MFL_CPU_BF16", "tiles", 1), 0);
+        assert_int_equal(cpu->device_open(&device, NULL), 0);
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(cases); i++)
+                for (int training = 0; training < 2; training++) {
+                        const int kernel = (int)cases[i].kernel, stride = (int)cases[i].stride;
+                        struct mfl_shape input = IN3((int)cases[i].c, (int)cases[i].side, (int)cases[i].side);
+                        const struct mfl_layer layer = {.op = MFL_OP_CONV2D,
+                                .out_channels = cases[i].outs,
+                                .kernel = {kernel, kernel},
+                                .stride = {stride, stride}};
+                        struct mfl_graph *graph = graph_of(&input, &layer, 1, 0);
+                        struct mfl_net_options options = {.batch = cases[i].batch,
+                                .groups = 1,
+                                .threads = cases[i].threads,
+                                .training = training,
+                                .precision = MFL_PRECISION_BF16};
+                        check_estimate(device, graph, &options, "tiles");
+                        mfl_graph_free(graph);
+                }
+        cpu->device_close(device);
+        assert_int_equal(unsetenv("MFL_CPU_BF16"), 0);
 }
 
 /* The same where activations are computed again: the estimate follows the plan, and stays above what is
@@ -539,6 +579,7 @@ int main(void)
                 cmocka_unit_test(operators_agree),
                 cmocka_unit_test(few_channels_keep_their_bits),
                 cmocka_unit_test(estimates_hold),
+                cmocka_unit_test(estimates_hold_on_tiles),
                 cmocka_unit_test(estimates_follow_segments),
                 cmocka_unit_test(memory_may_run_out),
                 cmocka_unit_test(bf16_operands_are_rounded),

@@ -34,8 +34,14 @@ INLINE int64_t up_to(int64_t n, int64_t unit)
         return (n + unit - 1) / unit * unit;
 }
 
+/* Samples of a thread, at most. */
+INLINE int64_t share_of(const struct mfl_tile_conv *v)
+{
+        return MFL_MAX((v->rows + v->threads - 1) / v->threads, 1);
+}
+
 /* Completes an image for an output of h x w positions. */
-static void product_sizes(struct tile_product *p)
+static void product_sizes(const struct mfl_tile_conv *v, struct tile_product *p)
 {
         struct tile_image *m = &p->image;
         const int64_t blocks = m->from.block == 16 ? m->from.n_blocks * 16 : up_to(m->from.c, 2);
@@ -48,7 +54,7 @@ static void product_sizes(struct tile_product *p)
         m->rows += up_to((past + m->pitch * blocks - 1) / (m->pitch * blocks), p->step);
         int64_t lines = m->rows / p->step, whole = p->to.h * up_to(p->to.w, 16);
         p->by_rows = whole < lines * m->pitch;
-        p->part = MFL_MAX(TILE_PART / (m->rows * m->pitch * blocks), 1);
+        p->part = MFL_MIN(MFL_MAX(TILE_PART / (m->rows * m->pitch * blocks), 1), share_of(v));
 }
 
 static struct tile_product forward_product(const struct mfl_tile_conv *v)
@@ -62,7 +68,7 @@ static struct tile_product forward_product(const struct mfl_tile_conv *v)
                 .column = g->c * g->k[0] * g->k[1],
                 .channel = g->k[0] * g->k[1],
                 .tap = {g->k[1], 1}};
-        product_sizes(&p);
+        product_sizes(v, &p);
         return p;
 }
 
@@ -78,7 +84,7 @@ static struct tile_product data_product(const struct mfl_tile_conv *v)
                 .channel = g->c * g->k[0] * g->k[1],
                 .tap = {-g->k[1], -1},
                 .first = g->k[0] * g->k[1] - 1};
-        product_sizes(&p);
+        product_sizes(v, &p);
         return p;
 }
 
@@ -94,6 +100,12 @@ INLINE int64_t image_words(const struct tile_product *p)
         int64_t beyond = GEMM_PANEL * p->step * m->channels +
                          p->run; /* what the last tile reads past the last position */
         return up_to(p->part * m->rows * m->pitch * m->channels + beyond, 32) / 2;
+}
+
+/* Of both. Threads without samples have no images; fewer samples never take more. */
+INLINE int64_t product_words(const struct mfl_tile_conv *v, const struct tile_product *p)
+{
+        return up_to(weight_words(p), 16) + MFL_MIN(v->threads, v->rows) * image_words(p);
 }
 
 /* One channel's weights for 16 columns, of which n exist. */
@@ -263,7 +275,7 @@ static void product_all(const struct mfl_tile_conv *v, const struct tile_product
         const float *w, const float *bias, float *y)
 {
         uint32_t *weights = v->work, *images = weights + up_to(weight_words(p), 16);
-        const int64_t own = image_words(p), share = (v->rows + v->threads - 1) / v->threads;
+        const int64_t own = image_words(p), share = share_of(v);
         DIVIDE(v->threads, (p->to.c + GEMM_PANEL - 1) / GEMM_PANEL, pack_weights(p, w, begin, end, weights));
         DIVIDE(v->threads, v->rows,
                 product_samples(
