@@ -110,6 +110,9 @@ bool mfl_tile_conv_takes(const struct mfl_window *v, const struct mfl_loops *loo
         for (int a = 0; a < 2; a++)
                 if (v->d[a] != 1 || v->p[a] >= v->k[a])
                         return false;
+        /* The loops gather 16 outputs' weights by offsets of 32 bits. */
+        if (v->c * v->k[0] * v->k[1] > INT32_MAX / 16)
+                return false;
         return loops->products.tile_work && v->groups == 1 && v->s[0] == v->s[1];
 }
 
