@@ -105,6 +105,8 @@ bool mfl_tile_conv_takes(const struct mfl_window *window, const struct mfl_loops
 int mfl_tile_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_layout *in,
         const struct mfl_shape *out, const struct mfl_net_options *options, bool relu,
         struct mfl_layout *ret_out, struct mfl_error *err);
+/* The most bytes that layer `layer` works in on tiles, whatever its input's layout; 0 where it is not on tiles. */
+uint64_t mfl_tile_conv_most(const struct mfl_graph *graph, int layer, const struct mfl_net_options *options);
 /* Whether the own loops compute the gradients of the weights in the layout of forward's
  * primitive; the rule is fixed too. mfl_block_conv_init then sets them up; the floats of `work` are counted
  * in scratch_bytes. */

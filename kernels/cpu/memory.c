@@ -294,6 +294,15 @@ static uint64_t params_floats(const struct most *most, const struct mfl_net_opti
         return floats;
 }
 
+/* Bytes that convolutions on tiles share: images for each thread, and more of large strides. */
+static uint64_t tiles_most(const struct mfl_graph *graph, const struct mfl_net_options *options)
+{
+        uint64_t most = 0;
+        for (int i = 1; i < graph->n_layers; i++)
+                most = MFL_MAX(most, mfl_tile_conv_most(graph, i, options));
+        return most;
+}
+
 /* An upper estimate that does not ask the library: channels padded to 16, activations and gradients side by
  * side, a scratchpad and the buffers between layers as large as the largest activation. Activations count
  * three times; a plan, which includes gradients, counts one and a half times. */
@@ -320,7 +329,7 @@ uint64_t mfl_cpu_net_bytes(const struct mfl_graph *graph, const struct mfl_net_o
         for (int i = 0; i < graph->n_params; i++)
                 if (graph->params[i].offset >= graph->n_frozen && graph->params[i].n_uses > 1)
                         floats += graph->params[i].count; /* of one use */
-        if (options->precision == MFL_PRECISION_BF16)
-                floats += 4 * largest + 3 * most.heaviest; /* copies of a convolution's operands */
+        if (options->precision == MFL_PRECISION_BF16)     /* copies of a convolution's operands */
+                floats += 4 * largest + 3 * most.heaviest + tiles_most(graph, options) / sizeof(float);
         return floats * sizeof(float) + 8 * HUGE_PAGE;
 }

@@ -110,7 +110,30 @@ bool mfl_tile_conv_takes(const struct mfl_window *v, const struct mfl_loops *loo
         for (int a = 0; a < 2; a++)
                 if (v->d[a] != 1 || v->p[a] >= v->k[a])
                         return false;
+        /* The loops gather 16 outputs' weights by offsets of 32 bits. */
+        if (v->c * v->k[0] * v->k[1] > INT32_MAX / 16)
+                return false;
         return loops->products.tile_work && v->groups == 1 && v->s[0] == v->s[1];
+}
+
+uint64_t mfl_tile_conv_most(const struct mfl_graph *graph, int layer, const struct mfl_net_options *options)
+{
+        static const dnnl_format_tag_t tags[] = {
+                dnnl_nchw, dnnl_nChw16c}; /* others pad channels as one of these */
+        struct mfl_loops loops;
+        struct mfl_tile_conv v = {.window = mfl_window_of(graph, layer),
+                .out = mfl_layout_of(&graph->layers[layer].out, dnnl_nChw16c),
+                .rows = options->batch,
+                .threads = options->threads};
+        uint64_t most = 0;
+        mfl_loops_bf16(mfl_loops_choose(), mfl_cpu_bf16_choose(), &loops);
+        if (graph->layers[layer].op != MFL_OP_CONV2D || !mfl_tile_conv_takes(&v.window, &loops))
+                return 0;
+        for (size_t i = 0; i < MFL_ARRAY_SIZE(tags); i++) {
+                v.in = mfl_layout_of(&graph->layers[graph->layers[layer].input].out, tags[i]);
+                most = MFL_MAX(most, loops.products.tile_work(&v, options->training));
+        }
+        return most;
 }
 
 int mfl_tile_conv_init(struct mfl_cpu_conv *conv, const struct mfl_loops *loops, const struct mfl_layout *in,

@@ -212,6 +212,9 @@ static void try_convolution(const struct mfl_products *products, struct trial *t
         float *alone = numbers(t->v.out.count);
         struct mfl_tile_conv one = t->v;
         one.rows = one.threads = 1;
+        one.threads = t->v.threads; /* inference makes a convolution for one sample */
+        assert_true(products->tile_work(&one, false) >= products->tile_work(&t->v, false));
+        one.threads = 1;
         products->tile_forward(&one, t->x + (t->v.rows - 1) * t->v.in.count, t->w, t->bias, alone);
         assert_memory_equal(alone, y + (t->v.rows - 1) * t->v.out.count, (size_t)t->v.out.count * sizeof *y);
         free(alone);

@@ -48,7 +48,7 @@ static void product_sizes(struct tile_product *p)
         m->rows += up_to((past + m->pitch * blocks - 1) / (m->pitch * blocks), p->step);
         int64_t lines = m->rows / p->step, whole = p->to.h * up_to(p->to.w, 16);
         p->by_rows = whole < lines * m->pitch;
-        p->part = MFL_MAX(TILE_PART / (m->rows * m->pitch * blocks), 1);
+        p->part = MFL_MAX(TILE_PART / (m->rows * m->pitch * blocks), 1); /* whatever the batch: tile_work */
 }
 
 static struct tile_product forward_product(const struct mfl_tile_conv *v)
@@ -94,6 +94,12 @@ INLINE int64_t image_words(const struct tile_product *p)
         int64_t beyond = GEMM_PANEL * p->step * m->channels +
                          p->run; /* what the last tile reads past the last position */
         return up_to(p->part * m->rows * m->pitch * m->channels + beyond, 32) / 2;
+}
+
+/* Of both. Inference makes its convolutions for one sample, and runs them for more, so the number of samples plays no part. */
+INLINE int64_t product_words(const struct mfl_tile_conv *v, const struct tile_product *p)
+{
+        return up_to(weight_words(p), 16) + v->threads * image_words(p);
 }
 
 /* One channel's weights for 16 columns, of which n exist. */

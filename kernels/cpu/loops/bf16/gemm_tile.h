@@ -180,7 +180,8 @@ static void read_place(const struct gemm_place *p, float *sums)
                 for (int64_t j = 0; j < GEMM_PANEL; j += 16) {
                         int64_t n = r < p->rows ? p->cols - j : 0;
                         vec before = load_up_to(p->c + r * p->ldc + j, p->add ? n : 0);
-                        store(sums + r * GEMM_PANEL + j, before + load_up_to(p->bias + j, p->bias ? n : 0));
+                        vec bias = p->bias ? load_up_to(p->bias + j, n) : (vec){0};
+                        store(sums + r * GEMM_PANEL + j, before + bias);
                 }
 }
 

@@ -270,9 +270,9 @@ static size_t tile_work(const struct mfl_tile_conv *v, bool training)
 {
         struct tile_product forward = forward_product(v), data = data_product(v);
         struct tile_gradient gradient = gradient_of(v);
-        int64_t words = up_to(weight_words(&forward), 16) + v->threads * image_words(&forward);
+        int64_t words = product_words(v, &forward);
         if (training) {
-                words = MFL_MAX(words, up_to(weight_words(&data), 16) + v->threads * image_words(&data));
+                words = MFL_MAX(words, product_words(v, &data));
                 words = MFL_MAX(words, gradient_words(&gradient));
         }
         return (size_t)words * sizeof(uint32_t);
