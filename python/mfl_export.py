@@ -147,6 +147,8 @@ def _check(net):
             if isinstance(module, kinds) and applies(module):
                 raise ExportError(f"{scope or 'the module'} ({type(module).__name__}): {text}")
         name = type(module).__name__
+        if name == "OptimizedModule" or isinstance(module, torch.jit.ScriptModule):
+            raise ExportError(f"{scope or 'the module'} ({name}) is compiled: export the module that it was made from, and compile it afterwards")
         if name in PARAMETRIZATIONS:
             raise ExportError(f"{scope}: mfl does not train with {PARAMETRIZATIONS[name]}: call torch.nn.utils.parametrize."
                               "remove_parametrizations(module, 'weight') before the export")
@@ -361,7 +363,7 @@ class _Watch(torch.overrides.TorchFunctionMode):
         if any(isinstance(a, torch.Tensor) and a.requires_grad for a in args):
             if func in DETACHES:
                 self.note("detach()", True)
-            elif not torch.is_grad_enabled() and isinstance(out, torch.Tensor) and out.is_floating_point():
+            elif not torch.is_grad_enabled() and isinstance(out, torch.Tensor) and (out.is_floating_point() or out.is_complex()):
                 self.note("no_grad()", True)
         return out
 
@@ -436,6 +438,8 @@ class _KeepStops(torch.overrides.TorchFunctionMode):
         if func in DETACHES and "detach()" in self.by and args[0].is_floating_point():
             return _StopGradient.apply(args[0])
         out = func(*args, **(kwargs or {}))
+        if self.depth and "no_grad()" in self.by and isinstance(out, _Complex):
+            return _Complex(*map(_StopGradient.apply, out.parts))
         within = self.depth and isinstance(out, torch.Tensor) and out.is_floating_point() and any(isinstance(a, torch.Tensor) for a in args)
         return _StopGradient.apply(out) if within and "no_grad()" in self.by else out
 
@@ -724,7 +728,13 @@ class _Complex:
             return getattr(self.parts[0], name)
         if name.startswith("__"):
             raise AttributeError(name)
+        if name in ("H", "mH"):
+            return self.mT.conj()
+        if name == "data":
+            return self.detach()
         func = getattr(torch.Tensor, name)
+        if not callable(func):  # is_cuda, layout
+            return getattr(self.parts[0], name)
         return lambda *args, **kwargs: _computed_in_parts(func, (self, *args), kwargs)
 
     def __len__(self):
@@ -794,10 +804,15 @@ def _computed_in_parts(func, args, kwargs):
     known, in_place = name.strip("_"), name.endswith("_") and not name.endswith("__")
     if name.startswith("fft_"):
         known = name[4:]
+    if "input" in kwargs:
+        kwargs = dict(kwargs)
+        args = (kwargs.pop("input"), *args)
+    if known in ("masked_fill", "where"):  # a number has the imaginary part 0
+        args, kwargs = (args[0], *map(_as_complex, args[1:])), {key: _as_complex(v) for key, v in kwargs.items()}
     if known in BOTH_PARTS:
         out = _made_of(*(func(*_part(args, k), **_part(kwargs, k)) for k in (0, 1)))
     elif known in PRODUCTS:
-        out = _multilinear(func, args, kwargs)
+        out = _multilinear(getattr(torch.Tensor, known) if in_place else func, args, kwargs)
     elif known in IN_PARTS:
         out = IN_PARTS[known](*args, **kwargs)
     elif known in FACTORIES:
@@ -813,6 +828,10 @@ def _computed_in_parts(func, args, kwargs):
             part.copy_(value)
         return args[0]
     return out
+
+
+def _as_complex(value):
+    return complex(value) if isinstance(value, (int, float)) else value
 
 
 def _both(value):
@@ -887,8 +906,8 @@ def _polar(size, angle):
 
 
 def _power(x, exponent):
-    if not isinstance(exponent, int) or not 0 < exponent <= 8:
-        raise ExportError("a power of complex numbers is supported for the exponents 1 to 8")
+    if exponent not in range(1, 9):
+        raise _NotInParts("pow with another exponent than 1 to 8")
     return x if exponent == 1 else _multilinear(torch.mul, (x, _power(x, exponent - 1)), {})
 
 
@@ -1033,14 +1052,14 @@ def _istft(x, n_fft, hop_length=None, win_length=None, window=None, center=True,
 
 
 IN_PARTS = {
-    "add": _sum(1), "radd": _sum(1), "sub": _sum(-1), "rsub": _sum(-1, True), "truediv": _quotient, "div": _quotient, "rtruediv": lambda a, b: _quotient(b, a),
+    "add": _sum(1), "radd": _sum(1), "sub": _sum(-1), "rsub": _sum(-1, True), "truediv": _quotient, "div": _quotient, "rdiv": lambda a, b: _quotient(b, a),
     "rmatmul": lambda a, b: _multilinear(torch.matmul, (b, a), {}), "pow": _power, "square": lambda x: _power(x, 2), "abs": _absolute,
     "conj": lambda x: _Complex(_both(x)[0], -_both(x)[1]), "conj_physical": lambda x: _Complex(_both(x)[0], -_both(x)[1]), "resolve_conj": lambda x: x,
     "real": lambda x: _both(x)[0], "imag": lambda x: _both(x)[1], "view_as_real": lambda x: torch.stack(_both(x), -1),
     "view_as_complex": lambda x: _Complex(x[..., 0], x[..., 1]), "complex": _Complex, "polar": _polar,
     "angle": lambda x: torch.atan2(_both(x)[1], _both(x)[0]), "exp": lambda x: _polar(torch.exp(_both(x)[0]), _both(x)[1]),
     "log": lambda x: _Complex(torch.log(_absolute(x)), torch.atan2(_both(x)[1], _both(x)[0])),
-    "is_complex": lambda x: True, "is_floating_point": lambda x: False, "to": _cast, "type": _cast, "cfloat": _cast, "cdouble": _cast, "type_as": lambda x, _: _cast(x),
+    "is_complex": lambda x: True, "is_floating_point": lambda x: False, "to": _cast, "type": _cast, "cfloat": _cast, "cdouble": _cast, "type_as": lambda x, other: _cast(x, other.dtype),
     "cuda": _cast, "cpu": _cast,
     "fft": _dft, "ifft": _inverse, "rfft": _half, "irfft": _real_from_half,
     "fft2": _several((-2, -1), _dft, _dft), "ifft2": _several((-2, -1), _inverse, _inverse), "fftn": _several(None, _dft, _dft), "ifftn": _several(None, _inverse, _inverse),
@@ -1115,7 +1134,7 @@ def _export(net, inputs, path, stops, calls):
                 _export_once(net, inputs, path, {"dynamo": False} if "dynamo" in takes else {})
                 return "torchscript", bool(removed)
             except _NotInParts as e:
-                scope, kind = calls.get(str(e), ("", type(net).__name__))
+                scope, kind = calls.get(str(e).split(" ")[0], ("", type(net).__name__))
                 raise ExportError(f"{scope or 'the module'} ({kind}) calls {e} of complex numbers, which is not supported: compute it from the real and "
                                   "the imaginary part (x.real, x.imag)") from e
             except ExportError:
@@ -1297,7 +1316,8 @@ def _plain_functions():
         patches.append(unittest.mock.patch.object(kind, "forward", _from_states(kind.forward)))
     patches.append(unittest.mock.patch.object(torch._VF, "_pack_padded_sequence", _refuse_packed))
     for name in ("mT", "mH", "H"):
-        patches.append(unittest.mock.patch.object(torch.Tensor, name, property(lambda x: x.transpose(-2, -1))))
+        patches.append(unittest.mock.patch.object(torch.Tensor, name, property(
+            lambda x, turned=name != "mT": x.transpose(-2, -1).conj() if turned and x.is_complex() else x.transpose(-2, -1))))
     patches.append(unittest.mock.patch.object(torch, "einsum", _einsum_of_letters(torch.einsum)))
     for name, written in WRITTEN.items():
         for owner in (torch, torch.Tensor) + ((functional,) if name == "pairwise_distance" else ()):
@@ -1823,23 +1843,40 @@ def _asks_parameters(net, inputs):
 
 
 def _depends(net, inputs):
-    """Whether a sample's output has to do with the other samples of the batch: a file of one sample can't say how."""
+    """Whether a sample's output has to do with the other samples of the batch, in evaluation or in training, as where samples are mixed: a
+    file of one sample can't say how."""
+    plain = torch.nn.functional.batch_norm
+
+    def by_running(x, mean, var, weight=None, bias=None, training=False, *args, **kwargs):
+        return plain(x, mean, var, weight, bias, training and mean is None, *args, **kwargs)
     try:
-        copied = _copy(net).eval()
-        own = [_make_input(kind, 1, 2 * i, 3) for i, kind in enumerate(inputs)]
-        others = [_make_input(kind, 2, 2 * i, 2) for i, kind in enumerate(inputs)]
-        behind = [torch.cat([a[:1], b]) for a, b in zip(own, others)]
-        before = [torch.cat([b, a[:1]]) for a, b in zip(own, others)]  # cumsum(0) and the like read earlier samples alone
-        with torch.no_grad():
-            outs = [_tensors(copied(*x)) for x in (own, own, behind, before)]
-        first, again, *mixed = (out[0] if isinstance(out, tuple) else out for out in outs)
-        one = first[0].double()
-        if _difference(one, again[0].double()) != 0:
-            return False
-        places = [mixed[0][0], *(mixed[1][-1:] if len(mixed[1]) == 3 else ())]
-        return any(_difference(one, place.double()) > 1e-3 * float(one.abs().max()) for place in places)
+        training = _copy_as_it_is(net)
+        for module in training.modules():
+            module.training = module.training and not isinstance(module, BATCH_NORMS)
+        with _without_dropout(), unittest.mock.patch.object(torch.nn.functional, "batch_norm", by_running):
+            mixes = _mixes(training, inputs)
     except Exception:  # noqa: BLE001: the proof says what fails
+        mixes = False
+    try:
+        return mixes or _mixes(_copy(net).eval(), inputs)
+    except Exception:  # noqa: BLE001
         return False
+
+
+def _mixes(copied, inputs):
+    """What draws random numbers differs from itself, and is not judged."""
+    own = [_make_input(kind, 1, 2 * i, 3) for i, kind in enumerate(inputs)]
+    others = [_make_input(kind, 2, 2 * i, 2) for i, kind in enumerate(inputs)]
+    behind = [torch.cat([a[:1], b]) for a, b in zip(own, others)]
+    before = [torch.cat([b, a[:1]]) for a, b in zip(own, others)]  # cumsum(0) and the like read earlier samples alone
+    with torch.no_grad():
+        outs = [_tensors(copied(*x)) for x in (own, own, behind, before)]
+    first, again, *mixed = (out[0] if isinstance(out, tuple) else out for out in outs)
+    one = first[0].double()
+    if _difference(one, again[0].double()) != 0:
+        return False
+    places = [mixed[0][0], *(mixed[1][-1:] if len(mixed[1]) == 3 else ())]
+    return any(_difference(one, place.double()) > 1e-3 * float(one.abs().max()) for place in places)
 
 
 def _rows(net, examples, least):
@@ -2007,8 +2044,11 @@ def _norm(tensor):
 
 def _copy(net):
     """In the proof's mode, on the CPU: dropout and all else off, batch norm as it was."""
+    # What a forward pass computes anew, as nn.utils.weight_norm does, is no leaf, and deepcopy refuses it.
+    computed = {id(v): v.detach().clone() for m in net.modules() if any(type(hook).__name__ == "WeightNorm" for hook in m._forward_pre_hooks.values())
+                for v in vars(m).values() if isinstance(v, torch.Tensor) and not v.is_leaf}
     try:
-        made = copy.deepcopy(net)
+        made = copy.deepcopy(net, computed)
     except Exception as e:  # noqa: BLE001
         raise ExportError(f"the module can't be copied: {e}") from e
     norms = [m for m in made.modules() if isinstance(m, BATCH_NORMS) and m.training]
@@ -2054,6 +2094,15 @@ def _run(net, x, seed, batch, names, in_double):
         return _run_once(net, x, seed, batch, names, in_double)
 
 
+@contextlib.contextmanager
+def _without_dropout():
+    with contextlib.ExitStack() as stack:
+        for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
+            if hasattr(torch.nn.functional, name):
+                stack.enter_context(unittest.mock.patch.object(torch.nn.functional, name, lambda input, *_, **__: input))
+        yield
+
+
 def _run_once(net, x, seed, batch, names, in_double):
     norms, handles, calls = {}, [], {}
 
@@ -2067,20 +2116,13 @@ def _run_once(net, x, seed, batch, names, in_double):
     for name, module in itertools.islice(net.named_modules(), MODULES):
         if name and not any(True for _ in module.children()):
             handles.append(module.register_forward_hook(hook(name)))
-    drop = {name: getattr(torch.nn.functional, name) for name in
-            ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-            if hasattr(torch.nn.functional, name)}
     torch.manual_seed(1)
     try:
-        for name in drop:
-            setattr(torch.nn.functional, name, lambda input, *_, **__: input)
         given = [t.double() if in_double and t.is_floating_point() else t for t in x]
-        with _logits() as logits, _OnlyCodes(given):
+        with _without_dropout(), _logits() as logits, _OnlyCodes(given):
             out = logits(_tensors(net(*given)))
         out = out[0] if isinstance(out, tuple) else out
     finally:
-        for name, function in drop.items():
-            setattr(torch.nn.functional, name, function)
         for handle in handles:
             handle.remove()
     if out is None or not out.is_floating_point() or out.dim() < 2 or len(out) != len(x[0]):

@@ -137,10 +137,13 @@ UNSUPPORTED = {
     "spectral": (lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(8, 8))), modules.VECTOR, "0 (Linear): mfl does not train with spectral norm"),
     "of-the-batch": (lambda: Called(lambda x: x + x.flip(0)), modules.VECTOR, "depends on the other samples"),
     "of-samples-before": (lambda: Called(lambda x: x.cumsum(0)), modules.VECTOR, "depends on the other samples"),
+    "mixed-in-training": (lambda: Keeps(lambda net, y: 0.7 * y + 0.3 * y.flip(0) if net.training else y), modules.VECTOR, "depends on the other samples"),
     "channels-always": (lambda: Called(lambda x: nn.functional.dropout2d(x[..., None, None], 0.5).flatten(1)), modules.VECTOR,
                         "calls dropout2d, which drops in evaluation, too"),
     "no-exporter": (lambda: Called(lambda x: torch.lgamma(x.exp())), modules.VECTOR, "the module (Called) calls lgamma, which PyTorch can't export"),
     "complex": (lambda: Called(lambda x: torch.fft.fft(x).sgn().real), modules.VECTOR, "the module (Called) calls sgn of complex numbers"),
+    "complex-power": (lambda: Called(lambda x: (torch.fft.fft(x) ** 0.5).real), modules.VECTOR, "the module (Called) calls pow with another exponent"),
+    "scripted": (lambda: nn.Sequential(torch.jit.script(nn.Linear(8, 4))), modules.VECTOR, "0 (RecursiveScriptModule) is compiled: export the module that"),
     "slopes": (lambda: nn.Sequential(nn.Linear(8, 4), nn.RReLU()), modules.VECTOR, "1 (RReLU): draws its slopes"),
     "drops-always": (lambda: Called(lambda x: nn.functional.dropout(x, 0.5)), modules.VECTOR, "calls dropout, which drops in evaluation, too"),
     **({"attention-drops-always": (lambda: Called(lambda x: nn.functional.scaled_dot_product_attention(*[x.view(-1, 1, 2, 2)] * 3, dropout_p=0.1).flatten(1)),
@@ -522,11 +525,9 @@ def test_modules_that_share_a_dict_keep_it_within_the_proof(tmp_path):
 def test_complex_numbers_stay_what_they_are(tmp_path, name):
     made, example = modules.PROVED[name]
     net = made()
-    before = state_of(net)
+    before, held = state_of(net), [*net.parameters(), *net.buffers()]
     mfl_export.save(net, example, tmp_path / "model.onnx")
-    after = state_of(net)
-    assert before[5] == after[5] and all(a is b for a, b in zip(before[6], after[6]))
-    assert list(before[0]) == list(after[0]) and all(torch.equal(before[0][k], v) for k, v in after[0].items())
+    assert state_of(net) == before and all(a is b for a, b in zip(held, (*net.parameters(), *net.buffers())))
     assert any(t.is_complex() for t in (*net.parameters(), *net.buffers()))
 
 

@@ -1064,6 +1064,27 @@ class Filtered(nn.Module):
         return self.fc(torch.tanh(torch.fft.irfft(f, n=9, norm="ortho") + y) + torch.fft.fftshift(torch.fft.fftn(x[:, None], dim=(1, 2)).abs(), dim=2)[:, :, :1].mean(1))
 
 
+class Mixed(nn.Module):
+    """Complex values beside real ones and plain numbers, in place, adjoint, under no_grad() and by keywords."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.w, self.fc = nn.Linear(8, 8), nn.Parameter(torch.randn(5, dtype=torch.cfloat)), nn.Linear(8, 3)
+        self.register_buffer("turn", torch.randn(4, 4, dtype=torch.cfloat))
+
+    def forward(self, x):
+        x = self.a(x)
+        f = torch.fft.rfft(input=x)
+        f.mul_(self.w)
+        f = torch.where(torch.arange(5) > 3, f.masked_fill(torch.arange(5) < 1, 1.0), 2.0) ** 2.0 + 1.0 / (f + 9.0)
+        with torch.no_grad():
+            kept = torch.fft.rfft(x)
+        f = f + kept + (3.0 if f.is_cuda else 0.0) + f.data
+        y = torch.fft.fft(x.view(-1, 2, 4)) @ self.turn.mH
+        y = y.mH.real.flatten(1) + y.imag.flatten(1) + torch.fft.fft(x).type_as(x)
+        return self.fc(torch.tanh(torch.fft.irfft(f, 8) + y))
+
+
 class Rotated(nn.Module):
     """Positions as complex rotations, as in Llama's own code."""
 
@@ -1161,7 +1182,7 @@ PROVED = {
     "columns-of-codes": (ColumnsOfCodes, (torch.tensor([[4, 4, 4]]), torch.ones(1, 2))),
 }
 if int(torch.__version__.split(".")[0]) > 1:  # what PyTorch 1 does not have, or does not export
-    PROVED.update({"precisions": (Precisions, VECTOR), "expert-weights": (ExpertWeights, VECTOR), "spectral": (Spectral, torch.zeros(1, 2, 6, 8)), "filtered": (Filtered, VECTOR), "rotated": (Rotated, tokens()), "spectrogram": (Spectrogram, torch.zeros(1, 40)),
+    PROVED.update({"precisions": (Precisions, VECTOR), "expert-weights": (ExpertWeights, VECTOR), "spectral": (Spectral, torch.zeros(1, 2, 6, 8)), "filtered": (Filtered, VECTOR), "mixed": (Mixed, VECTOR), "normed-filter": (lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 8)), Filtered()), VECTOR), "rotated": (Rotated, tokens()), "spectrogram": (Spectrogram, torch.zeros(1, 40)),
                    "state-space": (StateSpace, torch.zeros(1, 8, 2))})
     PROVED.update({"codebook": (Codebook, VECTOR), "numbers": (Numbers, tokens()), "products": (Products, VECTOR), "directions": (Directions, VECTOR), "masked-causal": (lambda: Masked(True), tokens()), "filled": (Filled, tokens()), "jumps": (Jumps, VECTOR), "branches": (Branches, IMAGE)})
 # What mfl can't do, and what it says.
