@@ -41,10 +41,11 @@ static int check(bool added, enum numbers given, const float codes[3], struct mf
         struct mfl_dataset set = {
                 .name = "d", .shape = {1, {WIDTH}}, .train = {.n = 2, .dtype = MFL_F32, .samples = samples}};
         float *params = calloc(graph->n, sizeof *params);
-        const struct mfl_param *offsets = &graph->params[mfl_graph_find_param(graph, "weight1.weight")];
         set.scale[0] = 1;
-        if (added)
+        if (added) {
+                const struct mfl_param *offsets = &graph->params[graph->layers[2].param_weight];
                 memcpy(params + (given == BY_LAYERS ? offsets->place : offsets->offset), first, sizeof first);
+        }
         const struct mfl_model_numbers parts = {.frozen = params, .moving = params + graph->n_frozen},
                                        all = {.by_layers = params};
         int r = mfl_check_codes(graph,
