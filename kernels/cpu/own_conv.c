@@ -121,13 +121,15 @@ uint64_t mfl_tile_conv_most(const struct mfl_graph *graph, int layer, const stru
         static const dnnl_format_tag_t tags[] = {
                 dnnl_nchw, dnnl_nChw16c}; /* others pad channels as one of these */
         struct mfl_loops loops;
+        uint64_t most = 0;
+        if (graph->layers[layer].op != MFL_OP_CONV2D)
+                return 0;
         struct mfl_tile_conv v = {.window = mfl_window_of(graph, layer),
                 .out = mfl_layout_of(&graph->layers[layer].out, dnnl_nChw16c),
                 .rows = options->batch,
                 .threads = options->threads};
-        uint64_t most = 0;
         mfl_loops_bf16(mfl_loops_choose(), mfl_cpu_bf16_choose(), &loops);
-        if (graph->layers[layer].op != MFL_OP_CONV2D || !mfl_tile_conv_takes(&v.window, &loops))
+        if (!mfl_tile_conv_takes(&v.window, &loops))
                 return 0;
         for (size_t i = 0; i < MFL_ARRAY_SIZE(tags); i++) {
                 v.in = mfl_layout_of(&graph->layers[graph->layers[layer].input].out, tags[i]);
